@@ -1,0 +1,1 @@
+//! /metrics, health and the page.

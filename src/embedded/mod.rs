@@ -1,0 +1,1 @@
+//! A memcached inside the process.

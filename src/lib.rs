@@ -1,0 +1,10 @@
+//! Kennel: a memcached sidecar with dog-pile protection and tags.
+
+pub mod config;
+pub mod admin;
+pub mod embedded;
+pub mod rule;
+pub mod guard;
+pub mod upstream;
+pub mod protocol;
+pub mod metrics;

@@ -1,0 +1,2 @@
+//! Arguments, exit codes, signals.
+fn main() {}

@@ -1,0 +1,3 @@
+//! memcached's wire: requests and replies as bytes. No async, no sockets, no clock.
+
+pub mod request;

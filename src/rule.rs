@@ -1,0 +1,1 @@
+//! Which rule a key falls under, and what its tags are called.
