@@ -1,1 +1,183 @@
-//! What a client asks.
+//! What a client asks, parsed in place from its read buffer and checked whole.
+
+/// A complete request. Everything in it is legal by construction: nobody behind the parser checks it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// `get`, `gets`.
+    Get {
+        /// The keys, one or more, in the order asked.
+        keys: Keys<'a>,
+        /// Answer with the CAS too.
+        cas: bool,
+    },
+    /// `gat`, `gats`.
+    GetAndTouch {
+        /// The new exptime.
+        exptime: i64,
+        /// The keys, one or more, in the order asked.
+        keys: Keys<'a>,
+        /// Answer with the CAS too.
+        cas: bool,
+    },
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`.
+    Store(Store<'a>),
+    /// `incr`, `decr`.
+    Arith {
+        /// The key.
+        key: &'a [u8],
+        /// Down instead of up.
+        decr: bool,
+        /// By how much.
+        delta: u64,
+        /// Say nothing.
+        noreply: bool,
+    },
+    /// `touch`.
+    Touch {
+        /// The key.
+        key: &'a [u8],
+        /// The new exptime.
+        exptime: i64,
+        /// Say nothing.
+        noreply: bool,
+    },
+    /// `delete`.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+        /// Say nothing.
+        noreply: bool,
+    },
+    /// `flush_all`.
+    FlushAll {
+        /// Seconds from now, 0 for at once.
+        delay: i64,
+        /// Say nothing.
+        noreply: bool,
+    },
+    /// `version`.
+    Version,
+    /// `verbosity`.
+    Verbosity {
+        /// Say nothing.
+        noreply: bool,
+    },
+    /// `stats`, with what follows it.
+    Stats {
+        /// What follows `stats `, without surrounding spaces; empty for plain `stats`.
+        what: &'a [u8],
+    },
+    /// `quit`.
+    Quit,
+    /// `mg`, `ms`, `md`, `ma`, `mn`, `me`.
+    Meta(Meta<'a>),
+}
+
+/// The keys of a multi-get: a slice of the command line in which every word is a legal key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys<'a>(pub(super) &'a [u8]);
+
+/// Which storage command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Store whatever is there.
+    Set,
+    /// Store only if the key is absent.
+    Add,
+    /// Store only if the key is present.
+    Replace,
+    /// Put the data behind what is stored.
+    Append,
+    /// Put the data before what is stored.
+    Prepend,
+    /// Store only if the item's CAS is still this.
+    Cas(u64),
+}
+
+/// A storage command with its data block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Store<'a> {
+    /// Which one.
+    pub verb: Verb,
+    /// The key.
+    pub key: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// As sent: 0 never, negative at once, up to 2,592,000 relative seconds, above that Unix time.
+    pub exptime: i64,
+    /// The data block, without its CRLF.
+    pub data: &'a [u8],
+    /// Say nothing.
+    pub noreply: bool,
+}
+
+/// Which meta command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MetaVerb {
+    /// `mg`
+    Get,
+    /// `ms`
+    Set,
+    /// `md`
+    Delete,
+    /// `ma`
+    Arith,
+    /// `mn`
+    Noop,
+    /// `me`
+    Debug,
+}
+
+/// A meta command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta<'a> {
+    /// Which one.
+    pub verb: MetaVerb,
+    /// The key as sent (base64 when the flag `b` is among the flags); empty for `mn`.
+    pub key: &'a [u8],
+    /// The flag tokens behind the key (and behind the length, for `ms`), as sent, separated by single or more spaces.
+    pub flags: &'a [u8],
+    /// The data block of `ms`, without its CRLF; empty otherwise.
+    pub data: &'a [u8],
+}
+
+/// What the parser may accept.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The largest data block in bytes that is buffered; a larger one is swallowed and refused as memcached would.
+    pub max_value: usize,
+}
+
+/// What stands at the front of a read buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// Not all of it is here yet. `at_least` more bytes are needed (1 when unknown): a hint for the buffer's size.
+    Incomplete {
+        /// A lower bound on the bytes still missing.
+        at_least: usize,
+    },
+    /// A request; the buffer's first `consumed` bytes are it.
+    Request {
+        /// The request.
+        request: Request<'a>,
+        /// How many bytes of the buffer it takes.
+        consumed: usize,
+    },
+    /// Something memcached would refuse.
+    Refused(Refused<'a>),
+}
+
+/// Why and how a request is refused, and where parsing goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused<'a> {
+    /// The whole error line with its CRLF; empty when noreply suppresses it.
+    pub reply: &'static [u8],
+    /// How many bytes of the buffer to drop now.
+    pub consumed: usize,
+    /// How many bytes to drop after those as they arrive (the rest of a refused data block).
+    pub swallow: u64,
+    /// Close the connection once the reply is written.
+    pub close: bool,
+    /// A refused `set` or `ms` that was too large deletes what the key held: that key.
+    pub deletes: Option<&'a [u8]>,
+}
