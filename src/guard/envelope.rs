@@ -1,1 +1,349 @@
-//! The header in front of a guarded value.
+//! What Kennel puts in front of a guarded value, and into a lock.
+//!
+//! docs/wire-format.md is the same thing byte by byte, for other languages; `tests/golden/envelope.txt` pins both.
+//! This is the only file that knows bincode: everything stored is its fixed-int little-endian form, which any
+//! language can read, so the crate can be replaced without touching what is stored.
+//!
+//! Reading is total: any bytes give an answer, and a lying count or length allocates nothing.
+
+use bincode::de::BorrowDecoder;
+use bincode::de::read::BorrowReader;
+use bincode::enc::Encoder;
+use bincode::enc::write::Writer;
+use bincode::error::{DecodeError, EncodeError};
+use bincode::{BorrowDecode, Decode, Encode};
+use bytes::BytesMut;
+use md5::{Digest, Md5};
+use smallvec::SmallVec;
+
+/// What every envelope begins with, and no sane value: not UTF-8 (0xF7 is in no character), not deflate (block type
+/// 3), protobuf (wire type 7) or gob (a 9-byte length), and as a length prefix, in either byte order or as snappy's
+/// varint, larger than any item. gzip, zstd, lz4, pickle, PHP, igbinary, MessagePack maps, Marshal and Java begin
+/// with other bytes.
+pub const MAGIC: [u8; 4] = [0xF7, 0xCB, 0xCE, 0xCC];
+
+/// The only format there is so far. A reader that meets a higher one reports a miss.
+pub const FORMAT: u8 = 1;
+
+/// The most tags that one envelope or lock carries.
+pub const MAX_TAGS: usize = 64;
+
+/// The longest name of a tag, in bytes: that of a key. The shortest is one.
+pub const MAX_TAG_NAME: usize = 250;
+
+/// The longest header, in bytes, from the magic to the last tag.
+pub const MAX_HEADER: usize = 16 * 1024;
+
+/// The name of a tag, without the prefix of its key.
+pub type TagName = SmallVec<[u8; 24]>;
+
+/// Tags with their versions (wall-clock ms), in the order of the rule.
+pub type Tags = SmallVec<[(TagName, u64); 2]>;
+
+/// What a guarded value carries besides itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Envelope {
+    /// How many of the item's last seconds in memcached are stale ones: stale is a remaining TTL of at most this.
+    pub stale_for: u32,
+    /// Wall-clock ms at which the lease was granted whose fill this is.
+    pub built_at: u64,
+    /// How long the rebuild took, in ms (XFetch's Δ); 0 when unknown.
+    pub rebuild: u32,
+    /// The versions that the rebuild was begun with.
+    pub tags: Tags,
+}
+
+/// An [`Envelope`] read in place. Nothing is copied; it is already checked to the last tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// See [`Envelope::stale_for`], in seconds.
+    pub stale_for: u32,
+    /// See [`Envelope::built_at`], in wall-clock ms.
+    pub built_at: u64,
+    /// See [`Envelope::rebuild`], in ms.
+    pub rebuild: u32,
+    tags: &'a [u8],
+}
+
+/// What an item turned out to be. An empty item is [`Opened::Plain`] here; whether it is a stub, its length says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened<E = Envelope> {
+    /// A guarded value: everything from `payload_at` on is the client's.
+    Sealed {
+        /// What the header says.
+        envelope: E,
+        /// The header's length in bytes, at most that of the item.
+        payload_at: usize,
+    },
+    /// No magic: a value that someone stored directly.
+    Plain,
+    /// Begins like an envelope and is none that this version can read; must be treated as a miss. Says why.
+    Unreadable(&'static str),
+}
+
+/// Why an envelope or lock cannot be written. Nothing has been written then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealError {
+    /// More than [`MAX_TAGS`].
+    TooManyTags,
+    /// Empty, or longer than [`MAX_TAG_NAME`].
+    TagName,
+    /// The whole is longer than [`MAX_HEADER`].
+    TooLong,
+}
+
+impl Envelope {
+    /// Length of the header in bytes, or why there cannot be one.
+    pub fn header_len(&self) -> Result<usize, SealError> {
+        encoded_len(PREAMBLE + FIELDS, &self.tags)
+    }
+
+    /// Appends the header; the payload goes behind it.
+    pub fn seal(&self, out: &mut BytesMut) -> Result<(), SealError> {
+        let length = self.header_len()?;
+        out.reserve(length);
+        let start = out.len();
+        put(Preamble { magic: MAGIC, format: FORMAT, length: length as u16 }, out);
+        put(Fields { stale_for: self.stale_for, built_at: self.built_at, rebuild: self.rebuild }, out);
+        put_tags(&self.tags, out);
+        debug_assert_eq!(out.len() - start, length);
+        Ok(())
+    }
+
+    /// Reads an item into an envelope of its own; see [`Header::open`] for the hot path.
+    pub fn open(item: &[u8]) -> Opened {
+        match Header::open(item) {
+            Opened::Sealed { envelope, payload_at } => {
+                Opened::Sealed { envelope: envelope.to_owned(), payload_at }
+            }
+            Opened::Plain => Opened::Plain,
+            Opened::Unreadable(why) => Opened::Unreadable(why),
+        }
+    }
+}
+
+impl<'a> Header<'a> {
+    /// Reads an item in place, without allocating.
+    pub fn open(item: &'a [u8]) -> Opened<Header<'a>> {
+        if !item.starts_with(&MAGIC) {
+            return Opened::Plain;
+        }
+        match Header::read(item) {
+            Ok((envelope, payload_at)) => Opened::Sealed { envelope, payload_at },
+            Err(why) => Opened::Unreadable(why),
+        }
+    }
+
+    /// The tags in the order of the rule.
+    pub fn tags(&self) -> TagsIter<'a> {
+        TagsIter { rest: &self.tags[1..] }
+    }
+
+    /// Copies what it refers to.
+    pub fn to_owned(&self) -> Envelope {
+        let Header { stale_for, built_at, rebuild, .. } = *self;
+        Envelope { stale_for, built_at, rebuild, tags: self.tags().map(|(n, v)| (n.into(), v)).collect() }
+    }
+
+    fn read(item: &'a [u8]) -> Result<(Header<'a>, usize), &'static str> {
+        // The length is not looked at before the format: a newer one may put something else there.
+        match item.get(MAGIC.len()) {
+            None => return Err("cut short"),
+            Some(&FORMAT) => {}
+            Some(0) => return Err("format 0 does not exist"),
+            Some(_) => return Err("format is newer than this version reads"),
+        }
+        let (Preamble { length, .. }, _) = get::<Preamble>(item)?;
+        let length = usize::from(length);
+        if length > MAX_HEADER {
+            return Err("header is longer than any that is written");
+        }
+        let header = item.get(PREAMBLE..length).ok_or("cut short")?;
+        let (Fields { stale_for, built_at, rebuild }, at) = get::<Fields>(header)?;
+        let tags = &header[at..];
+        check_tags(tags)?;
+        Ok((Header { stale_for, built_at, rebuild, tags }, length))
+    }
+}
+
+/// Names and versions of an envelope's tags, in place.
+#[derive(Debug, Clone)]
+pub struct TagsIter<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for TagsIter<'a> {
+    type Item = (&'a [u8], u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (Tag { name, version }, used) = get(self.rest).ok()?;
+        self.rest = &self.rest[used..];
+        Some((name.0, version))
+    }
+}
+
+/// What a lock holds: whose it is, and how new the value will be that its holder builds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRecord {
+    /// Wall-clock ms at which the lease was granted.
+    pub granted_at: u64,
+    /// Which sidecar holds it: a number that it drew at its start.
+    pub sidecar: u64,
+    /// The versions that the rebuild was begun with: once one has moved, nobody need wait for this lock.
+    pub tags: Tags,
+}
+
+impl LockRecord {
+    /// Appends the record: the whole value of the lock's item.
+    pub fn encode(&self, out: &mut BytesMut) -> Result<(), SealError> {
+        out.reserve(encoded_len(LOCK_FIELDS, &self.tags)?);
+        put(LockFields { format: FORMAT, granted_at: self.granted_at, sidecar: self.sidecar }, out);
+        put_tags(&self.tags, out);
+        Ok(())
+    }
+
+    /// Reads a lock's item, or says why it cannot. A lock that cannot be read is held all the same: it counts down
+    /// like any other.
+    pub fn decode(item: &[u8]) -> Result<LockRecord, &'static str> {
+        match item.first() {
+            None => return Err("lock is empty"),
+            Some(&FORMAT) => {}
+            Some(_) => return Err("format of the lock is not one that this version reads"),
+        }
+        let (LockFields { granted_at, sidecar, .. }, at) = get::<LockFields>(item)?;
+        check_tags(&item[at..])?;
+        let tags = TagsIter { rest: &item[at + 1..] }.map(|(n, v)| (n.into(), v)).collect();
+        Ok(LockRecord { granted_at, sidecar, tags })
+    }
+}
+
+/// The key of the lock on `key`, at most 250 bytes. It lives on the server of `key`, wherever the ring would put it.
+pub fn lock_key(key: &[u8]) -> SmallVec<[u8; 64]> {
+    const PREFIX: &[u8] = b"@lock:";
+    let mut lock = SmallVec::from_slice(PREFIX);
+    if key.len() <= 250 - PREFIX.len() {
+        lock.extend_from_slice(key);
+    } else {
+        lock.push(b'#');
+        for byte in Md5::digest(key) {
+            lock.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
+        }
+    }
+    lock
+}
+
+// The stored form. Every number is as wide as here, little-endian, without padding.
+
+const PREAMBLE: usize = 7;
+const FIELDS: usize = 16;
+const LOCK_FIELDS: usize = 17;
+
+#[derive(Encode, Decode)]
+struct Preamble {
+    magic: [u8; 4],
+    format: u8,
+    /// From the magic to the last tag, so that the payload is everything behind, however often it is appended to.
+    length: u16,
+}
+
+#[derive(Encode, Decode)]
+struct Fields {
+    stale_for: u32,
+    built_at: u64,
+    rebuild: u32,
+}
+
+#[derive(Encode, Decode)]
+struct LockFields {
+    format: u8,
+    granted_at: u64,
+    sidecar: u64,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct Tag<'a> {
+    name: Name<'a>,
+    version: u64,
+}
+
+/// Bytes behind a one-byte length; bincode's own slices have eight, which no name needs.
+struct Name<'a>(&'a [u8]);
+
+impl Encode for Name<'_> {
+    fn encode<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        let length = u8::try_from(self.0.len()).map_err(|_| EncodeError::Other("name is too long"))?;
+        length.encode(encoder)?;
+        encoder.writer().write(self.0)
+    }
+}
+
+impl<'de, C> BorrowDecode<'de, C> for Name<'de> {
+    fn borrow_decode<D: BorrowDecoder<'de, Context = C>>(decoder: &mut D) -> Result<Self, DecodeError> {
+        let length = usize::from(u8::decode(decoder)?);
+        decoder.claim_bytes_read(length)?;
+        Ok(Name(decoder.borrow_reader().take_bytes(length)?))
+    }
+}
+
+type Form = bincode::config::Configuration<
+    bincode::config::LittleEndian,
+    bincode::config::Fixint,
+    bincode::config::Limit<MAX_HEADER>,
+>;
+
+fn form() -> Form {
+    bincode::config::standard().with_little_endian().with_fixed_int_encoding().with_limit::<MAX_HEADER>()
+}
+
+fn put<T: Encode>(value: T, out: &mut BytesMut) {
+    struct Out<'a>(&'a mut BytesMut);
+    impl Writer for Out<'_> {
+        fn write(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+            self.0.extend_from_slice(bytes);
+            Ok(())
+        }
+    }
+    bincode::encode_into_writer(value, Out(out), form())
+        .expect("a BytesMut takes everything, and encoded_len has checked the names");
+}
+
+fn get<'a, T: BorrowDecode<'a, ()>>(from: &'a [u8]) -> Result<(T, usize), &'static str> {
+    bincode::borrow_decode_from_slice(from, form()).map_err(|_| "cut short")
+}
+
+fn put_tags(tags: &Tags, out: &mut BytesMut) {
+    put(tags.len() as u8, out);
+    for (name, version) in tags {
+        put(Tag { name: Name(name), version: *version }, out);
+    }
+}
+
+/// That `tags` is a count and exactly so many tags, each of which can have been written.
+fn check_tags(tags: &[u8]) -> Result<(), &'static str> {
+    let (&count, mut rest) = tags.split_first().ok_or("cut short")?;
+    if usize::from(count) > MAX_TAGS {
+        return Err("more tags than are ever written");
+    }
+    for _ in 0..count {
+        let (Tag { name, .. }, used) = get(rest)?;
+        if name.0.is_empty() || name.0.len() > MAX_TAG_NAME {
+            return Err("name of a tag is not of a legal length");
+        }
+        rest = &rest[used..];
+    }
+    if rest.is_empty() { Ok(()) } else { Err("longer than its fields") }
+}
+
+fn encoded_len(fields: usize, tags: &Tags) -> Result<usize, SealError> {
+    if tags.len() > MAX_TAGS {
+        return Err(SealError::TooManyTags);
+    }
+    if tags.iter().any(|(name, _)| name.is_empty() || name.len() > MAX_TAG_NAME) {
+        return Err(SealError::TagName);
+    }
+    let length = fields + 1 + tags.iter().map(|(name, _)| 1 + name.len() + 8).sum::<usize>();
+    if length > MAX_HEADER { Err(SealError::TooLong) } else { Ok(length) }
+}

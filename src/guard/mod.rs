@@ -1,8 +1,62 @@
-//! What guarding a key means: the decisions, without I/O, clock or randomness.
+//! What guarding a key means: the decisions.
+//!
+//! **Architecture invariant:** nothing in here does I/O, reads a clock or draws a random number. Each client operation is a
+//! small machine that says what to ask of the servers ([`Step::Ask`]), is given their answers together with the moment
+//! ([`Scene`]), and ends with what the client is to be told. The same machines run in production, in simulation and under a
+//! model checker.
+//!
+//! What several operations in one process know of each other (who holds a lease, who waits for it) is in [`leases`].
 
 use std::time::Duration;
 
+mod ask;
 pub mod envelope;
+mod freshness;
+mod tags;
+mod read;
+mod write;
+mod modify;
+mod delete;
+pub mod leases;
+
+pub use ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What};
+pub use delete::{Delete, DeleteEnd};
+pub use envelope::TagName;
+pub use freshness::Hit;
+pub use modify::{Change, Modify, ModifyEnd};
+pub use read::{Event, Read, ReadEnd};
+pub use tags::{Bump, BumpEnd, Versions};
+pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
+
+/// What a machine wants next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step<End> {
+    /// One round trip.
+    Ask(Asks),
+    /// To be woken when the key may have changed, at the latest at this moment of the monotonic clock.
+    Wait(u64),
+    /// Nothing any more.
+    Done(End),
+}
+
+/// What a decision is made on, besides the answers.
+#[derive(Debug, Clone, Copy)]
+pub struct Scene<'a> {
+    /// The rule's.
+    pub policy: &'a Policy,
+    /// The names of the rule's tags for this key.
+    pub tags: &'a [TagName],
+    /// This sidecar: a number that it drew at its start.
+    pub sidecar: u64,
+    /// The largest value in bytes, header included, that the key's server has room for.
+    pub room: usize,
+    /// The moment.
+    pub now: Now,
+    /// Whether this request may wait at all: nothing is pipelined behind it and it holds no win.
+    pub patient: bool,
+    /// A number drawn evenly from (0, 1].
+    pub chance: f64,
+}
 
 /// How long a guarded key's rule lets things last, and what it does when they end.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +79,18 @@ pub struct Policy {
     pub early_beta: f64,
     /// The longest soft expiry, and the one of items stored with exptime 0. Zero: none.
     pub max_ttl: Duration,
+}
+
+impl Policy {
+    /// `stale_for` as memcached counts.
+    pub fn stale_seconds(&self) -> u32 {
+        u32::try_from(self.stale_for.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// The TTL of a lock or stub: one more than `lock_ttl`, because a TTL of n may end after n−1 seconds.
+    pub fn lock_seconds(&self) -> u32 {
+        u32::try_from(self.lock_ttl.as_secs().saturating_add(1)).unwrap_or(u32::MAX)
+    }
 }
 
 /// What an invalidation leaves behind.

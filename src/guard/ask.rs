@@ -1,0 +1,263 @@
+//! What the guard asks of servers, and what they answer: memcached's meta commands as values.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::error::Failure;
+
+/// The moment a decision is made, as the caller read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Now {
+    /// Wall clock, Unix milliseconds: names tag versions and dates envelopes. May step.
+    pub wall: u64,
+    /// A clock that never steps, milliseconds from anywhere: measures waits and leases.
+    pub mono: u64,
+}
+
+/// An item's CAS number, and which connection life it was read in.
+///
+/// A restarted server counts again from one, so a number alone may name two different items. Whoever sends a
+/// conditional command on a connection of another epoch must answer [`Answer::Exists`] without sending it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cas {
+    /// As the server gave it.
+    pub number: u64,
+    /// How often connections to that server had been made when it was read.
+    pub epoch: u32,
+}
+
+/// Which item a command is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum At {
+    /// The guarded key itself.
+    Item,
+    /// Its lock, which lives on the same server.
+    Lock,
+    /// The rule's n-th tag for this key.
+    Tag(u8),
+}
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Ask {
+    /// About which item.
+    pub at: At,
+    /// What to do with it.
+    pub what: What,
+}
+
+/// The commands of one round trip. Those about one server arrive there in this order.
+pub type Asks = SmallVec<[Ask; 4]>;
+
+/// The answers to them, in the same order.
+pub type Answers = SmallVec<[Answer; 4]>;
+
+/// What to do with an item.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum What {
+    /// `mg … t f c s`.
+    Get {
+        /// `v`: with its value.
+        value: bool,
+        /// `N`: on a miss, leave a stub that lasts this many seconds.
+        vivify: Option<u32>,
+        /// `T`: give it this exptime (what is answered is the old one).
+        touch: Option<i64>,
+    },
+    /// `ms … c`.
+    Store {
+        /// `M`: under which condition.
+        mode: Mode,
+        /// The value: a header of ours, then the client's bytes.
+        value: Stored,
+        /// `F`.
+        flags: u32,
+        /// `T`, as memcached reads an exptime.
+        exptime: i64,
+        /// `C`: only if the item's CAS is still this.
+        cas: Option<Cas>,
+    },
+    /// `md`.
+    Delete {
+        /// `C`: only if the item's CAS is still this.
+        cas: Option<Cas>,
+    },
+    /// `md … I`: keep it, as stale, under a new CAS.
+    MarkStale {
+        /// `T`: for this many seconds; `None` leaves its exptime as it is.
+        seconds: Option<u32>,
+        /// `C`: only if the item's CAS is still this.
+        cas: Option<Cas>,
+    },
+}
+
+/// Under which condition a value is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Always.
+    Set,
+    /// Only if the key is absent.
+    Add,
+    /// Behind what is there.
+    Append,
+}
+
+/// A value to store, in two parts so that the client's bytes are never copied to put a header before them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Stored {
+    /// The envelope's header; empty for a plain value.
+    pub header: Bytes,
+    /// The client's bytes.
+    pub body: Bytes,
+}
+
+impl Stored {
+    /// A value without a header.
+    pub fn plain(body: Bytes) -> Stored {
+        Stored { header: Bytes::new(), body }
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.header.len() + self.body.len()
+    }
+
+    /// Whether there is not one byte, as in a stub.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a server answered.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// `VA` or `HD` to `mg`.
+    Item(Item),
+    /// `EN` or `NF`: there is no such item.
+    Absent,
+    /// `HD` to `ms`: stored under this CAS.
+    Stored(Cas),
+    /// `HD` to `md`.
+    Done,
+    /// `NS`: the condition of the mode did not hold.
+    NotStored,
+    /// `EX`: the CAS is another.
+    Exists,
+    /// The server refuses an item of this size, and has dropped the old one.
+    TooLarge,
+    /// There is no answer, and whether the command was carried out is not known.
+    Failed(Failure),
+}
+
+/// An item as `mg` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Item {
+    /// The whole stored value, header included; empty if it was not asked for.
+    pub value: Bytes,
+    /// Its size in bytes, also when the value was not asked for.
+    pub size: usize,
+    /// The client's flags.
+    pub flags: u32,
+    /// Its CAS.
+    pub cas: Cas,
+    /// Whole seconds it has left at most; `None`: it never expires.
+    pub ttl: Option<u32>,
+    /// `W`: the server chose this reader to build it.
+    pub won: bool,
+    /// `X`: marked stale.
+    pub stale: bool,
+}
+
+/// A get of the whole item.
+pub(super) fn get(at: At) -> Ask {
+    Ask { at, what: What::Get { value: true, vivify: None, touch: None } }
+}
+
+/// A delete, conditional if a CAS is given.
+pub(super) fn delete(at: At, cas: Option<Cas>) -> Ask {
+    Ask { at, what: What::Delete { cas } }
+}
+
+/// memcached reads exptimes above thirty days as Unix time.
+const RELATIVE_LIMIT: u64 = 60 * 60 * 24 * 30;
+
+/// What a client's exptime means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lifetime {
+    /// Negative, or a moment that has passed: gone at once.
+    Gone,
+    /// 0: no end.
+    Endless,
+    /// Ends in so many seconds.
+    Seconds(u64),
+}
+
+impl Lifetime {
+    /// Reads an exptime as memcached's protocol.txt does ("Expiration times").
+    pub fn of(exptime: i64, now: Now) -> Lifetime {
+        match u64::try_from(exptime) {
+            Err(_) => Lifetime::Gone,
+            Ok(0) => Lifetime::Endless,
+            Ok(seconds) if seconds <= RELATIVE_LIMIT => Lifetime::Seconds(seconds),
+            Ok(moment) => match moment.checked_sub(now.wall / 1000) {
+                None | Some(0) => Lifetime::Gone,
+                Some(seconds) => Lifetime::Seconds(seconds),
+            },
+        }
+    }
+
+    /// Never longer than a rule's `max_ttl` in seconds, where 0 sets no bound.
+    pub fn at_most(self, max_ttl: u64) -> Lifetime {
+        match self {
+            Lifetime::Endless if max_ttl > 0 => Lifetime::Seconds(max_ttl),
+            Lifetime::Seconds(seconds) if max_ttl > 0 => Lifetime::Seconds(seconds.min(max_ttl)),
+            other => other,
+        }
+    }
+
+    /// The exptime of an item that must outlive this by `extra` seconds.
+    pub fn exptime(self, extra: u32, now: Now) -> i64 {
+        match self {
+            Lifetime::Gone => -1,
+            Lifetime::Endless => 0,
+            Lifetime::Seconds(seconds) => {
+                let sum = seconds + u64::from(extra);
+                match sum {
+                    0 => -1, // 0 would mean never
+                    1..=RELATIVE_LIMIT => i64::try_from(sum).unwrap_or(i64::MAX),
+                    _ => i64::try_from(now.wall / 1000 + sum).unwrap_or(i64::MAX),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now { wall: 1_700_000_000_000, mono: 5 };
+
+    #[test]
+    fn an_exptime_above_thirty_days_is_a_moment() {
+        assert_eq!(Lifetime::of(2_592_000, NOW), Lifetime::Seconds(2_592_000));
+        assert_eq!(Lifetime::of(2_592_001, NOW), Lifetime::Gone);
+        assert_eq!(Lifetime::of(1_700_000_010, NOW), Lifetime::Seconds(10));
+        assert_eq!(Lifetime::of(0, NOW), Lifetime::Endless);
+        assert_eq!(Lifetime::of(-1, NOW), Lifetime::Gone);
+    }
+
+    #[test]
+    fn a_sum_above_thirty_days_is_sent_as_a_moment() {
+        assert_eq!(Lifetime::Seconds(2_592_000).exptime(0, NOW), 2_592_000);
+        assert_eq!(Lifetime::Seconds(2_592_000).exptime(60, NOW), 1_700_000_000 + 2_592_060);
+        assert_eq!(Lifetime::Endless.exptime(60, NOW), 0);
+    }
+
+    #[test]
+    fn max_ttl_bounds_what_never_ends_too() {
+        assert_eq!(Lifetime::Endless.at_most(30), Lifetime::Seconds(30));
+        assert_eq!(Lifetime::Seconds(60).at_most(30), Lifetime::Seconds(30));
+        assert_eq!(Lifetime::Seconds(60).at_most(0), Lifetime::Seconds(60));
+    }
+}

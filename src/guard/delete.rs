@@ -1,0 +1,116 @@
+//! How a guarded key is invalidated.
+
+use smallvec::smallvec;
+
+use crate::error::Failure;
+
+use super::ask::{Answer, Answers, Ask, Asks, At, What, delete, get};
+use super::freshness::{Standing, judge};
+use super::tags::{Gather, MAX_ROUNDS};
+use super::{Leaves, Scene, Step};
+
+/// A delete of one guarded key. Every one of them moves or removes the key's CAS, so that no fill whose rebuild began
+/// before it can be stored after it; even when the key was absent, because then the stub stood there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Delete {
+    state: State,
+    rounds: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum State {
+    /// Everything in one round: a look for the reply, and the delete behind it.
+    Deleting,
+    /// `on_delete = "stale"`: what to leave depends on what is there.
+    Looking,
+    Marking {
+        present: bool,
+    },
+}
+
+/// How a delete ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeleteEnd {
+    /// The logical item was there, and is not any more.
+    Deleted,
+    /// There was none; a stub or stale value is gone all the same.
+    NotFound,
+    /// Whether it is gone is not known; it must not be acknowledged.
+    Failed(Failure),
+}
+
+impl Delete {
+    /// Begins.
+    pub fn start(scene: &Scene<'_>) -> (Delete, Asks) {
+        // Whether a tag has moved can only be told from the envelope; without tags the TTL tells enough.
+        let mut asks: Asks = smallvec![Ask {
+            at: At::Item,
+            what: What::Get { value: !scene.tags.is_empty(), vivify: None, touch: None }
+        }];
+        let state = if scene.policy.on_delete == Leaves::Stale && scene.policy.stale_seconds() > 0 {
+            asks[0] = get(At::Item);
+            State::Looking
+        } else {
+            asks.extend([delete(At::Item, None), delete(At::Lock, None)]);
+            State::Deleting
+        };
+        Gather::new(scene.tags.len()).ask(&mut asks, scene.now);
+        (Delete { state, rounds: 0 }, asks)
+    }
+
+    /// Goes on with the answers to what was asked.
+    pub fn resume(&mut self, answers: Answers, scene: &Scene<'_>) -> Step<DeleteEnd> {
+        match self.state {
+            State::Deleting => match &answers[..] {
+                [look, deleted, _lock, tags @ ..] => Step::Done(match deleted {
+                    Answer::Done if is_present(look, tags, scene) => DeleteEnd::Deleted,
+                    Answer::Done | Answer::Absent => DeleteEnd::NotFound,
+                    Answer::Failed(failure) => DeleteEnd::Failed(*failure),
+                    _ => DeleteEnd::Failed(Failure::Refused),
+                }),
+                _ => Step::Done(DeleteEnd::Failed(Failure::Refused)),
+            },
+            State::Looking => match &answers[..] {
+                [Answer::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
+                [look @ Answer::Item(item), tags @ ..] => {
+                    self.state = State::Marking { present: is_present(look, tags, scene) };
+                    let what = if item.size == 0 {
+                        What::Delete { cas: Some(item.cas) }
+                    } else {
+                        // Never beyond the end it has already.
+                        let seconds = scene.policy.stale_seconds();
+                        let seconds = Some(item.ttl.map_or(seconds, |ttl| ttl.min(seconds)).max(1));
+                        What::MarkStale { seconds, cas: Some(item.cas) }
+                    };
+                    Step::Ask(smallvec![Ask { at: At::Item, what }, delete(At::Lock, None)])
+                }
+                _ => Step::Done(DeleteEnd::NotFound),
+            },
+            State::Marking { present } => match &answers[..] {
+                [Answer::Done, ..] if present => Step::Done(DeleteEnd::Deleted),
+                [Answer::Done | Answer::Absent, ..] => Step::Done(DeleteEnd::NotFound),
+                [Answer::Exists, ..] if self.rounds < MAX_ROUNDS => {
+                    let (delete, asks) = Delete::start(scene);
+                    *self = Delete { rounds: self.rounds + 1, ..delete };
+                    Step::Ask(asks)
+                }
+                [Answer::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
+                _ => Step::Done(DeleteEnd::Failed(Failure::Overloaded)),
+            },
+        }
+    }
+}
+
+/// Whether there is a logical item: not a stub, and not stale.
+fn is_present(look: &Answer, tags: &[Answer], scene: &Scene<'_>) -> bool {
+    let Answer::Item(item) = look else { return false };
+    if item.size == 0 {
+        return false;
+    }
+    if item.value.is_empty() {
+        return !item.stale && item.ttl.is_none_or(|ttl| ttl > scene.policy.stale_seconds());
+    }
+    let mut gather = Gather::new(scene.tags.len());
+    let versions = gather.absorb(tags, scene.now).ok().and_then(|()| gather.versions());
+    matches!(judge(item, versions.as_ref(), scene), Standing::Fresh(_))
+}

@@ -1,0 +1,87 @@
+//! Whether an item may be served, and as what.
+
+use bytes::Bytes;
+
+use super::Scene;
+use super::ask::{Cas, Item};
+use super::envelope::{Header, Opened};
+use super::{Leaves, tags::Versions};
+
+/// A value that may be served.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Hit {
+    /// The client's bytes.
+    pub payload: Bytes,
+    /// The client's flags.
+    pub flags: u32,
+    /// The item's CAS.
+    pub cas: Cas,
+    /// Whole seconds until its soft expiry; `None`: it has none. Zero when stale.
+    pub ttl: Option<u32>,
+    /// For how many milliseconds it has been past its soft expiry.
+    pub stale_ms: u64,
+    /// How many milliseconds its last rebuild took.
+    pub rebuild: u32,
+    /// The envelope's header as stored, so that a changed value can be put behind the same one.
+    pub header: Bytes,
+}
+
+/// What stands under a guarded key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Standing {
+    /// May be served as a hit.
+    Fresh(Hit),
+    /// Outlived its soft expiry, was marked stale, or a tag of it moved; may still be served.
+    Stale(Hit),
+    /// There is an item, but nothing of it may be served.
+    Unservable,
+    /// Zero bytes: its value is being built for the first time.
+    Stub,
+}
+
+/// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
+/// fresh.
+pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>) -> Standing {
+    if item.size == 0 {
+        return Standing::Stub;
+    }
+    let mut hit = Hit {
+        payload: item.value.clone(),
+        flags: item.flags,
+        cas: item.cas,
+        ttl: item.ttl,
+        stale_ms: 0,
+        rebuild: 0,
+        header: Bytes::new(),
+    };
+    let (envelope, payload_at) = match Header::open(&item.value) {
+        // Someone stored it directly, or it was too large to wrap: it has no soft expiry and no tags.
+        Opened::Plain if item.stale => return Standing::Stale(hit),
+        Opened::Plain => return Standing::Fresh(hit),
+        Opened::Unreadable(_) => return Standing::Unservable,
+        Opened::Sealed { envelope, payload_at } => (envelope, payload_at),
+    };
+    hit.payload = item.value.slice(payload_at..);
+    hit.header = item.value.slice(..payload_at);
+    hit.rebuild = envelope.rebuild;
+    let moved = match versions {
+        None => true,
+        Some(versions) => !scene.tags.iter().zip(versions).all(|(name, version)| {
+            envelope.tags().any(|(sealed_name, sealed)| sealed_name == &name[..] && sealed == *version)
+        }),
+    };
+    if moved && scene.policy.on_tag == Leaves::Nothing {
+        return Standing::Unservable;
+    }
+    let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
+    if expired {
+        hit.stale_ms = u64::from(envelope.stale_for - item.ttl.unwrap_or(0)) * 1000;
+    }
+    if expired || item.stale || moved {
+        hit.ttl = Some(0);
+        Standing::Stale(hit)
+    } else {
+        hit.ttl = item.ttl.map(|ttl| ttl - envelope.stale_for);
+        Standing::Fresh(hit)
+    }
+}

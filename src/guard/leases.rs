@@ -1,0 +1,573 @@
+//! Who in this process may rebuild a key, who waits for it, and whose `set` is whose.
+//!
+//! Every miss that a client is told leaves a *ticket*: what was seen at that moment. A later `set` of the same client is
+//! stored only over exactly that, and so cannot undo an invalidation that came between. A ticket that carries the right to
+//! rebuild is a *lease*: it is renewed while its client's connection lives, and released when that closes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, delete};
+use super::tags::Versions;
+use super::{Policy, TagName, envelope::LockRecord};
+
+/// What was seen when a client was told a miss.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// The CAS of what stood there; `None`: nothing is known, so nothing may be stored on the strength of it.
+    pub base: Option<Cas>,
+    /// The lock's CAS, when the right to rebuild is a lock and not the stub itself.
+    pub lock: Option<Cas>,
+    /// Versions of the rule's tags. The fill is sealed with these, so that a bump that lands during the rebuild still
+    /// kills it.
+    pub versions: Versions,
+    /// The moment.
+    pub at: Now,
+    /// Until when (monotonic ms) the stale value is sure to stand. After it another client would find nothing there and
+    /// begin a second rebuild, so before it the lease puts a stub in its place.
+    pub vanishes: Option<u64>,
+}
+
+/// How a lease ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Its fill was stored.
+    Filled,
+    /// The client gave it up: by `delete`, or a `set` that ends at once.
+    Released,
+    /// The client's connection closed.
+    Disconnected,
+    /// `max_rebuild` passed.
+    Expired,
+    /// Its fill was dropped: the key had been invalidated or overwritten.
+    Dropped,
+    /// The key was invalidated through this sidecar, or its stub or lock was gone at a renewal.
+    Lost,
+    /// This sidecar granted another for the same key.
+    Superseded,
+    /// The fill could not be sent, or was refused.
+    Failed,
+}
+
+/// A client's connection, for as long as the process lives.
+pub type Owner = u64;
+
+/// One ticket, for as long as the process lives.
+pub type TicketId = u64;
+
+/// What a `set` means for the leases of its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attribution {
+    /// It ends no rebuild that this sidecar knows of.
+    Blind,
+    /// It is the fill for this ticket, which is taken with it.
+    Fill {
+        /// What was seen.
+        ticket: Ticket,
+        /// Whether it is a lease that ends with it.
+        lease: bool,
+        /// Whose it was, if somebody else's: then they are remembered as [`Kind::Spent`].
+        owner: Option<Owner>,
+        /// Somebody else filled for it before.
+        wary: bool,
+    },
+    /// It is the fill for a lease that an invalidation has ended: to be dropped.
+    Doomed,
+    /// The lease is being renewed at this moment, which changes the CAS that the fill needs: try again when woken.
+    Renewing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    /// The right to rebuild. `renewing`: a renewal is on its way. `orphan`: its client left meanwhile.
+    Lease { renewing: bool, orphan: bool },
+    /// A miss without that right.
+    Seen,
+    /// A lease that ended before its client's `set` came: that `set` is dropped.
+    Doomed,
+    /// A lease that another connection filled for. Its client may be the one that did (clients with pools), or may come yet.
+    Spent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Held {
+    id: TicketId,
+    owner: Owner,
+    kind: Kind,
+    ticket: Ticket,
+    forget_at: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct KeyState<W> {
+    tickets: SmallVec<[Held; 1]>,
+    waiters: Vec<(u64, W)>,
+    /// Somebody asks the server now and then whether the key has changed.
+    polled: bool,
+    /// How often in a row it was claimed and not filled; from twice on, nobody waits for it.
+    unfilled: u8,
+    /// Until when (monotonic ms) that is remembered.
+    remember_until: u64,
+}
+
+impl<W> Default for KeyState<W> {
+    fn default() -> Self {
+        KeyState {
+            tickets: SmallVec::new(),
+            waiters: Vec::new(),
+            polled: false,
+            unfilled: 0,
+            remember_until: 0,
+        }
+    }
+}
+
+/// What becomes of a request to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It waits, under this number. `poll`: nobody here holds the lease and nobody polls yet, so somebody must begin to.
+    Waits {
+        /// For [`Leases::leave`].
+        waiter: u64,
+        /// Begin to poll.
+        poll: bool,
+    },
+    /// It would wait in vain.
+    Refused,
+}
+
+/// What a poller found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Polled {
+    /// The same stub or lock.
+    Unchanged,
+    /// A value.
+    Filled,
+    /// It was given up.
+    Freed,
+}
+
+/// What is due for a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Due {
+    /// It has ended; nothing any more.
+    Nothing,
+    /// These renew it. Their answers go to [`Leases::renewed`].
+    Renew(Asks),
+    /// It took too long: these release it.
+    Expire(Asks),
+}
+
+/// The most tickets in one table; above it misses leave none, and no lease is granted.
+const MAX_TICKETS: usize = 16 * 1024;
+/// The most tickets of one key.
+const MAX_TICKETS_PER_KEY: usize = 64;
+/// The most waiters of one key.
+const MAX_WAITERS_PER_KEY: usize = 4096;
+/// For how long nobody waits for a key that was claimed and not filled twice in a row, in ms.
+const HOPELESS_MS: u64 = 60_000;
+/// How much before a stale value vanishes a stub is put in its place, in ms.
+const CLEARING_MARGIN_MS: u64 = 250;
+
+/// The table. `W` is what wakes a waiter.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Leases<W> {
+    keys: BTreeMap<Box<[u8]>, KeyState<W>>,
+    owned: BTreeMap<Owner, BTreeSet<Box<[u8]>>>,
+    tickets: usize,
+    next: u64,
+}
+
+impl<W> Default for Leases<W> {
+    fn default() -> Self {
+        Leases { keys: BTreeMap::new(), owned: BTreeMap::new(), tickets: 0, next: 0 }
+    }
+}
+
+impl<W> Leases<W> {
+    /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is doomed, and
+    /// so many such are returned. `None`: the table is full, and the client holds nothing.
+    pub fn grant(
+        &mut self,
+        key: &[u8],
+        owner: Owner,
+        ticket: Ticket,
+        policy: &Policy,
+    ) -> Option<(TicketId, usize)> {
+        let kind = Kind::Lease { renewing: false, orphan: false };
+        let mut superseded = 0;
+        if let Some(state) = self.keys.get_mut(key) {
+            for held in state.tickets.iter_mut().filter(|held| matches!(held.kind, Kind::Lease { .. })) {
+                held.kind = Kind::Doomed;
+                superseded += 1;
+            }
+        }
+        Some((self.insert(key, owner, kind, ticket, 10 * millis(policy.max_rebuild))?, superseded))
+    }
+
+    /// A miss without the right to rebuild.
+    pub fn saw(&mut self, key: &[u8], owner: Owner, ticket: Ticket, policy: &Policy) {
+        self.insert(key, owner, Kind::Seen, ticket, 10 * millis(policy.max_rebuild));
+    }
+
+    fn insert(
+        &mut self,
+        key: &[u8],
+        owner: Owner,
+        kind: Kind,
+        ticket: Ticket,
+        keep: u64,
+    ) -> Option<TicketId> {
+        self.remove_where(key, |held| held.owner == owner);
+        if self.tickets >= MAX_TICKETS {
+            return None;
+        }
+        self.next += 1;
+        let id = self.next;
+        let forget_at = ticket.at.mono.saturating_add(keep);
+        let state = self.keys.entry(key.into()).or_default();
+        if state.tickets.len() >= MAX_TICKETS_PER_KEY {
+            let oldest = state.tickets.iter().position(|held| !matches!(held.kind, Kind::Lease { .. }))?;
+            state.tickets.remove(oldest);
+            self.tickets -= 1;
+        }
+        state.tickets.push(Held { id, owner, kind, ticket, forget_at });
+        self.tickets += 1;
+        self.owned.entry(owner).or_default().insert(key.into());
+        Some(id)
+    }
+
+    fn remove_where(&mut self, key: &[u8], gone: impl Fn(&Held) -> bool) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        let before = state.tickets.len();
+        let owned = &mut self.owned;
+        state.tickets.retain(|held| {
+            let gone = gone(held);
+            if gone && let Some(keys) = owned.get_mut(&held.owner) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    owned.remove(&held.owner);
+                }
+            }
+            !gone
+        });
+        self.tickets -= before - state.tickets.len();
+    }
+
+    fn state(&mut self, key: &[u8]) -> Option<&mut KeyState<W>> {
+        self.keys.get_mut(key)
+    }
+
+    /// Which ticket a `set` of `owner` belongs to: the one granted to its connection; else one that this sidecar holds for
+    /// the key (clients with pools read on one connection and write on another), a doomed one first.
+    pub fn attribute(&mut self, key: &[u8], owner: Owner) -> Attribution {
+        let Some(state) = self.keys.get(key) else { return Attribution::Blind };
+        let rank = |held: &Held| match (held.owner == owner, held.kind) {
+            (true, _) => 0,
+            (false, Kind::Doomed) => 1,
+            (false, Kind::Lease { .. }) => 2,
+            (false, Kind::Seen) => 3,
+            (false, Kind::Spent) => 4,
+        };
+        let best =
+            state.tickets.iter().filter(|held| rank(held) < 4).min_by_key(|held| (rank(held), held.id));
+        let Some(held) = best.cloned() else { return Attribution::Blind };
+        if matches!(held.kind, Kind::Lease { renewing: true, .. }) {
+            return Attribution::Renewing;
+        }
+        self.remove_where(key, |other| other.id == held.id);
+        match held.kind {
+            Kind::Doomed => Attribution::Doomed,
+            kind => Attribution::Fill {
+                ticket: held.ticket,
+                lease: matches!(kind, Kind::Lease { .. }),
+                owner: (held.owner != owner && matches!(kind, Kind::Lease { .. })).then_some(held.owner),
+                wary: kind == Kind::Spent,
+            },
+        }
+    }
+
+    /// A fill was stored under `cas`. `spent`: whose lease it ended, if another connection's. Returns who waits.
+    pub fn filled(
+        &mut self,
+        key: &[u8],
+        cas: Cas,
+        spent: Option<(Owner, Ticket)>,
+        policy: &Policy,
+    ) -> Vec<W> {
+        if let Some((owner, ticket)) = spent {
+            let ticket = Ticket { base: Some(cas), lock: None, ..ticket };
+            self.insert(key, owner, Kind::Spent, ticket, millis(policy.max_rebuild));
+        }
+        if let Some(state) = self.state(key) {
+            state.unfilled = 0;
+        }
+        self.wake(key)
+    }
+
+    /// A lease ended without a value. Returns who waits.
+    pub fn unfilled(&mut self, key: &[u8], now: Now) -> Vec<W> {
+        let state = self.keys.entry(key.into()).or_default();
+        let before = if now.mono < state.remember_until { state.unfilled } else { 0 };
+        state.unfilled = before.saturating_add(1);
+        state.remember_until = now.mono + HOPELESS_MS;
+        self.wake(key)
+    }
+
+    /// The key is being invalidated through this sidecar: whoever builds it builds in vain, and must not be mistaken for
+    /// somebody who does not. Returns how many leases that ended.
+    pub fn invalidate(&mut self, key: &[u8]) -> usize {
+        let Some(state) = self.state(key) else { return 0 };
+        let mut ended = 0;
+        for held in &mut state.tickets {
+            ended += usize::from(matches!(held.kind, Kind::Lease { .. }));
+            held.kind = Kind::Doomed;
+        }
+        ended
+    }
+
+    /// Takes who waits for the key.
+    pub fn wake(&mut self, key: &[u8]) -> Vec<W> {
+        let Some(state) = self.state(key) else { return Vec::new() };
+        let woken = std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter).collect();
+        self.tidy(key);
+        woken
+    }
+
+    /// A reader asks to wait for the key.
+    pub fn wait(&mut self, key: &[u8], now: Now, policy: &Policy, waiter: W) -> Admission {
+        self.next += 1;
+        let id = self.next;
+        let state = self.keys.entry(key.into()).or_default();
+        let lease = state.tickets.iter().find(|held| matches!(held.kind, Kind::Lease { .. }));
+        let too_old = lease
+            .is_some_and(|held| now.mono - held.ticket.at.mono.min(now.mono) >= millis(policy.cold_wait));
+        let hopeless = state.unfilled >= 2 && now.mono < state.remember_until;
+        if too_old || hopeless || state.waiters.len() >= MAX_WAITERS_PER_KEY {
+            return Admission::Refused;
+        }
+        let poll = lease.is_none() && !state.polled;
+        state.polled |= poll;
+        state.waiters.push((id, waiter));
+        Admission::Waits { waiter: id, poll }
+    }
+
+    /// A reader waits for `set` no longer than its lease is renewed: asks to be told when that is over.
+    pub fn await_renewal(&mut self, key: &[u8], waiter: W) {
+        self.next += 1;
+        let id = self.next;
+        self.keys.entry(key.into()).or_default().waiters.push((id, waiter));
+    }
+
+    /// A waiter has gone.
+    pub fn leave(&mut self, key: &[u8], waiter: u64) {
+        if let Some(state) = self.state(key) {
+            state.waiters.retain(|(id, _)| *id != waiter);
+        }
+        self.tidy(key);
+    }
+
+    /// Whether anybody still waits for what a poller watches; if not, the poller ends.
+    pub fn is_awaited(&mut self, key: &[u8]) -> bool {
+        let Some(state) = self.state(key) else { return false };
+        let awaited = !state.waiters.is_empty();
+        state.polled &= awaited;
+        if !awaited {
+            self.tidy(key);
+        }
+        awaited
+    }
+
+    /// A poller has an answer. Returns whom to wake; unless it is unchanged, the poller ends.
+    pub fn polled(&mut self, key: &[u8], found: Polled, now: Now) -> Vec<W> {
+        if let Some(state) = self.state(key) {
+            match found {
+                Polled::Unchanged => return Vec::new(),
+                Polled::Filled => state.unfilled = 0,
+                Polled::Freed => {
+                    state.polled = false;
+                    return self.unfilled(key, now);
+                }
+            }
+            state.polled = false;
+        }
+        self.wake(key)
+    }
+
+    /// When the lease is to be looked at next, on the monotonic clock.
+    pub fn next_due(ticket: &Ticket, policy: &Policy, now: Now) -> u64 {
+        let renewal = now.mono + (millis(policy.lock_ttl) / 3).max(1);
+        let end = ticket.at.mono + millis(policy.max_rebuild);
+        let clearing = ticket
+            .vanishes
+            .map_or(u64::MAX, |moment| moment.saturating_sub(CLEARING_MARGIN_MS).max(now.mono + 1));
+        renewal.min(end.max(now.mono + 1)).min(clearing)
+    }
+
+    /// What is due for a lease now. `tags` and `sidecar` are what its lock says.
+    pub fn due(
+        &mut self,
+        key: &[u8],
+        id: TicketId,
+        now: Now,
+        policy: &Policy,
+        tags: &[TagName],
+        sidecar: u64,
+    ) -> Due {
+        let Some(held) = self.find(key, id) else { return Due::Nothing };
+        let Kind::Lease { renewing, .. } = &mut held.kind else { return Due::Nothing };
+        if now.mono >= held.ticket.at.mono + millis(policy.max_rebuild) {
+            held.kind = Kind::Doomed;
+            return Due::Expire(release(&held.ticket));
+        }
+        *renewing = true;
+        Due::Renew(renew(&held.ticket, now, policy, tags, sidecar))
+    }
+
+    /// Takes the answers to a renewal. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
+    /// meanwhile, or nothing if it was lost. Whoever waits is told either way by [`Leases::wake`].
+    pub fn renewed(&mut self, key: &[u8], id: TicketId, answers: &[Answer]) -> Result<Ticket, (End, Asks)> {
+        let Some(held) = self.find(key, id) else { return Err((End::Lost, Asks::new())) };
+        let Kind::Lease { orphan, .. } = held.kind else { return Err((End::Lost, Asks::new())) };
+        let mut lost = false;
+        for (answer, clears) in answers.iter().zip([answers.len() > 1, false]) {
+            match (answer, held.ticket.lock) {
+                // The stub stands in the stale value's place now, and is the right to rebuild.
+                (Answer::Stored(cas), Some(_)) if clears => {
+                    held.ticket.base = Some(*cas);
+                    held.ticket.lock = None;
+                    held.ticket.vanishes = None;
+                    break;
+                }
+                (Answer::Stored(cas), Some(_)) => held.ticket.lock = Some(*cas),
+                (Answer::Stored(cas), None) => held.ticket.base = Some(*cas),
+                // Nothing is known; the next renewal will tell.
+                (Answer::Failed(_), _) => {}
+                _ => lost = true,
+            }
+        }
+        held.kind = match (lost, orphan) {
+            (true, _) => Kind::Doomed,
+            (false, orphan) => Kind::Lease { renewing: false, orphan },
+        };
+        let ticket = held.ticket.clone();
+        if lost {
+            return Err((End::Lost, Asks::new()));
+        }
+        if orphan {
+            self.remove_where(key, |held| held.id == id);
+            return Err((End::Disconnected, release(&ticket)));
+        }
+        Ok(ticket)
+    }
+
+    /// A client's connection has closed. Returns what releases each of its leases, by key.
+    pub fn disconnect(&mut self, owner: Owner) -> Vec<(Box<[u8]>, Asks)> {
+        let mut released = Vec::new();
+        for key in self.owned.remove(&owner).unwrap_or_default() {
+            let Some(state) = self.keys.get_mut(&key) else { continue };
+            let before = state.tickets.len();
+            state.tickets.retain(|held| {
+                let mine = held.owner == owner;
+                match &mut held.kind {
+                    Kind::Lease { renewing: true, orphan } if mine => {
+                        *orphan = true;
+                        true
+                    }
+                    Kind::Lease { .. } if mine => {
+                        released.push((key.clone(), release(&held.ticket)));
+                        false
+                    }
+                    _ => !mine,
+                }
+            });
+            self.tickets -= before - state.tickets.len();
+            self.tidy(&key);
+        }
+        released
+    }
+
+    /// Forgets what is older than anything may refer to. To be called now and then.
+    pub fn sweep(&mut self, now: Now) {
+        let Leases { keys, owned, tickets, .. } = self;
+        keys.retain(|key, state| {
+            state.tickets.retain(|held| {
+                let keep = matches!(held.kind, Kind::Lease { .. }) || held.forget_at > now.mono;
+                if !keep {
+                    *tickets -= 1;
+                    if let Some(keys) = owned.get_mut(&held.owner) {
+                        keys.remove(key);
+                        if keys.is_empty() {
+                            owned.remove(&held.owner);
+                        }
+                    }
+                }
+                keep
+            });
+            let remembers = state.unfilled > 0 && state.remember_until > now.mono;
+            !state.tickets.is_empty() || !state.waiters.is_empty() || state.polled || remembers
+        });
+    }
+
+    /// Leases and waiters there are now.
+    pub fn census(&self) -> (usize, usize) {
+        let leases = |state: &KeyState<W>| {
+            state.tickets.iter().filter(|held| matches!(held.kind, Kind::Lease { .. })).count()
+        };
+        self.keys.values().fold((0, 0), |(l, w), state| (l + leases(state), w + state.waiters.len()))
+    }
+
+    fn find(&mut self, key: &[u8], id: TicketId) -> Option<&mut Held> {
+        self.state(key)?.tickets.iter_mut().find(|held| held.id == id)
+    }
+
+    fn tidy(&mut self, key: &[u8]) {
+        let idle = self.keys.get(key).is_some_and(|state| {
+            state.tickets.is_empty() && state.waiters.is_empty() && !state.polled && state.unfilled == 0
+        });
+        if idle {
+            self.keys.remove(key);
+        }
+    }
+}
+
+/// What gives a lease back: compare-and-delete of the lock, or of the stub.
+pub fn release(ticket: &Ticket) -> Asks {
+    match (ticket.lock, ticket.base) {
+        (Some(lock), _) => smallvec![delete(At::Lock, Some(lock))],
+        (None, Some(base)) => smallvec![delete(At::Item, Some(base))],
+        (None, None) => Asks::new(),
+    }
+}
+
+/// What keeps a lease for another `lock_ttl`. A stub says in its flags for how many ms it has been held, for readers
+/// elsewhere.
+fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Asks {
+    let exptime = i64::from(policy.lock_seconds());
+    let age = now.mono.saturating_sub(ticket.at.mono);
+    let stub = |cas| {
+        let flags = u32::try_from(age).unwrap_or(u32::MAX);
+        Ask {
+            at: At::Item,
+            what: What::Store { mode: Mode::Set, value: Stored::default(), flags, exptime, cas },
+        }
+    };
+    let Some(lock) = ticket.lock else { return smallvec![stub(ticket.base)] };
+    let vanishing = ticket.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment);
+    if vanishing {
+        return smallvec![stub(ticket.base), delete(At::Lock, Some(lock))];
+    }
+    let mut value = bytes::BytesMut::new();
+    let tags = tags.iter().cloned().zip(ticket.versions.iter().copied()).collect();
+    // A record that does not fit was not written at the claim either; the lock holds without it.
+    let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
+    let value = Stored::plain(value.freeze());
+    let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock) };
+    smallvec![Ask { at: At::Lock, what }]
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,293 @@
+//! Commands that look at a guarded key before they write it: `add`, `replace`, `append`, `prepend`, `cas`, `incr`, `decr`,
+//! `touch` and `gat`. Each means what memcached says it means about the *logical* item (a stub or stale one is absent),
+//! through a loop over the item's CAS.
+
+use bytes::{Bytes, BytesMut};
+use smallvec::smallvec;
+
+use crate::error::Failure;
+
+use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, get};
+use super::freshness::{Hit, Standing, judge};
+use super::tags::{Gather, MAX_ROUNDS, Versions};
+use super::write::Offer;
+use super::{Scene, Step};
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// `add`: store if there is no logical item.
+    Add(Offer),
+    /// `replace`: store if there is one.
+    Replace(Offer),
+    /// `append`.
+    Append(Bytes),
+    /// `prepend`.
+    Prepend(Bytes),
+    /// `cas`: store if the item's CAS number is this.
+    Cas(u64, Offer),
+    /// `incr`, or `decr`.
+    Count {
+        /// Down instead of up.
+        decr: bool,
+        /// By how much.
+        delta: u64,
+    },
+    /// `touch` and `gat`.
+    Touch(Lifetime),
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModifyEnd {
+    /// Stored.
+    Stored,
+    /// The condition did not hold.
+    NotStored,
+    /// `cas`: the item is another by now.
+    Exists,
+    /// There is no logical item.
+    NotFound,
+    /// `incr`, `decr`: the new number.
+    Counted(u64),
+    /// `incr`, `decr`: the value is not a number.
+    NotANumber,
+    /// `touch`, `gat`: what was there, with its new lifetime.
+    Touched(Hit),
+    /// The server refuses values of this size.
+    TooLarge,
+    /// Whether it was done is not known.
+    Failed(Failure),
+}
+
+/// A command that looks before it writes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Modify {
+    change: Change,
+    state: State,
+    rounds: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum State {
+    Looking,
+    Tagging { item: Option<Item>, gather: Gather },
+    Writing { counted: u64 },
+    Touching { was: Hit },
+    Untouching,
+}
+
+impl Modify {
+    /// Begins.
+    pub fn start(change: Change, scene: &Scene<'_>) -> (Modify, Asks) {
+        let mut modify = Modify { change, state: State::Looking, rounds: 0 };
+        let asks = modify.look(scene);
+        (modify, asks)
+    }
+
+    fn look(&mut self, scene: &Scene<'_>) -> Asks {
+        self.state = State::Looking;
+        let mut asks: Asks = smallvec![get(At::Item)];
+        Gather::new(scene.tags.len()).ask(&mut asks, scene.now);
+        asks
+    }
+
+    /// Goes on with the answers to what was asked.
+    pub fn resume(&mut self, answers: Answers, scene: &Scene<'_>) -> Step<ModifyEnd> {
+        match std::mem::replace(&mut self.state, State::Looking) {
+            State::Looking => {
+                let mut answers = answers.into_iter();
+                let item = match answers.next() {
+                    Some(Answer::Item(item)) => Some(item),
+                    Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
+                    _ => None,
+                };
+                let tags: Answers = answers.collect();
+                self.gathered(item, Gather::new(scene.tags.len()), &tags, scene)
+            }
+            State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
+            State::Writing { counted } => self.written(counted, answers, scene),
+            State::Touching { was } => self.touched(was, answers, scene),
+            State::Untouching => Step::Done(match answers.into_iter().next() {
+                Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
+                _ => ModifyEnd::NotFound,
+            }),
+        }
+    }
+
+    fn gathered(
+        &mut self,
+        item: Option<Item>,
+        mut gather: Gather,
+        answers: &[Answer],
+        scene: &Scene<'_>,
+    ) -> Step<ModifyEnd> {
+        match gather.absorb(answers, scene.now) {
+            Err(failure) => Step::Done(ModifyEnd::Failed(failure)),
+            Ok(()) => match gather.versions() {
+                Some(versions) => self.write(item, &versions, scene),
+                None => {
+                    let mut asks = Asks::new();
+                    gather.ask(&mut asks, scene.now);
+                    self.state = State::Tagging { item, gather };
+                    Step::Ask(asks)
+                }
+            },
+        }
+    }
+
+    fn write(&mut self, item: Option<Item>, versions: &Versions, scene: &Scene<'_>) -> Step<ModifyEnd> {
+        let standing = item.as_ref().map(|item| judge(item, Some(versions), scene));
+        let present = match standing {
+            Some(Standing::Fresh(hit)) => Some(hit),
+            _ => None,
+        };
+        let physical = item.as_ref().map(|item| item.cas);
+        // How long the item stands in memcached, so that what replaces it stands no longer.
+        let exptime = match item.as_ref().and_then(|item| item.ttl) {
+            Some(ttl) => Lifetime::Seconds(u64::from(ttl)).exptime(0, scene.now),
+            None => 0,
+        };
+        self.state = State::Writing { counted: 0 };
+        let ask = match (&self.change, present) {
+            (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
+            (Change::Add(offer), None) => match physical {
+                None => offered(offer, Mode::Add, None, versions, scene),
+                cas => offered(offer, Mode::Set, cas, versions, scene),
+            },
+            (Change::Replace(_) | Change::Append(_) | Change::Prepend(_), None) => {
+                return Step::Done(ModifyEnd::NotStored);
+            }
+            (Change::Cas(..) | Change::Count { .. } | Change::Touch(_), None) => {
+                return Step::Done(ModifyEnd::NotFound);
+            }
+            (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), versions, scene),
+            (Change::Cas(number, _), Some(hit)) if hit.cas.number != *number => {
+                return Step::Done(ModifyEnd::Exists);
+            }
+            // The new value was made from the one that `gets` returned, and is no newer than that one's tags: it goes behind
+            // the versions that one was sealed with.
+            (Change::Cas(_, offer), Some(hit)) if offer.lifetime != Lifetime::Gone => {
+                let sealed = sealed_versions(&hit, scene).unwrap_or_else(|| versions.clone());
+                offered(offer, Mode::Set, Some(hit.cas), &sealed, scene)
+            }
+            (Change::Cas(..), Some(hit)) => delete(At::Item, Some(hit.cas)),
+            (Change::Append(more), Some(hit)) => {
+                // The header stands before the payload, so memcached's own append is right, and moves only the new bytes.
+                let value = Stored::plain(more.clone());
+                let what =
+                    What::Store { mode: Mode::Append, value, flags: 0, exptime: 0, cas: Some(hit.cas) };
+                Ask { at: At::Item, what }
+            }
+            (Change::Prepend(more), Some(hit)) => {
+                let body = Bytes::from([&more[..], &hit.payload[..]].concat());
+                changed(&hit, body, exptime)
+            }
+            (Change::Count { decr, delta }, Some(hit)) => match count(&hit.payload, *decr, *delta) {
+                None => return Step::Done(ModifyEnd::NotANumber),
+                Some((counted, body)) => {
+                    self.state = State::Writing { counted };
+                    changed(&hit, body, exptime)
+                }
+            },
+            (Change::Touch(Lifetime::Gone), Some(hit)) => delete(At::Item, Some(hit.cas)),
+            (Change::Touch(lifetime), Some(hit)) => {
+                // An item without an envelope has no soft expiry.
+                let extra = if hit.header.is_empty() { 0 } else { scene.policy.stale_seconds() };
+                let lifetime = lifetime.at_most(scene.policy.max_ttl.as_secs());
+                let touch = Some(lifetime.exptime(extra, scene.now));
+                self.state = State::Touching { was: hit };
+                Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch } }
+            }
+        };
+        Step::Ask(smallvec![ask])
+    }
+
+    fn written(&mut self, counted: u64, answers: Answers, scene: &Scene<'_>) -> Step<ModifyEnd> {
+        Step::Done(match answers.into_iter().next() {
+            Some(Answer::Stored(_) | Answer::Done) => match &self.change {
+                Change::Count { .. } => ModifyEnd::Counted(counted),
+                Change::Touch(_) => ModifyEnd::Touched(Hit::nothing()),
+                _ => ModifyEnd::Stored,
+            },
+            Some(Answer::TooLarge) => ModifyEnd::TooLarge,
+            Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
+            None => ModifyEnd::Failed(Failure::Refused),
+            Some(_) => {
+                self.rounds += 1;
+                if self.rounds < MAX_ROUNDS {
+                    return Step::Ask(self.look(scene));
+                }
+                ModifyEnd::Failed(Failure::Overloaded)
+            }
+        })
+    }
+
+    /// `mg T` cannot be made conditional. If another item stood there by then, and one whose end must not move, its end is
+    /// put back.
+    fn touched(&mut self, was: Hit, answers: Answers, scene: &Scene<'_>) -> Step<ModifyEnd> {
+        let back = match answers.into_iter().next() {
+            Some(Answer::Item(item)) if item.size == 0 => scene.policy.lock_seconds(),
+            Some(Answer::Item(item)) if item.stale => item.ttl.unwrap_or(0).max(1),
+            Some(Answer::Item(_)) => return Step::Done(ModifyEnd::Touched(was)),
+            Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
+            _ => return Step::Done(ModifyEnd::NotFound),
+        };
+        self.state = State::Untouching;
+        let what = What::Get { value: false, vivify: None, touch: Some(i64::from(back)) };
+        Step::Ask(smallvec![Ask { at: At::Item, what }])
+    }
+}
+
+impl Hit {
+    /// Stands for an item that ended with the command that touched it.
+    fn nothing() -> Hit {
+        let cas = Cas { number: 0, epoch: 0 };
+        let (payload, header) = (Bytes::new(), Bytes::new());
+        Hit { payload, flags: 0, cas, ttl: None, stale_ms: 0, rebuild: 0, header }
+    }
+}
+
+fn offered(offer: &Offer, mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_>) -> Ask {
+    match (offer.lifetime, cas) {
+        (Lifetime::Gone, Some(cas)) => delete(At::Item, Some(cas)),
+        _ => {
+            let began: (Now, u64) = (scene.now, 0);
+            offer.clone().store(mode, cas, versions, began, scene).0
+        }
+    }
+}
+
+/// The same item with another body: behind the same header, with the same flags and end.
+fn changed(hit: &Hit, body: Bytes, exptime: i64) -> Ask {
+    let value = Stored { header: hit.header.clone(), body };
+    let what = What::Store { mode: Mode::Set, value, flags: hit.flags, exptime, cas: Some(hit.cas) };
+    Ask { at: At::Item, what }
+}
+
+/// The versions that an item was sealed with, in the rule's order; `None` for a plain one.
+fn sealed_versions(hit: &Hit, scene: &Scene<'_>) -> Option<Versions> {
+    use super::envelope::{Header, Opened};
+    let Opened::Sealed { envelope, .. } = Header::open(&hit.header) else { return None };
+    scene
+        .tags
+        .iter()
+        .map(|name| envelope.tags().find(|(sealed, _)| sealed == &&name[..]).map(|(_, version)| version))
+        .collect()
+}
+
+/// What `incr` and `decr` make of a value: the number, and its text, which keeps the old length by trailing spaces if it got
+/// shorter (protocol.txt, "Increment/Decrement").
+fn count(payload: &[u8], decr: bool, delta: u64) -> Option<(u64, Bytes)> {
+    if payload.len() > 20 {
+        return None;
+    }
+    let text = std::str::from_utf8(payload).ok()?;
+    let value: u64 = text.trim_end().parse().ok()?;
+    let counted = if decr { value.saturating_sub(delta) } else { value.wrapping_add(delta) };
+    let mut body = BytesMut::from(counted.to_string().as_bytes());
+    if body.len() < payload.len() {
+        body.resize(payload.len(), b' ');
+    }
+    Some((counted, body.freeze()))
+}

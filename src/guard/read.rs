@@ -1,0 +1,426 @@
+//! What a reader of a guarded key is given: a fresh value, a stale one, the right to rebuild, or a miss.
+//!
+//! ```text
+//!  Reading ──fresh──────────────────────────────▶ Hit
+//!     │ stub, ours ─────────────────────────────▶ Won (cold)
+//!     │ stub, another's ──▶ Waiting ──woken──▶ Reading
+//!     │ stale             ▲    └──over──▶ stale value, or Missed
+//!     ▼                   │ held
+//!  Claiming ──────────────┘
+//!     │ lock is ours, value is still the one we read ──▶ Won (stale)
+//!     │ lock is ours, value moved ──▶ Unclaiming ──▶ Reading
+//!     └ lock is another's whose build cannot be valid any more ──▶ TakingOver
+//! ```
+
+use bytes::BytesMut;
+use smallvec::smallvec;
+
+use crate::error::Failure;
+
+use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Mode, Stored, What, delete, get};
+use super::envelope::LockRecord;
+use super::freshness::{Hit, Standing, judge};
+use super::leases::Ticket;
+use super::tags::{Gather, MAX_ROUNDS, Versions};
+use super::{Scene, Step};
+
+/// How a read ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// Serve this as a hit.
+    Fresh(Hit),
+    /// Serve this; it is stale, and somebody is rebuilding it, or nobody can now.
+    Stale(Hit),
+    /// The client is told a miss, and has the right to rebuild.
+    Won {
+        /// What was seen at that moment, for the fill.
+        lease: Ticket,
+        /// The value was still fresh: this refreshes it early.
+        early: bool,
+    },
+    /// The client is told a miss, without that right.
+    Missed {
+        /// What was seen, so that a `set` that follows cannot undo an invalidation.
+        seen: Ticket,
+        /// Somebody else is rebuilding it.
+        held: bool,
+    },
+    /// The key's server did not answer.
+    Failed(Failure),
+}
+
+/// What a waiting or asking machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The answers to what it asked.
+    Answers(Answers),
+    /// The key may have changed.
+    Woken,
+    /// The wait must end: its time is over, or somebody would wait behind it.
+    Over,
+}
+
+/// A read of one guarded key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Read {
+    state: State,
+    /// When the request began, on the monotonic clock: all its waiting is counted from here.
+    began: u64,
+    rounds: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum State {
+    /// Asked for the key and its tags. `skip` answers precede them, of no interest.
+    Reading {
+        skip: u8,
+    },
+    /// Some tags were missing: they are being created, the item waits to be judged.
+    Tagging {
+        item: Item,
+        gather: Gather,
+    },
+    Claiming(Claim),
+    TakingOver(Claim),
+    /// The value would vanish during the rebuild and let a second one start: a stub is put in its place.
+    Clearing(Claim),
+    Waiting(Fallback),
+}
+
+/// The attempt to become the one who rebuilds what stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Claim {
+    base: Cas,
+    ttl: Option<u32>,
+    versions: Versions,
+    fallback: Fallback,
+}
+
+/// What the client is given if the claim is held by somebody else and waiting brings nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Fallback {
+    Fresh(Hit),
+    Stale(Hit),
+    /// A miss; with what its `set` may later be stored over.
+    Miss(Ticket),
+}
+
+impl Read {
+    /// Begins.
+    pub fn start(scene: &Scene<'_>) -> (Read, Asks) {
+        let mut asks = Asks::new();
+        let read = Read { state: State::Reading { skip: 0 }, began: scene.now.mono, rounds: 0 };
+        ask_all(&mut asks, scene);
+        (read, asks)
+    }
+
+    /// Goes on with the answers to what was asked, or after a wait.
+    pub fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let state = std::mem::replace(&mut self.state, State::Reading { skip: 0 });
+        match (state, event) {
+            (State::Reading { skip }, Event::Answers(answers)) => self.read(skip, answers, scene),
+            (State::Tagging { item, gather }, Event::Answers(answers)) => {
+                self.tagged(item, gather, &answers, scene)
+            }
+            (State::Claiming(claim), Event::Answers(answers)) => self.claimed(claim, answers, scene),
+            (State::TakingOver(claim), Event::Answers(answers)) => self.taken_over(claim, answers, scene),
+            (State::Clearing(claim), Event::Answers(answers)) => self.cleared(claim, answers, scene),
+            (State::Waiting(_), Event::Woken) => {
+                self.rounds = 0;
+                self.again(Asks::new(), scene)
+            }
+            (State::Waiting(fallback), _) => Step::Done(fallback.end()),
+            // A wait can only be ended in Waiting: whoever says so elsewhere is told to go on with what was asked.
+            (state, Event::Woken | Event::Over) => {
+                self.state = state;
+                Step::Ask(Asks::new())
+            }
+        }
+    }
+
+    fn read(&mut self, skip: u8, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let mut answers = answers.into_iter().skip(usize::from(skip));
+        let item = match answers.next() {
+            Some(Answer::Item(item)) => item,
+            Some(Answer::Failed(failure)) => return Step::Done(ReadEnd::Failed(failure)),
+            // The server had no room even for a stub.
+            _ => return Step::Done(missed(None, Versions::new(), scene, false)),
+        };
+        let mut gather = Gather::new(scene.tags.len());
+        let tags: Answers = answers.collect();
+        match gather.absorb(&tags, scene.now) {
+            Err(_) => self.judge(item, None, scene),
+            Ok(()) => match gather.versions() {
+                Some(versions) => self.judge(item, Some(versions), scene),
+                None => self.create_tags(item, gather, scene),
+            },
+        }
+    }
+
+    fn create_tags(&mut self, item: Item, gather: Gather, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let mut asks = Asks::new();
+        gather.ask(&mut asks, scene.now);
+        self.state = State::Tagging { item, gather };
+        Step::Ask(asks)
+    }
+
+    fn tagged(
+        &mut self,
+        item: Item,
+        mut gather: Gather,
+        answers: &[Answer],
+        scene: &Scene<'_>,
+    ) -> Step<ReadEnd> {
+        match gather.absorb(answers, scene.now) {
+            Err(_) => self.judge(item, None, scene),
+            Ok(()) => match gather.versions() {
+                Some(versions) => self.judge(item, Some(versions), scene),
+                None => self.create_tags(item, gather, scene),
+            },
+        }
+    }
+
+    /// `versions` is `None` when a tag could not be read: then nothing is fresh, and nothing may be rebuilt, because what
+    /// is built could not be sealed.
+    fn judge(&mut self, item: Item, versions: Option<Versions>, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let standing = judge(&item, versions.as_ref(), scene);
+        let Some(versions) = versions else {
+            return Step::Done(match standing {
+                Standing::Stale(hit) | Standing::Fresh(hit) => ReadEnd::Stale(hit),
+                Standing::Unservable | Standing::Stub => missed(None, Versions::new(), scene, false),
+            });
+        };
+        let fallback = match standing {
+            Standing::Stub if item.won => {
+                return Step::Done(ReadEnd::Won {
+                    lease: Ticket {
+                        base: Some(item.cas),
+                        lock: None,
+                        versions,
+                        at: scene.now,
+                        vanishes: None,
+                    },
+                    early: false,
+                });
+            }
+            Standing::Stub => {
+                let age = stub_age(&item, scene);
+                let seen =
+                    Ticket { base: Some(item.cas), lock: None, versions, at: scene.now, vanishes: None };
+                return self.held(Fallback::Miss(seen), age, scene);
+            }
+            Standing::Fresh(hit) if refreshes_early(&hit, scene) => Fallback::Fresh(hit),
+            Standing::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
+            Standing::Stale(hit) => Fallback::Stale(hit),
+            Standing::Unservable => Fallback::Miss(Ticket {
+                base: Some(item.cas),
+                lock: None,
+                versions: versions.clone(),
+                at: scene.now,
+                vanishes: None,
+            }),
+        };
+        self.rounds += 1;
+        if self.rounds > MAX_ROUNDS {
+            return Step::Done(fallback.end());
+        }
+        let claim = Claim { base: item.cas, ttl: item.ttl, versions, fallback };
+        let mut asks: Asks = smallvec![
+            take_lock(Mode::Add, None, &claim.versions, scene),
+            // The double check: behind the lock, so that what it sees is what the lock protects.
+            Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch: None } },
+        ];
+        if !scene.tags.is_empty() {
+            asks.push(get(At::Lock));
+        }
+        self.state = State::Claiming(claim);
+        Step::Ask(asks)
+    }
+
+    fn claimed(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let mut answers = answers.into_iter();
+        match (answers.next(), answers.next()) {
+            (Some(Answer::Stored(lock)), Some(Answer::Item(item))) if item.cas == claim.base => {
+                self.won(claim, lock, item.ttl, scene)
+            }
+            // Somebody filled or deleted it between our read and our lock.
+            (Some(Answer::Stored(lock)), _) => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
+            (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
+            (Some(_), _) => match answers.next() {
+                Some(Answer::Item(lock)) if is_doomed(&lock, &claim.versions, scene) => {
+                    self.take_over(claim, lock.cas, scene)
+                }
+                _ => self.held(claim.fallback, 0, scene),
+            },
+        }
+    }
+
+    fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, scene: &Scene<'_>) -> Step<ReadEnd> {
+        // A TTL of n lives (n−1, n] seconds: this is how long the value is sure to stand.
+        let stands = ttl.map(|ttl| u64::from(ttl.saturating_sub(1)) * 1000);
+        if stands == Some(0) {
+            let stub = What::Store {
+                mode: Mode::Set,
+                value: Stored::default(),
+                flags: 0,
+                exptime: i64::from(scene.policy.lock_seconds()),
+                cas: Some(claim.base),
+            };
+            self.state = State::Clearing(claim);
+            return Step::Ask(smallvec![Ask { at: At::Item, what: stub }, delete(At::Lock, Some(lock))]);
+        }
+        Step::Done(ReadEnd::Won {
+            early: matches!(claim.fallback, Fallback::Fresh(_)),
+            lease: Ticket {
+                base: Some(claim.base),
+                lock: Some(lock),
+                versions: claim.versions,
+                at: scene.now,
+                vanishes: stands.map(|stands| scene.now.mono + stands),
+            },
+        })
+    }
+
+    fn cleared(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+        match answers.into_iter().next() {
+            Some(Answer::Stored(base)) => Step::Done(ReadEnd::Won {
+                lease: Ticket {
+                    base: Some(base),
+                    lock: None,
+                    versions: claim.versions,
+                    at: scene.now,
+                    vanishes: None,
+                },
+                early: false,
+            }),
+            Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
+            Some(_) => self.again(Asks::new(), scene),
+        }
+    }
+
+    /// The lock's holder builds with versions that have moved since: what it stores will be stale at once, so nobody need
+    /// wait for it. Its fill must fail too, or it would undo ours: marking the value stale moves the CAS it counts on.
+    fn take_over(&mut self, claim: Claim, lock: Cas, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let asks = smallvec![
+            take_lock(Mode::Set, Some(lock), &claim.versions, scene),
+            Ask { at: At::Item, what: What::MarkStale { seconds: None, cas: Some(claim.base) } },
+            Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch: None } },
+        ];
+        self.state = State::TakingOver(claim);
+        Step::Ask(asks)
+    }
+
+    fn taken_over(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let mut answers = answers.into_iter();
+        match (answers.next(), answers.next(), answers.next()) {
+            // Still marked, so it was not filled since; if it was marked by another hand, that was before our miss.
+            (Some(Answer::Stored(lock)), Some(Answer::Done), Some(Answer::Item(item))) if item.stale => {
+                self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, scene)
+            }
+            (Some(Answer::Stored(lock)), _, _) => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
+            (Some(Answer::Failed(_)) | None, _, _) => Step::Done(claim.fallback.end()),
+            // Somebody else took it over first; their mark may have fallen behind ours, never ours behind theirs.
+            _ => self.again(Asks::new(), scene),
+        }
+    }
+
+    /// Somebody else rebuilds it: wait if that is allowed and promising. `age` is how long they have at least.
+    fn held(&mut self, fallback: Fallback, age: u64, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let cold_wait = as_millis(scene.policy.cold_wait);
+        let (limit, too_old) = match &fallback {
+            Fallback::Fresh(_) => (0, false),
+            Fallback::Stale(_) => (as_millis(scene.policy.stale_wait), false),
+            Fallback::Miss(_) => (cold_wait, age >= cold_wait),
+        };
+        let until = self.began.saturating_add(limit);
+        if !scene.patient || too_old || scene.now.mono >= until {
+            return Step::Done(fallback.end());
+        }
+        self.state = State::Waiting(fallback);
+        Step::Wait(until)
+    }
+
+    /// Reads the key anew, behind what `asks` holds already.
+    fn again(&mut self, mut asks: Asks, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let skip = u8::try_from(asks.len()).unwrap_or(u8::MAX);
+        ask_all(&mut asks, scene);
+        self.rounds += 1;
+        self.state = State::Reading { skip };
+        Step::Ask(asks)
+    }
+}
+
+impl Fallback {
+    fn end(self) -> ReadEnd {
+        match self {
+            Fallback::Fresh(hit) => ReadEnd::Fresh(hit),
+            Fallback::Stale(hit) => ReadEnd::Stale(hit),
+            Fallback::Miss(seen) => ReadEnd::Missed { seen, held: true },
+        }
+    }
+}
+
+fn missed(base: Option<Cas>, versions: Versions, scene: &Scene<'_>, held: bool) -> ReadEnd {
+    let seen = Ticket { base, lock: None, versions, at: scene.now, vanishes: None };
+    ReadEnd::Missed { seen, held }
+}
+
+fn ask_all(asks: &mut Asks, scene: &Scene<'_>) {
+    let vivify = Some(scene.policy.lock_seconds());
+    asks.push(Ask { at: At::Item, what: What::Get { value: true, vivify, touch: None } });
+    Gather::new(scene.tags.len()).ask(asks, scene.now);
+}
+
+fn take_lock(mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_>) -> Ask {
+    let record = LockRecord {
+        granted_at: scene.now.wall,
+        sidecar: scene.sidecar,
+        tags: scene.tags.iter().cloned().zip(versions.iter().copied()).collect(),
+    };
+    let mut value = BytesMut::new();
+    // A rule has far fewer tags than a record may hold; one that did not fit would be a lock without versions, which holds
+    // all the same.
+    let _ = record.encode(&mut value);
+    Ask {
+        at: At::Lock,
+        what: What::Store {
+            mode,
+            value: Stored::plain(value.freeze()),
+            flags: 0,
+            exptime: i64::from(scene.policy.lock_seconds()),
+            cas,
+        },
+    }
+}
+
+/// Whether one of our versions is newer than what the lock's holder began with.
+fn is_doomed(lock: &Item, versions: &Versions, scene: &Scene<'_>) -> bool {
+    let Ok(record) = LockRecord::decode(&lock.value) else { return false };
+    scene
+        .tags
+        .iter()
+        .zip(versions)
+        .any(|(name, ours)| record.tags.iter().any(|(theirs, version)| theirs == name && version < ours))
+}
+
+/// How long the holder of a stub has had it, in ms: its age at the last renewal, which is in its flags, and what its TTL has
+/// lost since.
+fn stub_age(item: &Item, scene: &Scene<'_>) -> u64 {
+    let lost = scene.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
+    u64::from(item.flags) + u64::from(lost) * 1000
+}
+
+/// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the nearer the expiry and the longer the last rebuild, the likelier.
+fn refreshes_early(hit: &Hit, scene: &Scene<'_>) -> bool {
+    let beta = scene.policy.early_beta;
+    match hit.ttl {
+        Some(ttl) if beta > 0.0 => {
+            -f64::from(hit.rebuild) * beta * scene.chance.ln() >= f64::from(ttl) * 1000.0
+        }
+        _ => false,
+    }
+}
+
+fn as_millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
