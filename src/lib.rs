@@ -8,3 +8,5 @@ pub mod guard;
 pub mod upstream;
 pub mod protocol;
 pub mod metrics;
+pub mod clock;
+pub mod chance;
