@@ -8,5 +8,7 @@ pub mod guard;
 pub mod upstream;
 pub mod protocol;
 pub mod metrics;
-
 pub mod error;
+
+pub mod clock;
+pub mod chance;

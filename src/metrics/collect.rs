@@ -1,0 +1,245 @@
+//! From the workers' cells to Prometheus's families, when a scrape asks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto;
+
+use super::cells::{AGE, Buckets, LATENCY, REBUILD};
+use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::table::{self, Family, Kind, TABLE};
+use super::{Counts, process, worker};
+
+/// Reads all counters of all workers.
+pub(super) struct Collect {
+    counts: Arc<Counts>,
+    descs: Vec<Desc>,
+}
+
+impl Collect {
+    pub(super) fn new(counts: Arc<Counts>) -> Collect {
+        let desc = |family: &Family| {
+            let labels = family.labels.iter().map(|&label| label.to_owned()).collect();
+            Desc::new(family.name.to_owned(), family.help.to_owned(), labels, HashMap::new())
+                .expect("the table's names are legal, which every test that renders proves")
+        };
+        Collect { counts, descs: TABLE.iter().map(desc).collect() }
+    }
+}
+
+impl Collector for Collect {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let mut page = Page(Vec::with_capacity(TABLE.len()));
+        let counts = &*self.counts;
+        by_rule(counts, &mut page);
+        by_server(counts, &mut page);
+        alone(counts, &mut page);
+        of_process(&mut page);
+        page.0
+    }
+}
+
+fn by_rule(counts: &Counts, page: &mut Page) {
+    let mut requests = Series::of(table::REQUESTS);
+    let mut durations = Series::of(table::REQUEST_DURATION);
+    let mut ages = Series::of(table::STALE_AGE);
+    let mut leases = Series::of(table::LEASES);
+    let mut rebuilds = Series::of(table::REBUILD_DURATION);
+    let mut dropped = Series::of(table::FILLS_DROPPED);
+    let mut waits = Series::of(table::WAITS);
+    let mut plain = Series::of(table::VALUES_PLAIN);
+    for (rule, name) in counts.rules.iter().enumerate() {
+        for &command in Command::ALL {
+            for &outcome in Outcome::ALL {
+                let count = counts.own(|at| at.request(rule, command, outcome));
+                requests.seen(&[name, command.word(), outcome.word()], count);
+            }
+        }
+        durations.histogram(&[name], &LATENCY, |cell| counts.own(|at| at.duration(rule) + cell));
+        ages.histogram(&[name], &AGE, |cell| counts.own(|at| at.stale_age(rule) + cell));
+        for &end in LeaseEnd::ALL {
+            leases.seen(&[name, end.word()], counts.shared(|at| at.lease(rule, end)));
+        }
+        rebuilds.histogram(&[name], &REBUILD, |cell| counts.shared(|at| at.rebuild(rule) + cell));
+        for &why in DropReason::ALL {
+            dropped.seen(&[name, why.word()], counts.shared(|at| at.dropped(rule, why)));
+        }
+        for &end in WaitEnd::ALL {
+            waits.seen(&[name, end.word()], counts.shared(|at| at.wait(rule, end)));
+        }
+        plain.seen(&[name], counts.shared(|at| at.plain(rule)));
+    }
+    page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain]);
+}
+
+fn by_server(counts: &Counts, page: &mut Page) {
+    let mut requests = Series::of(table::UPSTREAM_REQUESTS);
+    let mut durations = Series::of(table::UPSTREAM_DURATION);
+    let mut in_flight = Series::of(table::UPSTREAM_IN_FLIGHT);
+    let mut up = Series::of(table::UPSTREAM_UP);
+    let mut connections = Series::of(table::UPSTREAM_CONNECTIONS);
+    for (server, name) in counts.servers.iter().enumerate() {
+        let labels: [&str; 2] = [&name.pool, &name.server];
+        for &outcome in UpstreamOutcome::ALL {
+            let count = counts.own(|at| at.upstream(server, outcome));
+            requests.seen(&[&name.pool, &name.server, outcome.word()], count);
+        }
+        durations.histogram(&labels, &LATENCY, |cell| counts.own(|at| at.upstream_duration(server) + cell));
+        in_flight.value(&labels, level(counts.own(|at| at.in_flight(server))));
+        if let Some(is_up) = counts.up(server) {
+            up.value(&labels, f64::from(is_up));
+        }
+        connections.seen(&labels, counts.own(|at| at.connections(server)));
+    }
+    page.extend([requests, durations, in_flight, up, connections]);
+}
+
+fn alone(counts: &Counts, page: &mut Page) {
+    page.value(table::LEASES_LIVE, level(counts.shared(|_| worker::LEASES_LIVE)));
+    page.value(table::WAITERS, level(counts.shared(|_| worker::WAITERS)));
+    page.value(table::TAG_BUMPS, counts.shared(|_| worker::BUMPS) as f64);
+    page.value(table::CLIENT_CONNECTIONS, level(counts.own(|_| worker::CLIENTS)));
+    page.value(table::CLIENT_CONNECTIONS_TOTAL, counts.own(|_| worker::CLIENTS_TOTAL) as f64);
+    page.value(table::CLIENT_CONNECTIONS_REFUSED, counts.own(|_| worker::CLIENTS_REFUSED) as f64);
+    page.value(table::BYTES_READ, counts.own(|_| worker::BYTES_READ) as f64);
+    page.value(table::BYTES_WRITTEN, counts.own(|_| worker::BYTES_WRITTEN) as f64);
+    let mut build = Series::of(table::BUILD_INFO);
+    build.value(&[env!("CARGO_PKG_VERSION"), option_env!("KENNEL_REVISION").unwrap_or("unknown")], 1.0);
+    page.extend([build]);
+    let reload = counts.reload.load(Relaxed);
+    page.known(table::RELOAD_SUCCESSFUL, (reload != 0).then_some(f64::from(reload == 2)));
+    let reloaded_ms = counts.reloaded_ms.load(Relaxed);
+    page.known(table::RELOAD_TIMESTAMP, (reloaded_ms != 0).then_some(reloaded_ms as f64 / 1000.0));
+}
+
+fn of_process(page: &mut Page) {
+    let process = process::look();
+    page.known(table::PROCESS_CPU, process.cpu_seconds);
+    page.known(table::PROCESS_RESIDENT, process.resident_bytes);
+    page.known(table::PROCESS_VIRTUAL, process.virtual_bytes);
+    page.known(table::PROCESS_THREADS, process.threads);
+    page.known(table::PROCESS_OPEN_FDS, process.open_fds);
+    page.known(table::PROCESS_MAX_FDS, process.max_fds);
+    page.known(table::PROCESS_START, process.start_seconds);
+}
+
+/// A gauge's sum over the workers. The workers are read one after the other, so what began on a later one and ended on an
+/// earlier one in between can make it negative for a moment: that is 0.
+fn level(sum: u64) -> f64 {
+    sum.cast_signed().max(0) as f64
+}
+
+/// The families so far. The registry leaves out those without a series.
+struct Page(Vec<proto::MetricFamily>);
+
+impl Page {
+    fn extend<const N: usize>(&mut self, series: [Series; N]) {
+        self.0.extend(series.map(Series::finish));
+    }
+
+    fn value(&mut self, family: Family, value: f64) {
+        self.known(family, Some(value));
+    }
+
+    fn known(&mut self, family: Family, value: Option<f64>) {
+        let mut series = Series::of(family);
+        if let Some(value) = value {
+            series.value(&[], value);
+        }
+        self.extend([series]);
+    }
+}
+
+/// One family, series by series.
+struct Series {
+    family: Family,
+    metrics: Vec<proto::Metric>,
+}
+
+impl Series {
+    fn of(family: Family) -> Series {
+        Series { family, metrics: Vec::new() }
+    }
+
+    fn metric(&self, labels: &[&str]) -> proto::Metric {
+        debug_assert_eq!(labels.len(), self.family.labels.len(), "{}", self.family.name);
+        let pair = |(name, value): (&&str, &&str)| {
+            let mut pair = proto::LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value((*value).to_owned());
+            pair
+        };
+        proto::Metric::from_label(self.family.labels.iter().zip(labels).map(pair).collect())
+    }
+
+    /// A series of a counter, unless it is still 0.
+    fn seen(&mut self, labels: &[&str], count: u64) {
+        if count != 0 {
+            self.value(labels, count as f64);
+        }
+    }
+
+    /// A series of a counter or a gauge.
+    fn value(&mut self, labels: &[&str], value: f64) {
+        let mut metric = self.metric(labels);
+        match self.family.kind {
+            Kind::Counter => {
+                let mut counter = proto::Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
+            }
+            Kind::Gauge => {
+                let mut gauge = proto::Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
+            }
+            Kind::Histogram => debug_assert!(false, "{} is a histogram", self.family.name),
+        }
+        self.metrics.push(metric);
+    }
+
+    /// A series of a histogram, unless nothing was observed. `cell` reads the buckets, and behind them the sum. The count is
+    /// the sum of the buckets as read, so that the two agree while a worker goes on counting.
+    fn histogram(&mut self, labels: &[&str], buckets: &Buckets, cell: impl Fn(usize) -> u64) {
+        let per_second = buckets.per_second as f64;
+        let mut count = 0;
+        let mut cumulative = Vec::with_capacity(buckets.bounds.len());
+        for (at, &bound) in buckets.bounds.iter().enumerate() {
+            count += cell(at);
+            let mut bucket = proto::Bucket::default();
+            bucket.set_upper_bound(bound as f64 / per_second);
+            bucket.set_cumulative_count(count);
+            cumulative.push(bucket);
+        }
+        count += cell(buckets.bounds.len());
+        if count == 0 {
+            return;
+        }
+        let mut histogram = proto::Histogram::default();
+        histogram.set_sample_count(count);
+        histogram.set_sample_sum(cell(buckets.width() - 1) as f64 / per_second);
+        histogram.set_bucket(cumulative);
+        let mut metric = self.metric(labels);
+        metric.set_histogram(histogram);
+        self.metrics.push(metric);
+    }
+
+    fn finish(self) -> proto::MetricFamily {
+        let mut family = proto::MetricFamily::default();
+        family.set_name(self.family.name.to_owned());
+        family.set_help(self.family.help.to_owned());
+        family.set_field_type(match self.family.kind {
+            Kind::Counter => proto::MetricType::COUNTER,
+            Kind::Gauge => proto::MetricType::GAUGE,
+            Kind::Histogram => proto::MetricType::HISTOGRAM,
+        });
+        family.set_metric(self.metrics);
+        family
+    }
+}
