@@ -5,6 +5,7 @@ mod line;
 pub mod parse;
 mod meta;
 mod number;
+pub mod reply;
 
 pub use line::MAX_KEY;
 pub use meta::Tokens;
