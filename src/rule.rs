@@ -10,6 +10,7 @@
 //! backtracks; and only the last `*` ever has to give way. A match costs at most length² byte comparisons, and
 //! a key has at most 250 bytes.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use md5::{Digest, Md5};
@@ -31,7 +32,7 @@ pub struct Pattern {
     min_len: usize,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Segment {
     Literal(Box<[u8]>),
     Capture(usize),
@@ -330,6 +331,31 @@ impl Rules {
             }
         }
         best
+    }
+}
+
+impl Rules {
+    /// Pairs (i, j): pattern i is never found, because pattern j before it matches every key that i does. Only
+    /// what is plain to see: j is the same but for the names of its captures, or is text and a `*` where i begins
+    /// with that text.
+    pub fn shadowed(&self) -> Vec<(usize, usize)> {
+        let (mut same, mut tails) = (HashMap::new(), HashMap::new());
+        let mut pairs = Vec::new();
+        for (i, pattern) in self.patterns.iter().enumerate() {
+            let prefix = pattern.prefix();
+            let caught = (0..=prefix.len()).filter_map(|n| tails.get(&prefix[..n]));
+            if let Some(j) = caught.chain(same.get(&pattern.blocks)).min() {
+                pairs.push((i, *j));
+            }
+            if let [head, tail] = pattern.blocks.as_slice()
+                && tail.is_empty()
+                && matches!(head.as_slice(), [] | [Segment::Literal(_)])
+            {
+                tails.entry(prefix).or_insert(i);
+            }
+            same.entry(&pattern.blocks).or_insert(i);
+        }
+        pairs
     }
 }
 
@@ -692,6 +718,38 @@ mod tests {
             }
         }
         assert!(hits > 1_000, "only {hits} keys matched anything");
+    }
+
+    #[test]
+    fn a_pattern_behind_one_that_takes_all_its_keys_is_shadowed() {
+        let of = |texts: &[&str]| {
+            Rules::new(texts.iter().map(|t| Pattern::parse(t).unwrap()).collect()).shadowed()
+        };
+        assert_eq!(of(&["a:*", "a:{x}", "b:{x}", "b:{y}", "*", "z"]), [(1, 0), (3, 2), (5, 4)]);
+        assert_eq!(of(&["a:{x}", "a:*", "a", "*:a", "b*c", "b*cc"]), []);
+    }
+
+    #[test]
+    fn a_shadowed_pattern_is_never_found() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut pairs = 0;
+        for _ in 0..300 {
+            let rules = Rules::new((0..12).filter_map(|_| random_pattern(&mut rng)).collect());
+            for (i, j) in rules.shadowed() {
+                pairs += 1;
+                for _ in 0..50 {
+                    let (key, mut captures) = (random_key(&mut rng, 6), Captures::default());
+                    assert!(
+                        !rules.patterns[i].matches(&key, &mut captures)
+                            || rules.patterns[j].matches(&key, &mut captures),
+                        "{} behind {}",
+                        rules.patterns[i],
+                        rules.patterns[j]
+                    );
+                }
+            }
+        }
+        assert!(pairs > 100, "only {pairs} pairs");
     }
 
     #[test]
