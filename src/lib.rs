@@ -1,5 +1,6 @@
 //! Kennel: a memcached sidecar with dog-pile protection and tags.
 
+pub mod cli;
 pub mod config;
 pub mod admin;
 pub mod embedded;

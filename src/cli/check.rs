@@ -1,0 +1,263 @@
+//! `kennel check FILE`: is it right, and what does it mean?
+
+use std::fmt::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::config::units::{show_duration, show_size};
+use crate::config::{self, Config, Kind, Rule};
+use crate::guard::{Leaves, Policy};
+use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec};
+
+/// Checks the file together with this process's `KENNEL_…` variables, as serving it would. All mistakes go to
+/// stderr, with exit code 1; otherwise what is meant goes to stdout, with exit code 0.
+pub fn run(path: &Path) -> ExitCode {
+    let (text, code) = match check(path, config::environment()) {
+        Ok(meaning) => return out(&mut std::io::stdout(), &meaning, ExitCode::SUCCESS),
+        Err(mistakes) => (format!("{mistakes}\n"), ExitCode::FAILURE),
+    };
+    out(&mut std::io::stderr(), &text, code)
+}
+
+/// A reader that went away (`kennel check f | head -1`) is no news about the file.
+fn out(to: &mut impl std::io::Write, text: &str, code: ExitCode) -> ExitCode {
+    match to.write_all(text.as_bytes()) {
+        Ok(()) => code,
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => code,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// What the file at `path` means under `env`, or all that is wrong with it.
+pub fn check(
+    path: &Path,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Result<String, config::Mistakes> {
+    let config = Config::load(Some(path), env)?;
+    Ok(format!("{} is right. It means:\n\n{}", path.display(), Meaning(&config)))
+}
+
+/// A configuration in plain words, some lines.
+pub struct Meaning<'a>(pub &'a Config);
+
+impl fmt::Display for Meaning<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = self.0;
+        listeners(f, config)?;
+        for pool in &config.pools {
+            f.write_char('\n')?;
+            write_pool(f, pool)?;
+        }
+        let tags = &config.tags;
+        let prefix = String::from_utf8_lossy(&tags.prefix);
+        write!(
+            f,
+            "\nTags are the keys that begin with {prefix:?}, in pool {}; ",
+            config.pools[tags.pool].name
+        )?;
+        match tags.cache {
+            Duration::ZERO => writeln!(f, "their versions are read anew each time."),
+            cache => writeln!(f, "a version that was read is used for {} more.", show_duration(cache)),
+        }?;
+        f.write_str("\nRules, of which the first that matches wins:\n")?;
+        for (i, rule) in config.rules.iter().enumerate() {
+            write_rule(f, i, rule, &config.pools[rule.pool].name)?;
+        }
+        f.write_str("  all other keys: raw, in pool main\n")?;
+        for (i, warning) in config.warnings.iter().enumerate() {
+            write!(f, "{}warning: {warning}\n", if i == 0 { "\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
+    let listen = &config.listen;
+    let tcp = listen.tcp.iter().map(|a| a.to_string());
+    let unix = listen.unix.iter().map(|p| format!("unix:{} (mode {:04o})", p.display(), listen.unix_mode));
+    let all = tcp.chain(unix).collect::<Vec<_>>().join(", ");
+    let workers = match listen.workers {
+        0 => "one worker per core, at most 4".to_owned(),
+        1 => "1 worker".to_owned(),
+        n => format!("{n} workers"),
+    };
+    let most = listen.max_connections;
+    writeln!(f, "Clients come in at {all}: at most {most} at a time, on {workers}.")?;
+    match &config.admin {
+        Some(address) => writeln!(f, "Metrics, health and the page are at http://{address}/."),
+        None => writeln!(f, "Metrics, health and the page are turned off."),
+    }
+}
+
+fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
+    let distribution = match pool.distribution {
+        Distribution::Ketama => "ketama",
+        Distribution::Modula => "modula",
+        Distribution::Jump => "jump",
+        Distribution::Rendezvous => "rendezvous",
+    };
+    let hash = match pool.hash {
+        Hash::Md5 => "md5",
+        Hash::Crc32 => "crc32",
+        Hash::Crc32a => "crc32a",
+        Hash::Fnv1a32 => "fnv1a_32",
+    };
+    let on_error = match pool.on_error {
+        OnError::Miss => "a miss",
+        OnError::Error => "an error",
+    };
+    let (n, s) = (pool.servers.len(), if pool.servers.len() == 1 { "" } else { "s" });
+    writeln!(f, "Pool {}: {n} server{s}, keys spread by {distribution} ({hash}).", pool.name)?;
+    let (connect, request) = (show_duration(pool.connect_timeout), show_duration(pool.request_timeout));
+    writeln!(f, "  {connect} to connect, {request} to answer; a get on a dead server is {on_error}.")?;
+    let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
+    for server in &pool.servers {
+        let address = match &server.address {
+            Address::Embedded { limit } => format!("embedded:{}", show_size(*limit)),
+            other => other.to_string(),
+        };
+        let name = server.name.as_ref().map(|n| format!(", on the ring as {n:?}")).unwrap_or_default();
+        let share = 100.0 * f64::from(server.weight) / total;
+        writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
+    }
+    Ok(())
+}
+
+fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> fmt::Result {
+    let Rule { name, pattern, kind, .. } = rule;
+    match kind {
+        Kind::Raw => writeln!(f, "  rules[{i}] {name}: keys like {pattern} are raw, in pool {pool}"),
+        Kind::Guarded { policy, tags } => {
+            writeln!(f, "  rules[{i}] {name}: keys like {pattern} are guarded, in pool {pool}")?;
+            let tags: Vec<&str> = tags.iter().map(|t| t.text()).collect();
+            if !tags.is_empty() {
+                writeln!(f, "    tags: {}", tags.join(", "))?;
+            }
+            write_policy(f, policy)
+        }
+    }
+}
+
+fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
+    let show = show_duration;
+    match p.stale_for {
+        Duration::ZERO => writeln!(f, "    stale: never served")?,
+        d => writeln!(f, "    stale: served for {} after its expiry{}", show(d), after(p.stale_wait))?,
+    }
+    let (lock, most) = (show(p.lock_ttl), show(p.max_rebuild));
+    writeln!(f, "    rebuild: one client, within {most}; a dead sidecar's lock lasts {lock}")?;
+    match p.cold_wait {
+        Duration::ZERO => writeln!(f, "    cold: everyone but the one rebuilding is told a miss at once")?,
+        d => writeln!(f, "    cold: others wait {} for the one rebuilding, then are told a miss", show(d))?,
+    }
+    let leaves = |what| match what {
+        Leaves::Stale => "a value to serve as stale",
+        Leaves::Nothing => "nothing",
+    };
+    writeln!(f, "    a bumped tag leaves {}, a delete leaves {}", leaves(p.on_tag), leaves(p.on_delete))?;
+    if p.early_beta > 0.0 {
+        writeln!(f, "    refreshed early, by one client at a time (beta {})", p.early_beta)?;
+    }
+    if !p.max_ttl.is_zero() {
+        writeln!(f, "    stale after {} at the latest, whatever exptime it is stored with", show(p.max_ttl))?;
+    }
+    Ok(())
+}
+
+fn after(wait: Duration) -> String {
+    match wait {
+        Duration::ZERO => String::new(),
+        d => format!(", once {} of waiting for the fresh value are over", show_duration(d)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meaning(text: &str) -> String {
+        let config = Config::read("test.toml", text, []).unwrap();
+        Meaning(&config).to_string()
+    }
+
+    #[test]
+    fn shares_of_the_keys_follow_the_weights() {
+        let said = meaning(
+            r#"
+            pools.main.servers = ["a:11211", { address = "b:11211", weight = 3, name = "bee" }]
+            pools.dev.servers = ["embedded:64MiB"]
+            pools.dev.distribution = "modula"
+            "#,
+        );
+        for line in [
+            "Pool main: 2 servers, keys spread by ketama (md5).",
+            "   25.0% of the keys: a:11211\n",
+            "   75.0% of the keys: b:11211, on the ring as \"bee\"\n",
+            "Pool dev: 1 server, keys spread by modula (crc32).",
+            "  100.0% of the keys: embedded:64MiB\n",
+        ] {
+            assert!(said.contains(line), "{line:?} is not in:\n{said}");
+        }
+    }
+
+    #[test]
+    fn rules_are_told_in_order_with_what_they_do() {
+        let said = meaning(
+            r#"
+            tags.cache = "100ms"
+            [pools.main]
+            servers = ["a:11211"]
+            [[rules]]
+            name = "sessions"
+            match = "sess:*"
+            kind = "raw"
+            [[rules]]
+            name = "pages"
+            match = "blog:{blog}:*"
+            tags = ["blog:{blog}", "all"]
+            stale_for = "5m"
+            stale_wait = "2s"
+            early_beta = 1.5
+            max_ttl = "1h"
+            [[rules]]
+            name = "late"
+            match = "sess:{id}"
+            "#,
+        );
+        let mut rest = said.as_str();
+        for part in [
+            "at 127.0.0.1:11211: at most 10000",
+            "http://127.0.0.1:9111/",
+            "used for 100ms more",
+            "rules[0] sessions: keys like sess:* are raw, in pool main\n",
+            "rules[1] pages: keys like blog:{blog}:* are guarded, in pool main\n    tags: blog:{blog}, all\n",
+            "served for 300s after its expiry, once 2s of waiting",
+            "within 60s; a dead sidecar's lock lasts 5s",
+            "wait 2s",
+            "leaves a value to serve as stale, a delete leaves nothing",
+            "beta 1.5",
+            "stale after 1h at the latest",
+            "all other keys: raw, in pool main",
+            "warning: rules[2] \"late\" is never reached: rules[0] \"sessions\"",
+        ] {
+            let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} does not follow in:\n{said}"));
+            rest = &rest[at + part.len()..];
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_a_clear_mistake() {
+        let mistakes = check(Path::new("/nowhere/kennel.toml"), []).unwrap_err().to_string();
+        assert!(mistakes.starts_with("/nowhere/kennel.toml: cannot be read: No such file"), "{mistakes}");
+        assert_eq!(run(Path::new("/nowhere/kennel.toml")), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn the_sidecar_that_is_shipped_passes() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/sidecar.toml"));
+        let said = check(path, []).unwrap();
+        assert_eq!(said.matches("33.3% of the keys").count(), 3, "{said}");
+        assert!(said.contains("tags: blog:{blog}, pages") && !said.contains("warning"), "{said}");
+    }
+}

@@ -1,0 +1,3 @@
+//! The commands beside serving: one file each.
+
+pub mod check;

@@ -1,0 +1,246 @@
+//! What is meant by `[[rules]]`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use config::{Value, ValueKind};
+
+use super::meant::{Place, Reader, keys, pool_index, span, text, whole_seconds, word};
+use super::units::{self, show_duration};
+use super::written::{self, Written};
+use super::{Kind, Rule, Tags};
+use crate::guard::{Leaves, Policy};
+use crate::rule::{Pattern, Rules, Template};
+
+const MAX: usize = 10_000;
+const TAGS_MAX: usize = 16;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// What a guarded rule does where nothing else is written.
+const DEFAULT: Policy = Policy {
+    stale_for: MINUTE,
+    lock_ttl: Duration::from_secs(5),
+    max_rebuild: MINUTE,
+    stale_wait: Duration::ZERO,
+    cold_wait: Duration::from_secs(2),
+    on_tag: Leaves::Stale,
+    on_delete: Leaves::Nothing,
+    early_beta: 0.0,
+    max_ttl: Duration::ZERO,
+};
+
+pub(super) fn rules(
+    r: &mut Reader<'_>,
+    written: Written<Vec<Written<written::Rule>>>,
+    pools: &[String],
+    tags: Option<&Tags>,
+) -> Option<Vec<Rule>> {
+    let top = Place::top();
+    let written = match written {
+        Written::Absent => Vec::new(),
+        Written::Is(rules) => rules,
+        Written::Wrong(value) => {
+            r.say(&top, "rules", Some(&value), "must be a list of tables: [[rules]] before each");
+            return None;
+        }
+    };
+    if written.len() > MAX {
+        r.say(&top, "rules", None, format_args!("must be at most {MAX}; these are {}", written.len()));
+        return None;
+    }
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut rules = Vec::new();
+    for (i, w) in written.into_iter().enumerate() {
+        let path = format!("rules[{i}]");
+        let rule = match w {
+            Written::Is(w) => rule(r, path, w, pools, &mut names, i),
+            Written::Absent => None,
+            Written::Wrong(value) => {
+                r.say(&top, &path, Some(&value), "must be a table: [[rules]] and its keys below");
+                None
+            }
+        };
+        rules.push(rule);
+    }
+    let rules: Vec<Rule> = rules.into_iter().collect::<Option<_>>()?;
+    unreachable_rules(r, &rules, tags);
+    Some(rules)
+}
+
+fn rule(
+    r: &mut Reader<'_>,
+    path: String,
+    w: written::Rule,
+    pools: &[String],
+    names: &mut HashMap<String, usize>,
+    i: usize,
+) -> Option<Rule> {
+    let called = [&w.name, &w.pattern].into_iter().flatten().find_map(|v| text(v).ok());
+    let at = Place::titled(path, called.unwrap_or("without a name"));
+    r.unknown(&at, &w.rest, keys(written::Rule::KEYS));
+    let name =
+        required(r, &at, "name", &w.name, "metrics show it, and no key: name = \"pages\"", units::name);
+    if let Some(name) = &name {
+        if let Some(j) = names.get(name) {
+            let what = format!("is the name of rules[{j}] too: each needs its own");
+            r.say(&at, "name", w.name.as_ref(), what);
+        } else {
+            names.insert(name.clone(), i);
+        }
+    }
+    let parse = |s: &str| Pattern::parse(s).map_err(|e| format!("is no pattern: {e}"));
+    let pattern = required(r, &at, "match", &w.pattern, "say which keys: match = \"page:*\"", parse);
+    let pool = pool_index(r, &at, &w.pool, pools);
+    let guarded = r.leaf(&at, "kind", &w.kind, true, word(&[("guarded", true), ("raw", false)]));
+    let kind = match guarded {
+        Some(false) => raw(r, &at, &w),
+        _ => {
+            let tags = tags(r, &at, &w, pattern.as_ref());
+            let policy = policy(r, &at, &w);
+            (|| Some(Kind::Guarded { policy: policy?, tags: tags? }))()
+        }
+    };
+    guarded?;
+    Some(Rule { name: name?, pattern: pattern?, pool: pool?, kind: kind? })
+}
+
+fn required<T>(
+    r: &mut Reader<'_>,
+    at: &Place,
+    key: &str,
+    value: &Option<Value>,
+    hint: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    if value.is_none() {
+        r.say(at, key, None, format_args!("is missing: {hint}"));
+        return None;
+    }
+    r.leaf(at, key, value, None, |v| parse(text(v)?).map(Some))?
+}
+
+/// What a guard would need is probably meant to do something, and would not.
+fn raw(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Kind> {
+    let guards = BTreeMap::from([
+        ("tags", &w.tags),
+        ("stale_for", &w.stale_for),
+        ("lock_ttl", &w.lock_ttl),
+        ("max_rebuild", &w.max_rebuild),
+        ("stale_wait", &w.stale_wait),
+        ("cold_wait", &w.cold_wait),
+        ("on_tag", &w.on_tag),
+        ("on_delete", &w.on_delete),
+        ("early_beta", &w.early_beta),
+        ("max_ttl", &w.max_ttl),
+    ]);
+    let before = r.mistakes.len();
+    for (key, value) in guards {
+        if value.is_some() {
+            r.say(at, key, value.as_ref(), "does nothing in a raw rule: remove it, or kind = \"guarded\"");
+        }
+    }
+    (r.mistakes.len() == before).then_some(Kind::Raw)
+}
+
+fn tags(
+    r: &mut Reader<'_>,
+    at: &Place,
+    w: &written::Rule,
+    pattern: Option<&Pattern>,
+) -> Option<Vec<Template>> {
+    let tags = r.list(at, "tags", &w.tags, Vec::new(), |r, key, v| {
+        let template = |v: &Value| match pattern {
+            Some(pattern) => {
+                Template::parse(text(v)?, pattern).map(Some).map_err(|e| format!("is no tag: {e}"))
+            }
+            None => text(v).map(|_| None), // the match has its own mistake, and what it captures is unknown
+        };
+        r.leaf(at, &key, &Some(v.clone()), None, template)?
+    })?;
+    for (i, tag) in tags.iter().enumerate() {
+        if let Some(j) = tags[..i].iter().position(|t| t == tag) {
+            r.say(at, &format!("tags[{i}]"), None, format_args!("is tags[{j}] again: remove one"));
+            return None;
+        }
+    }
+    if tags.len() > TAGS_MAX {
+        r.say(at, "tags", None, format_args!("must be at most {TAGS_MAX}; these are {}", tags.len()));
+        return None;
+    }
+    Some(tags)
+}
+
+fn policy(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Policy> {
+    let d = DEFAULT;
+    let zero = Duration::ZERO;
+    let on_tag = [("stale", Leaves::Stale), ("drop", Leaves::Nothing)];
+    let on_delete = [("drop", Leaves::Nothing), ("stale", Leaves::Stale)];
+    let stale_for = r.leaf(at, "stale_for", &w.stale_for, d.stale_for, whole_seconds(zero..=30 * DAY));
+    let lock_ttl = r.leaf(at, "lock_ttl", &w.lock_ttl, d.lock_ttl, whole_seconds(SECOND..=HOUR));
+    let max_rebuild = r.leaf(at, "max_rebuild", &w.max_rebuild, d.max_rebuild, span(zero..=DAY));
+    let stale_wait = r.leaf(at, "stale_wait", &w.stale_wait, d.stale_wait, span(zero..=MINUTE));
+    let cold_wait = r.leaf(at, "cold_wait", &w.cold_wait, d.cold_wait, span(zero..=MINUTE));
+    let on_tag = r.leaf(at, "on_tag", &w.on_tag, d.on_tag, word(&on_tag));
+    let on_delete = r.leaf(at, "on_delete", &w.on_delete, d.on_delete, word(&on_delete));
+    let early_beta = r.leaf(at, "early_beta", &w.early_beta, d.early_beta, beta);
+    let max_ttl = r.leaf(at, "max_ttl", &w.max_ttl, d.max_ttl, whole_seconds(zero..=3650 * DAY));
+    let policy = Policy {
+        stale_for: stale_for?,
+        lock_ttl: lock_ttl?,
+        max_rebuild: max_rebuild?,
+        stale_wait: stale_wait?,
+        cold_wait: cold_wait?,
+        on_tag: on_tag?,
+        on_delete: on_delete?,
+        early_beta: early_beta?,
+        max_ttl: max_ttl?,
+    };
+    if policy.lock_ttl >= policy.max_rebuild {
+        let other = match &w.max_rebuild {
+            Some(_) => format!("{:?}", show_duration(policy.max_rebuild)),
+            None => format!("{:?}, the default", show_duration(policy.max_rebuild)),
+        };
+        let (key, value, what) = match &w.lock_ttl {
+            Some(_) => ("lock_ttl", &w.lock_ttl, format!("must be below max_rebuild ({other})")),
+            None => {
+                let lock_ttl = show_duration(policy.lock_ttl);
+                let what = format!("must be above lock_ttl ({lock_ttl:?}, the default)");
+                ("max_rebuild", &w.max_rebuild, what)
+            }
+        };
+        r.say(at, key, value.as_ref(), what);
+        return None;
+    }
+    Some(policy)
+}
+
+fn beta(value: &Value) -> Result<f64, String> {
+    match value.kind {
+        ValueKind::Float(x) if (0.0..=100.0).contains(&x) => Ok(x),
+        ValueKind::I64(n @ 0..=100) => Ok(n as f64),
+        _ => Err("must be a number from 0.0 to 100.0".to_owned()),
+    }
+}
+
+fn unreachable_rules(r: &mut Reader<'_>, rules: &[Rule], tags: Option<&Tags>) {
+    let table = Rules::new(rules.iter().map(|rule| rule.pattern.clone()).collect());
+    for (later, earlier) in table.shadowed() {
+        let (a, b) = (&rules[earlier], &rules[later]);
+        r.warnings.push(format!(
+            "rules[{later}] {:?} is never reached: rules[{earlier}] {:?} before it matches all its keys",
+            b.name, a.name
+        ));
+    }
+    for (i, rule) in rules.iter().enumerate() {
+        if tags.is_some_and(|tags| rule.pattern.prefix().starts_with(&tags.prefix)) {
+            r.warnings.push(format!(
+                "rules[{i}] {:?} is never reached: what begins with tags.prefix is a tag",
+                rule.name
+            ));
+        }
+    }
+}

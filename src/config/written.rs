@@ -1,0 +1,141 @@
+//! The configuration as it is written: which keys there are, and nothing about what may stand behind them.
+//!
+//! Reading never fails here. serde stops at its first error, and an operator wants to see all of them: so a leaf
+//! is whatever value was written, a table of the wrong type is kept as [`Written::Wrong`], and keys that do not
+//! exist are collected in `rest`. What is wrong with any of it is said in [`meant`](super::meant).
+
+use std::collections::BTreeMap;
+
+use config::{Value, ValueKind};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+
+/// A part of the configuration that should have some structure.
+#[derive(Debug, Default)]
+pub(super) enum Written<T> {
+    #[default]
+    Absent,
+    Is(T),
+    Wrong(Value),
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Written<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        Ok(match (&value.kind, T::deserialize(value.clone())) {
+            (ValueKind::Nil, _) => Written::Absent,
+            (_, Ok(it)) => Written::Is(it),
+            (_, Err(_)) => Written::Wrong(value),
+        })
+    }
+}
+
+/// What an environment variable's text stands for when it replaces a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Text,
+    Number,
+    List,
+}
+
+/// A table of the configuration: its fields and, for the environment and for "did you mean", their names.
+macro_rules! table {
+    ($(#[$doc:meta])* $name:ident { $($field:ident = $key:literal: $shape:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(default)]
+        pub(super) struct $name {
+            $(#[serde(rename = $key)] pub(super) $field: Option<Value>,)*
+            #[serde(flatten)]
+            pub(super) rest: BTreeMap<String, Value>,
+        }
+
+        impl $name {
+            pub(super) const KEYS: &'static [(&'static str, Shape)] = &[$(($key, Shape::$shape)),*];
+        }
+    };
+}
+
+table!(
+    /// `[listen]`
+    Listen {
+        tcp = "tcp": List,
+        unix = "unix": List,
+        unix_mode = "unix_mode": Text,
+        max_connections = "max_connections": Number,
+        workers = "workers": Number,
+    }
+);
+
+table!(
+    /// `[admin]`
+    Admin {
+        listen = "listen": Text,
+    }
+);
+
+table!(
+    /// `[pools.<name>]`
+    Pool {
+        servers = "servers": List,
+        distribution = "distribution": Text,
+        hash = "hash": Text,
+        connect_timeout = "connect_timeout": Text,
+        request_timeout = "request_timeout": Text,
+        on_error = "on_error": Text,
+    }
+);
+
+table!(
+    /// One of a pool's `servers` that is written as a table.
+    Server {
+        address = "address": Text,
+        weight = "weight": Number,
+        name = "name": Text,
+    }
+);
+
+table!(
+    /// `[tags]`
+    Tags {
+        prefix = "prefix": Text,
+        cache = "cache": Text,
+        pool = "pool": Text,
+    }
+);
+
+table!(
+    /// `[[rules]]`
+    Rule {
+        name = "name": Text,
+        pattern = "match": Text,
+        kind = "kind": Text,
+        pool = "pool": Text,
+        tags = "tags": List,
+        stale_for = "stale_for": Text,
+        lock_ttl = "lock_ttl": Text,
+        max_rebuild = "max_rebuild": Text,
+        stale_wait = "stale_wait": Text,
+        cold_wait = "cold_wait": Text,
+        on_tag = "on_tag": Text,
+        on_delete = "on_delete": Text,
+        early_beta = "early_beta": Number,
+        max_ttl = "max_ttl": Text,
+    }
+);
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Root {
+    pub(super) listen: Written<Listen>,
+    pub(super) admin: Written<Admin>,
+    pub(super) pools: Written<BTreeMap<String, Written<Pool>>>,
+    pub(super) tags: Written<Tags>,
+    pub(super) rules: Written<Vec<Written<Rule>>>,
+    #[serde(flatten)]
+    pub(super) rest: BTreeMap<String, Value>,
+}
+
+/// The tables at the top.
+pub(super) const TABLES: [&str; 5] = ["listen", "admin", "pools", "tags", "rules"];
