@@ -4,6 +4,7 @@ pub mod cli;
 pub mod config;
 pub mod admin;
 pub mod embedded;
+pub mod proxy;
 pub mod rule;
 pub mod guard;
 pub mod upstream;

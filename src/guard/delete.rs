@@ -7,7 +7,7 @@ use crate::error::Failure;
 use super::ask::{Answer, Answers, Ask, Asks, At, What, delete, get};
 use super::freshness::{Standing, judge};
 use super::tags::{Gather, MAX_ROUNDS};
-use super::{Leaves, Scene, Step};
+use super::{Event, Leaves, Machine, Scene, Step};
 
 /// A delete of one guarded key. Every one of them moves or removes the key's CAS, so that no fill whose rebuild began
 /// before it can be stored after it; even when the key was absent, because then the stub stood there.
@@ -57,9 +57,13 @@ impl Delete {
         Gather::new(scene.tags.len()).ask(&mut asks, scene.now);
         (Delete { state, rounds: 0 }, asks)
     }
+}
 
-    /// Goes on with the answers to what was asked.
-    pub fn resume(&mut self, answers: Answers, scene: &Scene<'_>) -> Step<DeleteEnd> {
+impl Machine for Delete {
+    type End = DeleteEnd;
+
+    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<DeleteEnd> {
+        let answers = event.answers();
         match self.state {
             State::Deleting => match &answers[..] {
                 [look, deleted, _lock, tags @ ..] => Step::Done(match deleted {

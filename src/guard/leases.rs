@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::metrics::LeaseEnd as End;
+
 use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, delete};
 use super::tags::Versions;
 use super::{Policy, TagName, envelope::LockRecord};
@@ -28,27 +30,6 @@ pub struct Ticket {
     /// Until when (monotonic ms) the stale value is sure to stand. After it another client would find nothing there and
     /// begin a second rebuild, so before it the lease puts a stub in its place.
     pub vanishes: Option<u64>,
-}
-
-/// How a lease ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
-    /// Its fill was stored.
-    Filled,
-    /// The client gave it up: by `delete`, or a `set` that ends at once.
-    Released,
-    /// The client's connection closed.
-    Disconnected,
-    /// `max_rebuild` passed.
-    Expired,
-    /// Its fill was dropped: the key had been invalidated or overwritten.
-    Dropped,
-    /// The key was invalidated through this sidecar, or its stub or lock was gone at a renewal.
-    Lost,
-    /// This sidecar granted another for the same key.
-    Superseded,
-    /// The fill could not be sent, or was refused.
-    Failed,
 }
 
 /// A client's connection, for as long as the process lives.

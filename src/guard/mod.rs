@@ -24,7 +24,7 @@ pub use delete::{Delete, DeleteEnd};
 pub use envelope::TagName;
 pub use freshness::Hit;
 pub use modify::{Change, Modify, ModifyEnd};
-pub use read::{Event, Read, ReadEnd};
+pub use read::{Read, ReadEnd};
 pub use tags::{Bump, BumpEnd, Versions};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 
@@ -37,6 +37,17 @@ pub enum Step<End> {
     Wait(u64),
     /// Nothing any more.
     Done(End),
+}
+
+/// What a waiting or asking machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The answers to what it asked.
+    Answers(Answers),
+    /// The key may have changed.
+    Woken,
+    /// The wait must end: its time is over, or somebody would wait behind it.
+    Over,
 }
 
 /// What a decision is made on, besides the answers.
@@ -100,4 +111,23 @@ pub enum Leaves {
     Stale,
     /// Nothing.
     Nothing,
+}
+
+impl Event {
+    /// The answers, for machines that never wait.
+    fn answers(self) -> Answers {
+        match self {
+            Event::Answers(answers) => answers,
+            Event::Woken | Event::Over => Answers::new(),
+        }
+    }
+}
+
+/// A client operation on one guarded key, step by step.
+pub trait Machine {
+    /// How it ends.
+    type End;
+
+    /// Goes on: with the answers to what it asked last, or after a wait.
+    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<Self::End>;
 }

@@ -11,7 +11,7 @@ use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now,
 use super::freshness::{Hit, Standing, judge};
 use super::tags::{Gather, MAX_ROUNDS, Versions};
 use super::write::Offer;
-use super::{Scene, Step};
+use super::{Event, Machine, Scene, Step};
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -90,29 +90,6 @@ impl Modify {
         let mut asks: Asks = smallvec![get(At::Item)];
         Gather::new(scene.tags.len()).ask(&mut asks, scene.now);
         asks
-    }
-
-    /// Goes on with the answers to what was asked.
-    pub fn resume(&mut self, answers: Answers, scene: &Scene<'_>) -> Step<ModifyEnd> {
-        match std::mem::replace(&mut self.state, State::Looking) {
-            State::Looking => {
-                let mut answers = answers.into_iter();
-                let item = match answers.next() {
-                    Some(Answer::Item(item)) => Some(item),
-                    Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
-                    _ => None,
-                };
-                let tags: Answers = answers.collect();
-                self.gathered(item, Gather::new(scene.tags.len()), &tags, scene)
-            }
-            State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
-            State::Writing { counted } => self.written(counted, answers, scene),
-            State::Touching { was } => self.touched(was, answers, scene),
-            State::Untouching => Step::Done(match answers.into_iter().next() {
-                Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
-                _ => ModifyEnd::NotFound,
-            }),
-        }
     }
 
     fn gathered(
@@ -236,6 +213,33 @@ impl Modify {
         self.state = State::Untouching;
         let what = What::Get { value: false, vivify: None, touch: Some(i64::from(back)) };
         Step::Ask(smallvec![Ask { at: At::Item, what }])
+    }
+}
+
+impl Machine for Modify {
+    type End = ModifyEnd;
+
+    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<ModifyEnd> {
+        let answers = event.answers();
+        match std::mem::replace(&mut self.state, State::Looking) {
+            State::Looking => {
+                let mut answers = answers.into_iter();
+                let item = match answers.next() {
+                    Some(Answer::Item(item)) => Some(item),
+                    Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
+                    _ => None,
+                };
+                let tags: Answers = answers.collect();
+                self.gathered(item, Gather::new(scene.tags.len()), &tags, scene)
+            }
+            State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
+            State::Writing { counted } => self.written(counted, answers, scene),
+            State::Touching { was } => self.touched(was, answers, scene),
+            State::Untouching => Step::Done(match answers.into_iter().next() {
+                Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
+                _ => ModifyEnd::NotFound,
+            }),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use super::envelope::LockRecord;
 use super::freshness::{Hit, Standing, judge};
 use super::leases::Ticket;
 use super::tags::{Gather, MAX_ROUNDS, Versions};
-use super::{Scene, Step};
+use super::{Event, Machine, Scene, Step};
 
 /// How a read ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,17 +47,6 @@ pub enum ReadEnd {
     },
     /// The key's server did not answer.
     Failed(Failure),
-}
-
-/// What a waiting or asking machine is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// The answers to what it asked.
-    Answers(Answers),
-    /// The key may have changed.
-    Woken,
-    /// The wait must end: its time is over, or somebody would wait behind it.
-    Over,
 }
 
 /// A read of one guarded key.
@@ -112,30 +101,6 @@ impl Read {
         let read = Read { state: State::Reading { skip: 0 }, began: scene.now.mono, rounds: 0 };
         ask_all(&mut asks, scene);
         (read, asks)
-    }
-
-    /// Goes on with the answers to what was asked, or after a wait.
-    pub fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<ReadEnd> {
-        let state = std::mem::replace(&mut self.state, State::Reading { skip: 0 });
-        match (state, event) {
-            (State::Reading { skip }, Event::Answers(answers)) => self.read(skip, answers, scene),
-            (State::Tagging { item, gather }, Event::Answers(answers)) => {
-                self.tagged(item, gather, &answers, scene)
-            }
-            (State::Claiming(claim), Event::Answers(answers)) => self.claimed(claim, answers, scene),
-            (State::TakingOver(claim), Event::Answers(answers)) => self.taken_over(claim, answers, scene),
-            (State::Clearing(claim), Event::Answers(answers)) => self.cleared(claim, answers, scene),
-            (State::Waiting(_), Event::Woken) => {
-                self.rounds = 0;
-                self.again(Asks::new(), scene)
-            }
-            (State::Waiting(fallback), _) => Step::Done(fallback.end()),
-            // A wait can only be ended in Waiting: whoever says so elsewhere is told to go on with what was asked.
-            (state, Event::Woken | Event::Over) => {
-                self.state = state;
-                Step::Ask(Asks::new())
-            }
-        }
     }
 
     fn read(&mut self, skip: u8, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
@@ -347,6 +312,33 @@ impl Read {
         self.rounds += 1;
         self.state = State::Reading { skip };
         Step::Ask(asks)
+    }
+}
+
+impl Machine for Read {
+    type End = ReadEnd;
+
+    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let state = std::mem::replace(&mut self.state, State::Reading { skip: 0 });
+        match (state, event) {
+            (State::Reading { skip }, Event::Answers(answers)) => self.read(skip, answers, scene),
+            (State::Tagging { item, gather }, Event::Answers(answers)) => {
+                self.tagged(item, gather, &answers, scene)
+            }
+            (State::Claiming(claim), Event::Answers(answers)) => self.claimed(claim, answers, scene),
+            (State::TakingOver(claim), Event::Answers(answers)) => self.taken_over(claim, answers, scene),
+            (State::Clearing(claim), Event::Answers(answers)) => self.cleared(claim, answers, scene),
+            (State::Waiting(_), Event::Woken) => {
+                self.rounds = 0;
+                self.again(Asks::new(), scene)
+            }
+            (State::Waiting(fallback), _) => Step::Done(fallback.end()),
+            // A wait can only be ended in Waiting: whoever says so elsewhere is told to go on with what was asked.
+            (state, Event::Woken | Event::Over) => {
+                self.state = state;
+                Step::Ask(Asks::new())
+            }
+        }
     }
 }
 

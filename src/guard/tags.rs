@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::Step;
-use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Mode, Now, Stored, What, get};
+use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, get};
+use super::{Event, Machine, Scene, Step};
 
 /// The versions of a rule's tags, in the rule's order.
 pub type Versions = SmallVec<[u64; 4]>;
@@ -133,9 +133,13 @@ impl Bump {
         let bump = Bump { first: None, storing: None, rounds: 0 };
         (bump, Asks::from_iter([get(At::Tag(0))]))
     }
+}
 
-    /// Goes on with the answers to what was asked.
-    pub fn resume(&mut self, answers: Answers, now: Now) -> Step<BumpEnd> {
+impl Machine for Bump {
+    type End = BumpEnd;
+
+    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<BumpEnd> {
+        let (answers, now) = (event.answers(), scene.now);
         let Some(answer) = answers.into_iter().next() else {
             return Step::Done(BumpEnd::Failed(Failure::Refused));
         };

@@ -5,11 +5,11 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Lifetime, Mode, Now, Stored, What, delete};
+use super::ask::{Answer, Ask, Asks, At, Cas, Lifetime, Mode, Now, Stored, What, delete};
 use super::envelope::Envelope;
 use super::leases::Ticket;
 use super::tags::{Gather, Versions};
-use super::{Scene, Step};
+use super::{Event, Machine, Scene, Step};
 
 /// A value as the client sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -102,9 +102,13 @@ impl Fill {
         }
         (fill, Step::Ask(asks))
     }
+}
 
-    /// Goes on with the answers to what was asked.
-    pub fn resume(&mut self, answers: Answers) -> Step<FillEnd> {
+impl Machine for Fill {
+    type End = FillEnd;
+
+    fn resume(&mut self, event: Event, _: &Scene<'_>) -> Step<FillEnd> {
+        let answers = event.answers();
         let answer = answers.into_iter().next();
         if self.clearing {
             return Step::Done(match answer {
@@ -173,9 +177,13 @@ impl Set {
         }
         asks
     }
+}
 
-    /// Goes on with the answers to what was asked.
-    pub fn resume(&mut self, answers: Answers, scene: &Scene<'_>) -> Step<SetEnd> {
+impl Machine for Set {
+    type End = SetEnd;
+
+    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<SetEnd> {
+        let answers = event.answers();
         if self.offer.is_some() {
             return match self.gather.absorb(&answers, scene.now) {
                 Err(failure) => Step::Done(SetEnd::Failed(failure)),

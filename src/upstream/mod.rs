@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub mod ring;
+pub mod pool;
+pub mod server;
+pub mod connection;
+pub mod inbox;
 
 /// Where one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,0 +1,63 @@
+//! The leases and waiters that all workers of the process share.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::guard::Now;
+use crate::guard::leases::Leases;
+use crate::metrics::WaitEnd;
+
+/// Wakes one waiter, and says why.
+pub(super) type Bell = oneshot::Sender<WaitEnd>;
+
+const SHARDS: usize = 16;
+
+/// The table of leases, cut by key so that two workers seldom want the same lock. Nothing on the hit path comes here.
+pub struct Desk {
+    shards: [Mutex<Leases<Bell>>; SHARDS],
+    hasher: RandomState,
+}
+
+impl Desk {
+    /// An empty table.
+    pub fn new() -> Desk {
+        Desk { shards: Default::default(), hasher: RandomState::new() }
+    }
+
+    /// The part of the table that knows this key.
+    pub(super) fn of(&self, key: &[u8]) -> MutexGuard<'_, Leases<Bell>> {
+        let at = self.hasher.hash_one(key) as usize % SHARDS;
+        lock(&self.shards[at])
+    }
+
+    /// Every part in turn.
+    pub(super) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, Leases<Bell>>> {
+        self.shards.iter().map(lock)
+    }
+
+    /// Forgets what nothing may refer to any more.
+    pub fn sweep(&self, now: Now) {
+        self.all().for_each(|mut leases| leases.sweep(now));
+    }
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Desk::new()
+    }
+}
+
+/// Rings for those who waited. Not to be called with the table locked: they may be on this very thread.
+pub(super) fn ring(bells: Vec<Bell>, why: WaitEnd) {
+    for bell in bells {
+        // Whoever has stopped waiting has dropped the other end.
+        let _ = bell.send(why);
+    }
+}
+
+fn lock(shard: &Mutex<Leases<Bell>>) -> MutexGuard<'_, Leases<Bell>> {
+    // Every change to the table is whole before anything can panic.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,2 @@
+mod desk;
+mod wire;

@@ -1,0 +1,178 @@
+//! The guard's commands as meta commands, and the meta replies as the guard's answers.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::Failure;
+use crate::guard::{Answer, Ask, Cas, Item, Mode, What};
+use crate::protocol::reply::{MetaReply, Status, meta};
+use crate::upstream::inbox::Reply;
+
+/// memcached's words for an item that is over `item_size_max`, and for one it finds no memory for.
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
+
+/// Appends a command about `key`.
+pub(super) fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
+    match what {
+        What::Get { value, vivify, touch } => {
+            start(out, b"mg ", key);
+            out.extend_from_slice(if *value { b" v t f c s" } else { b" t f c s" });
+            number(out, b" N", vivify.map(i64::from));
+            number(out, b" T", *touch);
+        }
+        What::Store { mode, value, flags, exptime, cas } => {
+            out.reserve(value.len() + key.len() + 64);
+            start(out, b"ms ", key);
+            number(out, b" ", i64::try_from(value.len()).ok());
+            out.extend_from_slice(match mode {
+                Mode::Set => b" c",
+                Mode::Add => b" c ME",
+                Mode::Append => b" c MA",
+            });
+            if *mode != Mode::Append {
+                number(out, b" T", Some(*exptime));
+                number(out, b" F", Some(i64::from(*flags)));
+            }
+            compare(out, cas);
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(&value.header);
+            out.extend_from_slice(&value.body);
+        }
+        What::Delete { cas } => {
+            start(out, b"md ", key);
+            compare(out, cas);
+        }
+        What::MarkStale { seconds, cas } => {
+            start(out, b"md ", key);
+            out.extend_from_slice(b" I");
+            number(out, b" T", seconds.map(i64::from));
+            compare(out, cas);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn start(out: &mut BytesMut, word: &[u8], key: &[u8]) {
+    out.extend_from_slice(word);
+    out.extend_from_slice(key);
+}
+
+fn number(out: &mut BytesMut, before: &[u8], number: Option<i64>) {
+    if let Some(number) = number {
+        out.extend_from_slice(before);
+        out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    }
+}
+
+fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
+    if let Some(cas) = cas {
+        out.extend_from_slice(b" C");
+        out.extend_from_slice(itoa::Buffer::new().format(cas.number).as_bytes());
+    }
+}
+
+/// Over which connections a command may go: the epoch of the CAS it depends on.
+pub(super) fn depends_on(what: &What) -> Option<u32> {
+    match what {
+        What::Get { .. } => None,
+        What::Store { cas, .. } | What::Delete { cas } | What::MarkStale { cas, .. } => {
+            cas.map(|cas| cas.epoch)
+        }
+    }
+}
+
+/// Reads the reply to a command.
+pub(super) fn decode(ask: &Ask, reply: Reply) -> Answer {
+    let (bytes, epoch) = match reply {
+        Reply::Answered { bytes, epoch } => (bytes, epoch),
+        Reply::Moved => return Answer::Exists,
+        Reply::Failed(failure) => return Answer::Failed(failure),
+    };
+    let reply = meta(&bytes);
+    match (reply.status, &ask.what) {
+        (Status::Va | Status::Hd, What::Get { .. }) => {
+            item(&bytes, &reply, epoch).map_or(Answer::Failed(Failure::Refused), Answer::Item)
+        }
+        (Status::Hd, What::Store { .. }) => match reply.number(b'c') {
+            Some(number) => Answer::Stored(Cas { number, epoch }),
+            None => Answer::Failed(Failure::Refused),
+        },
+        (Status::Hd, _) => Answer::Done,
+        (Status::En | Status::Nf, _) => Answer::Absent,
+        (Status::Ns, _) => Answer::NotStored,
+        (Status::Ex, _) => Answer::Exists,
+        (Status::Error, What::Store { .. }) if reply.data == TOO_LARGE => Answer::TooLarge,
+        _ => Answer::Failed(Failure::Refused),
+    }
+}
+
+fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
+    let mut item = Item {
+        value: if reply.data.is_empty() { Bytes::new() } else { bytes.slice_ref(reply.data) },
+        size: reply.data.len(),
+        flags: 0,
+        cas: Cas { number: 0, epoch },
+        ttl: None,
+        won: false,
+        stale: false,
+    };
+    for (flag, token) in reply.tokens() {
+        let token = std::str::from_utf8(token).ok()?;
+        match flag {
+            b't' if token == "-1" => {}
+            b't' => item.ttl = Some(token.parse().ok()?),
+            b'f' => item.flags = token.parse().ok()?,
+            b'c' => item.cas.number = token.parse().ok()?,
+            b's' => item.size = token.parse().ok()?,
+            b'W' => item.won = true,
+            b'X' => item.stale = true,
+            _ => {}
+        }
+    }
+    Some(item)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{At, Stored};
+
+    fn encoded(what: &What) -> String {
+        let mut out = BytesMut::new();
+        encode(what, b"k", &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn commands_are_spelled_as_memcached_reads_them() {
+        let cas = Some(Cas { number: 7, epoch: 1 });
+        assert_eq!(
+            encoded(&What::Get { value: true, vivify: Some(6), touch: None }),
+            "mg k v t f c s N6\r\n"
+        );
+        assert_eq!(
+            encoded(&What::Get { value: false, vivify: None, touch: Some(-1) }),
+            "mg k t f c s T-1\r\n"
+        );
+        let value = Stored { header: Bytes::from_static(b"he"), body: Bytes::from_static(b"bo") };
+        let store = What::Store { mode: Mode::Set, value, flags: 3, exptime: 9, cas };
+        assert_eq!(encoded(&store), "ms k 4 c T9 F3 C7\r\nhebo\r\n");
+        let value = Stored::plain(Bytes::from_static(b"x"));
+        let append = What::Store { mode: Mode::Append, value, flags: 0, exptime: 0, cas };
+        assert_eq!(encoded(&append), "ms k 1 c MA C7\r\nx\r\n");
+        assert_eq!(encoded(&What::Delete { cas: None }), "md k\r\n");
+        assert_eq!(encoded(&What::MarkStale { seconds: Some(4), cas }), "md k I T4 C7\r\n");
+    }
+
+    #[test]
+    fn an_item_is_read_with_all_that_is_known_of_it() {
+        let ask = Ask { at: At::Item, what: What::Get { value: true, vivify: None, touch: None } };
+        let reply =
+            |text: &'static str| Reply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 };
+        let Answer::Item(item) = decode(&ask, reply("VA 2 t-1 f5 c9 s2 X W\r\nab\r\n")) else { panic!() };
+        assert_eq!((&item.value[..], item.flags, item.ttl), (&b"ab"[..], 5, None));
+        assert!(item.won && item.stale);
+        assert_eq!(item.cas, Cas { number: 9, epoch: 2 });
+        assert_eq!(decode(&ask, reply("EN\r\n")), Answer::Absent);
+        assert_eq!(decode(&ask, reply("SERVER_ERROR out of memory\r\n")), Answer::Failed(Failure::Refused));
+    }
+}

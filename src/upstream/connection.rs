@@ -1,0 +1,376 @@
+//! One pipelined connection to one server, shared by all clients of a worker.
+//!
+//! ```text
+//!  send ──▶ out ──(one write per turn of the loop)──▶ server
+//!     └──▶ owed: one slot per command, in order          │
+//!  inbox ◀──────────── the slot at the front ◀── frames ◀┘
+//! ```
+//!
+//! **Architecture invariant:** a slot leaves `owed` only with its reply or with the connection. A command that timed out,
+//! or whose asker has gone, keeps its slot, and its reply is read and thrown away; so replies never cross.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::io::poll_read_buf;
+use tracing::{info, warn};
+
+use super::inbox::{Inbox, Reply, Ticket};
+use super::server::{Server, Socket};
+use crate::chance::Chance;
+use crate::error::Failure;
+use crate::metrics::{UpstreamOutcome, WorkerMetrics};
+use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
+
+/// The most commands that one server may owe one worker. More are answered "overloaded" at once.
+const MAX_OWED: usize = 64 * 1024;
+/// The most bytes that may wait to be written to one server, besides one command.
+const MAX_OUT: usize = 64 * 1024 * 1024;
+/// The largest value a server may send.
+const MAX_VALUE: usize = 1 << 30;
+/// What is read at once, at least.
+const READ_SIZE: usize = 32 * 1024;
+/// The first and the longest pause between attempts to connect.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// A connection on which nothing has come for so many `request_timeout`s, though something is owed, is remade.
+const STALLED_TIMEOUTS: u32 = 4;
+
+/// One connection, remade for ever.
+pub struct Connection {
+    server: Arc<Server>,
+    metrics: Arc<WorkerMetrics>,
+    state: RefCell<State>,
+}
+
+struct State {
+    phase: Phase,
+    /// The server's epoch when this connection was made.
+    made: u32,
+    out: BytesMut,
+    owed: VecDeque<Owed>,
+    /// How many at the front of `owed` have timed out.
+    timed_out: usize,
+    /// Of the task that drives it.
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The first attempt is under way: what is sent waits for it.
+    Opening,
+    Up,
+    /// What is sent fails at once.
+    Down,
+}
+
+struct Owed {
+    /// `None` once it has been told.
+    asker: Option<(Rc<Inbox>, Ticket)>,
+    shape: Shape,
+    since: Instant,
+    /// The server's epoch when it was sent.
+    epoch: u32,
+}
+
+/// What has been read.
+struct Reading {
+    input: BytesMut,
+    /// How far the reply at the front of `input` has been looked at.
+    framer: Option<Framer>,
+    /// How many bytes it still lacks, at least.
+    missing: usize,
+    /// When something was read last.
+    last: Instant,
+}
+
+/// Why a connection ended.
+enum Broken {
+    Io(io::Error),
+    Closed,
+    Garbage(&'static str),
+    Stalled,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Io(error) => error.fmt(f),
+            Broken::Closed => f.write_str("the server closed it"),
+            Broken::Garbage(what) => write!(f, "the server sent {what}"),
+            Broken::Stalled => f.write_str("the server stopped answering"),
+        }
+    }
+}
+
+impl Connection {
+    /// A connection to be driven by [`Connection::drive`].
+    pub fn new(server: Arc<Server>, metrics: Arc<WorkerMetrics>) -> Rc<Connection> {
+        let state = State {
+            phase: Phase::Opening,
+            made: 0,
+            out: BytesMut::new(),
+            owed: VecDeque::new(),
+            timed_out: 0,
+            waker: None,
+        };
+        Rc::new(Connection { server, metrics, state: RefCell::new(state) })
+    }
+
+    /// The server it goes to.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Sends one command: `write` appends it, whole and without noreply, and its reply, of that shape, comes to the inbox.
+    ///
+    /// `seen` is the epoch of the CAS it is conditional on. If this connection is younger, the server may have been
+    /// restarted since and count anew: then it is not sent, and answered [`Reply::Moved`].
+    pub fn send(
+        &self,
+        inbox: &Rc<Inbox>,
+        shape: Shape,
+        seen: Option<u32>,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Ticket {
+        let ticket = inbox.expect();
+        let mut state = self.state.borrow_mut();
+        let refusal = match (state.phase, seen) {
+            (Phase::Down, _) | (Phase::Opening, Some(_)) => {
+                Some((Reply::Failed(Failure::Down), UpstreamOutcome::Down))
+            }
+            (Phase::Up, Some(seen)) if state.made > seen => {
+                drop(state);
+                inbox.deliver(ticket, Reply::Moved);
+                return ticket;
+            }
+            _ if state.owed.len() >= MAX_OWED || state.out.len() >= MAX_OUT => {
+                Some((Reply::Failed(Failure::Overloaded), UpstreamOutcome::Overloaded))
+            }
+            _ => None,
+        };
+        if let Some((reply, outcome)) = refusal {
+            drop(state);
+            self.metrics.upstream_refused(self.server.index, outcome);
+            inbox.deliver(ticket, reply);
+            return ticket;
+        }
+        write(&mut state.out);
+        let (asker, since) = (Some((Rc::clone(inbox), ticket)), Instant::now());
+        state.owed.push_back(Owed { asker, shape, since, epoch: self.server.epoch() });
+        self.metrics.upstream_sent(self.server.index);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+        ticket
+    }
+
+    /// Connects, serves, and connects again, for as long as it is polled.
+    pub async fn drive(self: Rc<Self>, mut chance: Chance) {
+        let (first, longest) = BACKOFF;
+        let mut pause = first;
+        let mut reported = false;
+        loop {
+            let broken = match self.open().await {
+                Ok((mut socket, item_size)) => {
+                    let made = self.server.connected(item_size);
+                    info!(server = %self.server.address(), "connected");
+                    self.metrics.upstream_connected(self.server.index);
+                    let mut state = self.state.borrow_mut();
+                    state.phase = Phase::Up;
+                    state.made = made;
+                    drop(state);
+                    (pause, reported) = (first, false);
+                    self.serve(&mut socket).await
+                }
+                Err(broken) => broken,
+            };
+            self.metrics.upstream_up(self.server.index, false);
+            if !reported {
+                warn!(server = %self.server.address(), why = %broken, "not connected");
+                reported = true;
+            }
+            self.fail_all(&broken);
+            sleep(chance.jitter(pause, 0.5)).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// Connects, and asks how large an item may be: a server that is stopped accepts connections but does not answer.
+    async fn open(&self) -> Result<(Socket, Option<usize>), Broken> {
+        let timed_out = |_| Broken::Io(io::ErrorKind::TimedOut.into());
+        let mut socket = timeout(self.server.connect_timeout, self.server.connect())
+            .await
+            .map_err(timed_out)?
+            .map_err(Broken::Io)?;
+        let item_size =
+            timeout(self.server.request_timeout, ask_item_size(&mut socket)).await.map_err(timed_out)??;
+        Ok((socket, item_size))
+    }
+
+    async fn serve(&self, socket: &mut Socket) -> Broken {
+        let mut reading = Reading { input: BytesMut::new(), framer: None, missing: 1, last: Instant::now() };
+        let mut alarm = pin!(sleep(Duration::ZERO));
+        let mut armed = false;
+        poll_fn(|cx| {
+            if let Poll::Ready(broken) = self.poll_write(socket, cx) {
+                return Poll::Ready(broken);
+            }
+            if let Poll::Ready(broken) = self.poll_read(socket, &mut reading, cx) {
+                return Poll::Ready(broken);
+            }
+            // One alarm for whoever is first to time out; it is not moved while it is set.
+            loop {
+                if !armed {
+                    let Some(moment) = self.next_alarm(reading.last) else { break };
+                    alarm.as_mut().reset(moment);
+                    armed = true;
+                }
+                if alarm.as_mut().poll(cx).is_pending() {
+                    break;
+                }
+                armed = false;
+                if self.time_out(reading.last) {
+                    return Poll::Ready(Broken::Stalled);
+                }
+            }
+            let mut state = self.state.borrow_mut();
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn poll_write(&self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<Broken> {
+        let mut state = self.state.borrow_mut();
+        while !state.out.is_empty() {
+            match ready!(Pin::new(&mut *socket).poll_write(cx, &state.out)) {
+                Ok(0) => return Poll::Ready(Broken::Closed),
+                Ok(written) => state.out.advance(written),
+                Err(error) => return Poll::Ready(Broken::Io(error)),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_read(&self, socket: &mut Socket, reading: &mut Reading, cx: &mut Context<'_>) -> Poll<Broken> {
+        loop {
+            reading.input.reserve(reading.missing.max(READ_SIZE));
+            match ready!(poll_read_buf(Pin::new(&mut *socket), cx, &mut reading.input)) {
+                Ok(0) => return Poll::Ready(Broken::Closed),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Broken::Io(error)),
+            }
+            reading.last = Instant::now();
+            if let Err(Garbage(what)) = self.hand_out(reading) {
+                return Poll::Ready(Broken::Garbage(what));
+            }
+        }
+    }
+
+    /// Gives each whole reply to whoever asked.
+    fn hand_out(&self, reading: &mut Reading) -> Result<(), Garbage> {
+        let mut state = self.state.borrow_mut();
+        while !reading.input.is_empty() {
+            let Some(owed) = state.owed.front() else { return Err(Garbage("a reply nobody asked for")) };
+            let framer = reading.framer.get_or_insert_with(|| Framer::new(owed.shape, MAX_VALUE));
+            match framer.frame(&reading.input)? {
+                Frame::Partial { at_least } => {
+                    reading.missing = at_least;
+                    return Ok(());
+                }
+                Frame::Whole(length) => {
+                    (reading.framer, reading.missing) = (None, 1);
+                    let bytes = reading.input.split_to(length).freeze();
+                    let Some(owed) = state.owed.pop_front() else { return Ok(()) };
+                    match owed.asker {
+                        Some((inbox, ticket)) => {
+                            let took = reading.last.saturating_duration_since(owed.since);
+                            self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took);
+                            // What waited for the connection was sent when it was made.
+                            let epoch = owed.epoch.max(state.made);
+                            inbox.deliver(ticket, Reply::Answered { bytes, epoch });
+                        }
+                        None => state.timed_out = state.timed_out.saturating_sub(1),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// When to look at the clock next: when the first command that has not been told times out, or, once all have been, when
+    /// the connection is given up.
+    fn next_alarm(&self, last_read: Instant) -> Option<Instant> {
+        let state = self.state.borrow();
+        let limit = self.server.request_timeout;
+        match state.owed.get(state.timed_out) {
+            Some(owed) => Some(owed.since + limit),
+            None => Some(state.owed.front()?.since.max(last_read) + limit * STALLED_TIMEOUTS),
+        }
+    }
+
+    /// Tells those whose time is over. True if the connection is to be given up.
+    fn time_out(&self, last_read: Instant) -> bool {
+        let now = Instant::now();
+        let limit = self.server.request_timeout;
+        let mut state = self.state.borrow_mut();
+        loop {
+            let at = state.timed_out;
+            let Some(owed) = state.owed.get_mut(at).filter(|owed| owed.since + limit <= now) else { break };
+            if let Some((inbox, ticket)) = owed.asker.take() {
+                self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Timeout, now - owed.since);
+                inbox.deliver(ticket, Reply::Failed(Failure::TimedOut));
+            }
+            state.timed_out += 1;
+        }
+        let Some(first) = state.owed.front() else { return false };
+        now.saturating_duration_since(first.since.max(last_read)) >= limit * STALLED_TIMEOUTS
+    }
+
+    fn fail_all(&self, broken: &Broken) {
+        let (failure, outcome) = match broken {
+            Broken::Garbage(_) => (Failure::Refused, UpstreamOutcome::Garbage),
+            _ => (Failure::Down, UpstreamOutcome::Down),
+        };
+        let mut state = self.state.borrow_mut();
+        state.phase = Phase::Down;
+        state.timed_out = 0;
+        state.out = BytesMut::new();
+        let now = Instant::now();
+        for owed in state.owed.drain(..) {
+            if let Some((inbox, ticket)) = owed.asker {
+                self.metrics.upstream_ended(self.server.index, outcome, now - owed.since);
+                inbox.deliver(ticket, Reply::Failed(failure));
+            }
+        }
+    }
+}
+
+/// Reads `item_size_max` from `stats settings`; `None` if the server does not say.
+async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
+    socket.write_all(b"stats settings\r\n").await.map_err(Broken::Io)?;
+    let mut framer = Framer::new(Shape::Stats, 0);
+    let mut input = BytesMut::with_capacity(4096);
+    loop {
+        if socket.read_buf(&mut input).await.map_err(Broken::Io)? == 0 {
+            return Err(Broken::Closed);
+        }
+        if let Frame::Whole(_) = framer.frame(&input).map_err(|Garbage(what)| Broken::Garbage(what))? {
+            break;
+        }
+    }
+    let mut lines = input[..].split(|&byte| byte == b'\n');
+    let size = lines.find_map(|line| line.strip_prefix(b"STAT item_size_max "));
+    Ok(size.and_then(|size| std::str::from_utf8(size).ok()?.trim().parse().ok()))
+}

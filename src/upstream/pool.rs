@@ -1,0 +1,77 @@
+//! A pool as one worker knows it: a ring, and a connection to each of its servers.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::connection::Connection;
+use super::ring::Ring;
+use super::server::Server;
+use super::{OnError, PoolSpec};
+use crate::metrics::WorkerMetrics;
+
+/// A pool as all workers share it.
+pub struct SharedPool {
+    /// Its name.
+    pub name: String,
+    ring: Ring,
+    servers: Vec<Arc<Server>>,
+    on_error: OnError,
+}
+
+impl SharedPool {
+    /// The pool of a specification; `first` is the index of its first server among those of all pools. Embedded servers are
+    /// started with it.
+    pub fn new(spec: &PoolSpec, first: usize, clock: fn() -> u64) -> io::Result<SharedPool> {
+        let (connect, request) = (spec.connect_timeout, spec.request_timeout);
+        let servers = (first..).zip(&spec.servers);
+        let servers =
+            servers.map(|(index, server)| Ok(Arc::new(Server::new(index, server, connect, request, clock)?)));
+        Ok(SharedPool {
+            name: spec.name.clone(),
+            ring: Ring::new(&spec.servers, spec.distribution, spec.hash),
+            servers: servers.collect::<io::Result<_>>()?,
+            on_error: spec.on_error,
+        })
+    }
+
+    /// Its servers, in the configuration's order.
+    pub fn servers(&self) -> &[Arc<Server>] {
+        &self.servers
+    }
+}
+
+/// A pool as one worker knows it.
+pub struct Pool {
+    shared: Arc<SharedPool>,
+    connections: Vec<Rc<Connection>>,
+}
+
+impl Pool {
+    /// With connections that are still to be driven.
+    pub fn new(shared: Arc<SharedPool>, metrics: &Arc<WorkerMetrics>) -> Pool {
+        let connect = |server: &Arc<Server>| Connection::new(Arc::clone(server), Arc::clone(metrics));
+        let connections = shared.servers.iter().map(connect).collect();
+        Pool { shared, connections }
+    }
+
+    /// The place of the server that holds this key.
+    pub fn place(&self, key: &[u8]) -> usize {
+        self.shared.ring.server(key)
+    }
+
+    /// The connection to the server that holds this key.
+    pub fn connection(&self, key: &[u8]) -> &Rc<Connection> {
+        &self.connections[self.place(key)]
+    }
+
+    /// The connections to all servers, by place.
+    pub fn connections(&self) -> &[Rc<Connection>] {
+        &self.connections
+    }
+
+    /// What a read says when its server is dead.
+    pub fn on_error(&self) -> OnError {
+        self.shared.on_error
+    }
+}
