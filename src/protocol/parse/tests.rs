@@ -205,6 +205,8 @@ fn a_bad_data_chunk_takes_exactly_two_bytes_more_than_announced() {
     for (stream, replies) in [
         ("set k 0 0 3\r\nabcdefg\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
         ("set k 0 0 3 noreply\r\nabcdefg\r\n", vec!["", "ERROR\\r\\n"]),
+        ("set k 0 0 3\r\nabc\rx\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
+        ("set k 0 0 3\r\nabcx\n\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
         ("set k 0 0 3\r\nabc\nxyz\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
         ("ms k 3 q\r\nabcdefg\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
     ] {
@@ -363,6 +365,8 @@ fn meta_mistakes_get_memcacheds_words_and_ms_swallows_once_its_length_is_known()
     for (flags, complaint, terse) in [
         ("v v", "duplicate flag", true),
         ("Q", "invalid flag", true),
+        ("\u{7f}", "duplicate flag", true),
+        ("\u{ff}", "duplicate flag", true),
         ("Tx Q", "invalid flag", true),
         ("Tx", "bad token in command line format", true),
         ("Fx", "bad command line format", true),
