@@ -10,3 +10,4 @@ pub mod protocol;
 pub mod metrics;
 pub mod clock;
 pub mod chance;
+pub mod log;

@@ -160,7 +160,7 @@ impl Display for Grouped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.0.to_string();
         for (at, digit) in digits.char_indices() {
-            if at > 0 && (digits.len() - at) % 3 == 0 {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
                 f.write_char('\u{202f}')?; // a narrow space that does not break
             }
             f.write_char(digit)?;
