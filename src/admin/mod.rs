@@ -419,8 +419,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shutdown_closes_idle_connections_and_stops_listening() {
-        let server = start(LIMITS).await;
+    async fn shutdown_closes_idle_connections_at_once_and_stops_listening() {
+        let server = start(Limits { grace: Duration::from_secs(60), ..LIMITS }).await;
         let mut idle = TcpStream::connect(server.address).await.unwrap();
         idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         let mut first = [0; 12];
