@@ -14,3 +14,4 @@ pub mod error;
 
 pub mod clock;
 pub mod chance;
+pub mod log;

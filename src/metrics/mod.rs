@@ -361,12 +361,16 @@ mod tests {
     #[test]
     fn no_count_is_lost_between_workers_that_count_at_once() {
         let metrics = metrics(2);
+        // Enough rounds that the threads overlap however they are scheduled.
+        let (start, rounds) = (std::sync::Barrier::new(4), 200_000);
         std::thread::scope(|scope| {
+            let start = &start;
             for at in 0..4 {
                 // Two threads count leases on each worker; only one of them counts requests.
                 let worker = metrics.worker(at % 2);
                 scope.spawn(move || {
-                    for _ in 0..20_000 {
+                    start.wait();
+                    for _ in 0..rounds {
                         worker.lease_granted();
                         worker.lease_ended(0, LeaseEnd::Filled, MS);
                         if at < 2 {
@@ -380,7 +384,7 @@ mod tests {
             }
         });
         let totals = &metrics.rule_totals()[0];
-        assert_eq!((totals.hits, totals.rebuilds), (40_000, 80_000));
+        assert_eq!((totals.hits, totals.rebuilds), (2 * rounds, 4 * rounds));
         assert_eq!(scrape(&metrics).samples["kennel_leases_live{}"], 0.0);
     }
 

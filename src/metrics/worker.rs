@@ -7,7 +7,7 @@ use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
 
 /// One worker's counters. The methods that say so must be called by that worker's thread alone, or counts are lost; the
-/// others by any thread. Rules and servers are given by their index in [`Metrics::new`].
+/// others by any thread. Rules and servers are given by their index in [`Metrics::new`](super::Metrics::new).
 pub struct WorkerMetrics {
     pub(super) at: Layout,
     pub(super) own: Block,

@@ -1,0 +1,274 @@
+//! The page: one look at what runs, without a dashboard. No script, nothing loaded from elsewhere.
+
+use std::fmt::{self, Display, Write};
+use std::time::Duration;
+
+/// What the page shows, as plain data.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Kennel's version.
+    pub version: String,
+    /// Time since the process started.
+    pub uptime: Duration,
+    /// The pools, in the configuration's order.
+    pub pools: Vec<PoolRow>,
+    /// The rules, in the configuration's order.
+    pub rules: Vec<RuleRow>,
+}
+
+/// A pool and its servers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolRow {
+    /// Its name.
+    pub name: String,
+    /// Its servers, in the configuration's order.
+    pub servers: Vec<ServerRow>,
+}
+
+/// A server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerRow {
+    /// Its name or address.
+    pub name: String,
+    /// Whether it answers; `None` before anyone has tried.
+    pub up: Option<bool>,
+}
+
+/// How a rule fared since the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleRow {
+    /// Its name.
+    pub name: String,
+    /// Keys answered fresh.
+    pub hits: u64,
+    /// Keys answered stale.
+    pub stale: u64,
+    /// Keys answered with a miss.
+    pub misses: u64,
+    /// Rebuilds that were stored.
+    pub rebuilds: u64,
+}
+
+/// The page in HTML. `state` is one word on whether clients are welcome.
+pub(super) fn render(overview: &Overview, state: &str) -> String {
+    let mut page = String::with_capacity(4096);
+    // Writing to a String cannot fail.
+    let _ = write(&mut page, overview, state);
+    page
+}
+
+const HEAD: &str = r#"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="10">
+<title>Kennel</title>
+<style>
+:root { color-scheme: light dark; --ink: #1c1c1a; --paper: #fbfaf7; --faint: #6b6a65; --line: #dddad2; --up: #17703c; --down: #b3261e; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e4de; --paper: #191918; --faint: #9b9992; --line: #3a3936; --up: #6fcf97; --down: #ff8a80; }
+}
+body { margin: 2rem auto; max-width: 52rem; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
+h1 { font-size: 1.4rem; margin: 0; }
+h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
+p { margin: .25rem 0; color: var(--faint); }
+a { color: inherit; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+th { font-weight: 500; color: var(--faint); }
+.n { text-align: right; font-variant-numeric: tabular-nums; }
+.up { color: var(--up); }
+.down { color: var(--down); font-weight: 600; }
+</style>
+</head>
+<body>
+<h1>Kennel</h1>
+"#;
+
+fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
+    page.push_str(HEAD);
+    let Overview { version, uptime, pools, rules } = overview;
+    writeln!(page, "<p>version {}, {}, up for {}</p>", Text(version), Text(state), Span(*uptime))?;
+    page.push_str("<h2>Servers</h2>\n<table>\n<tr><th>pool</th><th>server</th><th>state</th></tr>\n");
+    for pool in pools {
+        for server in &pool.servers {
+            let (class, word) = match server.up {
+                Some(true) => ("up", "up"),
+                Some(false) => ("down", "down"),
+                None => ("", "not tried yet"),
+            };
+            let (pool, server) = (Text(&pool.name), Text(&server.name));
+            writeln!(page, "<tr><td>{pool}</td><td>{server}</td><td class=\"{class}\">{word}</td></tr>")?;
+        }
+    }
+    page.push_str("</table>\n<h2>Rules</h2>\n<table>\n<tr><th>rule</th>");
+    for column in ["hits", "stale", "misses", "rebuilds", "kept from the database"] {
+        write!(page, "<th class=\"n\">{column}</th>")?;
+    }
+    page.push_str("</tr>\n");
+    for rule in rules {
+        write!(page, "<tr><td>{}</td>", Text(&rule.name))?;
+        for count in [rule.hits, rule.stale, rule.misses, rule.rebuilds] {
+            write!(page, "<td class=\"n\">{}</td>", Grouped(count))?;
+        }
+        writeln!(page, "<td class=\"n\">{}</td></tr>", Share(rule))?;
+    }
+    page.push_str("</table>\n<p>Counted since the start. More: <a href=\"/metrics\">/metrics</a></p>\n</body>\n</html>\n");
+    Ok(())
+}
+
+/// Text that cannot become markup, inside an element or a quoted attribute.
+struct Text<'a>(&'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A length of time in its two largest units.
+struct Span(Duration);
+
+impl Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+        match (days, hours, minutes) {
+            (0, 0, 0) => write!(f, "{seconds} s"),
+            (0, 0, _) => write!(f, "{minutes} min {} s", seconds % 60),
+            (0, _, _) => write!(f, "{hours} h {} min", minutes % 60),
+            _ => write!(f, "{days} d {} h", hours % 24),
+        }
+    }
+}
+
+/// A number with its thousands apart.
+struct Grouped(u64);
+
+impl Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (at, digit) in digits.char_indices() {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
+                f.write_char('\u{202f}')?; // a narrow space that does not break
+            }
+            f.write_char(digit)?;
+        }
+        Ok(())
+    }
+}
+
+/// The share of a rule's reads that were served a value, rounded down so that 100 % means all.
+struct Share<'a>(&'a RuleRow);
+
+impl Display for Share<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let served = u128::from(self.0.hits) + u128::from(self.0.stale);
+        let reads = served + u128::from(self.0.misses);
+        match (served * 1000).checked_div(reads) {
+            Some(tenths) => write!(f, "{}.{} %", tenths / 10, tenths % 10),
+            None => f.write_str("–"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overview() -> Overview {
+        let server = |name: &str, up| ServerRow { name: name.to_owned(), up };
+        let servers = vec![server("10.0.0.1:11211", Some(true)), server("b", Some(false)), server("c", None)];
+        let rule =
+            |name: &str, hits, misses| RuleRow { name: name.to_owned(), hits, stale: 1, misses, rebuilds: 3 };
+        Overview {
+            version: "0.1.0".to_owned(),
+            uptime: Duration::from_secs(90_061),
+            pools: vec![PoolRow { name: "main".to_owned(), servers }],
+            rules: vec![
+                rule("pages", 1_234_567, 0),
+                RuleRow { name: "idle".to_owned(), ..RuleRow::default() },
+            ],
+        }
+    }
+
+    #[test]
+    fn the_page_shows_version_uptime_servers_and_rules() {
+        let page = render(&overview(), "ready");
+        for shown in [
+            "version 0.1.0, ready, up for 1 d 1 h",
+            "<tr><td>main</td><td>10.0.0.1:11211</td><td class=\"up\">up</td></tr>",
+            "<td>b</td><td class=\"down\">down</td>",
+            "<td>c</td><td class=\"\">not tried yet</td>",
+            "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
+            "<td>idle</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">–</td>",
+        ] {
+            assert!(page.contains(shown), "{shown}\n\n{page}");
+        }
+    }
+
+    #[test]
+    fn no_text_that_is_given_can_become_markup() {
+        let evil = "</td><script>&'\"";
+        let page = render(
+            &Overview {
+                version: evil.to_owned(),
+                uptime: Duration::ZERO,
+                pools: vec![PoolRow {
+                    name: evil.to_owned(),
+                    servers: vec![ServerRow { name: evil.to_owned(), up: None }],
+                }],
+                rules: vec![RuleRow { name: evil.to_owned(), ..RuleRow::default() }],
+            },
+            evil,
+        );
+        assert!(!page.contains("<script"), "{page}");
+        assert_eq!(page.matches("&lt;/td&gt;&lt;script&gt;&amp;&#39;&quot;").count(), 5, "{page}");
+    }
+
+    #[test]
+    fn the_page_closes_what_it_opens_and_loads_nothing() {
+        let page = render(&overview(), "ready");
+        for element in ["html", "head", "body", "style", "title", "table", "tr", "td", "h1", "h2", "p", "a"] {
+            let opened =
+                page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
+            assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");
+        }
+        for loads in ["src=", "<link", "url(", "@import", "<script", "http://", "https://"] {
+            assert!(!page.contains(loads), "{loads}");
+        }
+        assert!(page.contains("prefers-color-scheme: dark"));
+    }
+
+    #[test]
+    fn a_share_below_all_never_shows_as_all() {
+        let share = |hits, misses| Share(&RuleRow { hits, misses, ..RuleRow::default() }).to_string();
+        assert_eq!(share(999_999, 1), "99.9 %");
+        assert_eq!(share(0, 5), "0.0 %");
+        assert_eq!(share(u64::MAX, 0), "100.0 %");
+    }
+
+    #[test]
+    fn times_are_shown_in_their_two_largest_units() {
+        let span = |seconds| Span(Duration::from_secs(seconds)).to_string();
+        assert_eq!(
+            [span(59), span(61), span(3_700), span(90_000)],
+            ["59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]
+        );
+        assert_eq!(
+            [Grouped(0), Grouped(999), Grouped(1_000)].map(|n| n.to_string()),
+            ["0", "999", "1\u{202f}000"]
+        );
+    }
+}
