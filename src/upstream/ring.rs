@@ -1,1 +1,438 @@
 //! Which server holds a key.
+//!
+//! Pure: the same servers, in the same order, place a key the same in every sidecar, version and platform. A placement
+//! that changes is a cold cache, so `tests/golden/` pins all of them: ketama and modula against libmemcached and
+//! twemproxy themselves, jump and rendezvous against a second implementation.
+//!
+//! What stands for a server in ketama and rendezvous is its configured name, or else `host` when its port is 11211,
+//! `host:port` when it is another (an IPv6 host without brackets), `path:0` for a Unix socket, as in libmemcached.
+//! Modula sorts by it; jump knows servers only by the order that they are configured in.
+
+use md5::{Digest, Md5};
+
+use super::{Address, Distribution, Hash, ServerSpec};
+
+/// Points of a server of average weight on the ketama ring.
+const POINTS_PER_SERVER: f32 = 160.0;
+/// Points made of one MD5 digest.
+const POINTS_PER_DIGEST: f32 = 4.0;
+/// The port that ketama's points leave out.
+const DEFAULT_PORT: u16 = 11211;
+
+/// The placement of keys on a pool's servers.
+#[derive(Debug, Clone)]
+pub struct Ring {
+    placement: Placement,
+}
+
+#[derive(Debug, Clone)]
+enum Placement {
+    /// A pool of one: nothing to hash.
+    Only,
+    /// Points with their servers, ascending.
+    Ketama {
+        points: Vec<(u32, u32)>,
+        hash: Hash,
+    },
+    Modula {
+        slots: Slots,
+        hash: Hash,
+    },
+    Jump {
+        slots: Slots,
+    },
+    Rendezvous {
+        seats: Vec<Seat>,
+    },
+}
+
+/// Every server repeated as often as it weighs, kept as the end of each one's run.
+#[derive(Debug, Clone)]
+struct Slots {
+    runs: Vec<(u64, usize)>,
+}
+
+/// A server in the draw for a key.
+#[derive(Debug, Clone)]
+struct Seat {
+    id: u64,
+    weight: f64,
+}
+
+impl Ring {
+    /// The ring of `servers`, which are at least one and weigh at least 1 each.
+    ///
+    /// `hash` is what ketama and modula do to a key. The points of a ketama ring are always MD5's, as twemproxy has it;
+    /// jump and rendezvous need 64 bits, and always take the first eight bytes of a key's MD5.
+    pub fn new(servers: &[ServerSpec], distribution: Distribution, hash: Hash) -> Ring {
+        let placement = match distribution {
+            _ if servers.len() < 2 => Placement::Only,
+            Distribution::Ketama => Placement::Ketama { points: ketama_points(servers), hash },
+            Distribution::Modula => {
+                Placement::Modula { slots: Slots::new(servers, twemproxy_order(servers)), hash }
+            }
+            Distribution::Jump => Placement::Jump { slots: Slots::new(servers, 0..servers.len()) },
+            Distribution::Rendezvous => {
+                Placement::Rendezvous { seats: servers.iter().enumerate().map(seat).collect() }
+            }
+        };
+        Ring { placement }
+    }
+
+    /// The index, in the servers that the ring was made of, of the one that holds `key`.
+    pub fn server(&self, key: &[u8]) -> usize {
+        match &self.placement {
+            Placement::Only => 0,
+            Placement::Ketama { points, hash } => {
+                let position = hash_of(*hash, key);
+                let at = points.partition_point(|(point, _)| *point < position);
+                // Behind the last point comes the first. There is one: some server weighs at least the average.
+                points[if at == points.len() { 0 } else { at }].1 as usize
+            }
+            Placement::Modula { slots, hash } => slots.server(u64::from(hash_of(*hash, key)) % slots.count()),
+            Placement::Jump { slots } => slots.server(jump(md5_64(key), slots.count())),
+            Placement::Rendezvous { seats } => highest(seats, md5_64(key)),
+        }
+    }
+}
+
+impl Slots {
+    fn new(servers: &[ServerSpec], order: impl IntoIterator<Item = usize>) -> Slots {
+        let run = |end: &mut u64, index: usize| {
+            *end += u64::from(servers[index].weight);
+            Some((*end, index))
+        };
+        Slots { runs: order.into_iter().scan(0, run).collect() }
+    }
+
+    fn count(&self) -> u64 {
+        self.runs[self.runs.len() - 1].0
+    }
+
+    fn server(&self, slot: u64) -> usize {
+        self.runs[self.runs.partition_point(|(end, _)| *end <= slot)].1
+    }
+}
+
+/// The order of twemproxy's servers, in which its modula counts them: shorter names first, those of a length by their
+/// bytes. libmemcached, which knows no weights here either, counts them as they are configured.
+fn twemproxy_order(servers: &[ServerSpec]) -> Vec<usize> {
+    let names: Vec<_> = servers.iter().enumerate().map(|(index, server)| identity(index, server)).collect();
+    let mut order: Vec<_> = (0..servers.len()).collect();
+    order.sort_by_key(|index| (names[*index].len(), &names[*index]));
+    order
+}
+
+/// libmemcached's `update_continuum` and twemproxy's `ketama_update`. The sums are theirs to the bit: 32-bit floats, but
+/// for the one addition, which C does in 64.
+fn ketama_points(servers: &[ServerSpec]) -> Vec<(u32, u32)> {
+    let total: u64 = servers.iter().map(|server| u64::from(server.weight)).sum();
+    let mut points = Vec::with_capacity(servers.len() * POINTS_PER_SERVER as usize);
+    for (index, server) in servers.iter().enumerate() {
+        let share = server.weight as f32 / total as f32;
+        let digests = share * POINTS_PER_SERVER / POINTS_PER_DIGEST * servers.len() as f32;
+        let digests = (f64::from(digests) + 1e-10) as f32;
+        let identity = identity(index, server);
+        for n in 0..digests as u32 {
+            let digest = Md5::digest(format!("{identity}-{n}").as_bytes());
+            for word in digest.chunks_exact(4) {
+                points.push((u32::from_le_bytes([word[0], word[1], word[2], word[3]]), index as u32));
+            }
+        }
+    }
+    // Stable, so that of two servers with the same point the first has it.
+    points.sort_by_key(|(point, _)| *point);
+    points
+}
+
+/// What stands for a server on the ring.
+fn identity(index: usize, server: &ServerSpec) -> String {
+    match (&server.name, &server.address) {
+        (Some(name), _) => name.clone(),
+        (None, Address::Tcp { host, port: DEFAULT_PORT }) => host.clone(),
+        (None, Address::Tcp { host, port }) => format!("{host}:{port}"),
+        (None, Address::Unix(path)) => format!("{}:0", path.display()),
+        // Not its size, which may change: which one it is.
+        (None, Address::Embedded { .. }) => format!("embedded:{index}"),
+    }
+}
+
+fn hash_of(hash: Hash, key: &[u8]) -> u32 {
+    match hash {
+        Hash::Md5 => md5_64(key) as u32,
+        Hash::Crc32 => crc32fast::hash(key) >> 16 & 0x7fff,
+        Hash::Crc32a => crc32fast::hash(key),
+        // C adds a `char`, which is signed where memcached mostly runs; bytes above 127 differ from the textbook's FNV.
+        Hash::Fnv1a32 => key
+            .iter()
+            .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ *byte as i8 as u32).wrapping_mul(0x0100_0193)),
+    }
+}
+
+/// The first eight bytes of the MD5, little-endian.
+fn md5_64(bytes: &[u8]) -> u64 {
+    let digest = Md5::digest(bytes);
+    digest.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm" (2014). Only the last slot can be removed
+/// without moving the others' keys.
+fn jump(mut key: u64, slots: u64) -> u64 {
+    let (mut slot, mut next) = (0, 0);
+    while next < slots {
+        slot = next;
+        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        next = ((slot + 1) as f64 * ((1u64 << 31) as f64 / ((key >> 33) + 1) as f64)) as u64;
+    }
+    slot
+}
+
+fn seat((index, server): (usize, &ServerSpec)) -> Seat {
+    Seat { id: md5_64(identity(index, server).as_bytes()), weight: f64::from(server.weight) }
+}
+
+/// Weighted highest random weight: the server with the highest −w / ln(h), where h in (0, 1) is drawn for the server
+/// and the key together. A server's chance is its share of the weight, and a key moves only to or from a server
+/// that comes, goes or changes its weight. Of equals the first wins.
+fn highest(seats: &[Seat], key: u64) -> usize {
+    let (mut best, mut high) = (0, f64::NEG_INFINITY);
+    for (index, seat) in seats.iter().enumerate() {
+        // 52 bits and a half: exact, and neither 0 nor 1.
+        let drawn = ((mix(seat.id ^ key) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
+        let score = -seat.weight / drawn.ln();
+        if score > high {
+            (best, high) = (index, score);
+        }
+    }
+    best
+}
+
+/// The finalizer of SplitMix64: every bit of the result hangs on every bit given.
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const KEYS: &str = include_str!("../../tests/golden/keys.txt");
+    const PLACEMENTS: &str = include_str!("../../tests/golden/placements.txt");
+    const PINS: &str = include_str!("../../tests/golden/pins.txt");
+
+    /// One golden line: what was asked of whom, and where each key went.
+    struct Case {
+        what: String,
+        distribution: Distribution,
+        hash: Hash,
+        servers: Vec<ServerSpec>,
+        placed: Vec<usize>,
+    }
+
+    fn server(text: &str) -> ServerSpec {
+        let (address, rest) = text.split_once('*').unwrap();
+        let (weight, name) = rest.split_once('=').unwrap();
+        let address = match address.strip_prefix("unix:") {
+            Some(path) => Address::Unix(PathBuf::from(path)),
+            None => {
+                let (host, port) = address.rsplit_once(':').unwrap();
+                Address::Tcp { host: host.trim_matches(['[', ']']).into(), port: port.parse().unwrap() }
+            }
+        };
+        let name = (!name.is_empty()).then(|| name.into());
+        ServerSpec { address, weight: weight.parse().unwrap(), name }
+    }
+
+    fn case(line: &str) -> Case {
+        let [maker, distribution, hash, what, servers, placed] = line.split(' ').collect::<Vec<_>>()[..]
+        else {
+            panic!("{line}")
+        };
+        Case {
+            what: format!("{maker} {distribution} {hash} {what}"),
+            distribution: match distribution {
+                "ketama" => Distribution::Ketama,
+                "modula" => Distribution::Modula,
+                "jump" => Distribution::Jump,
+                "rendezvous" => Distribution::Rendezvous,
+                _ => panic!("{line}"),
+            },
+            hash: match hash {
+                "md5" => Hash::Md5,
+                "crc32" => Hash::Crc32,
+                "crc32a" => Hash::Crc32a,
+                "fnv1a_32" => Hash::Fnv1a32,
+                _ => panic!("{line}"),
+            },
+            servers: servers.split(',').map(server).collect(),
+            placed: placed.chars().map(|digit| digit.to_digit(36).unwrap() as usize).collect(),
+        }
+    }
+
+    /// Places every key in every case as it was placed there, and says in how many cases.
+    fn agree(golden: &str, of: Distribution) -> usize {
+        let cases = golden.lines().filter(|line| !line.starts_with('#')).map(case);
+        let cases: Vec<_> = cases.filter(|case| case.distribution == of).collect();
+        for Case { what, distribution, hash, servers, placed } in &cases {
+            let ring = Ring::new(servers, *distribution, *hash);
+            assert_eq!(placed.len(), 1000);
+            assert_eq!(KEYS.lines().count(), 1000);
+            let elsewhere: Vec<_> =
+                KEYS.lines().zip(placed).filter(|(key, at)| ring.server(key.as_bytes()) != **at).collect();
+            assert!(elsewhere.is_empty(), "{what}: {} keys elsewhere: {:?}", elsewhere.len(), elsewhere[0]);
+        }
+        cases.len()
+    }
+
+    #[test]
+    fn ketama_places_keys_where_libmemcached_and_twemproxy_do() {
+        assert_eq!(agree(PLACEMENTS, Distribution::Ketama), 33);
+    }
+
+    #[test]
+    fn modula_places_keys_where_libmemcached_and_twemproxy_do() {
+        assert_eq!(agree(PLACEMENTS, Distribution::Modula), 28);
+    }
+
+    #[test]
+    fn jump_and_rendezvous_place_keys_where_they_always_have() {
+        assert_eq!(agree(PINS, Distribution::Jump), 8);
+        assert_eq!(agree(PINS, Distribution::Rendezvous), 8);
+    }
+
+    fn servers(weights: &[u32]) -> Vec<ServerSpec> {
+        let spec = |(n, weight): (usize, &u32)| server(&format!("10.0.0.{n}:11211*{weight}="));
+        weights.iter().enumerate().map(spec).collect()
+    }
+
+    fn keys() -> impl Iterator<Item = String> {
+        (0..20_000).map(|n| format!("user:{n}:profile"))
+    }
+
+    #[test]
+    fn every_server_gets_the_share_of_its_weight() {
+        let weights = [1, 1, 2, 4, 4, 8];
+        let total: u32 = weights.iter().sum();
+        use Distribution::{Jump, Ketama, Modula, Rendezvous};
+        // The standard deviation of a server's count is at most 2% of it here; a ketama server's points add some 8% of
+        // the share for the lightest, which has 48 of them, hence a third.
+        for (distribution, hash, tolerance) in [
+            (Ketama, Hash::Md5, 0.33),
+            (Modula, Hash::Crc32a, 0.10),
+            (Modula, Hash::Fnv1a32, 0.10),
+            (Modula, Hash::Crc32, 0.10),
+            (Jump, Hash::Md5, 0.10),
+            (Rendezvous, Hash::Md5, 0.10),
+        ] {
+            let ring = Ring::new(&servers(&weights), distribution, hash);
+            let mut counts = [0u32; 6];
+            keys().for_each(|key| counts[ring.server(key.as_bytes())] += 1);
+            for (count, weight) in counts.iter().zip(weights) {
+                let share = f64::from(*count) / 20_000.0 / (f64::from(weight) / f64::from(total));
+                assert!((share - 1.0).abs() < tolerance, "{distribution:?} {hash:?}: {counts:?}");
+            }
+        }
+    }
+
+    /// Of the keys on servers that stay, how many move when server 2 of eight goes; and how many were on it.
+    fn moved(weights: &[u32; 8], distribution: Distribution) -> (usize, usize) {
+        let all = servers(weights);
+        let mut fewer = all.clone();
+        fewer.remove(2);
+        let (before, after) =
+            (Ring::new(&all, distribution, Hash::Md5), Ring::new(&fewer, distribution, Hash::Md5));
+        let (mut moved, mut lost) = (0, 0);
+        for key in keys() {
+            let (was, is) = (before.server(key.as_bytes()), after.server(key.as_bytes()));
+            if was == 2 {
+                lost += 1;
+            } else if all[was] != fewer[is] {
+                moved += 1;
+            }
+        }
+        (moved, lost)
+    }
+
+    #[test]
+    fn removing_a_server_moves_its_own_keys_only() {
+        let equal = [1; 8];
+        for distribution in [Distribution::Ketama, Distribution::Rendezvous] {
+            let (moved, lost) = moved(&equal, distribution);
+            assert_eq!(moved, 0, "{distribution:?}");
+            assert!((1_500..3_500).contains(&lost), "{distribution:?}: {lost}");
+        }
+        let weighted = [1, 2, 3, 4, 1, 2, 3, 4];
+        assert_eq!(moved(&weighted, Distribution::Rendezvous).0, 0);
+        // Weighted ketama gives out points by the share in the sum, floored, so that some of the others' move too.
+        assert!(moved(&weighted, Distribution::Ketama).0 < 1_500);
+        // And the counter-example that shows that this test can tell: modula moves nearly everything.
+        assert!(moved(&equal, Distribution::Modula).0 > 12_000);
+    }
+
+    #[test]
+    fn jump_gives_a_new_last_server_its_share_and_moves_nothing_else() {
+        let (all, fewer) = (servers(&[2, 1, 3, 2]), servers(&[2, 1, 3]));
+        let (before, after) = (
+            Ring::new(&fewer, Distribution::Jump, Hash::Md5),
+            Ring::new(&all, Distribution::Jump, Hash::Md5),
+        );
+        let moves = keys().map(|key| (before.server(key.as_bytes()), after.server(key.as_bytes())));
+        let moves: Vec<_> = moves.filter(|(was, is)| was != is).collect();
+        assert!(moves.iter().all(|(_, is)| *is == 3));
+        assert!((4_500..5_500).contains(&moves.len()), "{}", moves.len());
+    }
+
+    #[test]
+    fn a_name_stands_for_its_server_wherever_that_listens() {
+        let named = |text: &[&str]| text.iter().map(|text| server(text)).collect::<Vec<_>>();
+        let here = named(&["10.0.0.1:11211*1=a", "10.0.0.2:11211*1=b", "10.0.0.3:11211*2=c"]);
+        let there = named(&["10.9.0.1:4000*1=a", "unix:/run/b*1=b", "[fd00::3]:11211*2=c"]);
+        for distribution in [Distribution::Ketama, Distribution::Rendezvous] {
+            let rings = [&here, &there].map(|servers| Ring::new(servers, distribution, Hash::Md5));
+            assert!(keys().all(|key| rings[0].server(key.as_bytes()) == rings[1].server(key.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn several_embedded_servers_share_the_keys_and_their_sizes_do_not_matter() {
+        let embedded = |limits: [u64; 2]| {
+            limits.map(|limit| ServerSpec { address: Address::Embedded { limit }, weight: 1, name: None })
+        };
+        let (small, large) = (embedded([1 << 20, 1 << 20]), embedded([1 << 30, 1 << 20]));
+        for distribution in [Distribution::Ketama, Distribution::Rendezvous] {
+            let (small, large) =
+                (Ring::new(&small, distribution, Hash::Md5), Ring::new(&large, distribution, Hash::Md5));
+            assert!(keys().all(|key| small.server(key.as_bytes()) == large.server(key.as_bytes())));
+            let first = keys().filter(|key| small.server(key.as_bytes()) == 0).count();
+            assert!((8_000..12_000).contains(&first), "{distribution:?}: {first}");
+        }
+    }
+
+    #[test]
+    fn the_heaviest_weights_there_are_neither_overflow_nor_take_memory() {
+        let heavy = servers(&[u32::MAX, u32::MAX, 1]);
+        for distribution in
+            [Distribution::Ketama, Distribution::Modula, Distribution::Jump, Distribution::Rendezvous]
+        {
+            let ring = Ring::new(&heavy, distribution, Hash::Md5);
+            let first = keys().filter(|key| ring.server(key.as_bytes()) == 0).count();
+            let expected = if distribution == Distribution::Modula { 20_000..20_001 } else { 8_000..12_000 };
+            assert!(expected.contains(&first), "{distribution:?}: {first}");
+        }
+    }
+
+    #[test]
+    fn a_hundred_servers_have_their_points_and_every_key_a_server() {
+        let ring = Ring::new(&servers(&[1; 100]), Distribution::Ketama, Hash::Md5);
+        let Placement::Ketama { points, .. } = &ring.placement else { panic!("{ring:?}") };
+        // Not 16,000: a hundredth is a little less than that in 32-bit floats, so that every server has 39 digests.
+        assert_eq!(points.len(), 15_600);
+        assert!(points.is_sorted());
+        let used: std::collections::HashSet<_> = keys().map(|key| ring.server(key.as_bytes())).collect();
+        assert_eq!(used.len(), 100);
+    }
+}
