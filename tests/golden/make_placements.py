@@ -22,7 +22,9 @@ import pylibmc
 HERE = os.path.dirname(os.path.abspath(__file__))
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
-KEYS = [f"blog:{n % 40}:page:{n}" for n in range(900)]
+KEYS = [f"blog:{n % 40}:page:{n}" for n in range(880)]
+# Exactly on a point, when these are the servers: the first word of the same MD5.
+KEYS += [f"127.77.0.{n % 5 + 1}-{n}" for n in range(20)]
 KEYS += [f"{n}" for n in range(40)]
 KEYS += [f"grüße:{n}:日本" for n in range(40)]  # bytes above 127: FNV adds them as signed chars
 KEYS += [chr(97 + n) * (231 + n) for n in range(20)]
