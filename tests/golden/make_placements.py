@@ -7,7 +7,7 @@ Nothing here computes a placement. Real memcached servers are started on address
 set through libmemcached (by pylibmc) or through a running twemproxy, and then each server is asked directly which
 keys it holds. The addresses matter, they are what ketama hashes; 127.77.0.0/16 keeps out of the way of others.
 
-Made with memcached 1.6.18, twemproxy 0.5.0 and pylibmc 1.6.3 (libmemcached 1.0.18's ketama, 1.1 has the same) on x86-64.
+Made with memcached 1.6.18, twemproxy 0.5.0 and pylibmc 1.6.3 (whose libmemcached says it is 1.0.16) on x86-64.
 """
 
 import os
