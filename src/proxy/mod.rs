@@ -1,2 +1,215 @@
-mod desk;
+//! The pipeline: from a request to its rule, through the guard, to the servers, and back.
+//!
+//! ```text
+//!  session ──▶ calls::begin ──raw──────────▶ upstream ──▶ raw ─────┐
+//!                 │                              ▲                 ├──▶ bytes for the client
+//!                 └──guarded──▶ operation ◀──────┴──▶ guarded ─────┘
+//!                                 │   the guard's machines
+//!                              keeper (renewal, polling), desk (leases of all workers)
+//! ```
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
 mod wire;
+mod desk;
+mod tag_cache;
+mod operation;
+mod keeper;
+mod calls;
+mod raw;
+mod gets;
+mod guarded;
+
+pub use calls::{Call, Client, Footprint};
+pub use desk::Desk;
+pub use tag_cache::TagCache;
+
+use crate::chance::Chance;
+use crate::clock::Clock;
+use crate::guard::{Now, Policy, TagName};
+use crate::metrics::{NO_RULE, WorkerMetrics};
+use crate::rule::{Captures, Rules, Template};
+use crate::upstream::pool::Pool;
+use operation::Guarded;
+
+/// What the configuration says, as the pipeline needs it. The same for all workers.
+pub struct Plan {
+    /// Which rule a key falls under.
+    pub rules: Rules,
+    /// What each rule says, in the same order.
+    pub routes: Vec<Route>,
+    /// The guards that they refer to.
+    pub guards: Vec<Guard>,
+    /// Where a key goes that no rule matches: the index of the pool `main`.
+    pub main_pool: usize,
+    /// What the keys of tags begin with.
+    pub tag_prefix: Vec<u8>,
+    /// Which pool holds the tags.
+    pub tag_pool: usize,
+}
+
+/// What one rule says.
+pub struct Route {
+    /// Where its keys go.
+    pub pool: usize,
+    /// How they are guarded, as an index into the plan's guards; `None`: not at all.
+    pub guard: Option<usize>,
+}
+
+/// How the keys of one rule are guarded.
+pub struct Guard {
+    /// The rule's index.
+    pub rule: usize,
+    /// Where its keys go.
+    pub pool: usize,
+    /// How long things last.
+    pub policy: Policy,
+    /// What its tags are called.
+    pub tags: Vec<Template>,
+}
+
+/// One worker's pipeline.
+pub struct Proxy {
+    plan: Arc<Plan>,
+    pools: Vec<Pool>,
+    desk: Arc<Desk>,
+    tag_cache: Arc<TagCache>,
+    sidecar: u64,
+    clock: Clock,
+    start: Instant,
+    chance: RefCell<Chance>,
+    keeper: keeper::Keeper,
+    hasher: RandomState,
+    metrics: Arc<WorkerMetrics>,
+}
+
+/// What all workers of a process share.
+#[derive(Clone)]
+pub struct Shared {
+    /// What the configuration says.
+    pub plan: Arc<Plan>,
+    /// Leases and waiters.
+    pub desk: Arc<Desk>,
+    /// Versions of tags.
+    pub tag_cache: Arc<TagCache>,
+    /// This process among the fleet: a number drawn at its start.
+    pub sidecar: u64,
+    /// The wall clock.
+    pub clock: Clock,
+    /// When the process started: the zero of the monotonic clock, which all workers must share.
+    pub start: Instant,
+}
+
+/// Where a key goes.
+enum Target {
+    /// As it is, to this pool. With the rule's metrics index.
+    Raw { pool: usize, rule: usize },
+    /// Through the guard.
+    Guarded(Guarded),
+    /// It is the key of the tag with this name.
+    Tag(TagName),
+}
+
+impl Proxy {
+    /// A worker's pipeline over its pools.
+    pub fn new(shared: Shared, pools: Vec<Pool>, chance: Chance, metrics: Arc<WorkerMetrics>) -> Proxy {
+        let Shared { plan, desk, tag_cache, sidecar, clock, start } = shared;
+        Proxy {
+            plan,
+            pools,
+            desk,
+            tag_cache,
+            sidecar,
+            clock,
+            start,
+            chance: RefCell::new(chance),
+            keeper: keeper::Keeper::default(),
+            hasher: RandomState::new(),
+            metrics,
+        }
+    }
+
+    /// What this worker counts with.
+    pub fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
+    }
+
+    /// The moment.
+    fn now(&self) -> Now {
+        let mono = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Now { wall: self.clock.now_ms(), mono }
+    }
+
+    fn target(&self, key: &[u8]) -> Target {
+        if let Some(name) = key.strip_prefix(&self.plan.tag_prefix[..])
+            && !name.is_empty()
+        {
+            return Target::Tag(TagName::from_slice(name));
+        }
+        let mut captures = Captures::default();
+        match self.plan.rules.find(key, &mut captures) {
+            None => Target::Raw { pool: self.plan.main_pool, rule: NO_RULE },
+            Some(rule) => match self.plan.routes[rule] {
+                Route { pool, guard: None } => Target::Raw { pool, rule },
+                Route { guard: Some(guard), .. } => {
+                    let tags = self.tags(key, &captures, &self.plan.guards[guard].tags);
+                    Target::Guarded(Guarded { guard, key: key.into(), tags })
+                }
+            },
+        }
+    }
+
+    fn tags(&self, key: &[u8], captures: &Captures, templates: &[Template]) -> SmallVec<[TagName; 2]> {
+        let prefix = &self.plan.tag_prefix;
+        let render = |template: &Template| {
+            let mut tag = prefix.clone();
+            template.render(key, captures, &mut tag);
+            TagName::from_slice(&tag[prefix.len()..])
+        };
+        templates.iter().map(render).collect()
+    }
+
+    /// The key as its rule guards it, if one does.
+    fn guarded(&self, key: &[u8]) -> Option<Guarded> {
+        match self.target(key) {
+            Target::Guarded(guarded) => Some(guarded),
+            _ => None,
+        }
+    }
+
+    fn pool_of(&self, guard: usize) -> &Pool {
+        &self.pools[self.plan.guards[guard].pool]
+    }
+
+    fn policy(&self, guard: usize) -> &Policy {
+        &self.plan.guards[guard].policy
+    }
+
+    /// The index of a guard's rule in the metrics.
+    fn metric(&self, guard: usize) -> usize {
+        self.plan.guards[guard].rule
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// The connections to every server of every pool.
+    fn everywhere(&self) -> impl Iterator<Item = &Rc<crate::upstream::connection::Connection>> {
+        self.pools.iter().flat_map(|pool| pool.connections())
+    }
+
+    /// Drives this worker's connections; to be spawned on its thread.
+    pub fn drive_connections(&self) {
+        for connection in self.everywhere() {
+            let seed = self.chance.borrow_mut().below(u64::MAX);
+            tokio::task::spawn_local(Rc::clone(connection).drive(Chance::seeded(seed)));
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A request on its way: begun when it is parsed, and polled until its answer is whole.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::gets::Get;
+use super::guarded::GuardedCall;
+use super::raw::{FanOut, Forward};
+use super::{Proxy, Target};
+use crate::error::Failure;
+use crate::metrics::{Command, NO_RULE, Outcome};
+use crate::protocol::request::{Refused, Request, Store, Verb};
+use crate::upstream::inbox::Inbox;
+
+/// What memcached clients look at to tell what the server can do.
+const VERSION: &str = concat!("VERSION 1.6.45 (kennel ", env!("CARGO_PKG_VERSION"), ")\r\n");
+
+/// A client's connection, as the pipeline knows it.
+pub struct Client {
+    /// Its number, for as long as the process lives.
+    pub owner: u64,
+    /// Where the servers' replies for it arrive.
+    pub inbox: Rc<Inbox>,
+    /// Whether it was ever told a miss that left a ticket.
+    pub(super) holds: Cell<bool>,
+}
+
+impl Client {
+    /// A new connection.
+    pub fn new(owner: u64) -> Client {
+        Client { owner, inbox: Rc::default(), holds: Cell::new(false) }
+    }
+
+    /// Whether something may have to be given back when it closes.
+    pub fn holds(&self) -> bool {
+        self.holds.get()
+    }
+}
+
+/// Which guarded keys a call reads or writes. A client's own calls take effect in the order it sent them, so one may not begin
+/// while an earlier one that it conflicts with is still on its way.
+#[derive(Debug, Clone, Default)]
+pub struct Footprint {
+    keys: SmallVec<[u64; 1]>,
+    write: bool,
+    /// Every key: a tag is bumped, or all is flushed.
+    all: bool,
+}
+
+impl Footprint {
+    pub(super) fn of(keys: impl IntoIterator<Item = u64>, write: bool) -> Footprint {
+        Footprint { keys: keys.into_iter().collect(), write, all: false }
+    }
+
+    pub(super) fn everything() -> Footprint {
+        Footprint { keys: SmallVec::new(), write: true, all: true }
+    }
+
+    /// Whether no key of the guard is touched.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty() && !self.all
+    }
+
+    /// Whether the order of the two matters.
+    pub fn conflicts(&self, other: &Footprint) -> bool {
+        let (either_writes, neither_empty) = (self.write || other.write, !self.is_empty() && !other.is_empty());
+        either_writes
+            && neither_empty
+            && (self.all || other.all || self.keys.iter().any(|key| other.keys.contains(key)))
+    }
+}
+
+/// A request on its way.
+pub struct Call {
+    command: Command,
+    began: Instant,
+    /// noreply: nothing is said, whatever happens.
+    quiet: bool,
+    footprint: Footprint,
+    kind: Kind,
+}
+
+enum Kind {
+    Said(Bytes),
+    Forward(Forward),
+    FanOut(FanOut),
+    Get(Box<Get>),
+    Guarded(Box<GuardedCall>),
+}
+
+/// What is known of a call besides its own state.
+pub(super) struct Scope<'a> {
+    pub(super) proxy: &'a Rc<Proxy>,
+    pub(super) client: &'a Client,
+    pub(super) command: Command,
+    pub(super) took: Instant,
+    pub(super) patient: bool,
+}
+
+impl Scope<'_> {
+    /// Counts one key's answer.
+    pub(super) fn count(&self, rule: usize, outcome: Outcome) {
+        self.proxy.metrics.request(rule, self.command, outcome, self.took.elapsed());
+    }
+}
+
+impl Call {
+    /// Begins a request: what can be sent is sent. `None`: it has to wait until an earlier call is done, which `busy` tells.
+    pub fn begin(
+        request: &Request<'_>,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&Footprint) -> bool,
+    ) -> Option<Call> {
+        let (command, quiet) = name(request);
+        let said = |text: &'static str| Kind::Said(Bytes::from_static(text.as_bytes()));
+        let count = |outcome| proxy.metrics.request(NO_RULE, command, outcome, std::time::Duration::ZERO);
+        let mut footprint = Footprint::default();
+        let kind = match request {
+            Request::Get { keys, cas } => {
+                return Call::get(command, None, keys.iter().collect(), *cas, proxy, client, busy);
+            }
+            Request::GetAndTouch { exptime, keys, cas } => {
+                return Call::get(command, Some(*exptime), keys.iter().collect(), *cas, proxy, client, busy);
+            }
+            Request::Store(Store { key, .. })
+            | Request::Arith { key, .. }
+            | Request::Touch { key, .. }
+            | Request::Delete { key, .. } => match proxy.target(key) {
+                Target::Raw { pool, rule } => Kind::Forward(Forward::new(request, key, pool, rule, proxy, client)),
+                Target::Tag(name) => {
+                    footprint = Footprint::everything();
+                    if busy(&footprint) {
+                        return None;
+                    }
+                    Kind::Guarded(Box::new(GuardedCall::tag(request, name, proxy, client)))
+                }
+                Target::Guarded(of) => {
+                    footprint = Footprint::of([proxy.hash(key)], true);
+                    if busy(&footprint) {
+                        return None;
+                    }
+                    Kind::Guarded(Box::new(GuardedCall::begin(request, of, proxy, client)))
+                }
+            },
+            Request::FlushAll { delay, .. } => {
+                footprint = Footprint::everything();
+                if busy(&footprint) {
+                    return None;
+                }
+                Kind::FanOut(FanOut::flush_all(*delay, proxy, client))
+            }
+            Request::Stats { what: b"" } => {
+                count(Outcome::Ok);
+                Kind::Said(Bytes::from(proxy.statistics()))
+            }
+            Request::Stats { what } => Kind::FanOut(FanOut::stats(what, proxy, client)),
+            Request::Version => {
+                count(Outcome::Ok);
+                said(VERSION)
+            }
+            Request::Verbosity { .. } => {
+                count(Outcome::Ok);
+                said("OK\r\n")
+            }
+            Request::Quit => said(""),
+            Request::Meta(_) => {
+                count(Outcome::Error);
+                said("ERROR\r\n")
+            }
+        };
+        Some(Call { command, began: Instant::now(), quiet, footprint, kind })
+    }
+
+    fn get(
+        command: Command,
+        exptime: Option<i64>,
+        keys: SmallVec<[&[u8]; 8]>,
+        cas: bool,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&Footprint) -> bool,
+    ) -> Option<Call> {
+        let began = Instant::now();
+        let call = |kind, footprint| Call { command, began, quiet: false, footprint, kind };
+        let mut targets: SmallVec<[Target; 8]> = keys.iter().map(|key| proxy.target(key)).collect();
+        if let ([key], [Target::Raw { pool, rule }]) = (&keys[..], &targets[..]) {
+            let forward = Forward::get(key, exptime, cas, *pool, *rule, proxy, client);
+            return Some(call(Kind::Forward(forward), Footprint::default()));
+        }
+        let guarded = keys.iter().zip(&targets).filter(|(_, target)| !matches!(target, Target::Raw { .. }));
+        let footprint = Footprint::of(guarded.map(|(key, _)| proxy.hash(key)), exptime.is_some());
+        if busy(&footprint) {
+            return None;
+        }
+        let targets = keys.into_iter().zip(targets.drain(..));
+        let get = Get::new(targets, exptime, cas, proxy, client);
+        Some(call(Kind::Get(Box::new(get)), footprint))
+    }
+
+    /// A request that the parser refused. If it was one that deletes what its key held, that is done.
+    pub fn refuse(refused: &Refused<'_>, proxy: &Rc<Proxy>, client: &Client) -> Call {
+        let said = Bytes::from_static(refused.reply);
+        let outcome = match () {
+            () if refused.reply.starts_with(b"SERVER_ERROR") => Outcome::ServerError,
+            () if refused.reply.starts_with(b"CLIENT_ERROR") => Outcome::ClientError,
+            () => Outcome::Error,
+        };
+        proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
+        let (kind, footprint) = match refused.deletes.map(|key| (key, proxy.target(key))) {
+            None | Some((_, Target::Tag(_))) => (Kind::Said(said), Footprint::default()),
+            Some((key, Target::Raw { pool, rule })) => {
+                let request = Request::Delete { key, noreply: false };
+                let forward = Forward::new(&request, key, pool, rule, proxy, client).saying(said);
+                (Kind::Forward(forward), Footprint::default())
+            }
+            Some((key, Target::Guarded(of))) => {
+                let footprint = Footprint::of([proxy.hash(key)], true);
+                (Kind::Guarded(Box::new(GuardedCall::delete_saying(of, said, proxy, client))), footprint)
+            }
+        };
+        Call { command: Command::Other, began: Instant::now(), quiet: false, footprint, kind }
+    }
+
+    /// A request that is answered before it is sent anywhere.
+    pub fn fail(failure: Failure) -> Call {
+        let said = Bytes::from(format!("SERVER_ERROR {}\r\n", failure.reason()));
+        let footprint = Footprint::default();
+        Call { command: Command::Other, began: Instant::now(), quiet: false, footprint, kind: Kind::Said(said) }
+    }
+
+    /// The guarded keys that it reads or writes.
+    pub fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// Whether it has to be polled even while an earlier call has not been answered: its guarded keys take more than one
+    /// round trip.
+    pub fn is_active(&self) -> bool {
+        matches!(self.kind, Kind::Get(_) | Kind::Guarded(_))
+    }
+
+    /// Goes on as far as it can; once it is done, its answer has been appended to `out`. `patient`: no request of this client
+    /// stands behind it.
+    pub fn poll(
+        &mut self,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        patient: bool,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<()> {
+        let scope = Scope { proxy, client, command: self.command, took: self.began, patient };
+        let length = out.len();
+        let polled = match &mut self.kind {
+            Kind::Said(bytes) => {
+                out.extend_from_slice(bytes);
+                Poll::Ready(())
+            }
+            Kind::Forward(forward) => forward.poll(&scope, out),
+            Kind::FanOut(fan_out) => fan_out.poll(&scope, out),
+            Kind::Get(get) => get.poll(&scope, cx, out),
+            Kind::Guarded(call) => call.poll(&scope, cx, out),
+        };
+        if self.quiet && polled.is_ready() {
+            out.truncate(length);
+        }
+        polled
+    }
+
+    /// Once done ahead of its turn: keeps its answer until then.
+    pub fn keep(&mut self, answer: BytesMut) {
+        self.kind = Kind::Said(answer.freeze());
+        self.footprint = Footprint::default();
+        self.quiet = false;
+    }
+}
+
+/// What a request is called in the metrics, and whether it wants no reply.
+fn name(request: &Request<'_>) -> (Command, bool) {
+    match *request {
+        Request::Get { cas: false, .. } => (Command::Get, false),
+        Request::Get { cas: true, .. } => (Command::Gets, false),
+        Request::GetAndTouch { cas: false, .. } => (Command::Gat, false),
+        Request::GetAndTouch { cas: true, .. } => (Command::Gats, false),
+        Request::Store(Store { verb, noreply, .. }) => {
+            let command = match verb {
+                Verb::Set => Command::Set,
+                Verb::Add => Command::Add,
+                Verb::Replace => Command::Replace,
+                Verb::Append => Command::Append,
+                Verb::Prepend => Command::Prepend,
+                Verb::Cas(_) => Command::Cas,
+            };
+            (command, noreply)
+        }
+        Request::Arith { decr: false, noreply, .. } => (Command::Incr, noreply),
+        Request::Arith { decr: true, noreply, .. } => (Command::Decr, noreply),
+        Request::Touch { noreply, .. } => (Command::Touch, noreply),
+        Request::Delete { noreply, .. } => (Command::Delete, noreply),
+        Request::FlushAll { noreply, .. } => (Command::FlushAll, noreply),
+        Request::Version => (Command::Version, false),
+        Request::Verbosity { noreply } => (Command::Verbosity, noreply),
+        Request::Stats { .. } => (Command::Stats, false),
+        Request::Quit => (Command::Quit, false),
+        Request::Meta(_) => (Command::Other, false),
+    }
+}

@@ -1,0 +1,342 @@
+//! `get`, `gets`, `gat`, `gats`: all keys in one round, one reply in the order asked.
+
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use smallvec::SmallVec;
+
+use super::calls::{Client, Scope};
+use super::operation::{Guarded, Operation};
+use super::raw::{put_failure, put_get, put_key, put_number};
+use super::{Proxy, Target, wire};
+use crate::error::Failure;
+use crate::guard::leases::{Ticket as LeaseTicket, Ticket};
+use crate::guard::{
+    Answer, Ask, At, Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, Versions, What,
+};
+use crate::metrics::Outcome;
+use crate::protocol::reply::{Shape, Value, values};
+use crate::upstream::OnError;
+use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
+
+/// memcached takes any length of `get`, but a `gat` only up to 2 KiB.
+const MAX_GAT_LINE: usize = 1900;
+
+/// One request for one or more keys.
+pub(super) struct Get {
+    exptime: Option<i64>,
+    cas: bool,
+    /// What was sent for the raw keys: at most a few lines to each server.
+    parts: SmallVec<[Part; 4]>,
+    keys: Vec<KeyGet>,
+    /// This request holds a win: it must not wait for another key, or two of them could wait for each other.
+    won: bool,
+}
+
+struct Part {
+    pool: usize,
+    place: usize,
+    ticket: ReplyTicket,
+    line: BytesMut,
+}
+
+enum KeyGet {
+    Raw { key: Box<[u8]>, rule: usize, part: usize },
+    Tag { key: Box<[u8]>, ticket: ReplyTicket },
+    Guarded(Box<GuardedGet>),
+}
+
+struct GuardedGet {
+    of: Guarded,
+    state: State,
+}
+
+enum State {
+    Reading(Operation<Read>),
+    Touching(Operation<Modify>, Hit),
+    Done(Shown),
+}
+
+enum Shown {
+    Value(Hit),
+    Miss,
+    Failed(Failure),
+}
+
+impl Get {
+    pub(super) fn new<'a>(
+        targets: impl Iterator<Item = (&'a [u8], Target)>,
+        exptime: Option<i64>,
+        cas: bool,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Get {
+        let mut get = Get { exptime, cas, parts: SmallVec::new(), keys: Vec::new(), won: false };
+        for (key, target) in targets {
+            let key = match target {
+                Target::Raw { pool, rule } => {
+                    KeyGet::Raw { key: key.into(), rule, part: get.part(key, pool, proxy) }
+                }
+                Target::Tag(_) => KeyGet::Tag { key: key.into(), ticket: send_tag(key, proxy, client) },
+                Target::Guarded(of) => {
+                    let scene = proxy.scene(&of, proxy.policy(of.guard), proxy.now(), true);
+                    let (read, asks) = Read::start(&scene);
+                    let state = State::Reading(Operation::start(read, asks, &of, proxy, &client.inbox));
+                    KeyGet::Guarded(Box::new(GuardedGet { of, state }))
+                }
+            };
+            get.keys.push(key);
+        }
+        for part in &mut get.parts {
+            let connection = &proxy.pools[part.pool].connections()[part.place];
+            part.ticket = connection.send(&client.inbox, Shape::Values, None, |out| {
+                out.extend_from_slice(&part.line);
+                out.extend_from_slice(b"\r\n");
+            });
+            part.line = BytesMut::new();
+        }
+        get
+    }
+
+    /// Puts a raw key on the line to its server.
+    fn part(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> usize {
+        let place = proxy.pools[pool].place(key);
+        let fits = |part: &Part| self.exptime.is_none() || part.line.len() + key.len() < MAX_GAT_LINE;
+        let known = self.parts.iter().rposition(|part| (part.pool, part.place) == (pool, place) && fits(part));
+        let at = known.unwrap_or_else(|| {
+            let mut line = BytesMut::new();
+            put_get(&mut line, self.exptime, self.cas);
+            self.parts.push(Part { pool, place, ticket: 0, line });
+            self.parts.len() - 1
+        });
+        put_key(&mut self.parts[at].line, key);
+        at
+    }
+
+    pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
+        loop {
+            let (won, mut done) = (self.won, true);
+            for key in &mut self.keys {
+                if let KeyGet::Guarded(get) = key {
+                    let patient = scope.patient && !self.won;
+                    done &= get.poll(self.exptime, patient, &mut self.won, scope, cx);
+                }
+            }
+            // A win ends the waiting of the keys before it.
+            if won == self.won {
+                if !done {
+                    return Poll::Pending;
+                }
+                break;
+            }
+        }
+        let inbox = &scope.client.inbox;
+        let parts = self.parts.iter().map(|part| part.ticket);
+        let tags = self.keys.iter().filter_map(|key| match key {
+            KeyGet::Tag { ticket, .. } => Some(*ticket),
+            _ => None,
+        });
+        if !parts.chain(tags).all(|ticket| inbox.is_here(ticket)) {
+            return Poll::Pending;
+        }
+        self.answer(scope, out);
+        Poll::Ready(())
+    }
+
+    fn answer(&self, scope: &Scope<'_>, out: &mut BytesMut) {
+        let inbox = &scope.client.inbox;
+        let start = out.len();
+        let mut trouble: Option<Failure> = None;
+        let fails = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Error;
+        let replies: SmallVec<[Option<bytes::Bytes>; 4]> = self
+            .parts
+            .iter()
+            .map(|part| match inbox.take(part.ticket) {
+                Some(Reply::Answered { bytes, .. }) => Some(bytes),
+                Some(Reply::Failed(failure)) if fails(part.pool) => {
+                    trouble = Some(failure);
+                    None
+                }
+                _ => None,
+            })
+            .collect();
+        // Each server answers in the order asked, and leaves out what it does not have.
+        let mut parts: SmallVec<[_; 4]> =
+            replies.iter().map(|reply| values(reply.as_deref().unwrap_or_default()).peekable()).collect();
+        for key in &self.keys {
+            match key {
+                KeyGet::Raw { key, rule, part } => {
+                    let value: Option<Value<'_>> = parts[*part].next_if(|value| value.key == &key[..]);
+                    if let Some(value) = &value {
+                        out.extend_from_slice(value.raw);
+                    }
+                    scope.count(*rule, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
+                }
+                KeyGet::Tag { key, ticket } => {
+                    let ask = tag_ask();
+                    let answer = inbox.take(*ticket).map(|reply| wire::decode(&ask, reply));
+                    let item = match answer {
+                        Some(Answer::Item(item)) => Some(item),
+                        Some(Answer::Failed(failure)) if fails(scope.proxy.plan.tag_pool) => {
+                            trouble = Some(failure);
+                            None
+                        }
+                        _ => None,
+                    };
+                    if let Some(item) = &item {
+                        put_value(out, key, 0, self.cas.then_some(item.cas.number), &item.value);
+                    }
+                    let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
+                    scope.count(crate::metrics::NO_RULE, outcome);
+                }
+                KeyGet::Guarded(get) => match &get.state {
+                    State::Done(Shown::Value(hit)) => {
+                        let cas = self.cas.then_some(hit.cas.number);
+                        put_value(out, &get.of.key, hit.flags, cas, &hit.payload);
+                    }
+                    State::Done(Shown::Failed(failure)) => trouble = Some(*failure),
+                    _ => {}
+                },
+            }
+        }
+        match trouble {
+            None => out.extend_from_slice(b"END\r\n"),
+            Some(failure) => {
+                out.truncate(start);
+                put_failure(out, failure);
+            }
+        }
+    }
+}
+
+impl GuardedGet {
+    /// True once it is known what to say.
+    fn poll(
+        &mut self,
+        exptime: Option<i64>,
+        patient: bool,
+        won: &mut bool,
+        scope: &Scope<'_>,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let Scope { proxy, client, .. } = scope;
+        let shown = match &mut self.state {
+            State::Done(_) => return true,
+            State::Reading(read) => match read.poll(&self.of, patient, proxy, &client.inbox, cx) {
+                Poll::Pending => return false,
+                Poll::Ready(ReadEnd::Fresh(hit)) if exptime.is_some() => {
+                    let now = proxy.now();
+                    let change = Change::Touch(Lifetime::of(exptime.unwrap_or(0), now));
+                    let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), now, false);
+                    let (modify, asks) = Modify::start(change, &scene);
+                    let touch = Operation::start(modify, asks, &self.of, proxy, &client.inbox);
+                    self.state = State::Touching(touch, hit);
+                    return self.poll(exptime, patient, won, scope, cx);
+                }
+                Poll::Ready(end) => self.read(end, won, scope),
+            },
+            State::Touching(modify, hit) => match modify.poll(&self.of, patient, proxy, &client.inbox, cx) {
+                Poll::Pending => return false,
+                Poll::Ready(ModifyEnd::Touched(touched)) => {
+                    scope.count(proxy.metric(self.of.guard), Outcome::Hit);
+                    // It may have ended with this very command.
+                    Shown::Value(if touched.cas.number == 0 { hit.clone() } else { touched })
+                }
+                Poll::Ready(ModifyEnd::Failed(failure)) => self.failed(failure, scope),
+                Poll::Ready(_) => {
+                    scope.count(proxy.metric(self.of.guard), Outcome::Miss);
+                    Shown::Miss
+                }
+            },
+        };
+        self.state = State::Done(shown);
+        true
+    }
+
+    fn read(&mut self, end: ReadEnd, won: &mut bool, scope: &Scope<'_>) -> Shown {
+        let Scope { proxy, client, .. } = scope;
+        let of = &self.of;
+        let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
+        match end {
+            ReadEnd::Fresh(hit) => {
+                scope.count(rule, Outcome::Hit);
+                Shown::Value(hit)
+            }
+            ReadEnd::Stale(hit) => {
+                scope.count(rule, Outcome::Stale);
+                proxy.metrics.stale_served(rule, std::time::Duration::from_millis(hit.stale_ms));
+                Shown::Value(hit)
+            }
+            ReadEnd::Won { lease, .. } => {
+                *won = true;
+                client.holds.set(true);
+                scope.count(rule, Outcome::MissWon);
+                self.grant(lease, scope);
+                Shown::Miss
+            }
+            ReadEnd::Missed { seen, held } => {
+                client.holds.set(true);
+                scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
+                proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, policy);
+                Shown::Miss
+            }
+            ReadEnd::Failed(failure) => self.failed(failure, scope),
+        }
+    }
+
+    fn grant(&self, lease: LeaseTicket, scope: &Scope<'_>) {
+        let Scope { proxy, client, .. } = scope;
+        let of = &self.of;
+        let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
+        let granted = proxy.desk.of(&of.key).grant(&of.key, client.owner, lease.clone(), policy);
+        // A full table grants nothing; what was won ends by itself after lock_ttl.
+        let Some((id, superseded)) = granted else { return };
+        proxy.metrics.lease_granted();
+        for _ in 0..superseded {
+            proxy.metrics.lease_ended(rule, crate::metrics::LeaseEnd::Superseded, std::time::Duration::ZERO);
+        }
+        proxy.look_after_lease(of, id, &lease);
+    }
+
+    /// The key's server is dead: as good as a miss, after which nothing may be stored that was built without knowing what
+    /// stood there.
+    fn failed(&self, failure: Failure, scope: &Scope<'_>) -> Shown {
+        let Scope { proxy, client, .. } = scope;
+        let of = &self.of;
+        let rule = proxy.metric(of.guard);
+        if proxy.pool_of(of.guard).on_error() == OnError::Error {
+            scope.count(rule, Outcome::ServerError);
+            return Shown::Failed(failure);
+        }
+        let seen =
+            Ticket { base: None, lock: None, versions: Versions::new(), at: proxy.now(), vanishes: None };
+        client.holds.set(true);
+        proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, proxy.policy(of.guard));
+        scope.count(rule, Outcome::Miss);
+        Shown::Miss
+    }
+}
+
+/// A tag's version is read as it is stored: its key is reserved, so nothing else stands there.
+fn tag_ask() -> Ask {
+    Ask { at: At::Tag(0), what: What::Get { value: true, vivify: None, touch: None } }
+}
+
+fn send_tag(key: &[u8], proxy: &Proxy, client: &Client) -> ReplyTicket {
+    let connection = proxy.pools[proxy.plan.tag_pool].connection(key);
+    connection.send(&client.inbox, Shape::Meta, None, |out| wire::encode(&tag_ask().what, key, out))
+}
+
+fn put_value(out: &mut BytesMut, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {
+    out.reserve(key.len() + data.len() + 64);
+    out.extend_from_slice(b"VALUE");
+    put_key(out, key);
+    put_number(out, flags);
+    put_number(out, data.len());
+    if let Some(cas) = cas {
+        put_number(out, cas);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,183 @@
+//! What goes on for leases behind the requests: renewal, release, and asking the servers for those who wait.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use smallvec::smallvec;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
+
+use super::Proxy;
+use super::desk::ring;
+use super::operation::Guarded;
+use crate::guard::leases::{Due, Leases, Polled, Ticket, TicketId};
+use crate::guard::{Answer, Ask, At, What};
+use crate::metrics::{LeaseEnd, WaitEnd};
+
+/// How often what is too old to matter is forgotten.
+const SWEEP: Duration = Duration::from_secs(10);
+/// The first and the longest pause between two looks at a key that somebody waits for.
+const POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+/// The leases that this worker keeps, by when they are to be looked at next.
+#[derive(Default)]
+pub(super) struct Keeper {
+    due: RefCell<BinaryHeap<Reverse<Kept>>>,
+    sooner: Notify,
+}
+
+struct Kept {
+    at: u64,
+    id: TicketId,
+    of: Guarded,
+}
+
+impl Keeper {
+    fn watch(&self, at: u64, id: TicketId, of: Guarded) {
+        let mut due = self.due.borrow_mut();
+        if due.peek().is_none_or(|Reverse(first)| at < first.at) {
+            self.sooner.notify_one();
+        }
+        due.push(Reverse(Kept { at, id, of }));
+    }
+}
+
+impl Proxy {
+    /// Renews leases for as long as it is polled.
+    pub async fn keep(self: Rc<Self>) {
+        loop {
+            let first = self.keeper.due.borrow().peek().map(|Reverse(kept)| kept.at);
+            let now = self.now();
+            match first {
+                Some(at) if at <= now.mono => {
+                    let kept = self.keeper.due.borrow_mut().pop();
+                    if let Some(Reverse(kept)) = kept {
+                        self.clone().look_after(kept);
+                    }
+                }
+                first => {
+                    let pause = first.map_or(SWEEP, |at| Duration::from_millis(at - now.mono).min(SWEEP));
+                    if timeout(pause, self.keeper.sooner.notified()).await.is_err() && pause == SWEEP {
+                        self.desk.sweep(self.now());
+                    }
+                }
+            }
+        }
+    }
+
+    /// A lease was granted through this worker: it is this worker's to renew.
+    pub(super) fn look_after_lease(&self, of: &Guarded, id: TicketId, ticket: &Ticket) {
+        let at = Leases::<()>::next_due(ticket, self.policy(of.guard), self.now());
+        self.keeper.watch(at, id, of.clone());
+    }
+
+    fn look_after(self: Rc<Self>, Kept { id, of, .. }: Kept) {
+        let now = self.now();
+        let due = self.desk.of(&of.key).due(&of.key, id, now, self.policy(of.guard), &of.tags, self.sidecar);
+        match due {
+            Due::Nothing => {}
+            Due::Expire(asks) => {
+                let held = self.policy(of.guard).max_rebuild;
+                self.metrics.lease_ended(self.metric(of.guard), LeaseEnd::Expired, held);
+                spawn_local(async move {
+                    self.ask(asks, &of).await;
+                    self.free(&of.key);
+                });
+            }
+            Due::Renew(asks) => {
+                spawn_local(async move {
+                    let answers = self.ask(asks, &of).await;
+                    let renewed = self.desk.of(&of.key).renewed(&of.key, id, &answers);
+                    match renewed {
+                        // Only a fill waits for this; other waiters look again and find the key held still.
+                        Ok(ticket) => {
+                            self.wake(&of.key, WaitEnd::Freed);
+                            self.look_after_lease(&of, id, &ticket);
+                        }
+                        Err((end, asks)) => {
+                            self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
+                            let released = !asks.is_empty();
+                            self.ask(asks, &of).await;
+                            match released {
+                                true => self.free(&of.key),
+                                false => self.wake(&of.key, WaitEnd::Freed),
+                            }
+                        }
+                    }
+                });
+            }
+        }
+    }
+
+    /// A lease ended without a value: its waiters try for themselves.
+    pub(super) fn free(&self, key: &[u8]) {
+        let now = self.now();
+        let bells = self.desk.of(key).unfilled(key, now);
+        ring(bells, WaitEnd::Freed);
+    }
+
+    /// Gives back all that a client held whose connection has closed.
+    pub async fn disconnect(&self, owner: u64, end: LeaseEnd) {
+        let released: Vec<_> = self.desk.all().flat_map(|mut leases| leases.disconnect(owner)).collect();
+        for (key, asks) in released {
+            let Some(of) = self.guarded(&key) else { continue };
+            self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
+            self.ask(asks, &of).await;
+            self.free(&of.key);
+        }
+    }
+
+    /// Somebody waits for a lease that another sidecar holds: looks at the key for all of them, until it changes or nobody
+    /// waits any more.
+    pub(super) fn poll_for_others(self: Rc<Self>, of: Guarded) {
+        spawn_local(async move {
+            let look = |at| Ask { at, what: What::Get { value: false, vivify: None, touch: None } };
+            let (mut pause, longest) = POLL;
+            loop {
+                let jittered = self.chance.borrow_mut().jitter(pause, 0.5);
+                sleep(jittered).await;
+                pause = (pause * 2).min(longest);
+                if !self.desk.of(&of.key).is_awaited(&of.key) {
+                    return;
+                }
+                let answers = self.ask(smallvec![look(At::Item), look(At::Lock)], &of).await;
+                let found = match &answers[..] {
+                    [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
+                    [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
+                    [Answer::Item(_), _] => Polled::Filled,
+                    _ => Polled::Freed,
+                };
+                let bells = self.desk.of(&of.key).polled(&of.key, found, self.now());
+                let why = if found == Polled::Filled { WaitEnd::Filled } else { WaitEnd::Freed };
+                ring(bells, why);
+                if found != Polled::Unchanged {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.id) == (other.at, other.id)
+    }
+}
+
+impl Eq for Kept {}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.id).cmp(&(other.at, other.id))
+    }
+}

@@ -1,0 +1,256 @@
+//! One guarded key of one request on its way: carries what the guard asks to the servers and their answers back, and waits
+//! when it says so.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
+
+use super::desk::ring;
+use super::{Proxy, wire};
+use crate::guard::leases::Admission;
+use crate::guard::{
+    Answer, Answers, Asks, At, Cas, Event, Item, Machine, Now, Policy, Scene, Step, TagName, What,
+    envelope::lock_key,
+};
+use crate::metrics::WaitEnd;
+use crate::protocol::reply::Shape;
+use crate::upstream::inbox::{Inbox, Ticket};
+
+/// A guarded key with all that its rule says about it.
+#[derive(Debug, Clone)]
+pub(super) struct Guarded {
+    /// How: an index into the plan's guards.
+    pub(super) guard: usize,
+    /// The key.
+    pub(super) key: Rc<[u8]>,
+    /// The names of its tags.
+    pub(super) tags: SmallVec<[TagName; 2]>,
+}
+
+/// A machine of the guard, running.
+#[derive(Debug)]
+pub(super) struct Operation<M> {
+    machine: M,
+    asks: Asks,
+    answers: SmallVec<[Awaited; 4]>,
+    /// When `asks` were sent.
+    asked: Now,
+    wait: Option<Box<Wait>>,
+}
+
+#[derive(Debug)]
+enum Awaited {
+    Reply(Ticket),
+    /// Known without asking.
+    Known(Answer),
+}
+
+#[derive(Debug)]
+struct Wait {
+    waiter: u64,
+    bell: oneshot::Receiver<WaitEnd>,
+    until: Pin<Box<Sleep>>,
+}
+
+impl<M: Machine> Operation<M> {
+    /// Sends what the machine asked first.
+    pub(super) fn start(machine: M, asks: Asks, of: &Guarded, proxy: &Proxy, inbox: &Rc<Inbox>) -> Operation<M> {
+        let mut operation =
+            Operation { machine, asks, answers: SmallVec::new(), asked: proxy.now(), wait: None };
+        operation.send(of, proxy, inbox);
+        operation
+    }
+
+    fn send(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Rc<Inbox>) {
+        self.asked = proxy.now();
+        self.answers = proxy.send(&self.asks, of, self.asked, inbox, Awaited::Reply, Awaited::Known);
+    }
+
+    /// Goes on as far as the answers that are here allow. `patient`: whether it may wait for another client.
+    pub(super) fn poll(
+        &mut self,
+        of: &Guarded,
+        patient: bool,
+        proxy: &Rc<Proxy>,
+        inbox: &Rc<Inbox>,
+        cx: &mut Context<'_>,
+    ) -> Poll<M::End> {
+        loop {
+            let event = match &mut self.wait {
+                Some(_) => match self.poll_wait(of, patient, proxy, cx) {
+                    Poll::Ready(event) => event,
+                    Poll::Pending => return Poll::Pending,
+                },
+                None => match self.poll_answers(of, proxy, inbox) {
+                    Poll::Ready(answers) => Event::Answers(answers),
+                    Poll::Pending => return Poll::Pending,
+                },
+            };
+            let now = proxy.now();
+            let policy = proxy.policy(of.guard);
+            let scene = proxy.scene(of, policy, now, patient);
+            match self.machine.resume(event, &scene) {
+                Step::Done(end) => return Poll::Ready(end),
+                Step::Ask(asks) => {
+                    self.asks = asks;
+                    self.send(of, proxy, inbox);
+                }
+                Step::Wait(until) => self.wait(until, of, policy, now, proxy),
+            }
+        }
+    }
+
+    fn poll_answers(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Inbox) -> Poll<Answers> {
+        let missing = |awaited: &Awaited| matches!(awaited, Awaited::Reply(ticket) if !inbox.is_here(*ticket));
+        if self.answers.iter().any(missing) {
+            return Poll::Pending;
+        }
+        let answers = self.asks.iter().zip(self.answers.drain(..)).map(|(ask, awaited)| match awaited {
+            Awaited::Known(answer) => answer,
+            Awaited::Reply(ticket) => {
+                let Some(reply) = inbox.take(ticket) else { return Answer::Failed(crate::error::Failure::Down) };
+                let answer = wire::decode(ask, reply);
+                if let At::Tag(index) = ask.at {
+                    proxy.note_tag(&of.tags[usize::from(index)], &ask.what, &answer, self.asked);
+                }
+                answer
+            }
+        });
+        Poll::Ready(answers.collect())
+    }
+
+    fn wait(&mut self, until: u64, of: &Guarded, policy: &Policy, now: Now, proxy: &Rc<Proxy>) {
+        let (bell, hears) = oneshot::channel();
+        let admission = proxy.desk.of(&of.key).wait(&of.key, now, policy, bell);
+        let (waiter, time) = match admission {
+            Admission::Refused => (0, Duration::ZERO),
+            Admission::Waits { waiter, poll } => {
+                if poll {
+                    proxy.clone().poll_for_others(of.clone());
+                }
+                (waiter, Duration::from_millis(until.saturating_sub(now.mono)))
+            }
+        };
+        proxy.metrics.wait_began();
+        self.wait = Some(Box::new(Wait { waiter, bell: hears, until: Box::pin(sleep(time)) }));
+    }
+
+    fn poll_wait(
+        &mut self,
+        of: &Guarded,
+        patient: bool,
+        proxy: &Proxy,
+        cx: &mut Context<'_>,
+    ) -> Poll<Event> {
+        let Some(wait) = &mut self.wait else { return Poll::Ready(Event::Over) };
+        let end = match Pin::new(&mut wait.bell).poll(cx) {
+            Poll::Ready(Ok(end)) => end,
+            _ if wait.until.as_mut().poll(cx).is_ready() => WaitEnd::TimedOut,
+            _ if !patient => WaitEnd::Hurried,
+            // Nobody will ring any more: only the time counts.
+            _ => return Poll::Pending,
+        };
+        let waiter = wait.waiter;
+        self.wait = None;
+        proxy.metrics.wait_ended(proxy.metric(of.guard), end);
+        if matches!(end, WaitEnd::Filled | WaitEnd::Freed) {
+            return Poll::Ready(Event::Woken);
+        }
+        proxy.desk.of(&of.key).leave(&of.key, waiter);
+        Poll::Ready(Event::Over)
+    }
+}
+
+impl Proxy {
+    /// Sends a round of commands, each to its server.
+    fn send<T>(
+        &self,
+        asks: &Asks,
+        of: &Guarded,
+        now: Now,
+        inbox: &Rc<Inbox>,
+        reply: impl Fn(Ticket) -> T,
+        known: impl Fn(Answer) -> T,
+    ) -> SmallVec<[T; 4]> {
+        let home = self.pool_of(of.guard).connection(&of.key);
+        let send = |ask: &crate::guard::Ask| {
+            let seen = wire::depends_on(&ask.what);
+            let on = |connection: &crate::upstream::connection::Connection, key: &[u8]| {
+                reply(connection.send(inbox, Shape::Meta, seen, |out| wire::encode(&ask.what, key, out)))
+            };
+            match ask.at {
+                At::Item => on(home, &of.key),
+                At::Lock => on(home, &lock_key(&of.key)),
+                At::Tag(index) => {
+                    let name = &of.tags[usize::from(index)];
+                    if let Some(version) = self.cached_tag(name, &ask.what, now) {
+                        return known(version);
+                    }
+                    let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
+                    key.extend_from_slice(name);
+                    on(self.pools[self.plan.tag_pool].connection(&key), &key)
+                }
+            }
+        };
+        asks.iter().map(send).collect()
+    }
+
+    /// Asks outside any request, and waits for the answers.
+    pub(super) async fn ask(&self, asks: Asks, of: &Guarded) -> Answers {
+        let inbox = Rc::new(Inbox::default());
+        let tickets = self.send(&asks, of, self.now(), &inbox, Ok, Err);
+        let mut answers = Answers::new();
+        for (ask, ticket) in asks.iter().zip(tickets) {
+            answers.push(match ticket {
+                Ok(ticket) => wire::decode(ask, inbox.receive(ticket).await),
+                Err(known) => known,
+            });
+        }
+        answers
+    }
+
+    pub(super) fn scene<'a>(&self, of: &'a Guarded, policy: &'a Policy, now: Now, patient: bool) -> Scene<'a> {
+        Scene {
+            policy,
+            tags: &of.tags,
+            sidecar: self.sidecar,
+            room: self.pool_of(of.guard).connection(&of.key).server().room(of.key.len()),
+            now,
+            patient,
+            chance: if policy.early_beta > 0.0 { self.chance.borrow_mut().unit() } else { 1.0 },
+        }
+    }
+
+    /// The version of a tag as this sidecar read it less than `tags.cache` ago.
+    fn cached_tag(&self, name: &TagName, what: &What, now: Now) -> Option<Answer> {
+        let What::Get { .. } = what else { return None };
+        let version = self.tag_cache.get(name, now)?;
+        let value = Bytes::from(version.to_string());
+        let cas = Cas { number: 0, epoch: 0 };
+        let size = value.len();
+        Some(Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false }))
+    }
+
+    fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {
+        let text = match (what, answer) {
+            (What::Get { .. }, Answer::Item(item)) => &item.value,
+            (What::Store { value, .. }, Answer::Stored(_)) => &value.body,
+            _ => return,
+        };
+        if let Some(version) = std::str::from_utf8(text).ok().and_then(|text| text.trim_end().parse().ok()) {
+            self.tag_cache.put(name, version, asked);
+        }
+    }
+
+    /// Wakes whoever waits for a key.
+    pub(super) fn wake(&self, key: &[u8], why: WaitEnd) {
+        let bells = self.desk.of(key).wake(key);
+        ring(bells, why);
+    }
+}

@@ -1,0 +1,262 @@
+//! Requests that are forwarded as they are: to one server, or to all.
+
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+use super::Proxy;
+use super::calls::{Client, Scope};
+use crate::error::Failure;
+use crate::metrics::{NO_RULE, Outcome};
+use crate::protocol::reply::Shape;
+use crate::protocol::request::{Request, Store, Verb};
+use crate::upstream::OnError;
+use crate::upstream::inbox::{Reply, Ticket};
+
+/// One request to one server, whose reply is the client's.
+pub(super) struct Forward {
+    ticket: Ticket,
+    rule: usize,
+    /// A `get` says a miss when its server is dead.
+    misses: bool,
+    /// Said in place of the server's reply.
+    says: Option<Bytes>,
+}
+
+impl Forward {
+    /// A `get`, `gets`, `gat` or `gats` of one key.
+    pub(super) fn get(
+        key: &[u8],
+        exptime: Option<i64>,
+        cas: bool,
+        pool: usize,
+        rule: usize,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let pool = &proxy.pools[pool];
+        let ticket = pool.connection(key).send(&client.inbox, Shape::Values, None, |out| {
+            put_get(out, exptime, cas);
+            put_key(out, key);
+            out.extend_from_slice(b"\r\n");
+        });
+        Forward { ticket, rule, misses: pool.on_error() == OnError::Miss, says: None }
+    }
+
+    /// A command that writes one key. It goes without noreply: a reply that must not be said is thrown away here, and so
+    /// nothing that a server says unasked can put this connection out of step.
+    pub(super) fn new(
+        request: &Request<'_>,
+        key: &[u8],
+        pool: usize,
+        rule: usize,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let connection = proxy.pools[pool].connection(key);
+        let ticket = connection.send(&client.inbox, Shape::Line, None, |out| put(out, request));
+        Forward { ticket, rule, misses: false, says: None }
+    }
+
+    /// The same, but with this said in place of the reply.
+    pub(super) fn saying(self, text: Bytes) -> Forward {
+        Forward { says: Some(text), ..self }
+    }
+
+    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
+        let Some(reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
+        let outcome = match reply {
+            Reply::Answered { bytes, .. } => {
+                out.extend_from_slice(self.says.as_ref().unwrap_or(&bytes));
+                outcome(&bytes)
+            }
+            Reply::Failed(_) if self.misses => {
+                out.extend_from_slice(b"END\r\n");
+                Outcome::Miss
+            }
+            Reply::Failed(failure) => {
+                put_failure(out, failure);
+                Outcome::ServerError
+            }
+            Reply::Moved => {
+                put_failure(out, Failure::Down);
+                Outcome::ServerError
+            }
+        };
+        if self.says.is_none() {
+            scope.count(self.rule, outcome);
+        }
+        Poll::Ready(())
+    }
+}
+
+/// One request to every server of every pool, or to one for all.
+pub(super) struct FanOut {
+    tickets: SmallVec<[Ticket; 8]>,
+    /// Said if every server agreed; `None`: what the one said.
+    says: Option<&'static [u8]>,
+}
+
+impl FanOut {
+    /// `flush_all`, everywhere. Acknowledged only if every server has done it.
+    pub(super) fn flush_all(delay: i64, proxy: &Proxy, client: &Client) -> FanOut {
+        let line = format!("flush_all {delay}\r\n");
+        let send = |out: &mut BytesMut| out.extend_from_slice(line.as_bytes());
+        let each = proxy.everywhere();
+        let tickets = each.map(|connection| connection.send(&client.inbox, Shape::Line, None, send)).collect();
+        FanOut { tickets, says: Some(b"OK\r\n") }
+    }
+
+    /// `stats` with an argument: what the first server of the pool `main` says; `stats reset` reaches every server.
+    pub(super) fn stats(what: &[u8], proxy: &Proxy, client: &Client) -> FanOut {
+        let reset = what == b"reset";
+        let send = |out: &mut BytesMut| {
+            out.extend_from_slice(b"stats ");
+            out.extend_from_slice(what);
+            out.extend_from_slice(b"\r\n");
+        };
+        let first = &proxy.pools[proxy.plan.main_pool].connections()[..1];
+        let ask = |connection: &std::rc::Rc<crate::upstream::connection::Connection>| {
+            connection.send(&client.inbox, Shape::Stats, None, send)
+        };
+        let tickets = if reset { proxy.everywhere().map(ask).collect() } else { first.iter().map(ask).collect() };
+        FanOut { tickets, says: reset.then_some(b"RESET\r\n") }
+    }
+
+    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
+        let inbox = &scope.client.inbox;
+        if !self.tickets.iter().all(|ticket| inbox.is_here(*ticket)) {
+            return Poll::Pending;
+        }
+        let mut trouble = None;
+        let mut said = Bytes::new();
+        for reply in self.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
+            match reply {
+                Reply::Answered { bytes, .. } if bytes.starts_with(b"SERVER_ERROR") => {
+                    trouble = trouble.or(Some(Failure::Refused));
+                }
+                Reply::Answered { bytes, .. } => said = bytes,
+                Reply::Failed(failure) => trouble = trouble.or(Some(failure)),
+                Reply::Moved => trouble = trouble.or(Some(Failure::Down)),
+            }
+        }
+        match trouble {
+            Some(failure) => put_failure(out, failure),
+            None => out.extend_from_slice(self.says.unwrap_or(&said)),
+        }
+        scope.count(NO_RULE, if trouble.is_some() { Outcome::ServerError } else { Outcome::Ok });
+        Poll::Ready(())
+    }
+}
+
+impl Proxy {
+    /// The answer to plain `stats`: this worker's process, under memcached's names.
+    pub(super) fn statistics(&self) -> String {
+        let now = self.now();
+        let stats = [
+            ("pid", u64::from(std::process::id())),
+            ("uptime", now.mono / 1000),
+            ("time", now.wall / 1000),
+            ("pointer_size", u64::from(usize::BITS)),
+        ];
+        let mut text: String =
+            stats.iter().map(|(name, value)| format!("STAT {name} {value}\r\n")).collect();
+        text.push_str(concat!("STAT version 1.6.45\r\nSTAT kennel_version ", env!("CARGO_PKG_VERSION"), "\r\nEND\r\n"));
+        text
+    }
+}
+
+/// `get`, or `gat` with its exptime; keys follow.
+pub(super) fn put_get(out: &mut BytesMut, exptime: Option<i64>, cas: bool) {
+    let word: &[u8] = match (exptime, cas) {
+        (None, false) => b"get",
+        (None, true) => b"gets",
+        (Some(_), false) => b"gat",
+        (Some(_), true) => b"gats",
+    };
+    out.extend_from_slice(word);
+    if let Some(exptime) = exptime {
+        put_number(out, exptime);
+    }
+}
+
+pub(super) fn put_key(out: &mut BytesMut, key: &[u8]) {
+    out.extend_from_slice(b" ");
+    out.extend_from_slice(key);
+}
+
+pub(super) fn put_number(out: &mut BytesMut, number: impl itoa::Integer) {
+    out.extend_from_slice(b" ");
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// `SERVER_ERROR` and why.
+pub(super) fn put_failure(out: &mut BytesMut, failure: Failure) {
+    out.extend_from_slice(b"SERVER_ERROR ");
+    out.extend_from_slice(failure.reason().as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A command that writes one key, without noreply.
+fn put(out: &mut BytesMut, request: &Request<'_>) {
+    match *request {
+        Request::Store(Store { verb, key, flags, exptime, data, .. }) => {
+            let word: &[u8] = match verb {
+                Verb::Set => b"set",
+                Verb::Add => b"add",
+                Verb::Replace => b"replace",
+                Verb::Append => b"append",
+                Verb::Prepend => b"prepend",
+                Verb::Cas(_) => b"cas",
+            };
+            out.reserve(data.len() + key.len() + 64);
+            out.extend_from_slice(word);
+            put_key(out, key);
+            put_number(out, flags);
+            put_number(out, exptime);
+            put_number(out, data.len());
+            if let Verb::Cas(cas) = verb {
+                put_number(out, cas);
+            }
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(data);
+        }
+        Request::Arith { key, decr, delta, .. } => {
+            out.extend_from_slice(if decr { b"decr" } else { b"incr" });
+            put_key(out, key);
+            put_number(out, delta);
+        }
+        Request::Touch { key, exptime, .. } => {
+            out.extend_from_slice(b"touch");
+            put_key(out, key);
+            put_number(out, exptime);
+        }
+        Request::Delete { key, .. } => {
+            out.extend_from_slice(b"delete");
+            put_key(out, key);
+        }
+        // Nothing else writes one key.
+        _ => out.extend_from_slice(b"version"),
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What a server's reply says to the metrics.
+fn outcome(reply: &[u8]) -> Outcome {
+    match reply {
+        [b'V', ..] => Outcome::Hit,
+        [b'E', b'N', ..] => Outcome::Miss,
+        [b'S', b'T', ..] => Outcome::Stored,
+        [b'N', b'O', b'T', b'_', b'S', ..] => Outcome::NotStored,
+        [b'N', ..] => Outcome::NotFound,
+        [b'E', b'X', ..] => Outcome::Exists,
+        [b'D', ..] => Outcome::Deleted,
+        [b'T', ..] => Outcome::Touched,
+        [b'0'..=b'9', ..] => Outcome::Counted,
+        [b'C', ..] => Outcome::ClientError,
+        [b'S', ..] => Outcome::ServerError,
+        [b'E', ..] => Outcome::Error,
+        _ => Outcome::Ok,
+    }
+}
