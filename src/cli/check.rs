@@ -66,7 +66,7 @@ impl fmt::Display for Meaning<'_> {
         }
         f.write_str("  all other keys: raw, in pool main\n")?;
         for (i, warning) in config.warnings.iter().enumerate() {
-            write!(f, "{}warning: {warning}\n", if i == 0 { "\n" } else { "" })?;
+            writeln!(f, "{}warning: {warning}", if i == 0 { "\n" } else { "" })?;
         }
         Ok(())
     }
