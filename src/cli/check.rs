@@ -258,6 +258,7 @@ mod tests {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/sidecar.toml"));
         let said = check(path, []).unwrap();
         assert_eq!(said.matches("33.3% of the keys").count(), 3, "{said}");
+        assert_eq!(run(path), ExitCode::SUCCESS);
         assert!(said.contains("tags: blog:{blog}, pages") && !said.contains("warning"), "{said}");
     }
 }

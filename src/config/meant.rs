@@ -26,6 +26,7 @@ pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Con
     let listen = listen(&mut r, root.listen);
     let admin = admin(&mut r, root.admin, listen.as_ref());
     let (pools, names) = pools(&mut r, root.pools);
+    itself(&mut r, listen.as_ref(), pools.as_deref());
     let tags = tags(&mut r, root.tags, &names);
     let rules = rules::rules(&mut r, root.rules, &names, tags.as_ref());
     match (listen, admin, pools, tags, rules) {
@@ -321,8 +322,34 @@ fn pools(
     (pools.into_iter().collect(), names)
 }
 
+/// A pool that holds one of our own listeners: each request would come back in, for ever.
+fn itself(r: &mut Reader<'_>, listen: Option<&Listen>, pools: Option<&[PoolSpec]>) {
+    let Some(listen) = listen else { return };
+    for pool in pools.unwrap_or_default() {
+        for (i, server) in pool.servers.iter().enumerate() {
+            let ours = match &server.address {
+                Address::Tcp { host, port } => {
+                    let server = ListenAddress { host: host.clone(), port: *port };
+                    listen.tcp.iter().any(|a| same_listener(a, &server))
+                }
+                Address::Unix(path) => listen.unix.contains(path),
+                Address::Embedded { .. } => false,
+            };
+            if ours {
+                let what = "is where Kennel itself listens: give it, or the server, another address";
+                let at = Place::table(format!("pools.{}", pool.name));
+                r.say(&at, &format!("servers[{i}]"), Some(&server.address.to_string().into()), what);
+            }
+        }
+    }
+}
+
 fn pool(r: &mut Reader<'_>, name: &str, written: Written<written::Pool>) -> Option<PoolSpec> {
     let path = format!("pools.{name}");
+    if let (Written::Wrong(value), true) = (&written, keys(written::Pool::KEYS).any(|key| key == name)) {
+        r.say(&Place::top(), &path, Some(value), format_args!("belongs to one pool: [pools.main] above it"));
+        return None;
+    }
     let w = r.table(&path, written)?;
     let named = units::name(name);
     if let Err(what) = &named {

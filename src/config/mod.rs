@@ -175,7 +175,7 @@ fn syntax(file: &str, error: &config::ConfigError) -> String {
             let what = lines[1..].iter().skip_while(|l| !l.contains(" | ")).skip(2);
             format!("{file}: {place}: {}", what.copied().collect::<Vec<_>>().join("; "))
         }
-        None => format!("{file}: {}", lines.join("; ")),
+        None => format!("{file}: cannot be understood: {}", lines.join("; ")), // a number beyond 64 bits
     }
 }
 

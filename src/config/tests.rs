@@ -347,6 +347,17 @@ fn a_pool_with_mistakes_is_not_also_called_missing() {
 }
 
 #[test]
+fn a_sidecar_does_not_forward_to_itself() {
+    let said = mistake("[pools.main]\nservers = [\"127.0.0.1:11211\"]");
+    assert!(
+        said.starts_with("k.toml: pools.main.servers[0] (\"127.0.0.1:11211\") is where Kennel itself"),
+        "{said}"
+    );
+    let unix = "[listen]\nunix = [\"/run/k\"]\n[pools.main]\nservers = [\"unix:/run/k\"]";
+    assert!(mistake(unix).contains("(\"unix:/run/k\") is where Kennel itself listens"));
+}
+
+#[test]
 fn wrong_types_are_mistakes_like_others() {
     for (text, said) in [
         ("listen = 3", "k.toml: listen (3) must be a table: [listen]"),
@@ -364,6 +375,8 @@ fn wrong_types_are_mistakes_like_others() {
     assert!(mistake(server).starts_with("k.toml: pools.main.servers[0] (7) must be \"host:port\" or {"));
     let typo = "[pools.main]\nservers = [{ address = \"a:1\", wieght = 2 }]";
     assert_eq!(mistake(typo), "k.toml: pools.main.servers[0].wieght is not a key here: did you mean weight?");
+    let stray = format!("[pools]\nservers = [\"a:1\"]\n{POOL}");
+    assert_eq!(mistake(&stray), "k.toml: pools.servers (a list) belongs to one pool: [pools.main] above it");
     assert!(mistake("pools = 1").starts_with("k.toml: pools (1) must be a table"));
 }
 
@@ -377,6 +390,14 @@ fn a_raw_rule_has_nothing_that_only_a_guard_does() {
 fn syntax_errors_have_line_and_column() {
     assert_eq!(mistake("[listen]\ntcp = [\n"), "k.toml: line 2, column 8: unclosed array, expected `]`");
     assert_eq!(mistake("a = 1\na = 2\n"), "k.toml: line 2, column 1: duplicate key");
+    for (text, place) in
+        [("a = \"\"\"\n\n", "line "), ("\n]\n", "line 2, column 1: "), ("a = 1 | 2", "line 1, column ")]
+    {
+        let said = mistake(text);
+        let what = said.strip_prefix("k.toml: ").and_then(|s| s.strip_prefix(place)).unwrap();
+        assert!(!said.contains('\n') && what.len() > 12 && !what.contains(" | "), "{said}");
+    }
+    assert!(mistake("a = 99999999999999999999").contains("number too large"));
 }
 
 #[test]
