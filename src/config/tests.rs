@@ -291,7 +291,10 @@ fn what_stands_twice_is_refused() {
     assert!(twice(named).contains("is \"x\" to the ring, as servers[0] is"));
     let as_host = r#"["a:11211", { address = "b:1", name = "a" }]"#;
     assert!(twice(as_host).contains("is \"a\" to the ring"));
-    assert!(twice(r#"["embedded:64MiB", "embedded:64MiB"]"#).contains("give it another name"));
+    assert!(
+        twice(r#"["embedded:64MiB", "embedded:64MiB"]"#)
+            .contains("(\"embedded:64MiB\") is \"embedded:64MiB\" to the ring, as servers[0] is")
+    );
     let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
     assert!(mistake(&listen("tcp = [\"a:1\", \"A:1\"]")).contains("listen.tcp[1] is tcp[0] again"));
     assert!(mistake(&listen("unix = [\"/a\", \"/a\"]")).contains("listen.unix[1]"));
