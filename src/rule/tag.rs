@@ -176,6 +176,12 @@ mod tests {
         // md5 of 246 x's, by md5sum.
         assert_eq!(tag(123), "@tag:~631fb49d816c8eb5ea9763e635dca278");
         assert_ne!(tag(123), tag(124));
+        let folded = |len: usize| {
+            let mut key = vec![b'x'; len];
+            fold_tag(&mut key, 5);
+            key.len()
+        };
+        assert_eq!((folded(250), folded(251)), (250, 5 + 1 + 32));
     }
 
     #[test]
