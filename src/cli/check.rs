@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::units::{show_duration, show_size};
+use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, Kind, Rule};
 use crate::guard::{Leaves, Policy};
-use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec};
+use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
 
 /// Checks the file together with this process's `KENNEL_…` variables, as serving it would. All mistakes go to
 /// stderr, with exit code 1; otherwise what is meant goes to stdout, with exit code 0.
@@ -66,7 +66,7 @@ impl fmt::Display for Meaning<'_> {
         }
         f.write_str("  all other keys: raw, in pool main\n")?;
         for (i, warning) in config.warnings.iter().enumerate() {
-            write!(f, "{}warning: {warning}\n", if i == 0 { "\n" } else { "" })?;
+            writeln!(f, "{}warning: {warning}", if i == 0 { "\n" } else { "" })?;
         }
         Ok(())
     }
@@ -113,10 +113,7 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
     writeln!(f, "  {connect} to connect, {request} to answer; a get on a dead server is {on_error}.")?;
     let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
     for server in &pool.servers {
-        let address = match &server.address {
-            Address::Embedded { limit } => format!("embedded:{}", show_size(*limit)),
-            other => other.to_string(),
-        };
+        let address = show_address(&server.address);
         let name = server.name.as_ref().map(|n| format!(", on the ring as {n:?}")).unwrap_or_default();
         let share = 100.0 * f64::from(server.weight) / total;
         writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
@@ -258,6 +255,7 @@ mod tests {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/sidecar.toml"));
         let said = check(path, []).unwrap();
         assert_eq!(said.matches("33.3% of the keys").count(), 3, "{said}");
+        assert_eq!(run(path), ExitCode::SUCCESS);
         assert!(said.contains("tags: blog:{blog}, pages") && !said.contains("warning"), "{said}");
     }
 }

@@ -2,22 +2,19 @@
 //!
 //! A function that gives `None` here has said why: the configuration is refused at the end, once, with all of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use config::{Value, ValueKind};
-use serde::Deserialize;
 
 use super::environment::Overlay;
 use super::units::{self, closest, show_duration};
 use super::written::{self, Root, Shape, Written};
-use super::{Config, Listen, ListenAddress, Mistakes, Tags, rules};
-use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
+use super::{Config, Listen, ListenAddress, Mistakes, Tags, pools, rules};
 
-const MS: Duration = Duration::from_millis(1);
-const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
 pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Config, Mistakes> {
     let Overlay { variables, mistakes, warnings } = overlay;
@@ -25,10 +22,11 @@ pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Con
     r.unknown(&Place::top(), &root.rest, written::TABLES);
     let listen = listen(&mut r, root.listen);
     let admin = admin(&mut r, root.admin, listen.as_ref());
-    let (pools, names) = pools(&mut r, root.pools);
+    let (specs, names) = pools::pools(&mut r, root.pools);
+    pools::itself(&mut r, listen.as_ref(), specs.as_deref());
     let tags = tags(&mut r, root.tags, &names);
     let rules = rules::rules(&mut r, root.rules, &names, tags.as_ref());
-    match (listen, admin, pools, tags, rules) {
+    match (listen, admin, specs, tags, rules) {
         (Some(listen), Some(admin), Some(pools), Some(tags), Some(rules)) if r.mistakes.is_empty() => {
             Ok(Config { listen, admin, pools, tags, rules, warnings: r.warnings })
         }
@@ -49,9 +47,13 @@ impl Place {
         Place { path: String::new(), title: String::new() }
     }
 
-    fn table(path: String) -> Place {
+    pub(super) fn table(path: String) -> Place {
         let path = path + ".";
         Place { title: path.clone(), path }
+    }
+
+    pub(super) fn inside(&self, key: &str) -> Place {
+        Place { path: format!("{}{key}.", self.path), title: format!("{}{key}.", self.title) }
     }
 
     pub(super) fn titled(path: String, name: &str) -> Place {
@@ -214,7 +216,7 @@ pub(super) fn whole_seconds(
 }
 
 /// A whole number within limits.
-fn count(range: RangeInclusive<i64>) -> impl FnOnce(&Value) -> Result<i64, String> {
+pub(super) fn count(range: RangeInclusive<i64>) -> impl FnOnce(&Value) -> Result<i64, String> {
     move |value| match value.kind {
         ValueKind::I64(n) if range.contains(&n) => Ok(n),
         _ => Err(format!("must be a whole number from {} to {}", range.start(), range.end())),
@@ -263,7 +265,7 @@ fn listen(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Liste
     Some(Listen { tcp, unix, unix_mode: unix_mode?, max_connections, workers })
 }
 
-fn same_listener(a: &ListenAddress, b: &ListenAddress) -> bool {
+pub(super) fn same_listener(a: &ListenAddress, b: &ListenAddress) -> bool {
     a.port != 0 && a.port == b.port && a.host.eq_ignore_ascii_case(&b.host)
 }
 
@@ -290,182 +292,6 @@ fn admin(
     Some(address)
 }
 
-/// The pools, "main" first, and the names of all that are written, also of those with mistakes.
-fn pools(
-    r: &mut Reader<'_>,
-    written: Written<BTreeMap<String, Written<written::Pool>>>,
-) -> (Option<Vec<PoolSpec>>, Vec<String>) {
-    const ADD: &str = "what no rule puts elsewhere lives there. Add \
-        [pools.main] with servers = [\"10.0.0.1:11211\"], or with [\"embedded:64MiB\"] to try things out";
-    let Some(mut written) = r.table("pools", written) else { return (None, vec!["main".to_owned()]) };
-    let mut pools = Vec::new();
-    let main = written.remove_entry("main");
-    if main.is_none() {
-        r.say(&Place::top(), "pools.main", None, format_args!("is missing: {ADD}"));
-    }
-    if written.len() + 1 > 64 {
-        r.say(
-            &Place::top(),
-            "pools",
-            None,
-            format_args!("must be at most 64; these are {}", written.len() + 1),
-        );
-    }
-    let mut names = Vec::new();
-    for (name, w) in main.into_iter().chain(written) {
-        pools.push(pool(r, &name, w));
-        names.push(name);
-    }
-    let missing = (!names.iter().any(|n| n == "main")).then(|| "main".to_owned());
-    names.extend(missing); // said above; once is enough
-    (pools.into_iter().collect(), names)
-}
-
-fn pool(r: &mut Reader<'_>, name: &str, written: Written<written::Pool>) -> Option<PoolSpec> {
-    let path = format!("pools.{name}");
-    let w = r.table(&path, written)?;
-    let named = units::name(name);
-    if let Err(what) = &named {
-        r.say(&Place::top(), &path, None, format_args!("has a name that {what}"));
-    }
-    let at = Place::table(path);
-    r.unknown(&at, &w.rest, keys(written::Pool::KEYS));
-    let servers = servers(r, &at, &w.servers);
-    let distributions = [
-        ("ketama", Distribution::Ketama),
-        ("modula", Distribution::Modula),
-        ("jump", Distribution::Jump),
-        ("rendezvous", Distribution::Rendezvous),
-    ];
-    let distribution =
-        r.leaf(&at, "distribution", &w.distribution, Distribution::Ketama, word(&distributions));
-    let hash = hash(r, &at, &w, distribution);
-    let timeout = || span(MS..=MINUTE);
-    let connect_timeout = r.leaf(&at, "connect_timeout", &w.connect_timeout, 200 * MS, timeout());
-    let request_timeout = r.leaf(&at, "request_timeout", &w.request_timeout, 500 * MS, timeout());
-    let on_errors = [("miss", OnError::Miss), ("error", OnError::Error)];
-    let on_error = r.leaf(&at, "on_error", &w.on_error, OnError::Miss, word(&on_errors));
-    let pool = PoolSpec {
-        name: named.ok()?,
-        servers: servers?,
-        distribution: distribution?,
-        hash: hash?,
-        connect_timeout: connect_timeout?,
-        request_timeout: request_timeout?,
-        on_error: on_error?,
-    };
-    idle_servers(r, &pool);
-    Some(pool)
-}
-
-fn hash(r: &mut Reader<'_>, at: &Place, w: &written::Pool, over: Option<Distribution>) -> Option<Hash> {
-    let hashes =
-        [("md5", Hash::Md5), ("crc32", Hash::Crc32), ("crc32a", Hash::Crc32a), ("fnv1a_32", Hash::Fnv1a32)];
-    let default = if over == Some(Distribution::Modula) { Hash::Crc32 } else { Hash::Md5 };
-    let hash = r.leaf(at, "hash", &w.hash, default, word(&hashes))?;
-    match over {
-        Some(Distribution::Modula) | None => Some(hash),
-        Some(_) if hash == Hash::Md5 => Some(hash),
-        Some(over) => {
-            let what = match over {
-                Distribution::Ketama => "for ketama: that is what libmemcached and twemproxy place keys by",
-                _ => "for jump and rendezvous: the others have too few bits to spread keys evenly",
-            };
-            r.say(at, "hash", w.hash.as_ref(), format_args!("must be \"md5\" {what}"));
-            None
-        }
-    }
-}
-
-fn servers(r: &mut Reader<'_>, at: &Place, written: &Option<Value>) -> Option<Vec<ServerSpec>> {
-    let servers = r.list(at, "servers", written, Vec::new(), |r, key, v| server(r, at, key, v))?;
-    match servers.len() {
-        0 => {
-            r.say(at, "servers", None, "must name at least one server: [\"10.0.0.1:11211\"]");
-            return None;
-        }
-        1..=1024 => {}
-        n => {
-            r.say(at, "servers", None, format_args!("must be at most 1024; these are {n}"));
-            return None;
-        }
-    }
-    let before = r.mistakes.len();
-    let (mut addresses, mut points) = (HashMap::new(), HashMap::new());
-    for (i, server) in servers.iter().enumerate() {
-        let key = format!("servers[{i}]");
-        let address = server.address.to_string().to_ascii_lowercase();
-        let embedded = matches!(server.address, Address::Embedded { .. }); // each is a server of its own
-        let again = addresses.insert(address, i).filter(|_| !embedded);
-        let named = points.insert(ring_name(server), i);
-        if let Some(j) = again {
-            let what =
-                format!("is servers[{j}] again: name each once, and give it a weight for a larger share");
-            r.say(at, &key, Some(&server.address.to_string().into()), what);
-        } else if let Some(j) = named {
-            let what =
-                format!("is {:?} to the ring, as servers[{j}] is: give it another name", ring_name(server));
-            r.say(at, &key, Some(&server.address.to_string().into()), what);
-        }
-    }
-    (r.mistakes.len() == before).then_some(servers)
-}
-
-/// What places the server on the ring: two servers with the same would be one.
-fn ring_name(server: &ServerSpec) -> String {
-    match (&server.name, &server.address) {
-        (Some(name), _) => name.clone(),
-        (None, Address::Tcp { host, port: 11211 }) => host.clone(),
-        (None, address) => address.to_string(),
-    }
-}
-
-fn server(r: &mut Reader<'_>, at: &Place, key: String, value: &Value) -> Option<ServerSpec> {
-    let address = |v: &Value| units::server_address(text(v)?).map(Some);
-    match &value.kind {
-        ValueKind::String(_) => {
-            let address = r.leaf(at, &key, &Some(value.clone()), None, address)??;
-            Some(ServerSpec { address, weight: 1, name: None })
-        }
-        ValueKind::Table(_) => {
-            let w = written::Server::deserialize(value.clone()).unwrap_or_default(); // no table fails
-            let part = |name: &str| format!("{key}.{name}");
-            let inside = Place { path: at.path.clone(), title: format!("{}{key}.", at.title) };
-            r.unknown(&inside, &w.rest, keys(written::Server::KEYS));
-            if w.address.is_none() {
-                r.say(at, &key, None, "has no address: add address = \"10.0.0.1:11211\"");
-            }
-            let address = r.leaf(at, &part("address"), &w.address, None, address);
-            let weight = r.leaf(at, &part("weight"), &w.weight, 1, count(1..=65_535));
-            let name = r.leaf(at, &part("name"), &w.name, None, |v| match text(v)? {
-                s if (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_graphic()) => {
-                    Ok(Some(s.to_owned()))
-                }
-                _ => Err("must be 1 to 128 visible ASCII characters without spaces".to_owned()),
-            });
-            Some(ServerSpec { address: address??, weight: weight? as u32, name: name? })
-        }
-        _ => {
-            r.say(at, &key, Some(value), "must be \"host:port\" or { address = \"host:port\", weight = 2 }");
-            None
-        }
-    }
-}
-
-/// Weighted ketama gives a server floor(its share × 40 × servers) × 4 points: possibly none.
-fn idle_servers(r: &mut Reader<'_>, pool: &PoolSpec) {
-    let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
-    for (i, server) in pool.servers.iter().enumerate() {
-        let points = f64::from(server.weight) / total * 40.0 * pool.servers.len() as f64;
-        if pool.distribution == Distribution::Ketama && points < 1.0 {
-            let (name, address) = (&pool.name, &server.address);
-            r.warnings.push(format!(
-                "pools.{name}.servers[{i}] ({address}) gets no keys: its weight is too small beside the others'"
-            ));
-        }
-    }
-}
-
 fn tags(r: &mut Reader<'_>, written: Written<written::Tags>, pools: &[String]) -> Option<Tags> {
     let w = r.table("tags", written)?;
     let at = Place::table("tags".to_owned());
@@ -475,22 +301,6 @@ fn tags(r: &mut Reader<'_>, written: Written<written::Tags>, pools: &[String]) -
         _ => Err("must be 1 to 32 bytes that a key may have, so no space: \"@tag:\"".to_owned()),
     });
     let cache = r.leaf(&at, "cache", &w.cache, Duration::ZERO, span(Duration::ZERO..=MINUTE));
-    let pool = pool_index(r, &at, &w.pool, pools);
+    let pool = pools::pool_index(r, &at, &w.pool, pools);
     Some(Tags { prefix: prefix?, cache: cache?, pool: pool? })
-}
-
-/// Which pool a `pool` key names; "main", the first, where nothing is written.
-pub(super) fn pool_index(
-    r: &mut Reader<'_>,
-    at: &Place,
-    written: &Option<Value>,
-    pools: &[String],
-) -> Option<usize> {
-    r.leaf(at, "pool", written, 0, |v| {
-        let name = text(v)?;
-        pools.iter().position(|pool| pool == name).ok_or_else(|| {
-            let all = pools.iter().map(|p| format!("{p:?}")).collect::<Vec<_>>().join(", ");
-            format!("is no pool: there is {all}")
-        })
-    })
 }

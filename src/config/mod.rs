@@ -1,7 +1,7 @@
 //! The configuration: as written, then as meant.
 //!
-//! A TOML file, then what `KENNEL_…` variables say instead, is read as it is [`written`] without any judgement,
-//! and then turned into what is [`meant`]: a [`Config`] that needs no further checking, or every mistake there is.
+//! A TOML file, then what `KENNEL_…` variables say instead, is read as it is `written` without any judgement,
+//! and then turned into what is `meant`: a [`Config`] that needs no further checking, or every mistake there is.
 //! Nothing outside this directory knows the `config` crate.
 
 use std::fmt;
@@ -17,6 +17,7 @@ use crate::upstream::PoolSpec;
 
 mod environment;
 mod meant;
+mod pools;
 mod rules;
 pub(crate) mod units;
 mod written;
@@ -175,7 +176,7 @@ fn syntax(file: &str, error: &config::ConfigError) -> String {
             let what = lines[1..].iter().skip_while(|l| !l.contains(" | ")).skip(2);
             format!("{file}: {place}: {}", what.copied().collect::<Vec<_>>().join("; "))
         }
-        None => format!("{file}: {}", lines.join("; ")),
+        None => format!("{file}: cannot be understood: {}", lines.join("; ")), // a number beyond 64 bits
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use config::{Value, ValueKind};
 
-use super::meant::{Place, Reader, keys, pool_index, span, text, whole_seconds, word};
+use super::meant::{Place, Reader, keys, span, text, whole_seconds, word};
+use super::pools::pool_index;
 use super::units::{self, show_duration};
 use super::written::{self, Written};
 use super::{Kind, Rule, Tags};

@@ -1,1 +1,489 @@
+use std::collections::HashSet;
 
+use config::ValueKind;
+
+use super::written::{Admin, Listen, Pool, Rule, Server, Shape, Tags};
+use super::*;
+use crate::guard::Leaves;
+use crate::upstream::{Address, Distribution, Hash};
+
+const POOL: &str = "[pools.main]\nservers = [\"10.0.0.1:11211\"]\n";
+
+fn env(variables: &[(&str, &str)]) -> Vec<(String, String)> {
+    variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+fn read(text: &str) -> Result<Config, Mistakes> {
+    Config::read("k.toml", text, [])
+}
+
+/// The only mistake in `text`.
+fn mistake(text: &str) -> String {
+    let mistakes = read(text).expect_err(text).0;
+    assert_eq!(mistakes.len(), 1, "{text}\n{mistakes:#?}");
+    mistakes.into_iter().next().unwrap()
+}
+
+/// A file with one rule that has these keys besides its name.
+fn rule(keys: &str) -> String {
+    format!("{POOL}[[rules]]\nname = \"user\"\n{keys}")
+}
+
+fn shipped(name: &str) -> (String, String) {
+    let path = format!("{}/config/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    (path, text)
+}
+
+fn raw_table(text: &str) -> Map<String, Value> {
+    config::File::from_str(text, FileFormat::Toml).collect().unwrap()
+}
+
+#[test]
+fn the_reference_says_the_defaults() {
+    let (path, text) = shipped("kennel.toml");
+    let reference = Config::read(&path, &text, []).unwrap();
+    let least = r#"
+        [pools.main]
+        servers = ["10.0.0.1:11211", { address = "10.0.0.2:11211", name = "b" }]
+        [[rules]]
+        name = "blog-pages"
+        match = "blog:{blog}:page:*"
+    "#;
+    assert_eq!(reference, read(least).unwrap());
+}
+
+#[test]
+fn the_reference_has_every_key() {
+    fn keys_of(value: Option<&Value>) -> HashSet<String> {
+        match value.map(|v| &v.kind) {
+            Some(ValueKind::Table(table)) => table.keys().cloned().collect(),
+            other => panic!("no table: {other:?}"),
+        }
+    }
+    fn inside<'v>(value: Option<&'v Value>, key: &str) -> Option<&'v Value> {
+        match &value?.kind {
+            ValueKind::Table(table) => table.get(key),
+            ValueKind::Array(parts) => parts.get(key.parse::<usize>().ok()?),
+            _ => None,
+        }
+    }
+    let root = raw_table(&shipped("kennel.toml").1);
+    let main = inside(root.get("pools"), "main");
+    let tables: [(_, &[(&str, Shape)]); 6] = [
+        (root.get("listen"), Listen::KEYS),
+        (root.get("admin"), Admin::KEYS),
+        (main, Pool::KEYS),
+        (inside(inside(main, "servers"), "1"), Server::KEYS),
+        (root.get("tags"), Tags::KEYS),
+        (inside(root.get("rules"), "0"), Rule::KEYS),
+    ];
+    for (table, keys) in tables {
+        assert_eq!(keys_of(table), keys.iter().map(|(key, _)| key.to_string()).collect());
+    }
+    assert_eq!(root.keys().map(String::as_str).collect::<HashSet<_>>(), HashSet::from(written::TABLES));
+}
+
+#[test]
+fn the_defaults_are_those_of_the_contract() {
+    let config = read(&rule("match = \"user:{id}\"")).unwrap();
+    assert_eq!(config.listen.tcp, [ListenAddress { host: "127.0.0.1".into(), port: 11211 }]);
+    assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
+    assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
+    assert_eq!(config.tags, super::Tags { prefix: b"@tag:".to_vec(), cache: Duration::ZERO, pool: 0 });
+    let pool = &config.pools[0];
+    assert_eq!((pool.distribution, pool.hash), (Distribution::Ketama, Hash::Md5));
+    assert_eq!(pool.connect_timeout + pool.request_timeout, Duration::from_millis(700));
+    let Kind::Guarded { policy, tags } = &config.rules[0].kind else { panic!("not guarded") };
+    assert!(tags.is_empty());
+    let s = Duration::from_secs;
+    let expected = Policy {
+        stale_for: s(60),
+        lock_ttl: s(5),
+        max_rebuild: s(60),
+        stale_wait: s(0),
+        cold_wait: s(2),
+        on_tag: Leaves::Stale,
+        on_delete: Leaves::Nothing,
+        early_beta: 0.0,
+        max_ttl: s(0),
+    };
+    assert_eq!(*policy, expected);
+}
+
+#[test]
+fn without_a_file_everything_is_guarded_by_an_embedded_memcached() {
+    let config = Config::load(None, []).unwrap();
+    assert_eq!(config.listen.tcp[0].to_string(), "127.0.0.1:11211");
+    assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
+    assert_eq!(config.pools[0].servers[0].address, Address::Embedded { limit: 64 << 20 });
+    let [rule] = &config.rules[..] else { panic!("{:?}", config.rules) };
+    assert_eq!((rule.name.as_str(), rule.pattern.is_everything()), ("everything", true));
+    assert!(matches!(rule.kind, Kind::Guarded { .. }));
+    assert_eq!(config.warnings, [] as [String; 0]);
+}
+
+#[test]
+fn without_a_file_the_environment_still_overrides() {
+    let variables = env(&[
+        ("KENNEL_LISTEN__TCP", "127.0.0.1:0, [::1]:0"),
+        ("KENNEL_ADMIN_LISTEN", ""),
+        ("KENNEL_POOLS_MAIN_SERVERS", "10.0.0.1:11211,10.0.0.2:11211"),
+        ("KENNEL_RULES__0__STALE_FOR", "5m"),
+        ("KENNEL_RULES_0_EARLY_BETA", "1.5"),
+        ("KENNEL_LISTEN_MAX_CONNECTIONS", "7"),
+        ("KENNEL_POOLS__MAIN__REQUEST_TIMEOUT", "1s"),
+        ("KENNEL_TAGS__CACHE", "100ms"),
+        ("PATH", "/bin"),
+    ]);
+    let config = Config::load(None, variables).unwrap();
+    assert_eq!(
+        config.listen.tcp.iter().map(|a| a.to_string()).collect::<Vec<_>>(),
+        ["127.0.0.1:0", "[::1]:0"]
+    );
+    assert_eq!((config.admin, config.listen.max_connections), (None, 7));
+    assert_eq!(config.pools[0].servers.len(), 2);
+    assert_eq!(config.pools[0].request_timeout, Duration::from_secs(1));
+    assert_eq!(config.tags.cache, Duration::from_millis(100));
+    let Kind::Guarded { policy, .. } = &config.rules[0].kind else { panic!("not guarded") };
+    assert_eq!((policy.stale_for, policy.early_beta), (Duration::from_secs(300), 1.5));
+    assert_eq!(config.warnings, [] as [String; 0]);
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let text = r#"
+        color = "red"
+        [listen]
+        tcp = ["127.0.0.1"]
+        workers = "many"
+        [pools.main]
+        servers = ["10.0.0.1"]
+        request_timeout = 5
+        [tags]
+        cache = "2h"
+        pool = "mian"
+        [[rules]]
+        name = "user"
+        match = "user:{id}{x}"
+        stale_fro = "5s"
+        lock_ttl = "90s"
+        tags = ["t t"]
+        [[rules]]
+        match = "x"
+        kind = "rw"
+    "#;
+    let mistakes = read(text).unwrap_err();
+    let expected = [
+        r#"k.toml: color is not a key here: there are listen, admin, pools, tags, rules"#,
+        r#"k.toml: listen.tcp[0] ("127.0.0.1") must be host:port, as in "127.0.0.1:11211""#,
+        r#"k.toml: listen.workers ("many") must be a whole number from 0 to 64"#,
+        r#"k.toml: pools.main.servers[0] ("10.0.0.1") has no port: add :11211"#,
+        r#"k.toml: pools.main.request_timeout (5) must be a whole number with its unit, in quotes: "250ms", "5s""#,
+        r#"k.toml: tags.cache ("2h") must be at most 60s"#,
+        r#"k.toml: tags.pool ("mian") is no pool: there is "main""#,
+        r#"k.toml: rules[0] "user": stale_fro is not a key here: did you mean stale_for?"#,
+        r#"k.toml: rules[0] "user": match ("user:{id}{x}") is no pattern: character 10: where the one before it ends is anyone's guess: put literal text between them"#,
+        r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
+        r#"k.toml: rules[1] "x": name is missing: metrics show it, and no key: name = "pages""#,
+        r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw""#,
+    ];
+    assert_eq!(mistakes.lines(), expected, "{mistakes}");
+    assert_eq!(mistakes.to_string(), expected.join("\n"));
+}
+
+#[test]
+fn a_lock_must_end_before_the_rebuild() {
+    let said = mistake(&rule("match = \"user:*\"\nlock_ttl = \"90s\"\nmax_rebuild = \"60s\""));
+    assert_eq!(said, r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s")"#);
+    let said = mistake(&rule("match = \"user:*\"\nmax_rebuild = \"5s\""));
+    assert_eq!(
+        said,
+        r#"k.toml: rules[0] "user": max_rebuild ("5s") must be above lock_ttl ("5s", the default)"#
+    );
+}
+
+/// The last value that is accepted and the first that is not.
+#[test]
+fn every_limit_is_where_the_reference_says() {
+    let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
+    let guarded = |keys: &str| rule(&format!("match = \"user:{{id}}\"\n{keys}"));
+    let pool = |keys: &str| format!("{POOL}{keys}");
+    let servers = |one: &str| format!("[pools.main]\nservers = [{one}]\n");
+    let many = |n: usize, one: fn(usize) -> String| (0..n).map(one).collect::<Vec<_>>().join(", ");
+    let table = |s: &str| format!("{{ address = \"a:1\", {s} }}");
+    let pools = |n: usize| {
+        let more = (1..n).map(|i| format!("[pools.p{i}]\nservers = [\"a:1\"]\n"));
+        format!("{POOL}{}", more.collect::<String>())
+    };
+    let rules = |n: usize| {
+        let each = |i| format!("[[rules]]\nname = \"r{i}\"\nmatch = \"r{i}\"\nkind = \"raw\"\n");
+        format!("{POOL}{}", (0..n).map(each).collect::<String>())
+    };
+    let long = |n: usize| "x".repeat(n);
+    for (good, bad) in [
+        (listen("max_connections = 1"), listen("max_connections = 0")),
+        (listen("max_connections = 1000000"), listen("max_connections = 1000001")),
+        (listen("workers = 64"), listen("workers = 65")),
+        (listen("workers = 0"), listen("workers = -1")),
+        (listen("unix_mode = \"0777\""), listen("unix_mode = \"1777\"")),
+        (listen("unix_mode = \"0600\""), listen("unix_mode = 0o600")),
+        (listen(&format!("unix = [\"/{}\"]", long(106))), listen(&format!("unix = [\"/{}\"]", long(107)))),
+        (guarded("lock_ttl = \"1s\""), guarded("lock_ttl = \"0s\"")),
+        (guarded("lock_ttl = \"2000ms\""), guarded("lock_ttl = \"1500ms\"")),
+        (
+            guarded("lock_ttl = \"1h\"\nmax_rebuild = \"1d\""),
+            guarded("lock_ttl = \"3601s\"\nmax_rebuild = \"1d\""),
+        ),
+        (guarded("max_rebuild = \"86400s\""), guarded("max_rebuild = \"86401s\"")),
+        (guarded("max_rebuild = \"5001ms\""), guarded("max_rebuild = \"5000ms\"")),
+        (guarded("stale_for = \"30d\""), guarded("stale_for = \"2592001s\"")),
+        (guarded("stale_for = \"0s\""), guarded("stale_for = \"1ms\"")),
+        (guarded("cold_wait = \"60s\""), guarded("cold_wait = \"60001ms\"")),
+        (guarded("stale_wait = \"60s\""), guarded("stale_wait = \"60001ms\"")),
+        (guarded("early_beta = 100"), guarded("early_beta = 100.1")),
+        (guarded("early_beta = 0.0"), guarded("early_beta = -0.1")),
+        (guarded("early_beta = 1.0"), guarded("early_beta = nan")),
+        (guarded("early_beta = 1"), guarded("early_beta = inf")),
+        (guarded("max_ttl = \"3650d\""), guarded("max_ttl = \"3651d\"")),
+        (guarded("max_ttl = \"1s\""), guarded("max_ttl = \"1001ms\"")),
+        (
+            guarded(&format!("tags = [{}]", many(16, |i| format!("\"t{i}\"")))),
+            guarded(&format!("tags = [{}]", many(17, |i| format!("\"t{i}\"")))),
+        ),
+        (pool("connect_timeout = \"1ms\""), pool("connect_timeout = \"0ms\"")),
+        (pool("request_timeout = \"60s\""), pool("request_timeout = \"61s\"")),
+        (servers(&table("weight = 65535")), servers(&table("weight = 65536"))),
+        (servers(&table("weight = 1")), servers(&table("weight = 0"))),
+        (servers(&table("name = \"b\"")), servers(&table("name = \"b b\""))),
+        (
+            servers(&many(1024, |i| format!("\"a:{}\"", i + 1))),
+            servers(&many(1025, |i| format!("\"a:{}\"", i + 1))),
+        ),
+        (servers("\"a:1\""), servers("")),
+        (servers("\"a:65535\""), servers("\"a:0\"")),
+        (servers("\"embedded:1MiB\""), servers("\"embedded:1023KiB\"")),
+        (servers("\"embedded:64GiB\""), servers("\"embedded:65GiB\"")),
+        (pools(64), pools(65)),
+        (rules(10_000), rules(10_001)),
+        (pool("[tags]\ncache = \"60s\""), pool("[tags]\ncache = \"61s\"")),
+        (
+            pool(&format!("[tags]\nprefix = \"{}\"", long(32))),
+            pool(&format!("[tags]\nprefix = \"{}\"", long(33))),
+        ),
+        (pool("[tags]\nprefix = \"@\""), pool("[tags]\nprefix = \"\"")),
+        (pool("[tags]\nprefix = \"é\""), pool("[tags]\nprefix = \"a b\"")),
+        (pool("distribution = \"modula\"\nhash = \"crc32a\""), pool("hash = \"crc32\"")),
+        (pool("distribution = \"jump\""), pool("distribution = \"jump\"\nhash = \"fnv1a_32\"")),
+    ] {
+        let short = |text: &str| text.chars().take(200).collect::<String>();
+        assert!(read(&good).is_ok(), "{}\n{}", short(&good), read(&good).unwrap_err());
+        let said = read(&bad).err().unwrap_or_else(|| panic!("accepted: {}", short(&bad)));
+        assert_eq!(said.0.len(), 1, "{}\n{said}", short(&bad));
+    }
+}
+
+#[test]
+fn what_stands_twice_is_refused() {
+    let twice = |list: &str| mistake(&format!("[pools.main]\nservers = {list}"));
+    assert!(twice(r#"["a:1", "A:1"]"#).contains("servers[1] (\"A:1\") is servers[0] again"));
+    let named = r#"[{ address = "a:1", name = "x" }, { address = "b:1", name = "x" }]"#;
+    assert!(twice(named).contains("is \"x\" to the ring, as servers[0] is"));
+    let as_host = r#"["a:11211", { address = "b:1", name = "a" }]"#;
+    assert!(twice(as_host).contains("is \"a\" to the ring"));
+    assert!(
+        twice(r#"["embedded:64MiB", "embedded:64MiB"]"#)
+            .contains("(\"embedded:64MiB\") is \"embedded:64MiB\" to the ring, as servers[0] is")
+    );
+    let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
+    assert!(mistake(&listen("tcp = [\"a:1\", \"A:1\"]")).contains("listen.tcp[1] is tcp[0] again"));
+    assert!(mistake(&listen("unix = [\"/a\", \"/a\"]")).contains("listen.unix[1]"));
+    assert!(read(&listen("tcp = [\"a:0\", \"a:0\"]")).is_ok());
+    let admin = format!("{POOL}[admin]\nlisten = \"127.0.0.1:11211\"");
+    assert!(mistake(&admin).contains("is listen.tcp[0] too"));
+    let rules = "[[rules]]\nname = \"a\"\nmatch = \"x\"\n[[rules]]\nname = \"a\"\nmatch = \"y\"";
+    assert!(
+        mistake(&format!("{POOL}{rules}"))
+            .contains("rules[1] \"a\": name (\"a\") is the name of rules[0] too")
+    );
+    assert!(mistake(&rule("match = \"x\"\ntags = [\"t\", \"t\"]")).contains("tags[1] is tags[0] again"));
+}
+
+#[test]
+fn the_pool_main_must_be_there() {
+    for text in ["", "[pools]", "[pools.other]\nservers = [\"a:1\"]"] {
+        let said = mistake(text);
+        assert!(said.starts_with("k.toml: pools.main is missing"), "{said}");
+        assert!(said.contains("Add [pools.main] with servers = ["), "{said}");
+    }
+    let given = env(&[("KENNEL_POOLS__MAIN__SERVERS", "a:1")]);
+    assert!(Config::read("k.toml", "", given).is_ok());
+}
+
+#[test]
+fn pools_are_known_by_their_index_with_main_first() {
+    let text = r#"
+        [pools.aux]
+        servers = ["a:1"]
+        [pools.main]
+        servers = ["b:1"]
+        [pools.web]
+        servers = ["c:1"]
+        distribution = "modula"
+        [tags]
+        pool = "aux"
+        [[rules]]
+        name = "r"
+        match = "*"
+        pool = "web"
+    "#;
+    let config = read(text).unwrap();
+    assert_eq!(config.pools.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["main", "aux", "web"]);
+    assert_eq!((config.tags.pool, config.rules[0].pool), (1, 2));
+    assert_eq!(config.pools[2].hash, Hash::Crc32);
+}
+
+#[test]
+fn a_pool_with_mistakes_is_not_also_called_missing() {
+    let text = "[pools.main]\nservers = [\"a\"]\n[[rules]]\nname = \"r\"\nmatch = \"*\"\npool = \"main\"";
+    assert!(mistake(text).contains("add :11211"));
+}
+
+#[test]
+fn a_sidecar_does_not_forward_to_itself() {
+    let said = mistake("[pools.main]\nservers = [\"127.0.0.1:11211\"]");
+    assert!(
+        said.starts_with("k.toml: pools.main.servers[0] (\"127.0.0.1:11211\") is where Kennel itself"),
+        "{said}"
+    );
+    let unix = "[listen]\nunix = [\"/run/k\"]\n[pools.main]\nservers = [\"unix:/run/k\"]";
+    assert!(mistake(unix).contains("(\"unix:/run/k\") is where Kennel itself listens"));
+}
+
+#[test]
+fn wrong_types_are_mistakes_like_others() {
+    for (text, said) in [
+        ("listen = 3", "k.toml: listen (3) must be a table: [listen]"),
+        ("rules = \"x\"", "k.toml: rules (\"x\") must be a list of tables"),
+        ("rules = [1]", "k.toml: rules[0] (1) must be a table"),
+        ("[tags]\nprefix = 3", "k.toml: tags.prefix (3) must be a text in quotes"),
+        ("[listen]\ntcp = \"a:1\"", "k.toml: listen.tcp (\"a:1\") must be a list"),
+        ("[listen]\nworkers = 1.5", "k.toml: listen.workers (1.5) must be a whole number"),
+        ("[admin]\nlisten = false", "k.toml: admin.listen (false) must be a text in quotes"),
+    ] {
+        let whole = format!("{text}\n{POOL}");
+        assert!(mistake(&whole).starts_with(said), "{}", mistake(&whole));
+    }
+    let server = "[pools.main]\nservers = [7]";
+    assert!(mistake(server).starts_with("k.toml: pools.main.servers[0] (7) must be \"host:port\" or {"));
+    let typo = "[pools.main]\nservers = [{ address = \"a:1\", wieght = 2 }]";
+    assert_eq!(mistake(typo), "k.toml: pools.main.servers[0].wieght is not a key here: did you mean weight?");
+    let stray = format!("[pools]\nservers = [\"a:1\"]\n{POOL}");
+    assert_eq!(mistake(&stray), "k.toml: pools.servers (a list) belongs to one pool: [pools.main] above it");
+    assert!(mistake("pools = 1").starts_with("k.toml: pools (1) must be a table"));
+}
+
+#[test]
+fn a_raw_rule_has_nothing_that_only_a_guard_does() {
+    let said = mistake(&rule("match = \"x\"\nkind = \"raw\"\nstale_for = \"5s\""));
+    assert!(said.contains("stale_for (\"5s\") does nothing in a raw rule"), "{said}");
+}
+
+#[test]
+fn syntax_errors_have_line_and_column() {
+    assert_eq!(mistake("[listen]\ntcp = [\n"), "k.toml: line 2, column 8: unclosed array, expected `]`");
+    assert_eq!(mistake("a = 1\na = 2\n"), "k.toml: line 2, column 1: duplicate key");
+    for (text, place) in
+        [("a = \"\"\"\n\n", "line "), ("\n]\n", "line 2, column 1: "), ("a = 1 | 2", "line 1, column ")]
+    {
+        let said = mistake(text);
+        let what = said.strip_prefix("k.toml: ").and_then(|s| s.strip_prefix(place)).unwrap();
+        assert!(!said.contains('\n') && what.len() > 12 && !what.contains(" | "), "{said}");
+    }
+    assert!(mistake("a = 99999999999999999999").contains("number too large"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_so() {
+    let path = std::env::temp_dir().join(format!("kennel-config-{}.toml", std::process::id()));
+    let said = || Config::load(Some(&path), []).unwrap_err().to_string();
+    assert!(said().contains("cannot be read: No such file"), "{}", said());
+    std::fs::write(&path, b"# \xff").unwrap();
+    let not_utf8 = said();
+    std::fs::remove_file(&path).unwrap();
+    assert!(not_utf8.ends_with("is not UTF-8 at byte 3, as TOML must be"), "{not_utf8}");
+    assert!(
+        Config::load(Some(&std::env::temp_dir()), []).unwrap_err().to_string().contains("cannot be read")
+    );
+}
+
+#[test]
+fn a_bad_value_in_a_variable_names_the_variable() {
+    let said = |variables: &[(&str, &str)]| {
+        let mistakes = Config::read("k.toml", POOL, env(variables)).unwrap_err().0;
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        mistakes[0].clone()
+    };
+    let cache = said(&[("KENNEL_TAGS__CACHE", "2h")]);
+    assert_eq!(cache, "KENNEL_TAGS__CACHE: tags.cache (\"2h\") must be at most 60s");
+    let tcp = said(&[("KENNEL_LISTEN_TCP", "a:1,b")]);
+    assert!(tcp.starts_with("KENNEL_LISTEN_TCP: listen.tcp[1] (\"b\") must be host:port"), "{tcp}");
+    let workers = said(&[("KENNEL_LISTEN_WORKERS", "x")]);
+    assert!(workers.starts_with("KENNEL_LISTEN_WORKERS: listen.workers (\"x\") must be"), "{workers}");
+    let index = said(&[("KENNEL_RULES__3__STALE_FOR", "5s")]);
+    assert_eq!(index, "KENNEL_RULES__3__STALE_FOR: there is no rules[3]: there are none");
+    let both = said(&[("KENNEL_TAGS_CACHE", "1s"), ("KENNEL_TAGS__CACHE", "1s")]);
+    assert!(both.contains("tags.cache is already set by KENNEL_TAGS"), "{both}");
+}
+
+#[test]
+fn a_variable_that_means_nothing_is_a_warning() {
+    let variables = env(&[
+        ("KENNEL_PORT", "tcp://10.0.0.1:11211"),
+        ("KENNEL_SERVICE_HOST", "10.0.0.1"),
+        ("KENNEL_RULES__0__STALE_FORR", "5s"),
+        ("KENNELS", "3"),
+    ]);
+    let config = Config::load(None, variables).unwrap();
+    assert_eq!(
+        config.warnings,
+        [
+            "KENNEL_PORT is no setting of Kennel's, and ignored",
+            "KENNEL_RULES__0__STALE_FORR is no setting of Kennel's, and ignored: did you mean KENNEL_RULES__0__STALE_FOR?",
+            "KENNEL_SERVICE_HOST is no setting of Kennel's, and ignored",
+        ]
+    );
+}
+
+#[test]
+fn a_variable_finds_a_pool_whatever_its_spelling() {
+    let text = format!("{POOL}[pools.web-cache]\nservers = [\"a:1\"]\n");
+    let read = |name: &str| Config::read("k.toml", &text, env(&[(name, "b:1,c:1")]));
+    for name in ["KENNEL_POOLS_WEB_CACHE_SERVERS", "KENNEL_POOLS__WEB_CACHE__SERVERS"] {
+        assert_eq!(read(name).unwrap().pools[1].servers.len(), 2, "{name}");
+    }
+    assert_eq!(read("KENNEL_POOLS__NEW__SERVERS").unwrap().pools[1].name, "new");
+    assert_eq!(read("KENNEL_POOLS_NEW_SERVERS").unwrap().warnings.len(), 1);
+    let text = format!("{POOL}[pools.a-b]\nservers = [\"a:1\"]\n[pools.a_b]\nservers = [\"a:1\"]\n");
+    let both = Config::read("k.toml", &text, env(&[("KENNEL_POOLS_A_B_SERVERS", "b:1")])).unwrap_err();
+    assert!(both.to_string().contains("could mean pools.a-b.servers and pools.a_b.servers"), "{both}");
+}
+
+#[test]
+fn a_rule_behind_one_that_takes_all_its_keys_is_a_warning() {
+    let text = "[[rules]]\nname = \"all\"\nmatch = \"*\"\n[[rules]]\nname = \"late\"\nmatch = \"x\"\n";
+    let config = read(&format!("{POOL}{text}")).unwrap();
+    assert_eq!(
+        config.warnings,
+        ["rules[1] \"late\" is never reached: rules[0] \"all\" before it matches all its keys"]
+    );
+    let tag = read(&rule("match = \"@tag:x:*\"")).unwrap();
+    assert!(tag.warnings[0].contains("tags.prefix"), "{:?}", tag.warnings);
+}
+
+#[test]
+fn a_server_too_light_for_the_ring_is_a_warning() {
+    let text = "[pools.main]\nservers = [\"a:1\", { address = \"b:1\", weight = 60000 }]";
+    let warnings = read(text).unwrap().warnings;
+    assert!(warnings.len() == 1 && warnings[0].contains("servers[0] (a:1) gets no keys"), "{warnings:?}");
+}

@@ -57,10 +57,18 @@ pub(crate) fn show_duration(d: Duration) -> String {
 }
 
 /// A size the way it is written, in the largest unit that divides it.
-pub(crate) fn show_size(bytes: u64) -> String {
+fn show_size(bytes: u64) -> String {
     let (unit, scale) =
         SIZES.into_iter().rfind(|(_, scale)| bytes.is_multiple_of(*scale)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / scale)
+}
+
+/// A server's address the way it is written.
+pub(crate) fn show_address(address: &Address) -> String {
+    match address {
+        Address::Embedded { limit } => format!("embedded:{}", show_size(*limit)),
+        other => other.to_string(),
+    }
 }
 
 /// `host:port` for a listener; the host is an IPv4 address, an IPv6 address in brackets or a name. Port 0 lets
