@@ -1,0 +1,174 @@
+//! The embedded memcached's thread, and its side of a connection.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use super::store::{MAX_ITEM, Next, Store};
+use crate::protocol::parse::parse;
+use crate::protocol::request::{Limits, Parsed};
+
+/// Reads the wall clock: Unix time in milliseconds.
+pub type Clock = fn() -> u64;
+
+/// How many bytes one read asks for at least.
+const READ_SIZE: usize = 16 * 1024;
+
+/// Replies are sent once they are this long, in bytes, before the next request is answered.
+const WRITE_SIZE: usize = 256 * 1024;
+
+/// How many connections may wait to be taken over by the thread.
+const PENDING: usize = 1024;
+
+/// A running embedded memcached. Dropping it closes its connections, forgets its items and ends its thread.
+#[derive(Debug)]
+pub struct Embedded {
+    /// `None` only while it is being dropped: closing the channel is what ends the thread.
+    connections: Option<mpsc::Sender<UnixStream>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Embedded {
+    /// Starts one, empty, on a thread of its own; above `limit` bytes of items it evicts the least recently used.
+    ///
+    /// # Errors
+    /// When the system refuses a thread or an event queue.
+    pub fn start(limit: u64, clock: Clock) -> io::Result<Embedded> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let (sender, receiver) = mpsc::channel(PENDING);
+        let store = Store::new(limit, clock());
+        let thread = thread::Builder::new()
+            .name("embedded".to_owned())
+            .spawn(move || LocalSet::new().block_on(&runtime, accept(receiver, store, clock)))?;
+        Ok(Embedded { connections: Some(sender), thread: Some(thread) })
+    }
+
+    /// A new connection to it, through no port and no name in the file system. The stream is non-blocking, ready for
+    /// `tokio::net::UnixStream::from_std` on the caller's own runtime.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when 1,024 connections already wait for the thread; else what the system says.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        let connections = self.connections.as_ref().ok_or(io::ErrorKind::ConnectionRefused)?;
+        connections.try_send(theirs).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+        Ok(ours)
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.connections = None;
+        if let Some(thread) = self.thread.take() {
+            // An error means that it panicked, which has been reported by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves each connection on a task of its own, until the last sender is gone.
+async fn accept(mut connections: mpsc::Receiver<UnixStream>, store: Store, clock: Clock) {
+    let store = Rc::new(RefCell::new(store));
+    while let Some(connection) = connections.recv().await {
+        match tokio::net::UnixStream::from_std(connection) {
+            Ok(stream) => {
+                tokio::task::spawn_local(serve(stream, Rc::clone(&store), clock));
+            }
+            Err(error) => tracing::warn!(%error, "the embedded memcached could not take a connection"),
+        }
+    }
+}
+
+/// One connection from its first byte to its last: read what is there, answer every whole request in it in order,
+/// send the replies in one write, and only then read again. A peer that does not read is therefore not read either.
+pub fn serve<S>(stream: S, store: Rc<RefCell<Store>>, clock: Clock) -> impl Future<Output = ()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    async move {
+        // What ends a connection is the peer's affair: there is no one else to tell.
+        let _ = answer_all(stream, &store, clock).await;
+    }
+}
+
+async fn answer_all<S>(mut stream: S, store: &RefCell<Store>, clock: Clock) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut input = BytesMut::with_capacity(READ_SIZE);
+    let mut output = Vec::with_capacity(READ_SIZE);
+    let mut swallow = 0_u64;
+    loop {
+        let mut wanted = READ_SIZE;
+        loop {
+            let dropped = usize::try_from(swallow).unwrap_or(usize::MAX).min(input.len());
+            input.advance(dropped);
+            swallow -= dropped as u64;
+            if input.is_empty() {
+                break;
+            }
+            match step(&input, store, clock, &mut output) {
+                Step::NeedMore { at_least } => {
+                    wanted = at_least.max(READ_SIZE);
+                    break;
+                }
+                Step::Answered { consumed, then_swallow, next } => {
+                    input.advance(consumed);
+                    swallow = then_swallow;
+                    if next == Next::Close {
+                        stream.write_all(&output).await?;
+                        return stream.shutdown().await;
+                    }
+                }
+            }
+            if output.len() >= WRITE_SIZE {
+                flush(&mut stream, &mut output).await?;
+            }
+        }
+        if !output.is_empty() {
+            flush(&mut stream, &mut output).await?;
+        }
+        input.reserve(wanted);
+        if stream.read_buf(&mut input).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+enum Step {
+    NeedMore { at_least: usize },
+    Answered { consumed: usize, then_swallow: u64, next: Next },
+}
+
+/// Answers the one request at the front of `input`, if it is whole.
+fn step(input: &[u8], store: &RefCell<Store>, clock: Clock, output: &mut Vec<u8>) -> Step {
+    match parse(input, &Limits { max_value: MAX_ITEM }) {
+        Parsed::Incomplete { at_least } => Step::NeedMore { at_least },
+        Parsed::Request { request, consumed } => {
+            let next = store.borrow_mut().answer(&request, clock(), output);
+            Step::Answered { consumed, then_swallow: 0, next }
+        }
+        Parsed::Refused(refused) => {
+            let next = store.borrow_mut().refuse(&refused, clock(), output);
+            Step::Answered { consumed: refused.consumed, then_swallow: refused.swallow, next }
+        }
+    }
+}
+
+/// Sends everything, and gives back what one huge reply has grown the buffer to.
+async fn flush<S: AsyncWrite + Unpin>(stream: &mut S, output: &mut Vec<u8>) -> io::Result<()> {
+    stream.write_all(output).await?;
+    output.clear();
+    output.shrink_to(WRITE_SIZE);
+    Ok(())
+}

@@ -1,0 +1,363 @@
+//! What a memcached remembers, and what each command makes of it.
+//!
+//! A pure state machine: the time enters with every call and chance never does, so that the same store serves the
+//! process, the simulation and the model checker. It answers as memcached 1.6.18 does, oddities included; the
+//! integration test `embedded_is_faithful` holds it to that.
+
+use std::sync::Arc;
+
+use super::base64;
+use super::items::{Item, Items, Place};
+use super::number;
+use super::stats::Stats;
+use crate::protocol::request::{Refused, Request, Verb};
+
+/// What `version` says. libmemcached and others parse it, and choose what they send by it.
+pub const VERSION: &str = "1.6.18";
+
+/// What one item may take by memcached's own count (header and key included), in bytes.
+pub(super) const MAX_ITEM: usize = 1 << 20;
+
+/// Relative exptimes end here, in seconds; above it they are Unix time.
+const MAX_RELATIVE: i32 = 60 * 60 * 24 * 30;
+
+/// memcached's clock starts here, in seconds, so that an item can have expired before the server was started.
+const FIRST_TICK: i64 = 62;
+
+/// An exptime that has always passed.
+const LONG_AGO: u32 = 1;
+
+/// What becomes of the connection once the reply is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The next request.
+    GoOn,
+    /// It is closed.
+    Close,
+}
+
+/// A memcached's memory. Cloning it gives an independent copy in the same state.
+#[derive(Debug, Clone)]
+pub struct Store {
+    items: Items,
+    /// How many bytes the items may cost together.
+    limit: u64,
+    /// The last CAS number given out; they only ever grow, across all keys.
+    cas: u64,
+    /// The Unix second that is tick 0.
+    origin: i64,
+    /// `flush_all`: from this tick on, what was last used at it or before is gone; 0 for none.
+    oldest_live: u32,
+    /// `flush_all`: what has a lower CAS is gone. This tells apart what was stored within the same second.
+    oldest_cas: u64,
+    pub(super) stats: Stats,
+}
+
+/// How a storage command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// Stored, with this CAS.
+    Stored(u64),
+    NotStored,
+    Exists,
+    NotFound,
+    TooLarge,
+    OutOfMemory,
+}
+
+/// What is to be stored, and on what condition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Put<'a> {
+    pub(super) verb: Verb,
+    pub(super) key: &'a [u8],
+    pub(super) data: &'a [u8],
+    pub(super) flags: u32,
+    pub(super) exptime: u32,
+    /// A CAS to compare with, on top of the verb's own (`ms MA C5`); 0 for none.
+    pub(super) compare: u64,
+    /// A CAS below the item's is taken too, but what is stored stays stale (`ms I`).
+    pub(super) invalidate: bool,
+    pub(super) binary: bool,
+    /// The CAS it gets, instead of the next number (`ms E`).
+    pub(super) new_cas: Option<u64>,
+}
+
+impl<'a> Put<'a> {
+    /// Without conditions, flags or an end.
+    pub(super) fn of(verb: Verb, key: &'a [u8], data: &'a [u8]) -> Put<'a> {
+        Put {
+            verb,
+            key,
+            data,
+            flags: 0,
+            exptime: 0,
+            compare: 0,
+            invalidate: false,
+            binary: false,
+            new_cas: None,
+        }
+    }
+}
+
+/// How an `incr`, `decr` or `ma` ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Added {
+    /// The new value, in the item's own place.
+    InPlace(Place, u64),
+    /// The new value did not fit the old one's bytes. A new item holds it, at this place, and has lost the stale mark.
+    Moved(Place, u64),
+    NotFound,
+    NotNumeric,
+    Exists,
+}
+
+impl Store {
+    /// An empty one that evicts above `limit` bytes of items (key + value + 50 each), started at `now` (Unix ms).
+    pub fn new(limit: u64, now: u64) -> Store {
+        Store {
+            items: Items::default(),
+            limit,
+            cas: 0,
+            origin: seconds(now) - FIRST_TICK,
+            oldest_live: 0,
+            oldest_cas: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Appends the reply to `request` at `now` (Unix ms) to `out`; nothing if noreply or `q` asks for silence.
+    ///
+    /// Time counts in whole seconds from the store's start, so a TTL of n lasts (n−1, n] s. A `now` that runs
+    /// backwards makes items live longer by as much.
+    pub fn answer(&mut self, request: &Request<'_>, now: u64, out: &mut Vec<u8>) -> Next {
+        match request {
+            Request::Meta(meta) => self.answer_meta(meta, now, out),
+            Request::Quit => return Next::Close,
+            classic => self.answer_classic(classic, now, out),
+        }
+        Next::GoOn
+    }
+
+    /// Appends the reply to what the parser refused, and deletes what a too large `set` or `ms` deletes. The bytes
+    /// still to be swallowed are the caller's affair.
+    pub fn refuse(&mut self, refused: &Refused<'_>, now: u64, out: &mut Vec<u8>) -> Next {
+        if let Some(sent) = refused.deletes {
+            let decoded = if refused.deletes_base64 { base64::decode(sent) } else { None };
+            self.drop_unstorable(decoded.as_deref().unwrap_or(sent), self.tick(now));
+        }
+        out.extend_from_slice(refused.reply);
+        if refused.close { Next::Close } else { Next::GoOn }
+    }
+
+    /// How many items lie here, the expired ones that nobody has asked for since included.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the items cost together, in bytes: never above the limit.
+    pub fn bytes(&self) -> u64 {
+        self.items.bytes()
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Seconds on the store's own clock.
+    pub(super) fn tick(&self, now: u64) -> u32 {
+        u32::try_from((seconds(now) - self.origin).max(0)).unwrap_or(u32::MAX)
+    }
+
+    /// Seconds since the store was made.
+    pub(super) fn uptime(&self, now: u64) -> u32 {
+        self.tick(now).saturating_sub(FIRST_TICK as u32)
+    }
+
+    /// The tick at which something with this exptime is gone; 0 for never. Like memcached, only the lower 32 bits
+    /// of the exptime count.
+    pub(super) fn expiry(&self, exptime: i64, tick: u32) -> u32 {
+        match exptime as i32 {
+            0 => 0,
+            negative if negative < 0 => LONG_AGO,
+            relative if relative <= MAX_RELATIVE => tick.saturating_add(relative as u32),
+            absolute => u32::try_from(i64::from(absolute) - self.origin).unwrap_or(0).max(LONG_AGO),
+        }
+    }
+
+    pub(super) fn item(&self, place: Place) -> &Item {
+        self.items.at(place)
+    }
+
+    pub(super) fn item_mut(&mut self, place: Place) -> &mut Item {
+        self.items.at_mut(place)
+    }
+
+    pub(super) fn next_cas(&mut self) -> u64 {
+        self.cas += 1;
+        self.cas
+    }
+
+    /// The live item of `key`. One that has expired or was flushed is dropped here: nothing else looks for them.
+    pub(super) fn find(&mut self, key: &[u8], tick: u32) -> Option<Place> {
+        let place = self.items.find(key)?;
+        let item = self.items.at(place);
+        let flushed = self.oldest_live != 0
+            && self.oldest_live <= tick
+            && (item.time <= self.oldest_live || item.cas < self.oldest_cas);
+        let expired = item.exptime != 0 && item.exptime <= tick;
+        if flushed || expired {
+            self.items.remove(place);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// Notes that it was read. As in memcached the first read marks it but leaves its time.
+    pub(super) fn bump(&mut self, place: Place, tick: u32) {
+        self.items.promote(place);
+        let item = self.items.at_mut(place);
+        if item.fetched {
+            item.time = tick;
+        }
+        item.fetched = true;
+    }
+
+    /// Takes it out.
+    pub(super) fn remove(&mut self, place: Place) {
+        self.items.remove(place);
+    }
+
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`.
+    pub(super) fn put(&mut self, put: Put<'_>, tick: u32) -> Stored {
+        if Item::total(put.key, put.flags, put.data.len()) > MAX_ITEM {
+            return Stored::TooLarge;
+        }
+        let mut item = Item {
+            key: Arc::from(put.key),
+            value: put.data.to_vec(),
+            flags: put.flags,
+            cas: 0,
+            exptime: put.exptime,
+            time: tick,
+            stale: false,
+            won: false,
+            fetched: false,
+            binary: put.binary,
+        };
+        let Some(place) = self.find(put.key, tick) else {
+            return match put.verb {
+                Verb::Set | Verb::Add => self.link(item, put.new_cas),
+                Verb::Cas(_) => Stored::NotFound,
+                Verb::Replace | Verb::Append | Verb::Prepend => Stored::NotStored,
+            };
+        };
+        let old = self.items.at(place);
+        match put.verb {
+            Verb::Set | Verb::Replace => {}
+            Verb::Add => {
+                self.items.at_mut(place).time = tick;
+                self.items.promote(place);
+                return Stored::NotStored;
+            }
+            Verb::Cas(expected) if expected != 0 && expected == old.cas => {}
+            Verb::Cas(expected) if expected != 0 && put.invalidate && expected < old.cas => {
+                item.exptime = old.exptime;
+                item.stale = true;
+                item.won = old.won;
+            }
+            Verb::Cas(_) => return Stored::Exists,
+            Verb::Append | Verb::Prepend => {
+                if put.compare != 0 && put.compare != old.cas {
+                    return Stored::Exists;
+                }
+                if Item::total(put.key, old.flags, old.value.len() + put.data.len()) > MAX_ITEM {
+                    return Stored::NotStored;
+                }
+                item.flags = old.flags;
+                item.exptime = old.exptime;
+                item.binary = false;
+                let (front, back): (&[u8], &[u8]) =
+                    if put.verb == Verb::Append { (&old.value, put.data) } else { (put.data, &old.value) };
+                item.value = [front, back].concat();
+            }
+        }
+        if item.cost() > self.limit {
+            return Stored::OutOfMemory;
+        }
+        self.items.remove(place);
+        self.link(item, put.new_cas)
+    }
+
+    /// Adds an item whose key is absent, and evicts what was used longest ago until it fits.
+    fn link(&mut self, mut item: Item, new_cas: Option<u64>) -> Stored {
+        if item.cost() > self.limit {
+            return Stored::OutOfMemory;
+        }
+        while self.items.bytes() + item.cost() > self.limit {
+            let Some(oldest) = self.items.oldest() else { break };
+            self.items.remove(oldest);
+            self.stats.evictions += 1;
+        }
+        let cas = new_cas.unwrap_or_else(|| self.next_cas());
+        item.cas = cas;
+        self.items.insert(item);
+        self.stats.total_items += 1;
+        Stored::Stored(cas)
+    }
+
+    /// Adds `delta`, or takes it away down to 0. `compare` of 0 compares nothing.
+    pub(super) fn add(&mut self, key: &[u8], decr: bool, delta: u64, compare: u64, tick: u32) -> Added {
+        let Some(place) = self.find(key, tick) else { return Added::NotFound };
+        let old = self.items.at(place);
+        if old.value.is_empty() {
+            return Added::NotNumeric;
+        }
+        if compare != 0 && compare != old.cas {
+            return Added::Exists;
+        }
+        let Some(value) = number::unsigned(&old.value) else { return Added::NotNumeric };
+        let value = if decr { value.saturating_sub(delta) } else { value.wrapping_add(delta) };
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(value).as_bytes();
+        if digits.len() <= old.value.len() {
+            let cas = self.next_cas();
+            self.items.promote(place);
+            let item = self.items.at_mut(place);
+            item.cas = cas;
+            item.time = tick;
+            item.value.fill(b' ');
+            item.value[..digits.len()].copy_from_slice(digits);
+            return Added::InPlace(place, value);
+        }
+        let (flags, exptime) = (old.flags, old.exptime);
+        let put = Put { flags, exptime, ..Put::of(Verb::Set, key, digits) };
+        match (self.put(put, tick), self.items.find(key)) {
+            (Stored::Stored(_), Some(place)) => Added::Moved(place, value),
+            // The limit is so low that twenty digits do not fit: then nothing is here.
+            _ => Added::NotFound,
+        }
+    }
+
+    /// `flush_all` after `delay` seconds; none or a negative one is at once.
+    ///
+    /// memcached's own rule: a delayed flush kills what was last used before the second in which it falls due, and
+    /// puts off a flush that came before it.
+    pub(super) fn flush(&mut self, delay: i64, tick: u32) {
+        let delay = if (delay as i32) > 0 { delay } else { 0 };
+        let due = if delay == 0 { tick } else { self.expiry(delay, tick) };
+        self.oldest_live = due.saturating_sub(1);
+        if self.oldest_live <= tick {
+            self.oldest_cas = self.next_cas();
+        }
+    }
+}
+
+/// Whole seconds, as memcached counts.
+fn seconds(now: u64) -> i64 {
+    i64::try_from(now / 1000).unwrap_or(i64::MAX)
+}
