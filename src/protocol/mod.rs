@@ -1,3 +1,11 @@
 //! memcached's wire: requests and replies as bytes. No async, no sockets, no clock.
 
 pub mod request;
+mod line;
+pub mod parse;
+mod meta;
+mod number;
+pub mod reply;
+
+pub use line::MAX_KEY;
+pub use meta::Tokens;

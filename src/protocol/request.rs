@@ -10,9 +10,10 @@ pub enum Request<'a> {
         /// Answer with the CAS too.
         cas: bool,
     },
-    /// `gat`, `gats`.
+    /// `gat`, `gats`. The line may be longer than 2 KiB, which memcached answers only if it arrives in one
+    /// read and otherwise closes the connection: a long one must go upstream in parts.
     GetAndTouch {
-        /// The new exptime.
+        /// The new exptime, as memcached reads it (see [`Store::exptime`]).
         exptime: i64,
         /// The keys, one or more, in the order asked.
         keys: Keys<'a>,
@@ -36,7 +37,7 @@ pub enum Request<'a> {
     Touch {
         /// The key.
         key: &'a [u8],
-        /// The new exptime.
+        /// The new exptime, as memcached reads it (see [`Store::exptime`]).
         exptime: i64,
         /// Say nothing.
         noreply: bool,
@@ -50,7 +51,7 @@ pub enum Request<'a> {
     },
     /// `flush_all`.
     FlushAll {
-        /// Seconds from now, 0 for at once.
+        /// Seconds from now (or Unix time, above 2,592,000), 0 for at once. Never negative.
         delay: i64,
         /// Say nothing.
         noreply: bool,
@@ -77,6 +78,59 @@ pub enum Request<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys<'a>(pub(super) &'a [u8]);
 
+impl<'a> Keys<'a> {
+    /// The keys in the order asked, duplicates included.
+    pub fn iter(&self) -> KeysIter<'a> {
+        KeysIter(self.0)
+    }
+
+    /// How many keys, by walking them: 1 at least.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Never true of what the parser gives.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// The key, when there is just one: the usual case, and cheaper than [`Keys::len`].
+    pub fn single(&self) -> Option<&'a [u8]> {
+        let (key, rest) = word(self.0);
+        (!key.is_empty() && word(rest).0.is_empty()).then_some(key)
+    }
+}
+
+impl<'a> IntoIterator for Keys<'a> {
+    type Item = &'a [u8];
+    type IntoIter = KeysIter<'a>;
+
+    fn into_iter(self) -> KeysIter<'a> {
+        self.iter()
+    }
+}
+
+/// See [`Keys::iter`].
+#[derive(Debug, Clone)]
+pub struct KeysIter<'a>(&'a [u8]);
+
+impl<'a> Iterator for KeysIter<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (key, rest) = word(self.0);
+        self.0 = rest;
+        (!key.is_empty()).then_some(key)
+    }
+}
+
+/// The first word of `text`, which only spaces separate, and what follows it; an empty word at the end.
+pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
+    let start = text.iter().position(|&byte| byte != b' ').unwrap_or(text.len());
+    let text = &text[start..];
+    text.split_at(memchr::memchr(b' ', text).unwrap_or(text.len()))
+}
+
 /// Which storage command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
@@ -101,9 +155,10 @@ pub struct Store<'a> {
     pub verb: Verb,
     /// The key.
     pub key: &'a [u8],
-    /// The client's flags.
+    /// The client's flags: as memcached does, the low 32 bits of what was sent.
     pub flags: u32,
-    /// As sent: 0 never, negative at once, up to 2,592,000 relative seconds, above that Unix time.
+    /// 0 never, negative at once, up to 2,592,000 relative seconds, above that Unix time. memcached keeps the
+    /// low 32 bits of what was sent and reads them as signed; so does this.
     pub exptime: i64,
     /// The data block, without its CRLF.
     pub data: &'a [u8],
@@ -167,10 +222,12 @@ pub enum Parsed<'a> {
     Refused(Refused<'a>),
 }
 
-/// Why and how a request is refused, and where parsing goes on.
+/// Why and how a request is refused, and where parsing goes on. Also the few lines that need no server to be
+/// answered, and get no error: `gat <exptime>` without a key is `END`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused<'a> {
-    /// The whole error line with its CRLF; empty when noreply suppresses it.
+    /// The whole error line with its CRLF; empty when noreply suppresses it, and when memcached would hang up
+    /// without a word.
     pub reply: &'static [u8],
     /// How many bytes of the buffer to drop now.
     pub consumed: usize,
@@ -178,6 +235,8 @@ pub struct Refused<'a> {
     pub swallow: u64,
     /// Close the connection once the reply is written.
     pub close: bool,
-    /// A refused `set` or `ms` that was too large deletes what the key held: that key.
+    /// A refused `set` or `ms` that was too large deletes what the key held: that key, as sent.
     pub deletes: Option<&'a [u8]>,
+    /// `deletes` is base64 (an `ms` with the flag `b`), so the deletion must say so too.
+    pub deletes_base64: bool,
 }

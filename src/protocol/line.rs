@@ -1,0 +1,187 @@
+//! A command line at the front of a read buffer: where it ends, its words, its data block, and its refusal.
+
+use memchr::memchr;
+
+use super::number;
+use super::request::{Parsed, Refused, Request, word};
+
+/// The longest key in bytes.
+pub const MAX_KEY: usize = 250;
+
+/// The longest line in bytes that is not a multi-get. memcached hangs up on a longer one when it arrives in pieces,
+/// and answers it when it does not; here it never depends on the pieces.
+const MAX_LINE: usize = 2048;
+
+/// The longest line of a `get`, `gets`, `gat` or `gats` in bytes. memcached has no such limit.
+const MAX_GET_LINE: usize = 1 << 20;
+
+/// How many spaces memcached allows before the command word of a line over [`MAX_LINE`].
+const MAX_INDENT: usize = 100;
+
+/// The most words memcached looks at behind the command word.
+const MAX_ARGUMENTS: usize = 22;
+
+pub(super) const ERROR: &[u8] = b"ERROR\r\n";
+pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
+
+/// Whether memcached takes `key`: it is a word, so its length is all that is left to ask.
+pub(super) fn is_key(key: &[u8]) -> bool {
+    (1..=MAX_KEY).contains(&key.len())
+}
+
+/// Without the spaces around it. A tab is no space.
+pub(super) fn trim(text: &[u8]) -> &[u8] {
+    let Some(start) = text.iter().position(|&byte| byte != b' ') else { return &[] };
+    let end = text.iter().rposition(|&byte| byte != b' ').unwrap_or(start);
+    &text[start..=end]
+}
+
+/// A refusal that takes only the line.
+pub(super) fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
+    Parsed::Refused(Refused {
+        reply,
+        consumed,
+        swallow: 0,
+        close: false,
+        deletes: None,
+        deletes_base64: false,
+    })
+}
+
+/// A refusal that takes the data block of `length` bytes along, and its CRLF.
+pub(super) fn swallow<'a>(consumed: usize, reply: &'static [u8], length: usize) -> Refused<'a> {
+    let swallow = length as u64 + 2;
+    Refused { reply, consumed, swallow, close: false, deletes: None, deletes_base64: false }
+}
+
+/// The last word: `reply`, then the end of the connection.
+pub(super) fn hang_up<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
+    Parsed::Refused(Refused {
+        reply,
+        consumed,
+        swallow: 0,
+        close: true,
+        deletes: None,
+        deletes_base64: false,
+    })
+}
+
+/// A command line, and the buffer it stands at the front of.
+pub(super) struct Line<'a> {
+    buffer: &'a [u8],
+    /// What memcached sees of it: without the line end, up to the first NUL.
+    pub(super) text: &'a [u8],
+    /// Its length with the line end.
+    pub(super) consumed: usize,
+}
+
+/// What stands where a data block should.
+pub(super) enum Block<'a> {
+    /// The block, without its CRLF.
+    Data(&'a [u8]),
+    /// As many bytes, but no CRLF behind them.
+    Bad,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn read(buffer: &'a [u8]) -> Result<Self, Parsed<'a>> {
+        let head = &buffer[..buffer.len().min(MAX_LINE + 1)];
+        let end = match memchr(b'\n', head) {
+            Some(end) => end,
+            None if buffer.len() <= MAX_LINE => return Err(Parsed::Incomplete { at_least: 1 }),
+            None if !begins_get(head) => return Err(hang_up(buffer.len(), b"")),
+            None => {
+                let reach = &buffer[..buffer.len().min(MAX_GET_LINE + 1)];
+                match memchr(b'\n', &reach[head.len()..]) {
+                    Some(end) => head.len() + end,
+                    None if buffer.len() <= MAX_GET_LINE => return Err(Parsed::Incomplete { at_least: 1 }),
+                    None => return Err(hang_up(buffer.len(), LINE_TOO_LONG)),
+                }
+            }
+        };
+        let text = &buffer[..end];
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        let text = &text[..memchr(0, text).unwrap_or(text.len())];
+        Ok(Self { buffer, text, consumed: end + 1 })
+    }
+
+    /// The request that the line is, when nothing follows it.
+    pub(super) fn request(&self, request: Request<'a>) -> Parsed<'a> {
+        Parsed::Request { request, consumed: self.consumed }
+    }
+
+    /// The length of a data block as memcached reads it; none beyond 2^31 - 3, for it adds the CRLF's two.
+    pub(super) fn length(&self, text: &[u8]) -> Option<usize> {
+        let length = number::int32(text)?;
+        usize::try_from(length).ok().filter(|_| length <= i32::MAX - 2)
+    }
+
+    /// The request that the line and the data block of `length` bytes behind it are. `make` says `Err(noreply)`
+    /// of a bad block, which is taken with exactly the two bytes behind it.
+    pub(super) fn block(
+        &self,
+        length: usize,
+        make: impl FnOnce(Block<'a>) -> Result<Request<'a>, bool>,
+    ) -> Parsed<'a> {
+        let consumed = self.consumed + length + 2;
+        if self.buffer.len() < consumed {
+            return Parsed::Incomplete { at_least: consumed - self.buffer.len() };
+        }
+        let (data, end) = self.buffer[self.consumed..consumed].split_at(length);
+        let block = if end == b"\r\n" { Block::Data(data) } else { Block::Bad };
+        match make(block) {
+            Ok(request) => Parsed::Request { request, consumed },
+            Err(noreply) => refuse(consumed, if noreply { b"" } else { BAD_CHUNK }),
+        }
+    }
+}
+
+/// Whether a line that is too long may still be a multi-get.
+fn begins_get(line: &[u8]) -> bool {
+    let indent = line.iter().take_while(|&&byte| byte == b' ').count();
+    let line = &line[indent..];
+    let commands: [&[u8]; 4] = [b"get ", b"gets ", b"gat ", b"gats "];
+    indent <= MAX_INDENT && commands.iter().any(|command| line.starts_with(command))
+}
+
+/// The words behind the command word of a line that may have only a few.
+pub(super) struct Arguments<'a> {
+    /// The first of them; empty where there are fewer.
+    pub(super) words: [&'a [u8]; 5],
+    /// How many there are, [`MAX_ARGUMENTS`] at most.
+    pub(super) count: usize,
+    /// The last of those counted; empty if there is none.
+    pub(super) last: &'a [u8],
+}
+
+impl<'a> Arguments<'a> {
+    pub(super) fn read(mut rest: &'a [u8]) -> Self {
+        let mut arguments = Self { words: [&[]; 5], count: 0, last: &[] };
+        while arguments.count < MAX_ARGUMENTS {
+            let (argument, behind) = word(rest);
+            if argument.is_empty() {
+                break;
+            }
+            if let Some(slot) = arguments.words.get_mut(arguments.count) {
+                *slot = argument;
+            }
+            arguments.last = argument;
+            arguments.count += 1;
+            rest = behind;
+        }
+        arguments
+    }
+
+    /// The last word decides, even where it is a key or a number.
+    pub(super) fn noreply(&self) -> bool {
+        self.last == b"noreply"
+    }
+
+    /// A refusal of the line, unless the client wants none.
+    pub(super) fn refuse(&self, line: &Line<'a>, reply: &'static [u8]) -> Parsed<'a> {
+        refuse(line.consumed, if self.noreply() { b"" } else { reply })
+    }
+}
