@@ -1,11 +1,10 @@
 //! The classic text commands.
 
 use super::meta::write_number;
-use super::store::{Added, Put, Store, Stored, VERSION};
+use super::store::{Added, Ending, Put, Store, VERSION};
 use crate::protocol::request::{Keys, Request, Store as StoreRequest, Verb};
 
-pub(super) const NOT_NUMERIC: &[u8] =
-    b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+pub(super) const NOT_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 
@@ -105,16 +104,16 @@ impl Store {
         let put = Put { flags: store.flags, exptime, ..Put::of(store.verb, store.key, store.data) };
         let stored = self.put(put, tick);
         match stored {
-            Stored::Stored(_) => b"STORED\r\n",
-            Stored::NotStored => b"NOT_STORED\r\n",
-            Stored::Exists => b"EXISTS\r\n",
-            Stored::NotFound => b"NOT_FOUND\r\n",
-            Stored::TooLarge | Stored::OutOfMemory => {
+            Ending::Stored(_) => b"STORED\r\n",
+            Ending::NotStored => b"NOT_STORED\r\n",
+            Ending::Exists => b"EXISTS\r\n",
+            Ending::NotFound => b"NOT_FOUND\r\n",
+            Ending::TooLarge | Ending::OutOfMemory => {
                 // What could not be replaced must not be served either; the other verbs leave it.
                 if store.verb == Verb::Set {
                     self.drop_unstorable(store.key, tick);
                 }
-                if stored == Stored::TooLarge {
+                if stored == Ending::TooLarge {
                     self.stats.store_too_large += 1;
                     TOO_LARGE
                 } else {

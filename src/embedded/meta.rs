@@ -9,7 +9,7 @@ use super::base64;
 use super::classic::{NOT_NUMERIC, OUT_OF_MEMORY, TOO_LARGE};
 use super::items::Item;
 use super::number;
-use super::store::{Added, MAX_ITEM, Put, Store, Stored};
+use super::store::{Added, Ending, MAX_ITEM, Put, Store};
 use crate::protocol::request::{Meta, MetaVerb, Verb};
 
 const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
@@ -129,7 +129,7 @@ impl Store {
             // The stub never carries the mark of a binary key: memcached forgets it.
             let stub = Put { new_cas: flags.new_cas, ..Put::of(Verb::Set, key, b"") };
             match self.put(stub, tick) {
-                Stored::Stored(_) => found = self.find(key, tick),
+                Ending::Stored(_) => found = self.stored(key),
                 _ => return out.extend_from_slice(OUT_OF_MEMORY),
             }
         }
@@ -154,7 +154,9 @@ impl Store {
                     item.exptime = flags.vivify.unwrap_or(item.exptime);
                     won = true;
                 }
-                b'R' if !item.won && !created && item.exptime != 0 && item.exptime < flags.recache => won = true,
+                b'R' if !item.won && !created && item.exptime != 0 && item.exptime < flags.recache => {
+                    won = true
+                }
                 b's' => write_count(out, b's', item.value.len() as u64),
                 b't' => write_ttl(out, item.exptime, tick),
                 b'c' => write_count(out, b'c', item.cas),
@@ -210,17 +212,17 @@ impl Store {
             tick,
         );
         let (code, cas): (&[u8], u64) = match stored {
-            Stored::Stored(_) if flags.quiet => return,
-            Stored::Stored(cas) => (b"HD", cas),
-            Stored::NotStored => (b"NS", 0),
-            Stored::Exists => (b"EX", 0),
-            Stored::NotFound => (b"NF", 0),
-            Stored::TooLarge => {
+            Ending::Stored(_) if flags.quiet => return,
+            Ending::Stored(cas) => (b"HD", cas),
+            Ending::NotStored => (b"NS", 0),
+            Ending::Exists => (b"EX", 0),
+            Ending::NotFound => (b"NF", 0),
+            Ending::TooLarge => {
                 self.stats.store_too_large += 1;
                 self.drop_unstorable(key, tick);
                 return out.extend_from_slice(TOO_LARGE);
             }
-            Stored::OutOfMemory => {
+            Ending::OutOfMemory => {
                 self.drop_unstorable(key, tick);
                 return out.extend_from_slice(OUT_OF_MEMORY);
             }
@@ -248,11 +250,12 @@ impl Store {
                     self.remove(place);
                     let exptime = flags.ttl.unwrap_or(0);
                     let flags = flags.client_flags;
-                    let tombstone = Put { flags, exptime, new_cas: Some(cas), ..Put::of(Verb::Set, key, b"") };
+                    let tombstone =
+                        Put { flags, exptime, new_cas: Some(cas), ..Put::of(Verb::Set, key, b"") };
                     self.put(tombstone, tick);
                 }
                 if flags.invalidate
-                    && let Some(place) = self.find(key, tick)
+                    && let Some(place) = self.stored(key)
                 {
                     let item = self.item_mut(place);
                     item.exptime = flags.ttl.unwrap_or(item.exptime);
@@ -297,8 +300,8 @@ impl Store {
                 let initial = flags.initial.to_string();
                 let put = Put { new_cas: flags.new_cas, ..Put::of(Verb::Add, key, initial.as_bytes()) };
                 let stored = self.put(put, tick);
-                match (stored, self.find(key, tick)) {
-                    (Stored::Stored(_), Some(place)) => (place, flags.initial, true, false),
+                match (stored, self.stored(key)) {
+                    (Ending::Stored(_), Some(place)) => (place, flags.initial, true, false),
                     _ => return out.extend_from_slice(b"SERVER_ERROR Out of memory allocating new item\r\n"),
                 }
             }

@@ -1,7 +1,6 @@
 //! The embedded memcached's thread, and its side of a connection.
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
@@ -91,14 +90,12 @@ async fn accept(mut connections: mpsc::Receiver<UnixStream>, store: Store, clock
 
 /// One connection from its first byte to its last: read what is there, answer every whole request in it in order,
 /// send the replies in one write, and only then read again. A peer that does not read is therefore not read either.
-pub fn serve<S>(stream: S, store: Rc<RefCell<Store>>, clock: Clock) -> impl Future<Output = ()>
+pub async fn serve<S>(stream: S, store: Rc<RefCell<Store>>, clock: Clock)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    async move {
-        // What ends a connection is the peer's affair: there is no one else to tell.
-        let _ = answer_all(stream, &store, clock).await;
-    }
+    // What ends a connection is the peer's affair: there is no one else to tell.
+    let _ = answer_all(stream, &store, clock).await;
 }
 
 async fn answer_all<S>(mut stream: S, store: &RefCell<Store>, clock: Clock) -> io::Result<()>

@@ -22,7 +22,7 @@ pub(super) const MAX_ITEM: usize = 1 << 20;
 const MAX_RELATIVE: i32 = 60 * 60 * 24 * 30;
 
 /// memcached's clock starts here, in seconds, so that an item can have expired before the server was started.
-const FIRST_TICK: i64 = 62;
+const FIRST_TICK: i64 = 60;
 
 /// An exptime that has always passed.
 const LONG_AGO: u32 = 1;
@@ -55,7 +55,7 @@ pub struct Store {
 
 /// How a storage command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
+pub(super) enum Ending {
     /// Stored, with this CAS.
     Stored(u64),
     NotStored,
@@ -217,6 +217,12 @@ impl Store {
         Some(place)
     }
 
+    /// The item of `key`, even one that is as good as gone: what was just stored under a `flush_all` that is due, or
+    /// with an exptime that has passed.
+    pub(super) fn stored(&self, key: &[u8]) -> Option<Place> {
+        self.items.find(key)
+    }
+
     /// Notes that it was read. As in memcached the first read marks it but leaves its time.
     pub(super) fn bump(&mut self, place: Place, tick: u32) {
         self.items.promote(place);
@@ -233,9 +239,9 @@ impl Store {
     }
 
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`.
-    pub(super) fn put(&mut self, put: Put<'_>, tick: u32) -> Stored {
+    pub(super) fn put(&mut self, put: Put<'_>, tick: u32) -> Ending {
         if Item::total(put.key, put.flags, put.data.len()) > MAX_ITEM {
-            return Stored::TooLarge;
+            return Ending::TooLarge;
         }
         let mut item = Item {
             key: Arc::from(put.key),
@@ -252,8 +258,8 @@ impl Store {
         let Some(place) = self.find(put.key, tick) else {
             return match put.verb {
                 Verb::Set | Verb::Add => self.link(item, put.new_cas),
-                Verb::Cas(_) => Stored::NotFound,
-                Verb::Replace | Verb::Append | Verb::Prepend => Stored::NotStored,
+                Verb::Cas(_) => Ending::NotFound,
+                Verb::Replace | Verb::Append | Verb::Prepend => Ending::NotStored,
             };
         };
         let old = self.items.at(place);
@@ -262,7 +268,7 @@ impl Store {
             Verb::Add => {
                 self.items.at_mut(place).time = tick;
                 self.items.promote(place);
-                return Stored::NotStored;
+                return Ending::NotStored;
             }
             Verb::Cas(expected) if expected != 0 && expected == old.cas => {}
             Verb::Cas(expected) if expected != 0 && put.invalidate && expected < old.cas => {
@@ -270,13 +276,13 @@ impl Store {
                 item.stale = true;
                 item.won = old.won;
             }
-            Verb::Cas(_) => return Stored::Exists,
+            Verb::Cas(_) => return Ending::Exists,
             Verb::Append | Verb::Prepend => {
                 if put.compare != 0 && put.compare != old.cas {
-                    return Stored::Exists;
+                    return Ending::Exists;
                 }
                 if Item::total(put.key, old.flags, old.value.len() + put.data.len()) > MAX_ITEM {
-                    return Stored::NotStored;
+                    return Ending::NotStored;
                 }
                 item.flags = old.flags;
                 item.exptime = old.exptime;
@@ -287,16 +293,16 @@ impl Store {
             }
         }
         if item.cost() > self.limit {
-            return Stored::OutOfMemory;
+            return Ending::OutOfMemory;
         }
         self.items.remove(place);
         self.link(item, put.new_cas)
     }
 
     /// Adds an item whose key is absent, and evicts what was used longest ago until it fits.
-    fn link(&mut self, mut item: Item, new_cas: Option<u64>) -> Stored {
+    fn link(&mut self, mut item: Item, new_cas: Option<u64>) -> Ending {
         if item.cost() > self.limit {
-            return Stored::OutOfMemory;
+            return Ending::OutOfMemory;
         }
         while self.items.bytes() + item.cost() > self.limit {
             let Some(oldest) = self.items.oldest() else { break };
@@ -307,7 +313,7 @@ impl Store {
         item.cas = cas;
         self.items.insert(item);
         self.stats.total_items += 1;
-        Stored::Stored(cas)
+        Ending::Stored(cas)
     }
 
     /// Adds `delta`, or takes it away down to 0. `compare` of 0 compares nothing.
@@ -336,8 +342,8 @@ impl Store {
         }
         let (flags, exptime) = (old.flags, old.exptime);
         let put = Put { flags, exptime, ..Put::of(Verb::Set, key, digits) };
-        match (self.put(put, tick), self.items.find(key)) {
-            (Stored::Stored(_), Some(place)) => Added::Moved(place, value),
+        match (self.put(put, tick), self.stored(key)) {
+            (Ending::Stored(_), Some(place)) => Added::Moved(place, value),
             // The limit is so low that twenty digits do not fit: then nothing is here.
             _ => Added::NotFound,
         }
