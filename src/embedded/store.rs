@@ -206,9 +206,8 @@ impl Store {
     pub(super) fn find(&mut self, key: &[u8], tick: u32) -> Option<Place> {
         let place = self.items.find(key)?;
         let item = self.items.at(place);
-        let flushed = self.oldest_live != 0
-            && self.oldest_live <= tick
-            && (item.time <= self.oldest_live || item.cas < self.oldest_cas);
+        let flushed =
+            (item.time <= self.oldest_live && self.oldest_live <= tick) || item.cas < self.oldest_cas;
         let expired = item.exptime != 0 && item.exptime <= tick;
         if flushed || expired {
             self.items.remove(place);
@@ -351,8 +350,8 @@ impl Store {
 
     /// `flush_all` after `delay` seconds; none or a negative one is at once.
     ///
-    /// memcached's own rule: a delayed flush kills what was last used before the second in which it falls due, and
-    /// puts off a flush that came before it.
+    /// memcached's own rule: a delayed flush kills what was last used before the second in which it falls due. For
+    /// `flush_all 1` that second begins at once, so whatever is stored until the next one is dead too.
     pub(super) fn flush(&mut self, delay: i64, tick: u32) {
         let delay = if (delay as i32) > 0 { delay } else { 0 };
         let due = if delay == 0 { tick } else { self.expiry(delay, tick) };

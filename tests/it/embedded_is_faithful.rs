@@ -311,7 +311,7 @@ impl Draw {
 fn random_commands_get_the_replies_of_a_real_memcached() {
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut both = Both::start(&NOW, || NOW.load(Ordering::SeqCst));
-    for seed in 0..20 {
+    for seed in 0..8 {
         let time = both.wait_for_the_next_second();
         let turned = Instant::now();
         let mut draw = Draw { rng: fastrand::Rng::with_seed(seed), time, cas: 1 };
