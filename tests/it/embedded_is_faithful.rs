@@ -3,6 +3,8 @@
 //! Both get the same commands, one at a time, and must give the same replies. Time is the real one's: the embedded
 //! server's clock is set to it, and no command is sent while the real one's second may be turning.
 
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test, which is what it should do")]
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
