@@ -166,5 +166,5 @@ fn is_base64(key: &[u8]) -> bool {
             count += 1;
         }
     }
-    count > 0 && count % 4 == 0 && padding <= 2
+    count > 0 && count.is_multiple_of(4) && padding <= 2
 }

@@ -238,3 +238,6 @@ fn unknown<'a>(line: &Line<'a>, command: &'a [u8], rest: &'a [u8]) -> Parsed<'a>
         false => refuse(line.consumed, ERROR),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,472 @@
+//! What memcached 1.6.18 was seen to answer, line by line.
+
+use super::*;
+use crate::protocol::MAX_KEY;
+use crate::protocol::request::Meta;
+
+const LIMITS: Limits = Limits { max_value: 1000 };
+
+/// The longest multi-get in bytes.
+const MAX_GET: usize = 1 << 20;
+
+/// Feeds `stream` in pieces that end at `cuts`, and tells what came of it, one line an outcome.
+fn run(stream: &[u8], cuts: impl IntoIterator<Item = usize>) -> Vec<String> {
+    let mut outcomes = Vec::new();
+    let (mut start, mut wanted) = (0, 0);
+    for end in cuts.into_iter().chain([stream.len()]) {
+        while start < end {
+            let (consumed, close) = match parse(&stream[start..end], &LIMITS) {
+                Parsed::Incomplete { at_least } => {
+                    assert!(at_least > 0);
+                    wanted = end + at_least;
+                    break;
+                }
+                Parsed::Request { request, consumed } => {
+                    outcomes.push(format!("{request:?}"));
+                    (consumed, false)
+                }
+                Parsed::Refused(refused) => {
+                    let Refused { reply, consumed, swallow, close, deletes, .. } = refused;
+                    let reply = reply.escape_ascii();
+                    outcomes.push(format!("{reply} swallow={swallow} close={close} {deletes:?}"));
+                    (consumed + swallow as usize, close)
+                }
+            };
+            assert!(wanted <= end, "it asked for more than it needed");
+            assert!(consumed > 0);
+            if close {
+                return outcomes;
+            }
+            start += consumed;
+        }
+    }
+    outcomes
+}
+
+/// The one request that `line` is.
+fn request(line: &[u8]) -> Request<'_> {
+    match parse(line, &LIMITS) {
+        Parsed::Request { request, consumed } if consumed == line.len() => request,
+        other => panic!("{other:?} of {:?}", line.escape_ascii().to_string()),
+    }
+}
+
+/// The reply to the refused `line`, which takes exactly the line and leaves the connection open.
+#[track_caller]
+fn assert_refused(line: &[u8], reply: &str) {
+    let stream = [line, b"\r\nabc\r\n"].concat();
+    let expected = refuse(line.len() + 2, b"");
+    match parse(&stream, &LIMITS) {
+        Parsed::Refused(refused) => {
+            let what = line.escape_ascii().to_string();
+            assert_eq!(
+                refused.reply.escape_ascii().to_string(),
+                reply.escape_default().to_string(),
+                "{what}"
+            );
+            assert_eq!(Parsed::Refused(Refused { reply: b"", ..refused }), expected, "{what}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn keys<'a>(request: Request<'a>) -> Vec<&'a [u8]> {
+    match request {
+        Request::Get { keys, .. } | Request::GetAndTouch { keys, .. } => keys.iter().collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn long_key() -> Vec<u8> {
+    vec![b'k'; MAX_KEY + 1]
+}
+
+#[test]
+fn a_line_ends_at_lf_or_crlf_or_the_first_nul() {
+    for line in ["get k\r\n", "get k\n", "  get  k \r\n", "get k\0 other keys\r\n", "bget k\r\n"] {
+        assert_eq!(keys(request(line.as_bytes())), [b"k"], "{line:?}");
+    }
+    assert_eq!(keys(request(b"get k\r\r\n")), [b"k\r"]);
+    assert_eq!(keys(request(b"gets k\ty \xc3\xa9\x01  k\ty\r\n")), [&b"k\ty"[..], b"\xc3\xa9\x01", b"k\ty"]);
+}
+
+#[test]
+fn the_only_key_is_found_without_walking_and_several_are_counted() {
+    let (Request::Get { keys: one, cas: false }, Request::Get { keys: three, cas: true }) =
+        (request(b"get  k \r\n"), request(b"gets a  b c\r\n"))
+    else {
+        panic!("no get")
+    };
+    assert_eq!((one.single(), one.len()), (Some(&b"k"[..]), 1));
+    assert_eq!((three.single(), three.len()), (None, 3));
+}
+
+#[test]
+fn what_is_no_command_is_an_error_even_with_noreply() {
+    let lines = [
+        "",
+        " ",
+        "g",
+        "get",
+        "get ",
+        "GET k",
+        "get\tk",
+        "getx k",
+        "mx",
+        "xyz noreply",
+        "gat",
+        "set k 0 0",
+        "set k 0 noreply",
+        "set k 0 0 3 4 noreply",
+        "cas k 0 0 3",
+        "incr k",
+        "incr k 1 2 noreply",
+        "touch k",
+        "delete",
+        "delete k 0 0 noreply",
+        "flush_all 0 0 0",
+        "verbosity",
+        "mg",
+        "\u{81}",
+    ];
+    for line in lines {
+        assert_refused(line.as_bytes(), "ERROR\r\n");
+    }
+}
+
+#[test]
+fn one_long_key_refuses_a_whole_multi_get_with_one_line() {
+    let long = long_key();
+    for command in [&b"get a "[..], b"gets ", b"gat 0 a ", b"mg ", b"md ", b"ma ", b"me ", b"delete "] {
+        let line = [command, &long, if command[0] == b'g' { b" b" } else { b"" }].concat();
+        assert_refused(&line, "CLIENT_ERROR bad command line format\r\n");
+    }
+    let longest = [b"get a ".as_slice(), &long[1..], b"\r\n"].concat();
+    assert_eq!(keys(request(&longest)).len(), 2);
+}
+
+#[test]
+fn gat_wants_a_number_first_and_without_keys_ends_at_once() {
+    assert_refused(b"gat x k", "CLIENT_ERROR invalid exptime argument\r\n");
+    assert_refused(b"gats x", "CLIENT_ERROR invalid exptime argument\r\n");
+    assert_refused(b"gat 0", "END\r\n");
+    let Request::GetAndTouch { exptime: -1, keys, cas: true } = request(b"gats -1 a b\r\n") else { panic!() };
+    assert_eq!(keys.len(), 2);
+}
+
+#[test]
+fn a_store_is_read_as_memcached_reads_it() {
+    let store = Store { verb: Verb::Set, key: b"k", flags: 0, exptime: 0, data: b"abc", noreply: false };
+    for (line, expected) in [
+        ("set k 0 0 3\r\nabc\r\n", store),
+        ("set k 0 0 3\nabc\r\n", store),
+        ("set k 4294967296 -1 +3 noreply\r\nabc\r\n", Store { exptime: -1, noreply: true, ..store }),
+        ("add k 4294967295 0 3 x\r\nabc\r\n", Store { verb: Verb::Add, flags: u32::MAX, ..store }),
+        (
+            "replace k 0 2592001 4294967299\r\nabc\r\n",
+            Store { verb: Verb::Replace, exptime: 2_592_001, ..store },
+        ),
+        ("append k 0 0 3\r\nabc\r\n", Store { verb: Verb::Append, ..store }),
+        ("prepend k 0 0 0\r\n\r\n", Store { verb: Verb::Prepend, data: b"", ..store }),
+        (
+            "cas k 0 0 3 18446744073709551615\r\n\r\n\n\r\n",
+            Store { verb: Verb::Cas(u64::MAX), data: b"\r\n\n", ..store },
+        ),
+    ] {
+        assert_eq!(request(line.as_bytes()), Request::Store(expected), "{line:?}");
+    }
+}
+
+#[test]
+fn behind_a_store_with_a_bad_line_the_data_is_read_as_commands() {
+    let long = String::from_utf8(long_key()).unwrap();
+    for line in [
+        "set k x 0 3",
+        "set k -1 0 3",
+        "set k 0 x 3",
+        "set k 0 0 x",
+        "set k 0 0 -1",
+        "set k 0 0 3x",
+        "set k 0 0 2147483646",
+        "cas k 0 0 3 x",
+        "cas k 0 0 3 -1",
+        "set LONG 0 0 3",
+    ] {
+        let line = line.replace("LONG", &long);
+        assert_refused(line.as_bytes(), "CLIENT_ERROR bad command line format\r\n");
+        assert_refused(format!("{line} noreply").as_bytes(), "");
+    }
+    // A word too few, and the last one is a number no more.
+    assert_refused(b"set k 0 0 noreply noreply", "");
+}
+
+#[test]
+fn a_bad_data_chunk_takes_exactly_two_bytes_more_than_announced() {
+    for (stream, replies) in [
+        ("set k 0 0 3\r\nabcdefg\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
+        ("set k 0 0 3 noreply\r\nabcdefg\r\n", vec!["", "ERROR\\r\\n"]),
+        ("set k 0 0 3\r\nabc\rx\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
+        ("set k 0 0 3\r\nabcx\n\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
+        ("set k 0 0 3\r\nabc\nxyz\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
+        ("ms k 3 q\r\nabcdefg\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
+    ] {
+        let expected: Vec<_> =
+            replies.iter().map(|reply| format!("{reply} swallow=0 close=false None")).collect();
+        assert_eq!(run(stream.as_bytes(), []), expected, "{stream:?}");
+    }
+}
+
+#[test]
+fn a_value_too_large_is_swallowed_and_only_set_and_ms_delete_what_was_there() {
+    for (line, reply, deletes, base64) in [
+        ("set k 0 0 1001", TOO_LARGE, true, false),
+        ("set k 0 0 1001 noreply", b"", true, false),
+        ("add k 0 0 1001", TOO_LARGE, false, false),
+        ("append k 0 0 1001", TOO_LARGE, false, false),
+        ("cas k 0 0 1001 7", TOO_LARGE, false, false),
+        ("ms k 1001 q", TOO_LARGE, true, false),
+        ("ms aw== 1001 b ME", TOO_LARGE, true, true),
+    ] {
+        let deletes = deletes.then_some(if base64 { b"aw==".as_slice() } else { b"k" });
+        let expected = Refused {
+            reply,
+            consumed: line.len() + 2,
+            swallow: 1003,
+            close: false,
+            deletes,
+            deletes_base64: base64,
+        };
+        let stream = format!("{line}\r\nxxx");
+        assert_eq!(parse(stream.as_bytes(), &LIMITS), Parsed::Refused(expected), "{line}");
+    }
+    let Parsed::Refused(Refused { swallow, .. }) = parse(b"set k 0 0 2147483645\r\n", &LIMITS) else {
+        panic!()
+    };
+    assert_eq!(swallow, 2_147_483_647);
+}
+
+#[test]
+fn the_last_word_decides_about_noreply_even_where_a_number_belongs() {
+    let Request::Delete { key: b"noreply", noreply: false } = request(b"delete noreply\r\n") else {
+        panic!()
+    };
+    for line in
+        ["incr k noreply", "incr k x noreply", "touch k noreply", "verbosity noreply", "flush_all x noreply"]
+    {
+        assert_refused(line.as_bytes(), "");
+    }
+    assert_eq!(
+        request(b"decr k 18446744073709551615 noreply\r\n"),
+        Request::Arith { key: b"k", decr: true, delta: u64::MAX, noreply: true }
+    );
+    assert_eq!(request(b"touch k -1 x\r\n"), Request::Touch { key: b"k", exptime: -1, noreply: false });
+    assert_refused(b"incr k -1", "CLIENT_ERROR invalid numeric delta argument\r\n");
+    assert_refused(b"touch k x", "CLIENT_ERROR invalid exptime argument\r\n");
+}
+
+#[test]
+fn delete_takes_a_0_and_noreply_and_nothing_else() {
+    for (line, quiet) in [
+        ("delete k\r\n", false),
+        ("delete k 0\r\n", false),
+        ("delete k noreply\r\n", true),
+        ("delete k 0 noreply\r\n", true),
+    ] {
+        assert_eq!(request(line.as_bytes()), Request::Delete { key: b"k", noreply: quiet }, "{line:?}");
+    }
+    for line in ["delete k 1", "delete k 0 0", "delete k noreply 0"] {
+        assert_refused(
+            line.as_bytes(),
+            "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
+        );
+    }
+    assert_refused(b"delete k 1 noreply", "");
+}
+
+#[test]
+fn what_the_whole_server_is_asked_is_parsed() {
+    assert_eq!(request(b"flush_all\r\n"), Request::FlushAll { delay: 0, noreply: false });
+    assert_eq!(request(b"flush_all -1 noreply\r\n"), Request::FlushAll { delay: 0, noreply: true });
+    assert_eq!(request(b"flush_all 30 x\r\n"), Request::FlushAll { delay: 30, noreply: false });
+    assert_eq!(request(b"verbosity 1 noreply\r\n"), Request::Verbosity { noreply: true });
+    assert_eq!(request(b"version noreply\r\n"), Request::Version);
+    assert_eq!(request(b"stats\r\n"), Request::Stats { what: b"" });
+    assert_eq!(request(b"stats  detail on \r\n"), Request::Stats { what: b"detail on" });
+    assert_eq!(request(b"quit now\r\n"), Request::Quit);
+}
+
+#[test]
+fn commands_that_mean_one_server_are_answered_and_not_hung_up_on() {
+    for (line, reply) in [
+        ("shutdown", "ERROR: shutdown not enabled\r\n"),
+        ("watch mutations", "CLIENT_ERROR watch commands not allowed\r\n"),
+        ("lru_crawler metadump all", "CLIENT_ERROR lru crawler disabled\r\n"),
+        ("lru_crawler", "ERROR\r\n"),
+        ("cache_memlimit 64", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"),
+        ("cache_memlimit 64 noreply", ""),
+        ("slabs reassign 1 2", "CLIENT_ERROR slab reassignment disabled\r\n"),
+    ] {
+        assert_refused(line.as_bytes(), reply);
+    }
+}
+
+#[test]
+fn http_and_binary_clients_are_hung_up_on() {
+    let closes = |stream: &str| vec![stream.to_owned()];
+    for line in ["GET / HTTP/1.1\r\n", "POST /x HTTP/1.0\r\n", "HTTP/1.1\n"] {
+        assert_eq!(run(line.as_bytes(), []), closes(" swallow=0 close=true None"), "{line:?}");
+    }
+    for line in ["get / HTTP/1.1\r\n", "x HTTP/1.1\r\n", "GET / HTTP/1.1 x\r\n", "slab HTTP/1.1\r\n"] {
+        assert!(run(line.as_bytes(), []).iter().all(|outcome| !outcome.contains("close=true")), "{line:?}");
+    }
+    let binary = run(b"\x80\x0a\0\0", []);
+    assert!(
+        binary[0].starts_with("CLIENT_ERROR binary protocol is not supported; use the ASCII protocol\\r\\n")
+    );
+    assert!(binary[0].contains("close=true"));
+}
+
+#[test]
+fn only_a_multi_get_may_have_a_line_over_2_kib() {
+    let words = b" key".repeat(1000);
+    for (command, taken) in [("get", true), ("gets", true), ("gat 0", true), ("mg", false), ("delete", false)]
+    {
+        let line = [command.as_bytes(), &words].concat();
+        for stream in [&line[..], &[&line[..], b"\r\n"].concat()] {
+            let hung_up =
+                matches!(parse(stream, &LIMITS), Parsed::Refused(Refused { close: true, reply: b"", .. }));
+            assert_eq!(hung_up, !taken, "{command}");
+        }
+    }
+    let endless = [b"get".as_slice(), &b" key".repeat(MAX_GET / 4)].concat();
+    assert_eq!(parse(&endless[..MAX_GET], &LIMITS), Parsed::Incomplete { at_least: 1 });
+    let Parsed::Refused(refused) = parse(&endless, &LIMITS) else { panic!("taken") };
+    assert_eq!((refused.reply, refused.close), (&b"CLIENT_ERROR line too long\r\n"[..], true));
+}
+
+#[test]
+fn meta_flags_are_kept_as_sent() {
+    let Request::Meta(meta) = request(b"mg  k  v t  O12 \r\n") else { panic!("no meta") };
+    assert_eq!(meta, Meta { verb: MetaVerb::Get, key: b"k", flags: b"v t  O12", data: b"" });
+    let tokens: Vec<_> = meta.tokens().collect();
+    assert_eq!(tokens, [(b'v', &b""[..]), (b't', b""), (b'O', b"12")]);
+    assert_eq!((meta.token(b'O'), meta.token(b'q')), (Some(&b"12"[..]), None));
+    let Request::Meta(meta) = request(b"ms k 3 T5 ME\r\nab\n\r\n") else { panic!("no meta") };
+    assert_eq!(meta, Meta { verb: MetaVerb::Set, key: b"k", flags: b"T5 ME", data: b"ab\n" });
+    for line in ["mn\r\n", "mn x\r\n"] {
+        let Request::Meta(meta) = request(line.as_bytes()) else { panic!("no meta") };
+        assert_eq!(meta, Meta { verb: MetaVerb::Noop, key: b"", flags: b"", data: b"" });
+    }
+}
+
+#[test]
+fn meta_mistakes_get_memcacheds_words_and_ms_swallows_once_its_length_is_known() {
+    let opaque = format!("O{}", "x".repeat(32));
+    for (flags, complaint, terse) in [
+        ("v v", "duplicate flag", true),
+        ("Q", "invalid flag", true),
+        ("\u{7f}", "duplicate flag", true),
+        ("\u{ff}", "duplicate flag", true),
+        ("Tx Q", "invalid flag", true),
+        ("Tx", "bad token in command line format", true),
+        ("Fx", "bad command line format", true),
+        ("MXX", "incorrect length for M token", true),
+        ("Jx", "invalid numeric initial value", true),
+        ("b", "error decoding key", true),
+        (&opaque, "opaque token too long", false),
+    ] {
+        let reply = format!("CLIENT_ERROR {complaint}\r\n");
+        assert_refused(format!("mg k {flags} q").as_bytes(), &reply);
+        let terse = if terse { "CLIENT_ERROR invalid or duplicate flag\r\n" } else { &reply };
+        assert_refused(format!("md k {flags}").as_bytes(), terse);
+        let outcomes = run(format!("ms k 3 {flags}\r\nabc\r\nmn\r\n").as_bytes(), []);
+        let expected = format!("{} swallow=5 close=false None", reply.escape_default());
+        assert_eq!((outcomes.len(), &outcomes[0]), (2, &expected));
+    }
+    assert_refused(b"ma k MZ", "CLIENT_ERROR invalid mode for ma M token\r\n");
+    assert_refused(b"ms k S3", "CLIENT_ERROR bad command line format\r\n");
+    assert_refused(b"ms k", "CLIENT_ERROR bad command line format\r\n");
+    assert_refused(b"me", "CLIENT_ERROR bad command line format\r\n");
+    let many = "k ".repeat(18);
+    assert_refused(format!("mg k {many}").as_bytes(), "CLIENT_ERROR options flags are too long\r\n");
+    assert_refused(format!("ms k 3 {many}").as_bytes(), "CLIENT_ERROR options flags too long\r\n");
+    assert!(matches!(request(b"mg k k s t c f v h l O1 u T0 N0 R0 q P L C1\r\n"), Request::Meta(_)));
+}
+
+#[test]
+fn a_base64_key_is_judged_as_memcached_decodes_it() {
+    for (key, legal) in [
+        ("aw==", true),
+        ("a!W==", true),
+        ("aw==aw==", true),
+        ("a=w=", true),
+        ("aw=", false),
+        ("a===", false),
+        ("====", false),
+        ("!!!!", false),
+        ("aww", false),
+    ] {
+        let line = format!("mg {key} b\r\n");
+        let taken = matches!(parse(line.as_bytes(), &LIMITS), Parsed::Request { .. });
+        assert_eq!(taken, legal, "{key}");
+    }
+}
+
+#[test]
+fn any_cut_of_a_stream_parses_as_the_whole() {
+    let fragments: [&[u8]; 34] = [
+        b"get ",
+        b"gets ",
+        b"gat 1 ",
+        b"set ",
+        b"cas ",
+        b"ms ",
+        b"mg ",
+        b"ma ",
+        b"delete ",
+        b"incr ",
+        b"touch ",
+        b"version",
+        b"stats ",
+        b"k ",
+        b"k",
+        b"0 ",
+        b"0 0 3",
+        b"0 0 3 noreply",
+        b" 5",
+        b"3 T0",
+        b" v q",
+        b"-1 ",
+        b"1001 ",
+        b"\r\n",
+        b"\r\n",
+        b"\r\n",
+        b"\n",
+        b"abc\r\n",
+        b"set k 0 0 5\r\nab\r\nc\r\n",
+        b"\0",
+        b"\r",
+        b"\x80",
+        b"x HTTP/1",
+        &[b'k'; 251],
+    ];
+    let mut outcomes = 0;
+    for seed in 0..3000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut stream = Vec::new();
+        for _ in 0..rng.usize(1..40) {
+            match rng.u8(..) {
+                0..8 => stream.push(rng.u8(..)),
+                8 => stream.extend(std::iter::repeat_n(b'k', rng.usize(..3000))),
+                _ => stream.extend_from_slice(rng.choice(fragments).unwrap_or_default()),
+            }
+        }
+        let whole = run(&stream, []);
+        outcomes += whole.len();
+        assert_eq!(run(&stream, 0..stream.len()), whole, "seed {seed}, byte by byte");
+        let mut cuts: Vec<_> = (0..rng.usize(..8)).map(|_| rng.usize(..stream.len())).collect();
+        cuts.sort_unstable();
+        assert_eq!(run(&stream, cuts.iter().copied()), whole, "seed {seed} cut at {cuts:?}");
+    }
+    assert!(outcomes > 10_000, "only {outcomes}: the streams hardly test anything");
+}
