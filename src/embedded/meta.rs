@@ -129,7 +129,7 @@ impl Store {
             // The stub never carries the mark of a binary key: memcached forgets it.
             let stub = Put { new_cas: flags.new_cas, ..Put::of(Verb::Set, key, b"") };
             match self.put(stub, tick) {
-                Ending::Stored(_) => found = self.find(key, tick),
+                Ending::Stored(_) => found = self.stored(key),
                 _ => return out.extend_from_slice(OUT_OF_MEMORY),
             }
         }
@@ -255,7 +255,7 @@ impl Store {
                     self.put(tombstone, tick);
                 }
                 if flags.invalidate
-                    && let Some(place) = self.find(key, tick)
+                    && let Some(place) = self.stored(key)
                 {
                     let item = self.item_mut(place);
                     item.exptime = flags.ttl.unwrap_or(item.exptime);
@@ -300,7 +300,7 @@ impl Store {
                 let initial = flags.initial.to_string();
                 let put = Put { new_cas: flags.new_cas, ..Put::of(Verb::Add, key, initial.as_bytes()) };
                 let stored = self.put(put, tick);
-                match (stored, self.find(key, tick)) {
+                match (stored, self.stored(key)) {
                     (Ending::Stored(_), Some(place)) => (place, flags.initial, true, false),
                     _ => return out.extend_from_slice(b"SERVER_ERROR Out of memory allocating new item\r\n"),
                 }

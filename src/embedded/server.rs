@@ -169,3 +169,103 @@ async fn flush<S: AsyncWrite + Unpin>(stream: &mut S, output: &mut Vec<u8>) -> i
     output.shrink_to(WRITE_SIZE);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn noon() -> u64 {
+        1_800_000_000_000
+    }
+
+    fn client(server: &Embedded) -> UnixStream {
+        let stream = server.connect().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream
+    }
+
+    /// Sends it and reads until `end`.
+    fn ask(stream: &mut UnixStream, request: &[u8], end: &str) -> String {
+        stream.write_all(request).unwrap();
+        let mut reply = Vec::new();
+        while !reply.ends_with(end.as_bytes()) {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            reply.push(byte[0]);
+        }
+        String::from_utf8(reply).unwrap()
+    }
+
+    #[test]
+    fn pipelined_requests_are_answered_in_order() {
+        let server = Embedded::start(1 << 20, noon).unwrap();
+        let mut stream = client(&server);
+        let requests = b"set k 0 0 1\r\n1\r\nincr k 1\r\nbogus\r\nget k\r\nmg x q\r\nmn\r\n";
+        let replies = ask(&mut stream, requests, "MN\r\n");
+        assert_eq!(replies, "STORED\r\n2\r\nERROR\r\nVALUE k 0 1\r\n2\r\nEND\r\nMN\r\n");
+    }
+
+    #[test]
+    fn connections_share_the_items() {
+        let server = Embedded::start(1 << 20, noon).unwrap();
+        ask(&mut client(&server), b"set k 0 0 1\r\n1\r\n", "STORED\r\n");
+        assert_eq!(ask(&mut client(&server), b"get k\r\n", "END\r\n"), "VALUE k 0 1\r\n1\r\nEND\r\n");
+    }
+
+    #[test]
+    fn a_request_may_come_byte_by_byte() {
+        let server = Embedded::start(1 << 20, noon).unwrap();
+        let mut stream = client(&server);
+        for byte in b"set k 0 0 3\r\nabc\r\nget k\r" {
+            stream.write_all(&[*byte]).unwrap();
+        }
+        let reply = ask(&mut stream, b"\n", "END\r\n");
+        assert_eq!(reply, "STORED\r\nVALUE k 0 3\r\nabc\r\nEND\r\n");
+    }
+
+    #[test]
+    fn a_block_that_is_too_large_is_swallowed_and_the_connection_goes_on() {
+        let server = Embedded::start(8 << 20, noon).unwrap();
+        let mut stream = client(&server);
+        let request = [&b"set k 0 0 3000000\r\n"[..], &vec![b'x'; 3_000_000], b"\r\nversion\r\n"].concat();
+        let replies = ask(&mut stream, &request, "VERSION 1.6.18\r\n");
+        assert_eq!(replies, "SERVER_ERROR object too large for cache\r\nVERSION 1.6.18\r\n");
+    }
+
+    #[test]
+    fn quit_closes_the_connection_after_what_came_before_it() {
+        let server = Embedded::start(1 << 20, noon).unwrap();
+        let mut stream = client(&server);
+        stream.write_all(b"version\r\nquit\r\nversion\r\n").unwrap();
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).unwrap();
+        assert_eq!(replies, "VERSION 1.6.18\r\n");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_not_read_either() {
+        let server = Embedded::start(8 << 20, noon).unwrap();
+        let mut stream = client(&server);
+        let value = "x".repeat(1_000_000);
+        ask(&mut stream, format!("set k 0 0 1000000\r\n{value}\r\n").as_bytes(), "STORED\r\n");
+        stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        let requests = b"get k\r\n".repeat(1000);
+        let error = (0..1000).find_map(|_| stream.write_all(&requests).err()).expect("its buffers are full");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let mut other = client(&server);
+        assert_eq!(ask(&mut other, b"mg k s\r\n", "\r\n"), "HD s1000000\r\n");
+    }
+
+    #[test]
+    fn dropping_it_closes_its_connections() {
+        let server = Embedded::start(1 << 20, noon).unwrap();
+        let mut stream = client(&server);
+        ask(&mut stream, b"mn\r\n", "MN\r\n");
+        drop(server);
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+}

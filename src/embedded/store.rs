@@ -206,15 +206,20 @@ impl Store {
     pub(super) fn find(&mut self, key: &[u8], tick: u32) -> Option<Place> {
         let place = self.items.find(key)?;
         let item = self.items.at(place);
-        let flushed = self.oldest_live != 0
-            && self.oldest_live <= tick
-            && (item.time <= self.oldest_live || item.cas < self.oldest_cas);
+        let flushed =
+            (item.time <= self.oldest_live && self.oldest_live <= tick) || item.cas < self.oldest_cas;
         let expired = item.exptime != 0 && item.exptime <= tick;
         if flushed || expired {
             self.items.remove(place);
             return None;
         }
         Some(place)
+    }
+
+    /// The item of `key`, even one that is as good as gone: what was just stored under a `flush_all` that is due, or
+    /// with an exptime that has passed.
+    pub(super) fn stored(&self, key: &[u8]) -> Option<Place> {
+        self.items.find(key)
     }
 
     /// Notes that it was read. As in memcached the first read marks it but leaves its time.
@@ -336,7 +341,7 @@ impl Store {
         }
         let (flags, exptime) = (old.flags, old.exptime);
         let put = Put { flags, exptime, ..Put::of(Verb::Set, key, digits) };
-        match (self.put(put, tick), self.items.find(key)) {
+        match (self.put(put, tick), self.stored(key)) {
             (Ending::Stored(_), Some(place)) => Added::Moved(place, value),
             // The limit is so low that twenty digits do not fit: then nothing is here.
             _ => Added::NotFound,
@@ -345,8 +350,8 @@ impl Store {
 
     /// `flush_all` after `delay` seconds; none or a negative one is at once.
     ///
-    /// memcached's own rule: a delayed flush kills what was last used before the second in which it falls due, and
-    /// puts off a flush that came before it.
+    /// memcached's own rule: a delayed flush kills what was last used before the second in which it falls due. For
+    /// `flush_all 1` that second begins at once, so whatever is stored until the next one is dead too.
     pub(super) fn flush(&mut self, delay: i64, tick: u32) {
         let delay = if (delay as i32) > 0 { delay } else { 0 };
         let due = if delay == 0 { tick } else { self.expiry(delay, tick) };
@@ -360,4 +365,117 @@ impl Store {
 /// Whole seconds, as memcached counts.
 fn seconds(now: u64) -> i64 {
     i64::try_from(now / 1000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::parse::parse;
+    use crate::protocol::request::{Limits, Meta, MetaVerb, Parsed};
+
+    /// What a simulation does: bytes in at a time, bytes out.
+    fn ask(store: &mut Store, now: u64, line: &str) -> String {
+        let mut out = Vec::new();
+        match parse(line.as_bytes(), &Limits { max_value: MAX_ITEM }) {
+            Parsed::Request { request, .. } => store.answer(&request, now, &mut out),
+            Parsed::Refused(refused) => store.refuse(&refused, now, &mut out),
+            Parsed::Incomplete { .. } => panic!("{line:?} is not whole"),
+        };
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_ttl_of_n_lives_more_than_n_minus_1_and_at_most_n_seconds() {
+        for (stored_at, last) in [(10_000, 11_999), (10_999, 11_999)] {
+            let mut store = Store::new(1 << 20, 0);
+            ask(&mut store, stored_at, "set k 0 2 1\r\nx\r\n");
+            assert_eq!(ask(&mut store, last, "mg k t\r\n"), "HD t1\r\n");
+            assert_eq!(ask(&mut store, last + 1, "mg k t\r\n"), "EN\r\n");
+        }
+    }
+
+    #[test]
+    fn an_exptime_above_30_days_is_unix_time() {
+        let start = 1_800_000_000_000;
+        let mut store = Store::new(1 << 20, start);
+        ask(&mut store, start + 5_000, "set k 0 1800000010 1\r\nx\r\n");
+        assert_eq!(ask(&mut store, start + 5_000, "mg k t\r\n"), "HD t5\r\n");
+        assert_eq!(ask(&mut store, start + 10_000, "mg k t\r\n"), "EN\r\n");
+        ask(&mut store, start, "set k 0 2592001 1\r\nx\r\n");
+        assert_eq!(ask(&mut store, start, "get k\r\n"), "END\r\n");
+    }
+
+    #[test]
+    fn a_clock_that_starts_at_zero_works_too() {
+        let mut store = Store::new(1 << 20, 0);
+        ask(&mut store, 0, "set k 0 -1 1\r\nx\r\n");
+        ask(&mut store, 0, "set l 0 2592000 1\r\nx\r\n");
+        assert_eq!(ask(&mut store, 0, "get k l\r\n"), "VALUE l 0 1\r\nx\r\nEND\r\n");
+        assert_eq!(ask(&mut store, 2_592_000_000, "get k l\r\n"), "END\r\n");
+    }
+
+    #[test]
+    fn the_least_recently_used_leave_and_the_limit_holds() {
+        // Each costs 50 + 2 + 48 bytes.
+        let mut store = Store::new(1000, 0);
+        for n in 10..20 {
+            ask(&mut store, 0, &format!("set {n} 0 0 48\r\n{}\r\n", "x".repeat(48)));
+        }
+        assert_eq!((store.len(), store.bytes()), (10, 1000));
+        ask(&mut store, 0, "get 10\r\n");
+        ask(&mut store, 0, "mg 11 u\r\n");
+        ask(&mut store, 0, &format!("set 20 0 0 148\r\n{}\r\n", "x".repeat(148)));
+        assert_eq!((store.len(), store.bytes()), (9, 1000));
+        assert_eq!(ask(&mut store, 0, "mg 10\r\n"), "HD\r\n");
+        assert_eq!(ask(&mut store, 0, "mg 11\r\n"), "EN\r\n");
+        assert_eq!(ask(&mut store, 0, "mg 12\r\n"), "EN\r\n");
+        assert_eq!(ask(&mut store, 0, "mg 13\r\n"), "HD\r\n");
+        let huge = format!("set 20 0 0 2000\r\n{}\r\n", "x".repeat(2000));
+        assert_eq!(ask(&mut store, 0, &huge), "SERVER_ERROR out of memory storing object\r\n");
+        assert_eq!(ask(&mut store, 0, "mg 20\r\n"), "EN\r\n");
+        assert!(store.bytes() <= 1000);
+    }
+
+    #[test]
+    fn a_clone_lives_on_its_own_and_answers_alike() {
+        let mut store = Store::new(1 << 20, 0);
+        ask(&mut store, 0, "set k 0 0 1\r\n1\r\n");
+        let mut other = store.clone();
+        for store in [&mut store, &mut other] {
+            assert_eq!(ask(store, 0, "ma k v c\r\n"), "VA 1 c2\r\n2\r\n");
+        }
+    }
+
+    #[test]
+    fn a_refused_set_deletes_what_the_key_held_in_base64_too() {
+        let mut store = Store::new(1 << 20, 0);
+        ask(&mut store, 0, "set foo 0 0 1\r\n1\r\n");
+        assert_eq!(
+            ask(&mut store, 0, "ms Zm9v 2000000 b\r\n"),
+            "SERVER_ERROR object too large for cache\r\n"
+        );
+        assert_eq!(ask(&mut store, 0, "get foo\r\n"), "END\r\n");
+    }
+
+    #[test]
+    fn a_client_may_give_the_cas_itself() {
+        let mut store = Store::new(1 << 20, 0);
+        assert_eq!(ask(&mut store, 0, "ms k 1 E77 c\r\n1\r\n"), "HD c77\r\n");
+        assert_eq!(ask(&mut store, 0, "ms k 1 C77 E99 c\r\n1\r\n"), "HD c99\r\n");
+        assert_eq!(ask(&mut store, 0, "md k C99 I E100\r\n"), "HD\r\n");
+        assert_eq!(ask(&mut store, 0, "mg k c\r\n"), "HD c100 X W\r\n");
+        assert_eq!(ask(&mut store, 0, "ma k E200 c\r\n"), "HD c200\r\n");
+    }
+
+    #[test]
+    fn md_x_keeps_the_item_and_drops_its_value() {
+        let mut store = Store::new(1 << 20, 0);
+        ask(&mut store, 0, "set k 5 100 1\r\n1\r\n");
+        // The parser speaks 1.6.18, which does not know the flag.
+        let delete = Meta { verb: MetaVerb::Delete, key: b"k", flags: b"x I T30", data: b"" };
+        let mut out = Vec::new();
+        store.answer(&Request::Meta(delete), 0, &mut out);
+        assert_eq!(out, b"HD\r\n");
+        assert_eq!(ask(&mut store, 0, "mg k t f v\r\n"), "VA 0 t30 f0 X W\r\n\r\n");
+    }
 }

@@ -1,0 +1,3 @@
+//! Integration tests, one file a promise.
+
+mod embedded_is_faithful;
