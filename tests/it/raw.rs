@@ -35,7 +35,8 @@ pub(crate) fn scripts() -> Vec<Script> {
     let big = vec![b'x'; 1_100_000];
     let fits = vec![b'y'; 1_048_064];
     let many: Vec<u8> = (0..300).map(|i| format!(" many:{i}")).collect::<String>().into_bytes();
-    let many_sets: String = (0..300).step_by(3).map(|i| format!("set many:{i} {i} 0 3\r\n{i:03}\r\n")).collect();
+    let many_sets: String =
+        (0..300).step_by(3).map(|i| format!("set many:{i} {i} 0 3\r\n{i:03}\r\n")).collect();
     vec![
         s("get of nothing stored", b"get nothing\r\n"),
         s("set and get", b"set a 7 0 5\r\nhello\r\nget a\r\n"),
@@ -157,7 +158,8 @@ pub(crate) fn without_cas(reply: &[u8]) -> Vec<u8> {
             "VA" => words.get(1).and_then(|n| n.parse::<usize>().ok()),
             _ => None,
         };
-        let is_cas = |w: &str| w.len() > 1 && w.starts_with('c') && w[1..].bytes().all(|b| b.is_ascii_digit());
+        let is_cas =
+            |w: &str| w.len() > 1 && w.starts_with('c') && w[1..].bytes().all(|b| b.is_ascii_digit());
         match words[0] {
             "VALUE" if words.len() == 5 => words[4] = "#",
             "VA" | "HD" | "NS" | "EX" | "NF" => {
@@ -193,7 +195,8 @@ pub(crate) fn same_replies(
         ran += 1;
         if l != r {
             let (sent, l, r) = (show(&script.send), show(&l), show(&r));
-            differences += &format!("{}\n  sent      {sent}\n  memcached {l}\n  other     {r}\n", script.name);
+            differences +=
+                &format!("{}\n  sent      {sent}\n  memcached {l}\n  other     {r}\n", script.name);
         }
     }
     assert!(ran > 0, "no script was picked");

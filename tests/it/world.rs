@@ -56,6 +56,14 @@ pub(crate) fn holder(servers: &[Memcached], key: &str) -> usize {
     holding[0]
 }
 
+/// Waits until the guarded item `key` is stale, as its server counts: it is stored with ttl + `stale_for` seconds to live.
+pub(crate) fn until_stale(servers: &[Memcached], key: &str, stale_for: i64) {
+    let mut server = direct(&servers[holder(servers, key)]);
+    eventually("the item outlives its soft expiry", || {
+        server.ttl(key).unwrap_or_else(|| panic!("{key} is gone, not stale")) <= stale_for
+    });
+}
+
 /// A configuration for tests: any free ports, two workers, one pool "main" of `servers` (addresses) with short
 /// time-outs, and `rules` in order (made by [`guarded`] and [`raw`]).
 pub(crate) fn sidecar_toml(servers: &[String], rules: &[String]) -> String {
@@ -222,7 +230,8 @@ impl Kennel {
             let (tcp, admin) = (kennel.listening("tcp "), kennel.admin_line());
             let (Some(tcp), Some(admin)) = (tcp, admin) else { return false };
             (kennel.tcp, kennel.admin) = (parse(&tcp), parse(&admin));
-            kennel.http("/readyz").starts_with("HTTP/1.0 200") || kennel.http("/readyz").starts_with("HTTP/1.1 200")
+            kennel.http("/readyz").starts_with("HTTP/1.0 200")
+                || kennel.http("/readyz").starts_with("HTTP/1.1 200")
         });
         kennel
     }
@@ -404,6 +413,8 @@ fn watch(sign: char, pid: u32) {
         // Its own process group: what is aimed at the test's must not hit it.
         command.args(["-c", WATCHDOG]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // It ends when we do, so we can never wait for it.
+        #[allow(clippy::zombie_processes)]
         let mut child = command.spawn().expect("run sh");
         Mutex::new(child.stdin.take().expect("stdin is a pipe"))
     });
