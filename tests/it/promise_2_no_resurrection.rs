@@ -156,6 +156,15 @@ fn meta_get(client: &mut Client, key: &str) -> Option<MetaReply> {
     Some(MetaReply { value, flags })
 }
 
+/// Says that it is over when it goes out of scope.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Whatever a client is given as fresh must be at least as new as the last invalidation that was acknowledged before
 /// it asked.
 fn nothing_older_than_the_last_invalidation_is_fresh(invalidate: &(dyn Fn(&mut Client) + Sync)) {
@@ -190,6 +199,8 @@ fn nothing_older_than_the_last_invalidation_is_fresh(invalidate: &(dyn Fn(&mut C
     let read = &read;
     std::thread::scope(|s| {
         (0..12).for_each(|n| drop(s.spawn(move || read(n))));
+        // Also when an invalidation panics: the readers would go on for ever.
+        let _over = OnDrop(&over);
         let mut random = fastrand::Rng::with_seed(99);
         let mut clients = [sidecars[0].client(), sidecars[1].client()];
         for round in 0..150 {
@@ -198,7 +209,6 @@ fn nothing_older_than_the_last_invalidation_is_fresh(invalidate: &(dyn Fn(&mut C
             acknowledged.store(now, Ordering::SeqCst);
             std::thread::sleep(Duration::from_micros(random.u64(0..40_000)));
         }
-        over.store(true, Ordering::SeqCst);
     });
     let wrong = wrong.into_inner().expect("no holder panics");
     assert!(wrong.is_empty(), "served, though invalidated up to: {wrong:?}");

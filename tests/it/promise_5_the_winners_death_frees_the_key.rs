@@ -90,9 +90,11 @@ fn a_stub_is_freed_within_lock_ttl_when_the_sidecar_that_made_it_is_killed() {
     let (_servers, [first, second]) = fleet(QUICK);
     let mut winner = first.client();
     assert_eq!(winner.get("hot:k"), None);
-    first.kill();
     let mut other = second.client();
-    let (value, took) = timed(|| other.get("hot:k"));
+    other.send(b"get hot:k\r\n");
+    other.silent_for(Duration::from_millis(300));
+    first.kill();
+    let (value, took) = timed(|| other.only_value("hot:k"));
     assert_eq!(value, None);
     assert!(took < Duration::from_secs(4), "a miss after {took:?}; lock_ttl is 2 s");
     other.store("hot:k", b"new", 60);
