@@ -1,3 +1,21 @@
-//! Integration tests, one file a promise.
+//! The integration tests: real memcacheds, the real binary, real sockets. One test binary, so that it links once.
+//!
+//! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave; then one file
+//! a promise, in the order of the design.
 
+mod client;
+mod slow_server;
+mod world;
 mod embedded_is_faithful;
+
+mod libraries;
+mod promise_1_one_rebuild;
+mod promise_2_no_resurrection;
+mod promise_3_stale_is_bounded;
+mod promise_4_nobody_waits_for_nothing;
+mod promise_5_the_winners_death_frees_the_key;
+mod promise_6_replies_never_cross;
+mod promise_7_failure_degrades_to_a_miss;
+mod promise_8_raw_is_exact;
+mod raw;
+mod shutdown;

@@ -1,0 +1,75 @@
+//! Promise 3: nothing is served later than its own expiry + `stale_for`.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::world::{
+    Kennel, Memcached, addresses, direct, guarded, holder, memcacheds, sidecar_toml, until_stale, within,
+};
+
+fn fleet(more: &str) -> (Vec<Memcached>, Kennel) {
+    let servers = memcacheds(3);
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", more)]);
+    let kennel = Kennel::start(&toml);
+    (servers, kennel)
+}
+
+#[test]
+fn an_old_value_is_served_until_its_expiry_and_stale_for_are_over_and_no_longer() {
+    let (servers, kennel) = fleet("stale_for = \"3s\"\nlock_ttl = \"5s\"\ncold_wait = \"0ms\"");
+    let (mut winner, mut reader) = (kennel.client(), kennel.client());
+    let stored = Instant::now();
+    winner.store("hot:k", b"old", 1);
+    until_stale(&servers, "hot:k", 3);
+    assert_eq!(winner.get("hot:k"), None);
+    assert_eq!(reader.get("hot:k").as_deref(), Some(&b"old"[..]), "served while the winner rebuilds");
+    // The winner lives, renews its lock, and never fills.
+    let mut last = Instant::now();
+    within(Duration::from_secs(8), "the old value ends", || {
+        let served = reader.get("hot:k").is_some();
+        if served {
+            last = Instant::now();
+        }
+        !served
+    });
+    let (lived, limit) = (last - stored, Duration::from_secs(4));
+    // memcached takes up to a second off a TTL of n; half a second is for a busy machine.
+    let allowed = limit - Duration::from_millis(1500)..limit + Duration::from_millis(500);
+    assert!(allowed.contains(&lived), "a value of TTL 1 s and stale_for 3 s was served for {lived:?}");
+}
+
+#[test]
+fn exptime_0_never_goes_stale_unless_the_rule_says_so() {
+    let (servers, kennel) = fleet("stale_for = \"5s\"");
+    let mut client = kennel.client();
+    client.store("hot:k", b"v", 0);
+    assert_eq!(direct(&servers[holder(&servers, "hot:k")]).ttl("hot:k"), Some(-1));
+    assert_eq!(client.get("hot:k").as_deref(), Some(&b"v"[..]));
+    let (servers, kennel) = fleet("stale_for = \"5s\"\nmax_ttl = \"1s\"");
+    let (mut client, mut other) = (kennel.client(), kennel.client());
+    client.store("hot:k", b"v", 0);
+    until_stale(&servers, "hot:k", 5);
+    assert_eq!(client.get("hot:k"), None, "with max_ttl it goes stale after that");
+    assert_eq!(other.get("hot:k").as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn a_negative_exptime_leaves_nothing_to_serve() {
+    let (_servers, kennel) = fleet("stale_for = \"60s\"\ncold_wait = \"0ms\"");
+    let mut client = kennel.client();
+    client.store("hot:k", b"v", 60);
+    client.store("hot:k", b"v", -1);
+    assert_eq!(client.get("hot:k"), None);
+    assert_eq!(kennel.client().get("hot:k"), None);
+}
+
+#[test]
+fn an_exptime_of_30_days_stays_relative_to_the_client_though_stale_for_takes_it_over_the_limit() {
+    let (servers, kennel) = fleet("stale_for = \"60s\"");
+    let mut client = kennel.client();
+    client.store("hot:k", b"v", 2_592_000);
+    let ttl = direct(&servers[holder(&servers, "hot:k")]).ttl("hot:k").expect("just stored");
+    assert!((2_592_050..=2_592_061).contains(&ttl), "stored with a TTL of {ttl} s");
+    assert_eq!(client.get("hot:k").as_deref(), Some(&b"v"[..]));
+}

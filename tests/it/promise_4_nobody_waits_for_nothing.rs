@@ -1,0 +1,125 @@
+//! Promise 4: added waiting is at most `cold_wait`, and a key that nobody ever fills stops causing waits.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::world::{Kennel, Memcached, addresses, guarded, memcacheds, sidecar_toml, timed};
+
+/// What counts as at once: far below every `cold_wait` here, far above a round trip on a busy machine.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+fn fleet(cold_wait: &str) -> (Vec<Memcached>, [Kennel; 2]) {
+    let servers = memcacheds(3);
+    let rule = guarded(
+        "hot",
+        "hot:*",
+        &format!("stale_for = \"10s\"\nlock_ttl = \"5s\"\ncold_wait = \"{cold_wait}\""),
+    );
+    let toml = sidecar_toml(&addresses(&servers), &[rule]);
+    let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
+    (servers, sidecars)
+}
+
+/// A client that has won `key`.
+fn winner(sidecar: &Kennel, key: &str) -> Client {
+    let mut client = sidecar.client();
+    let (value, took) = timed(|| client.get(key));
+    assert_eq!(value, None, "the winner of {key}");
+    assert!(took < AT_ONCE, "the winner of {key} waited {took:?}");
+    client
+}
+
+#[test]
+fn cold_losers_wait_for_the_fill_through_the_same_sidecar_and_through_another() {
+    let (_servers, sidecars) = fleet("8s");
+    let mut winner = winner(&sidecars[0], "hot:k");
+    let mut losers = [sidecars[0].client(), sidecars[1].client()];
+    losers.iter_mut().for_each(|l| l.send(b"get hot:k\r\n"));
+    losers.iter_mut().for_each(|l| l.silent_for(Duration::from_millis(300)));
+    winner.store("hot:k", b"built", 60);
+    for loser in &mut losers {
+        let (value, took) = timed(|| loser.only_value("hot:k"));
+        assert_eq!(value.as_deref(), Some(&b"built"[..]));
+        assert!(took < Duration::from_secs(1), "{took:?} after the fill");
+    }
+}
+
+#[test]
+fn a_cold_loser_waits_for_cold_wait_and_no_longer() {
+    let (_servers, sidecars) = fleet("1s");
+    for sidecar in &sidecars {
+        let key = format!("hot:{}", sidecar.address().port());
+        let _winner = winner(&sidecars[0], &key);
+        let (value, took) = timed(|| sidecar.client().get(&key));
+        assert_eq!(value, None);
+        assert!(took > Duration::from_millis(500), "waited only {took:?}: nothing is being waited for");
+        assert!(took < Duration::from_secs(1) + AT_ONCE, "waited {took:?}, cold_wait is 1 s");
+    }
+}
+
+#[test]
+fn a_key_that_is_claimed_and_not_filled_twice_in_a_row_stops_causing_waits() {
+    let (_servers, sidecars) = fleet("8s");
+    let first = winner(&sidecars[0], "hot:never");
+    let mut second = sidecars[0].client();
+    second.send(b"get hot:never\r\n");
+    second.silent_for(Duration::from_millis(200));
+    drop(first);
+    assert_eq!(second.only_value("hot:never"), None, "the winner's going wakes the loser, who wins");
+    drop(second);
+    let mut third = sidecars[0].client();
+    assert_eq!(third.get("hot:never"), None);
+    for _ in 0..3 {
+        let (value, took) = timed(|| sidecars[0].client().get("hot:never"));
+        assert_eq!(value, None);
+        assert!(took < AT_ONCE, "waited {took:?} for a key that nobody fills");
+    }
+}
+
+#[test]
+fn a_get_with_requests_pipelined_behind_it_never_waits() {
+    let (_servers, sidecars) = fleet("8s");
+    let mut other = sidecars[0].client();
+    other.store("hot:there", b"v", 60);
+    let _winner = winner(&sidecars[0], "hot:k");
+    let ((), took) = timed(|| {
+        other.send(b"get hot:k\r\nget hot:there\r\n");
+        other.expect(b"END\r\nVALUE hot:there 0 1\r\nv\r\nEND\r\n");
+    });
+    assert!(took < AT_ONCE, "waited {took:?} with a request behind it");
+}
+
+#[test]
+fn a_multi_get_that_holds_a_win_never_waits() {
+    let (_servers, sidecars) = fleet("8s");
+    let _winner = winner(&sidecars[0], "hot:held");
+    for (sidecar, own) in sidecars.iter().zip(["hot:own1", "hot:own2"]) {
+        let (items, took) = timed(|| sidecar.client().get_many(&[own, "hot:held"]));
+        assert_eq!(items, []);
+        assert!(took < AT_ONCE, "waited {took:?} while others may wait for {own}");
+    }
+}
+
+#[test]
+fn of_two_multi_gets_for_each_others_keys_neither_waits_for_the_other_to_end() {
+    let (_servers, sidecars) = fleet("8s");
+    for round in 0..20 {
+        let keys = [format!("hot:{round}:a"), format!("hot:{round}:b")];
+        let ask = |sidecar: &Kennel, first: &str, second: &str| {
+            let mut client = sidecar.client();
+            let items = client.get_many(&[first, second]);
+            let missing = [first, second].into_iter().filter(|k| items.iter().all(|i| i.key != *k));
+            missing.for_each(|k| client.store(k, b"built", 60));
+        };
+        let ((), took) = timed(|| {
+            std::thread::scope(|s| {
+                s.spawn(|| ask(&sidecars[0], &keys[0], &keys[1]));
+                s.spawn(|| ask(&sidecars[1], &keys[1], &keys[0]));
+            });
+        });
+        assert!(
+            took < Duration::from_secs(4),
+            "round {round} took {took:?}: each waited for the other's fill"
+        );
+    }
+}

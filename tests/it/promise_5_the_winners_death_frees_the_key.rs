@@ -1,0 +1,174 @@
+//! Promise 5: the winner's death frees the key, at once when its connection closes, within `lock_ttl` when its sidecar
+//! dies; and whatever else happens to a lock costs at most one more rebuild.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client::Client;
+use crate::world::{
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
+    until_stale, within,
+};
+
+fn fleet(more: &str) -> (Vec<Memcached>, [Kennel; 2]) {
+    let servers = memcacheds(3);
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", more)]);
+    let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
+    (servers, sidecars)
+}
+
+/// Stores "old" under `key`, waits until it is stale (stale_for = 30 s) and wins it.
+fn stale_winner(servers: &[Memcached], sidecar: &Kennel, key: &str) -> Client {
+    let mut client = sidecar.client();
+    client.store(key, b"old", 1);
+    until_stale(servers, key, 30);
+    assert_eq!(client.get(key), None, "the winner of {key}");
+    client
+}
+
+const QUICK: &str = "stale_for = \"30s\"\nlock_ttl = \"2s\"\nmax_rebuild = \"60s\"\ncold_wait = \"9s\"";
+
+#[test]
+fn a_winner_of_a_stale_key_that_closes_its_connection_frees_it_at_once() {
+    let (servers, sidecars) = fleet("stale_for = \"30s\"\nlock_ttl = \"9s\"");
+    for other in &sidecars {
+        let key = format!("hot:{}", other.address().port());
+        let winner = stale_winner(&servers, &sidecars[0], &key);
+        let mut other = other.client();
+        assert_eq!(other.get(&key).as_deref(), Some(&b"old"[..]));
+        drop(winner);
+        within(Duration::from_secs(1), "another client wins", || other.get(&key).is_none());
+    }
+}
+
+#[test]
+fn a_winner_of_a_cold_key_that_closes_its_connection_lets_one_waiting_loser_win_at_once() {
+    let (_servers, sidecars) = fleet("stale_for = \"30s\"\nlock_ttl = \"9s\"\ncold_wait = \"9s\"");
+    for other in &sidecars {
+        let key = format!("hot:{}", other.address().port());
+        let mut winner = sidecars[0].client();
+        assert_eq!(winner.get(&key), None);
+        let mut loser = other.client();
+        loser.send(format!("get {key}\r\n").as_bytes());
+        loser.silent_for(Duration::from_millis(200));
+        let (value, took) = timed(|| {
+            drop(winner);
+            loser.only_value(&key)
+        });
+        assert_eq!(value, None);
+        assert!(took < Duration::from_secs(1), "freed after {took:?}");
+        loser.store(&key, b"built", 60);
+        assert_eq!(sidecars[0].client().get(&key).as_deref(), Some(&b"built"[..]));
+    }
+}
+
+#[test]
+fn a_lock_is_renewed_while_the_winner_lives_and_freed_within_its_ttl_when_the_sidecar_is_killed() {
+    let (servers, [first, second]) = fleet(QUICK);
+    let mut winner = stale_winner(&servers, &first, "hot:k");
+    let won = Instant::now();
+    let mut other = second.client();
+    while won.elapsed() < Duration::from_secs(5) {
+        assert_eq!(
+            other.get("hot:k").as_deref(),
+            Some(&b"old"[..]),
+            "the lock was lost after {:?}",
+            won.elapsed()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(winner.ask("version").split(' ').next(), Some("VERSION"), "the winner is still connected");
+    first.kill();
+    within(Duration::from_secs(4), "another wins within lock_ttl + 2 s", || other.get("hot:k").is_none());
+    other.store("hot:k", b"new", 60);
+    assert_eq!(second.client().get("hot:k").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_stub_is_freed_within_lock_ttl_when_the_sidecar_that_made_it_is_killed() {
+    let (_servers, [first, second]) = fleet(QUICK);
+    let mut winner = first.client();
+    assert_eq!(winner.get("hot:k"), None);
+    let mut other = second.client();
+    other.send(b"get hot:k\r\n");
+    other.silent_for(Duration::from_millis(300));
+    first.kill();
+    let (value, took) = timed(|| other.only_value("hot:k"));
+    assert_eq!(value, None);
+    assert!(took < Duration::from_secs(4), "a miss after {took:?}; lock_ttl is 2 s");
+    other.store("hot:k", b"new", 60);
+    assert_eq!(second.client().get("hot:k").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_rebuild_longer_than_max_rebuild_loses_the_key_and_its_fill_is_dropped() {
+    let (servers, sidecars) = fleet("stale_for = \"30s\"\nlock_ttl = \"1s\"\nmax_rebuild = \"2s\"");
+    let mut winner = stale_winner(&servers, &sidecars[0], "hot:k");
+    let mut other = sidecars[1].client();
+    within(Duration::from_secs(6), "another wins after max_rebuild", || other.get("hot:k").is_none());
+    winner.store("hot:k", b"late", 60);
+    assert_eq!(sidecars[1].client().get("hot:k").as_deref(), Some(&b"old"[..]));
+    other.store("hot:k", b"new", 60);
+    assert_eq!(winner.get("hot:k").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_fill_is_dropped_when_its_server_came_back_empty_since_the_claim() {
+    let (mut servers, sidecars) = fleet("stale_for = \"30s\"\nlock_ttl = \"3s\"\ncold_wait = \"0ms\"");
+    let mut winner = sidecars[0].client();
+    assert_eq!(winner.get("hot:k"), None);
+    let at = holder(&servers, "hot:k");
+    servers[at].restart();
+    let mut other = sidecars[1].client();
+    let mut server = direct(&servers[at]);
+    // A dead server's miss grants nothing: only once the stub stands there again has somebody won.
+    eventually("the key is won anew", || {
+        assert_eq!(other.get("hot:k"), None);
+        server.ttl("hot:k").is_some()
+    });
+    // Dropped either way; whether its sidecar is connected again is chance.
+    let reply = winner.set("hot:k", b"late", 60);
+    assert!(reply == "STORED" || reply.starts_with("SERVER_ERROR"), "{reply}");
+    assert_eq!(sidecars[1].client().get("hot:k"), None, "built before the server was lost");
+    other.store("hot:k", b"new", 60);
+    eventually("both sidecars serve the new value", || {
+        sidecars.iter().all(|s| s.client().get("hot:k").as_deref() == Some(b"new"))
+    });
+}
+
+#[test]
+fn a_lock_deleted_behind_kennels_back_costs_one_more_rebuild_and_no_wrong_value() {
+    let (servers, sidecars) = fleet("stale_for = \"30s\"\nlock_ttl = \"9s\"");
+    let mut first = stale_winner(&servers, &sidecars[0], "hot:k");
+    let mut server = direct(&servers[holder(&servers, "hot:k")]);
+    assert_eq!(server.delete("@lock:hot:k"), "DELETED", "the lock lives beside its key");
+    let mut readers: Vec<_> = (0..10).map(|n| sidecars[n % 2].client()).collect();
+    let values: Vec<_> = readers.iter_mut().map(|r| r.get("hot:k")).collect();
+    assert_eq!(values.iter().filter(|v| v.is_none()).count(), 1, "one lock lost, one more win: {values:?}");
+    let second = values.iter().position(Option::is_none).unwrap();
+    first.store("hot:k", b"first", 60);
+    readers[second].store("hot:k", b"second", 60);
+    let served = sidecars[0].client().get("hot:k");
+    assert!([&b"first"[..], b"second"].contains(&served.as_deref().unwrap_or_default()), "served {served:?}");
+    let again: Vec<_> = readers.iter_mut().map(|r| r.get("hot:k")).collect();
+    assert!(again.iter().all(|v| *v == served), "{again:?}");
+}
+
+#[test]
+fn a_tag_deleted_behind_kennels_back_makes_everything_tagged_stale_once() {
+    let (servers, sidecars) = fleet("stale_for = \"30s\"\nlock_ttl = \"9s\"\ntags = [\"posts\"]");
+    let (mut a, mut b) = (sidecars[0].client(), sidecars[1].client());
+    for key in ["hot:1", "hot:2"] {
+        a.store(key, b"old", 60);
+        assert_eq!(b.get(key).as_deref(), Some(&b"old"[..]));
+    }
+    let mut server = direct(&servers[holder(&servers, "@tag:posts")]);
+    assert_eq!(server.delete("@tag:posts"), "DELETED");
+    for key in ["hot:1", "hot:2"] {
+        assert_eq!(a.get(key), None, "{key}: a lost version counts as moved");
+        assert_eq!(b.get(key).as_deref(), Some(&b"old"[..]), "{key} is stale, not gone");
+        a.store(key, b"new", 60);
+        assert_eq!(b.get(key).as_deref(), Some(&b"new"[..]));
+    }
+}

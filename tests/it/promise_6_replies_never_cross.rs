@@ -1,0 +1,204 @@
+//! Promise 6: a client gets the answers to its own requests, in order, whatever other clients, slow and failing servers,
+//! time-outs and malformed bytes do.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::slow_server::SlowServer;
+use crate::world::{Kennel, eventually, guarded, memcacheds, raw, sidecar_toml};
+
+const CLIENTS: usize = 500;
+const KEYS: usize = 200;
+const ROUNDS: usize = 4;
+/// Requests that a client sends before it reads a reply.
+const DEPTH: usize = 12;
+
+/// What a key holds names the key, and is long enough to be cut in the middle.
+fn value_of(key: &str) -> String {
+    format!("the value of {key};").repeat(1 + key.len() % 7 * 10)
+}
+
+/// One request of a pipeline, and what may answer it.
+enum Request {
+    Get { keys: Vec<String> },
+    MetaGet { key: String, opaque: String },
+    Set { own: String },
+    NoOp,
+    TooLongKey,
+    Nonsense,
+}
+
+impl Request {
+    fn random(client: usize, serial: usize, random: &mut fastrand::Rng) -> Request {
+        let mut key = || format!("{}{}", ["raw:", "hot:"][random.usize(0..2)], random.usize(0..KEYS));
+        match serial % 8 {
+            0..=2 => Request::Get { keys: vec![key()] },
+            3 | 4 => Request::Get { keys: (0..6).map(|_| key()).collect() },
+            5 => Request::MetaGet {
+                key: format!("raw:{}", random.usize(0..KEYS)),
+                opaque: format!("o{client}.{serial}"),
+            },
+            6 => Request::Set { own: format!("own:{client}") },
+            _ => match random.u32(0..4) {
+                0 => Request::TooLongKey,
+                1 => Request::Nonsense,
+                _ => Request::NoOp,
+            },
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Request::Get { keys } => format!("get {}\r\n", keys.join(" ")).into_bytes(),
+            Request::MetaGet { key, opaque } => format!("mg {key} k O{opaque} v\r\n").into_bytes(),
+            Request::Set { own } => crate::client::set_command(own, value_of(own).as_bytes(), 0),
+            Request::NoOp => b"mn\r\n".to_vec(),
+            Request::TooLongKey => [b"get ", &[b'k'; 251][..], b"\r\n"].concat(),
+            Request::Nonsense => b"nonsense of one client\r\n".to_vec(),
+        }
+    }
+
+    /// Reads this request's reply and nothing else; panics on another's. Gives how many values it brought.
+    fn check_reply(&self, client: &mut Client) -> usize {
+        match self {
+            Request::Get { keys } => {
+                let items = match client.items() {
+                    Ok(items) => items,
+                    Err(line) => panic!("get {keys:?} was answered {line}; a failure is a miss"),
+                };
+                let mut asked = keys.iter();
+                for item in &items {
+                    assert!(
+                        asked.any(|k| *k == item.key),
+                        "asked for {keys:?} in this order, given {}",
+                        item.key
+                    );
+                    let value = String::from_utf8_lossy(&item.value);
+                    assert_eq!(value, value_of(&item.key), "another key's value under {}", item.key);
+                }
+                items.len()
+            }
+            Request::MetaGet { key, opaque } => {
+                let line = client.line();
+                if line == "EN" || line.starts_with("SERVER_ERROR") {
+                    return 0;
+                }
+                let value = value_of(key);
+                assert_eq!(line, format!("VA {} k{key} O{opaque}", value.len()), "the reply to {opaque}");
+                client.expect(format!("{value}\r\n").as_bytes());
+                1
+            }
+            Request::Set { own } => {
+                let line = client.line();
+                assert!(line == "STORED" || line.starts_with("SERVER_ERROR"), "set {own}: {line}");
+                0
+            }
+            Request::NoOp => {
+                client.expect(b"MN\r\n");
+                0
+            }
+            Request::TooLongKey => {
+                client.expect(b"CLIENT_ERROR bad command line format\r\n");
+                0
+            }
+            Request::Nonsense => {
+                client.expect(b"ERROR\r\n");
+                0
+            }
+        }
+    }
+}
+
+#[test]
+fn five_hundred_clients_pipelining_through_slow_and_failing_servers_get_their_own_replies() {
+    let servers = memcacheds(3);
+    let slow: Vec<SlowServer> =
+        (0..3).map(|i| SlowServer::start(servers[i].address, 1000 * i as u64)).collect();
+    let addresses: Vec<String> = slow.iter().map(SlowServer::address).collect();
+    // cold_wait is 0 where it could only make the test slow: every get has requests behind it anyway.
+    let hot = "stale_for = \"60s\"\nlock_ttl = \"5s\"\ncold_wait = \"0ms\"\ntags = [\"posts\"]";
+    let rules = [guarded("hot", "hot:*", hot), raw("raw", "*")];
+    let kennel = Kennel::start(&sidecar_toml(&addresses, &rules));
+    let mut first = kennel.client();
+    for n in 0..KEYS {
+        for key in [format!("raw:{n}"), format!("hot:{n}")] {
+            first.store(&key, value_of(&key).as_bytes(), 0);
+        }
+    }
+    slow.iter().for_each(|s| s.rage(true));
+    let values = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for n in 0..CLIENTS {
+            let (kennel, values) = (&kennel, &values);
+            let client = move || {
+                let mut random = fastrand::Rng::with_seed(n as u64);
+                let mut client = kennel.client();
+                for round in 0..ROUNDS {
+                    let serials = (0..DEPTH).map(|i| round * DEPTH + i);
+                    let requests: Vec<Request> =
+                        serials.map(|serial| Request::random(n, n + serial, &mut random)).collect();
+                    client.send(&requests.iter().flat_map(Request::bytes).collect::<Vec<u8>>());
+                    let brought: usize = requests.iter().map(|r| r.check_reply(&mut client)).sum();
+                    values.fetch_add(brought, Ordering::Relaxed);
+                }
+            };
+            let builder = std::thread::Builder::new().stack_size(512 << 10);
+            builder.spawn_scoped(s, client).expect("a thread a client");
+        }
+    });
+    slow.iter().for_each(|s| s.rage(false));
+    let (stalls, cuts) =
+        slow.iter().map(SlowServer::stalls_and_cuts).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    assert!(
+        stalls > 0 && cuts > 0,
+        "{stalls} stalls, {cuts} cuts: the servers behaved, this run proves nothing"
+    );
+    let values = values.into_inner();
+    assert!(values > CLIENTS, "{values} values: hardly anything was served, this run proves nothing");
+    for n in 0..KEYS {
+        let key = format!("raw:{n}");
+        eventually("what the servers hold is served again", || {
+            first.get(&key).as_deref() == Some(value_of(&key).as_bytes())
+        });
+    }
+}
+
+#[test]
+fn a_client_that_leaves_with_replies_owed_to_it_leaves_nobody_out_of_step() {
+    let servers = memcacheds(1);
+    let slow = SlowServer::start(servers[0].address, 7);
+    let kennel = Kennel::start(&sidecar_toml(&[slow.address()], &[raw("raw", "*")]));
+    let mut stays = kennel.client();
+    stays.store("raw:big", &vec![b'x'; 100_000], 0);
+    stays.store("raw:mine", b"mine", 0);
+    for _ in 0..50 {
+        let mut leaves = kennel.client();
+        leaves.send(&b"get raw:big raw:big raw:big\r\n".repeat(20));
+        leaves.send(b"set raw:cut 0 0 1000\r\nonly the beginn");
+        drop(leaves);
+        assert_eq!(stays.get("raw:mine").as_deref(), Some(&b"mine"[..]));
+        assert_eq!(stays.get("raw:none"), None);
+    }
+    assert_eq!(stays.get("raw:cut"), None, "half a request is no request");
+}
+
+#[test]
+fn a_client_that_reads_nothing_does_not_stop_the_others() {
+    let servers = memcacheds(1);
+    let kennel = Kennel::start(&sidecar_toml(&[servers[0].address()], &[raw("raw", "*")]));
+    let mut other = kennel.client();
+    other.store("raw:big", &vec![b'x'; 500_000], 0);
+    let mut deaf = kennel.client();
+    deaf.send(&b"get raw:big\r\n".repeat(100));
+    for _ in 0..200 {
+        let (value, took) = crate::world::timed(|| other.get("raw:none"));
+        assert_eq!(value, None);
+        assert!(took < Duration::from_secs(2), "waited {took:?} behind a client that does not read");
+    }
+    for n in 0..100 {
+        // Bounded memory may cost it values while it was deaf, never the order or the end of a reply.
+        let value = deaf.only_value("raw:big");
+        assert!(value.is_none_or(|v| v.len() == 500_000), "reply {n}");
+    }
+}

@@ -1,0 +1,191 @@
+//! Promise 7: failure degrades to a miss, never to a hang, a wrong value or a closed connection; and an invalidation that
+//! could not be carried out is never acknowledged.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::world::{
+    Kennel, Memcached, addresses, eventually, guarded, holder, memcacheds, raw, sidecar_toml, timed, within,
+};
+
+/// connect_timeout + request_timeout of the test configuration, and as much again for a busy machine.
+const AN_ANSWER: Duration = Duration::from_millis(1400);
+
+/// How soon a server that is back must be in use again; half a second is for a busy machine.
+const BACK_IN_USE: Duration = Duration::from_millis(1500);
+
+fn rules() -> [String; 2] {
+    let hot = "stale_for = \"30s\"\nlock_ttl = \"3s\"\ncold_wait = \"100ms\"\ntags = [\"posts\"]";
+    [guarded("hot", "hot:*", hot), raw("raw", "*")]
+}
+
+/// Three servers, a sidecar, and for each server a key of this prefix that it holds.
+fn fleet(prefix: &str) -> (Vec<Memcached>, Kennel, [String; 3]) {
+    let servers = memcacheds(3);
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules()));
+    let mut client = kennel.client();
+    let mut keys = [const { String::new() }; 3];
+    for n in 0..1000 {
+        let key = format!("{prefix}{n}");
+        client.store(&key, key.as_bytes(), 0);
+        let at = holder(&servers, &key);
+        keys[at] = key;
+        if keys.iter().all(|k| !k.is_empty()) {
+            return (servers, kennel, keys);
+        }
+    }
+    panic!("1000 keys, and a server without one: {keys:?}");
+}
+
+fn value(client: &mut Client, key: &str) -> Option<String> {
+    client.get(key).map(|v| String::from_utf8_lossy(&v).into_owned())
+}
+
+/// Everything promised of a server that does not serve, on one connection that must stay open.
+fn the_other_servers_do_not_notice(kennel: &Kennel, keys: &[String; 3]) {
+    let [dead, alive, well] = keys;
+    let mut client = kennel.client();
+    for round in 0..5 {
+        let (got, took) = timed(|| value(&mut client, dead));
+        assert_eq!(got, None, "round {round}");
+        assert!(took < AN_ANSWER, "round {round}: the miss took {took:?}");
+        assert_eq!(value(&mut client, alive).as_ref(), Some(alive), "round {round}");
+        let items = client.get_many(&[alive, dead, well]);
+        let found: Vec<&String> = items.iter().map(|i| &i.key).collect();
+        assert_eq!(found, [alive, well], "round {round}");
+        let (reply, took) = timed(|| client.set(dead, b"x", 0));
+        assert!(reply.starts_with("SERVER_ERROR"), "round {round}, set: {reply}");
+        assert!(took < AN_ANSWER, "round {round}: the error took {took:?}");
+        for command in [format!("delete {dead}"), format!("incr {dead} 1"), format!("touch {dead} 0")] {
+            let reply = client.ask(&command);
+            assert!(reply.starts_with("SERVER_ERROR"), "round {round}, {command}: {reply}");
+        }
+        client.send(
+            format!("set {dead} 0 0 1 noreply\r\nx\r\ndelete {dead} noreply\r\nget {well}\r\n").as_bytes(),
+        );
+        assert_eq!(client.only_value(well).as_deref(), Some(well.as_bytes()), "noreply stays silent");
+        client.store(alive, alive.as_bytes(), 0);
+    }
+}
+
+#[test]
+fn a_dead_server_misses_and_is_used_again_within_a_second_of_its_return() {
+    for prefix in ["raw:", "hot:"] {
+        let (mut servers, kennel, keys) = fleet(prefix);
+        let mut client = kennel.client();
+        assert_eq!(value(&mut client, &keys[0]).as_ref(), Some(&keys[0]));
+        servers[0].kill();
+        // The tags' server may be the dead one: what depends on it is looked at in a test of its own.
+        if prefix == "raw:" {
+            the_other_servers_do_not_notice(&kennel, &keys);
+        }
+        let reply = client.delete(&keys[0]);
+        assert!(reply.starts_with("SERVER_ERROR"), "a delete that did not happen: {reply}");
+        assert_eq!(value(&mut client, &keys[0]), None, "the connection is open, the key is missed");
+        servers[0].restart();
+        within(BACK_IN_USE, "the server is used again", || client.set(&keys[0], b"back", 0) == "STORED");
+        assert_eq!(value(&mut client, &keys[0]).as_deref(), Some("back"));
+    }
+}
+
+#[test]
+fn a_stopped_server_misses_and_its_late_replies_reach_nobody() {
+    let (servers, kennel, keys) = fleet("raw:");
+    servers[0].stop();
+    the_other_servers_do_not_notice(&kennel, &keys);
+    servers[0].cont();
+    let mut client = kennel.client();
+    within(BACK_IN_USE, "the server is used again", || client.set(&keys[0], b"back", 0) == "STORED");
+    for _ in 0..100 {
+        assert_eq!(value(&mut client, &keys[0]).as_deref(), Some("back"));
+        assert_eq!(value(&mut client, &keys[1]).as_ref(), Some(&keys[1]));
+        assert_eq!(value(&mut client, "raw:nothing"), None);
+    }
+}
+
+#[test]
+fn without_the_tags_server_nothing_is_acknowledged_and_nothing_hangs() {
+    let (mut servers, kennel, keys) = fleet("hot:");
+    let at = holder(&servers, "@tag:posts");
+    servers[at].kill();
+    let mut client = kennel.client();
+    for command in ["delete @tag:posts", "incr @tag:posts 1"] {
+        let (reply, took) = timed(|| client.ask(command));
+        assert!(reply.starts_with("SERVER_ERROR"), "{command}: {reply}");
+        assert!(took < AN_ANSWER, "{command} took {took:?}");
+    }
+    for key in &keys {
+        let (got, took) = timed(|| value(&mut client, key));
+        assert!(got.is_none() || got.as_ref() == Some(key), "{key}: {got:?}");
+        assert!(took < AN_ANSWER, "{key} took {took:?}");
+    }
+    servers[at].restart();
+    within(BACK_IN_USE, "bumps work again", || client.delete("@tag:posts") == "DELETED");
+}
+
+#[test]
+fn with_on_error_error_a_get_on_a_dead_server_says_so() {
+    let mut servers = memcacheds(1);
+    let toml = sidecar_toml(&addresses(&servers), &[raw("raw", "*")])
+        .replace("connect_timeout", "on_error = \"error\"\nconnect_timeout");
+    let kennel = Kennel::start(&toml);
+    let mut client = kennel.client();
+    client.store("raw:k", b"v", 0);
+    servers[0].kill();
+    let reply = client.ask("get raw:k");
+    assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
+    servers[0].restart();
+    eventually("the server is used again", || client.set("raw:k", b"v", 0) == "STORED");
+    assert_eq!(client.get("raw:k").as_deref(), Some(&b"v"[..]), "the connection was never closed");
+}
+
+#[test]
+fn a_server_that_answers_garbage_gives_misses_and_no_wrong_value() {
+    let garbage: [&'static [u8]; 5] = [
+        b"HELLO THERE\r\n",
+        b"VALUE somebody-elses-key 0 5\r\nwrong\r\nEND\r\n",
+        b"VALUE raw:x 0 99999999999999999999\r\n",
+        b"\x00\x01\x02\xff\xfe",
+        b"VA 5\r\nwrong\r\nHD\r\nEN\r\nEND\r\nSTORED\r\nSTORED\r\n",
+    ];
+    for answer in garbage {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let liar = listener.local_addr().expect("a bound address").to_string();
+        // Ends with the test's process: it blocks in accept, owns nothing, and its port is nobody else's.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let (mut reader, mut writer) = (&stream, &stream);
+                    let mut buffer = [0; 4096];
+                    while matches!(reader.read(&mut buffer), Ok(n) if n > 0)
+                        && writer.write_all(answer).is_ok()
+                    {}
+                });
+            }
+        });
+        let servers = memcacheds(1);
+        let kennel = Kennel::start(&sidecar_toml(&[liar, servers[0].address()], &rules()));
+        let mut client = kennel.client();
+        let (mut served, mut missed) = (0, 0);
+        for n in 0..24 {
+            let key = format!("{}{n}", ["raw:", "plain:"][n % 2]);
+            let direct = crate::world::direct(&servers[0]).set(&key, key.as_bytes(), 0);
+            assert_eq!(direct, "STORED");
+            let (got, took) = timed(|| value(&mut client, &key));
+            assert!(took < AN_ANSWER, "{key} took {took:?}");
+            match got {
+                None => missed += 1,
+                Some(v) => {
+                    assert_eq!(v, key, "a wrong value, from {:?}", answer.escape_ascii().to_string());
+                    served += 1;
+                }
+            }
+        }
+        assert!(
+            served > 0 && missed > 0,
+            "{served} served, {missed} missed: one of both servers had no part in it"
+        );
+    }
+}

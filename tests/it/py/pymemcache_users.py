@@ -1,0 +1,126 @@
+"""What users of pymemcache do, against HOST PORT, with keys that begin with PREFIX. Prints a line "OK ..." a part;
+the first thing that is not as memcached would have it ends the run with a traceback and exit code 1."""
+
+import sys
+
+from pymemcache.client.base import Client, PooledClient
+
+host, port, prefix = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+server = (host, port)
+client = Client(server, timeout=10, connect_timeout=10, no_delay=True, default_noreply=False)
+
+
+def same(got, expected):
+    if got != expected:
+        raise AssertionError(f"got {got!r:.200}, expected {expected!r:.200}")
+
+
+def k(name):
+    return prefix + name
+
+
+def done(what):
+    print("OK", what, flush=True)
+
+
+same(client.set(k("a"), b"1", expire=100), True)
+same(client.get(k("a")), b"1")
+same(client.get(k("none")), None)
+same(client.get(k("none2"), b"default"), b"default")
+same(client.set(k("flags"), b"f", flags=42), True)
+same(client.get(k("flags")), b"f")
+same(client.set(k("empty"), b""), True)
+same(client.get(k("empty")), b"")
+done("set and get")
+
+many = {k(f"many{i}"): str(i).encode() for i in range(200)}
+same(client.set_many(many), [])
+same(client.get_many(list(many) + [k("none")]), many)
+same(set(client.gets_many(list(many)[:10])), set(list(many)[:10]))
+same(client.get_many([]), {})
+same(client.delete_many(list(many)), True)
+same(client.get_many(list(many)[:3]), {})
+done("multi-get")
+
+same(client.set(k("n"), b"10"), True)
+same(client.incr(k("n"), 5), 15)
+same(client.decr(k("n"), 20), 0)
+same(client.get(k("n")).strip(), b"0")
+same(client.incr(k("absent"), 1), None)
+same(client.decr(k("absent"), 1), None)
+done("counters")
+
+same(client.touch(k("n"), 100), True)
+same(client.touch(k("absent"), 100), False)
+same(client.touch(k("n"), -1), True)
+same(client.get(k("n")), None)
+done("touch")
+
+big = bytes(range(256)) * (900 * 1024 // 256)
+same(client.set(k("big"), big), True)
+same(client.get(k("big")), big)
+same(client.get_many([k("big"), k("a")]), {k("big"): big, k("a"): b"1"})
+done("big value")
+
+same(client.set(k("c"), b"1"), True)
+value, cas = client.gets(k("c"))
+same(value, b"1")
+same(client.cas(k("c"), b"2", cas), True)
+same(client.cas(k("c"), b"3", cas), False)
+same(client.get(k("c")), b"2")
+same(client.cas(k("absent"), b"3", cas), None)
+same(client.gets(k("absent")), (None, None))
+done("cas")
+
+same(client.delete(k("added")), False)
+same(client.add(k("added"), b"1"), True)
+same(client.add(k("added"), b"2"), False)
+same(client.replace(k("added"), b"3"), True)
+same(client.replace(k("absent"), b"3"), False)
+same(client.append(k("added"), b">"), True)
+same(client.prepend(k("added"), b"<"), True)
+same(client.append(k("absent"), b">"), False)
+same(client.get(k("added")), b"<3>")
+# A miss followed by add is how many fill a cache.
+same(client.get(k("filled")), None)
+same(client.add(k("filled"), b"v"), True)
+same(client.get(k("filled")), b"v")
+done("add, replace, append, prepend")
+
+same(client.delete(k("added")), True)
+same(client.delete(k("added")), False)
+same(client.get(k("added")), None)
+done("delete")
+
+spaced = Client(server, timeout=10, key_prefix=(prefix + "app1:").encode(), default_noreply=False)
+same(spaced.set("x", b"mine"), True)
+same(spaced.get("x"), b"mine")
+same(spaced.get_many(["x", "y"]), {"x": b"mine"})
+same(client.get(k("app1:x")), b"mine")
+done("key_prefix")
+
+# pymemcache's default: set, delete and add say nothing, and a get on the same connection sees what they did.
+silent = Client(server, timeout=10)
+for i in range(20):
+    silent.set(k("s"), str(i).encode())
+    same(silent.get(k("s")), str(i).encode())
+silent.delete(k("s"))
+same(silent.get(k("s")), None)
+silent.set_many({k("s1"): b"1", k("s2"): b"2"})
+same(silent.get_many([k("s1"), k("s2")]), {k("s1"): b"1", k("s2"): b"2"})
+done("noreply by default")
+
+unicode = Client(server, timeout=10, allow_unicode_keys=True, default_noreply=False)
+same(unicode.set(k("ключ-鍵"), "значение".encode()), True)
+same(unicode.get(k("ключ-鍵")), "значение".encode())
+same(unicode.delete(k("ключ-鍵")), True)
+done("non-ASCII")
+
+pool = PooledClient(server, timeout=10, max_pool_size=4, default_noreply=False)
+for i in range(50):
+    same(pool.set(k(f"p{i}"), str(i).encode()), True)
+    same(pool.get(k(f"p{i}")), str(i).encode())
+if not client.version().startswith(b"1.6."):
+    raise AssertionError(f"version {client.version()!r}")
+client.quit()
+done("pool and version")

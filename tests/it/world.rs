@@ -1,0 +1,423 @@
+//! The parts of a test's world: real memcacheds, the real `kennel`, and the waiting for both. What a test starts is
+//! killed when the test ends, also when it panics, also when it is itself killed.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client::Client;
+
+/// How long a condition may take to come true unless the test says otherwise.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Numbers what this process makes: temp dirs and ports to try.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Waits until `condition` holds; fails the test after 10 s.
+pub(crate) fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    within(DEADLINE, what, condition);
+}
+
+/// Waits until `condition` holds, asking every 5 ms; fails the test after `limit`. Gives the time it took.
+pub(crate) fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    start.elapsed()
+}
+
+/// What `f` gives, and how long it took.
+pub(crate) fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let value = f();
+    (value, start.elapsed())
+}
+
+/// A connection to the server itself, behind every sidecar's back.
+pub(crate) fn direct(server: &Memcached) -> Client {
+    Client::tcp(server.address)
+}
+
+/// The server that holds `key` now: its place in `servers`. Exactly one must.
+pub(crate) fn holder(servers: &[Memcached], key: &str) -> usize {
+    let holding: Vec<usize> =
+        (0..servers.len()).filter(|i| direct(&servers[*i]).ttl(key).is_some()).collect();
+    assert_eq!(holding.len(), 1, "{key} is held by the servers {holding:?}");
+    holding[0]
+}
+
+/// Waits until the guarded item `key` is stale, as its server counts: it is stored with ttl + `stale_for` seconds to live.
+pub(crate) fn until_stale(servers: &[Memcached], key: &str, stale_for: i64) {
+    let mut server = direct(&servers[holder(servers, key)]);
+    eventually("the item outlives its soft expiry", || {
+        server.ttl(key).unwrap_or_else(|| panic!("{key} is gone, not stale")) <= stale_for
+    });
+}
+
+/// A configuration for tests: any free ports, two workers, one pool "main" of `servers` (addresses) with short
+/// time-outs, and `rules` in order (made by [`guarded`] and [`raw`]).
+pub(crate) fn sidecar_toml(servers: &[String], rules: &[String]) -> String {
+    format!(
+        "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 2\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n\
+         [pools.main]\nservers = {servers:?}\nconnect_timeout = \"200ms\"\nrequest_timeout = \"500ms\"\n\n{}",
+        rules.join("\n")
+    )
+}
+
+/// A guarded rule for [`sidecar_toml`]; `more` is further lines of TOML.
+pub(crate) fn guarded(name: &str, pattern: &str, more: &str) -> String {
+    format!("[[rules]]\nname = {name:?}\nmatch = {pattern:?}\nkind = \"guarded\"\n{more}\n")
+}
+
+/// A raw rule for [`sidecar_toml`].
+pub(crate) fn raw(name: &str, pattern: &str) -> String {
+    format!("[[rules]]\nname = {name:?}\nmatch = {pattern:?}\nkind = \"raw\"\n")
+}
+
+/// Starts `n` memcacheds.
+pub(crate) fn memcacheds(n: usize) -> Vec<Memcached> {
+    (0..n).map(|_| Memcached::start(&[])).collect()
+}
+
+/// Their addresses, as [`sidecar_toml`] takes them.
+pub(crate) fn addresses(servers: &[Memcached]) -> Vec<String> {
+    servers.iter().map(Memcached::address).collect()
+}
+
+/// A real memcached on a free port of 127.0.0.1.
+pub(crate) struct Memcached {
+    /// Where it listens; stays the same over [`Memcached::restart`].
+    pub(crate) address: SocketAddr,
+    args: Vec<String>,
+    process: Option<Process>,
+}
+
+impl Memcached {
+    /// Starts `/usr/bin/memcached` (or the one on the PATH) with these further arguments and waits until it answers.
+    pub(crate) fn start(args: &[&str]) -> Memcached {
+        let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+        for _ in 0..20 {
+            let address = free_address();
+            if let Some(process) = spawn_memcached(address, &args) {
+                return Memcached { address, args, process: Some(process) };
+            }
+        }
+        panic!("no memcached came up in 20 attempts, each on a port that was free a moment before");
+    }
+
+    /// `host:port`, as a configuration names it.
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// SIGKILL. Returns once it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Kills it if it runs and starts an empty one at the same address; returns once that answers.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        eventually("memcached is back on its port", || {
+            self.process = spawn_memcached(self.address, &self.args);
+            self.process.is_some()
+        });
+    }
+
+    /// SIGSTOP: it keeps its connections and answers nobody.
+    pub(crate) fn stop(&self) {
+        self.process.as_ref().expect("a running memcached").signal("STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn cont(&self) {
+        self.process.as_ref().expect("a running memcached").signal("CONT");
+    }
+}
+
+/// The process, once it answers at this address; `None` if it ended, as it does when the port was taken meanwhile.
+fn spawn_memcached(address: SocketAddr, args: &[String]) -> Option<Process> {
+    let program = if Path::new("/usr/bin/memcached").exists() { "/usr/bin/memcached" } else { "memcached" };
+    let mut command = Command::new(program);
+    command.args(["-l", "127.0.0.1", "-U", "0", "-t", "2", "-u", "root", "-p"]);
+    command.arg(address.port().to_string()).args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = Process::spawn(&mut command);
+    let pid = process.child.id();
+    let start = Instant::now();
+    loop {
+        // Its pid, not merely an answer: somebody else's memcached may have won the port.
+        if pid_of_server(address) == Some(pid) {
+            return Some(process);
+        }
+        if process.ended().is_some() {
+            return None;
+        }
+        assert!(start.elapsed() < DEADLINE, "memcached (pid {pid}) does not answer on {address}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn pid_of_server(address: SocketAddr) -> Option<u32> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(DEADLINE)).ok()?;
+    stream.write_all(b"stats\r\n").ok()?;
+    let mut lines = BufReader::new(stream).lines();
+    lines.find_map(|l| l.ok()?.strip_prefix("STAT pid ")?.parse().ok())
+}
+
+/// A port that nobody listens on at this moment, below the range from which Linux takes the ports of outgoing
+/// connections: a killed server's port is not lost to somebody's client before the restart.
+pub(crate) fn free_address() -> SocketAddr {
+    loop {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 15_000 + (std::process::id().wrapping_mul(7919).wrapping_add(n * 13) % 17_000) as u16;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// A running sidecar: the binary that cargo built for this test.
+pub(crate) struct Kennel {
+    process: Process,
+    dir: PathBuf,
+    lines: Arc<Mutex<Vec<String>>>,
+    tcp: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Kennel {
+    /// Starts `kennel --config FILE` with this configuration and waits until it has said where it listens and says
+    /// that it is ready. The configuration must have a TCP listener and the admin's, as [`sidecar_toml`]'s have.
+    pub(crate) fn start(toml: &str) -> Kennel {
+        let dir = temp_dir();
+        let file = dir.join("kennel.toml");
+        std::fs::write(&file, toml).expect("write the configuration");
+        let log = std::fs::File::create(dir.join("stderr")).expect("create the log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+        command.arg("--config").arg(&file).stdout(Stdio::piped()).stderr(log);
+        for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("KENNEL_")) {
+            command.env_remove(name);
+        }
+        let mut process = Process::spawn(&mut command);
+        let stdout = process.child.stdout.take().expect("stdout is a pipe");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let reader = lines.clone();
+        let read = move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                reader.lock().expect("no holder panics").push(line);
+            }
+        };
+        std::thread::spawn(read);
+        let unset = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let mut kennel = Kennel { process, dir, lines, tcp: unset, admin: unset };
+        eventually("kennel says where it listens and that it is ready", || {
+            // The guard lives in `kennel`: this panic kills the process and removes the dir as any other.
+            if let Some(status) = kennel.process.ended() {
+                panic!("kennel ended ({status}) before it was ready\n{}\nwith\n{toml}", kennel.said());
+            }
+            let (tcp, admin) = (kennel.listening("tcp "), kennel.admin_line());
+            let (Some(tcp), Some(admin)) = (tcp, admin) else { return false };
+            (kennel.tcp, kennel.admin) = (parse(&tcp), parse(&admin));
+            kennel.http("/readyz").starts_with("HTTP/1.0 200")
+                || kennel.http("/readyz").starts_with("HTTP/1.1 200")
+        });
+        kennel
+    }
+
+    /// A new client of its TCP listener.
+    pub(crate) fn client(&self) -> Client {
+        Client::tcp(self.tcp)
+    }
+
+    /// Its TCP listener.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.tcp
+    }
+
+    /// A new client of its Unix listener, which the configuration must have.
+    pub(crate) fn unix_client(&self) -> Client {
+        let mut path = None;
+        eventually("kennel says which Unix socket it listens on", || {
+            path = self.listening("unix ");
+            path.is_some()
+        });
+        Client::unix(Path::new(&path.expect("just seen")))
+    }
+
+    /// SIGKILL. Returns once it is gone.
+    pub(crate) fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// SIGTERM: what it exited with, and how long it took. Fails the test after 10 s.
+    pub(crate) fn terminate(mut self) -> (ExitStatus, Duration) {
+        self.ask_to_terminate();
+        let mut status = None;
+        let took = within(DEADLINE, "kennel exits after SIGTERM", || {
+            status = self.process.ended();
+            status.is_some()
+        });
+        (status.expect("just seen"), took)
+    }
+
+    /// Sends SIGTERM and does not wait.
+    pub(crate) fn ask_to_terminate(&self) {
+        self.process.signal("TERM");
+    }
+
+    /// A scrape of /metrics.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let reply = self.http("/metrics");
+        let body = reply.split_once("\r\n\r\n").unwrap_or_else(|| panic!("not HTTP: {reply}")).1;
+        let series = body.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("not a sample: {line}"));
+            (series.to_owned(), value.parse().unwrap_or_else(|e| panic!("{line}: {e}")))
+        });
+        Metrics(series.collect())
+    }
+
+    /// One HTTP/1.0 request to the admin's listener: the whole reply. Empty when nobody answers.
+    pub(crate) fn http(&self, path: &str) -> String {
+        let Ok(mut stream) = TcpStream::connect(self.admin) else { return String::new() };
+        stream.set_read_timeout(Some(DEADLINE)).expect("a time-out above zero");
+        let mut reply = Vec::new();
+        let _ = stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: test\r\n\r\n").as_bytes());
+        let _ = stream.read_to_end(&mut reply);
+        String::from_utf8_lossy(&reply).into_owned()
+    }
+
+    /// Everything it has said, for a failure's message.
+    pub(crate) fn said(&self) -> String {
+        let stderr = std::fs::read_to_string(self.dir.join("stderr")).unwrap_or_default();
+        format!("stdout: {}\nstderr: {stderr}", self.lines.lock().expect("no holder panics").join("\n"))
+    }
+
+    fn listening(&self, kind: &str) -> Option<String> {
+        self.said_with(&format!("kennel: listening on {kind}"))
+    }
+
+    fn admin_line(&self) -> Option<String> {
+        Some(self.said_with("kennel: admin on http://")?.trim_end_matches('/').to_owned())
+    }
+
+    fn said_with(&self, prefix: &str) -> Option<String> {
+        let lines = self.lines.lock().expect("no holder panics");
+        lines.iter().find_map(|l| Some(l.strip_prefix(prefix)?.trim().to_owned()))
+    }
+}
+
+impl Drop for Kennel {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- kennel on {} said\n{}", self.tcp, self.said());
+        }
+        self.process.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn parse(address: &str) -> SocketAddr {
+    address.parse().unwrap_or_else(|e| panic!("kennel listens on {address:?}: {e}"))
+}
+
+/// A fresh directory of this test's own, short enough for a Unix socket's path. Whoever asks for it removes it.
+pub(crate) fn temp_dir() -> PathBuf {
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("kennel-it-{}-{n}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("create a temp dir");
+    dir
+}
+
+/// One scrape: series as written (name and labels) to value.
+pub(crate) struct Metrics(pub(crate) BTreeMap<String, f64>);
+
+impl Metrics {
+    /// The sum over the series of this name that have all these labels, each written `label="value"`. 0 when there
+    /// is none: what was never counted is not exported.
+    pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let of_name = |s: &str| s.strip_prefix(name).is_some_and(|r| r.is_empty() || r.starts_with('{'));
+        let matching = self.0.iter().filter(|(s, _)| of_name(s) && labels.iter().all(|l| s.contains(l)));
+        matching.map(|(_, v)| v).sum()
+    }
+}
+
+/// A child that does not outlive its owner.
+struct Process {
+    child: Child,
+}
+
+impl Process {
+    fn spawn(command: &mut Command) -> Process {
+        let program = command.get_program().to_owned();
+        let child = command.stdin(Stdio::null()).spawn();
+        let child = child.unwrap_or_else(|e| panic!("start {}: {e}", program.display()));
+        watch('+', child.id());
+        Process { child }
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("wait for a child of ours")
+    }
+
+    /// By way of the shell's own `kill`: std can only SIGKILL.
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        let status = Command::new("sh").args(["-c", &kill]).status().expect("run sh");
+        assert!(status.success(), "{kill}");
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        // Until it is waited for, its pid is nobody else's.
+        watch('-', self.child.id());
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Kills what was registered and not taken back, once this process has gone and its end of the pipe with it.
+const WATCHDOG: &str = r#"
+live=
+while read -r sign pid; do
+    rest=
+    for p in $live; do [ "$p" = "$pid" ] || rest="$rest $p"; done
+    live=$rest
+    if [ "$sign" = + ]; then live="$live $pid"; fi
+done
+[ -z "$live" ] || kill -9 $live
+"#;
+
+/// Tells the watchdog that `pid` runs (`+`) or is done with (`-`). Drop alone would leave servers behind when a runner
+/// kills a test that hangs.
+fn watch(sign: char, pid: u32) {
+    static PIPE: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
+    let pipe = PIPE.get_or_init(|| {
+        let mut command = Command::new("sh");
+        // Its own process group: what is aimed at the test's must not hit it.
+        command.args(["-c", WATCHDOG]).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // It ends when we do, so we can never wait for it.
+        #[allow(clippy::zombie_processes)]
+        let mut child = command.spawn().expect("run sh");
+        Mutex::new(child.stdin.take().expect("stdin is a pipe"))
+    });
+    let mut pipe = pipe.lock().unwrap_or_else(|e| e.into_inner());
+    writeln!(pipe, "{sign} {pid}").expect("the watchdog reads until we are gone");
+}
