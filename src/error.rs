@@ -15,13 +15,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What a client is told, behind `SERVER_ERROR `.
-    pub fn reason(self) -> &'static str {
+    /// The line that a client is told.
+    pub fn line(self) -> &'static [u8] {
         match self {
-            Failure::Down => "server is down",
-            Failure::TimedOut => "server timed out",
-            Failure::Refused => "server refused",
-            Failure::Overloaded => "server is overloaded",
+            Failure::Down => b"SERVER_ERROR server is down\r\n",
+            Failure::TimedOut => b"SERVER_ERROR server timed out\r\n",
+            Failure::Refused => b"SERVER_ERROR server refused\r\n",
+            Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
         }
     }
 }

@@ -1,7 +1,11 @@
 //! Kennel: a memcached sidecar with dog-pile protection and tags.
 
 pub mod cli;
+pub mod app;
 pub mod config;
+pub mod worker;
+pub mod listener;
+pub mod session;
 pub mod admin;
 pub mod embedded;
 pub mod proxy;

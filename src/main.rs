@@ -1,2 +1,105 @@
 //! Arguments, exit codes, signals.
-fn main() {}
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use kennel::app::App;
+use kennel::config::{self, Config};
+use kennel::{cli, log};
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+/// A memcached sidecar with dog-pile protection and tags.
+///
+/// Without a configuration it serves 127.0.0.1:11211 from a memcached inside the process, with every key guarded.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// The configuration to serve, in TOML; KENNEL_… variables override its keys.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How to log to stderr: text or json.
+    #[arg(long, value_name = "FORMAT", global = true)]
+    log_format: Option<log::Format>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what is wrong with a configuration, or what it means.
+    Check {
+        /// The configuration, in TOML.
+        file: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(Command::Check { file }) = &arguments.command {
+        return cli::check::run(file);
+    }
+    if let Err(error) = log::init(arguments.log_format) {
+        eprintln!("kennel: {error}");
+        return ExitCode::FAILURE;
+    }
+    match serve(arguments.config.as_deref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kennel: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(path: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config::load(path, config::environment()).map_err(|mistakes| format!("\n{mistakes}"))?;
+    config.warnings.iter().for_each(|warning| warn!("{warning}"));
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    // Before anything is bound, so that no signal finds the sidecar half built.
+    let (mut terminate, mut interrupt) = {
+        let _entered = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    let app = App::start(&config)?;
+    announce(&app, path.is_none());
+    runtime.block_on(async {
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM"),
+            _ = interrupt.recv() => info!("SIGINT"),
+        }
+    });
+    app.stop();
+    Ok(())
+}
+
+fn announce(app: &App, embedded: bool) {
+    for address in app.tcp() {
+        println!("kennel: listening on tcp {address}");
+    }
+    for path in app.unix() {
+        println!("kennel: listening on unix {}", path.display());
+    }
+    if let Some(address) = app.admin() {
+        println!("kennel: admin on http://{address}/");
+    }
+    if let (true, Some(address)) = (embedded, app.tcp().first()) {
+        let (host, port) = (address.ip(), address.port());
+        println!(
+            "\nNo configuration: every key is guarded, in a memcached inside this process. To see it work, paste:\n"
+        );
+        println!("  printf 'set greeting 0 1 5\\r\\nhello\\r\\nquit\\r\\n' | nc {host} {port}; sleep 2");
+        println!(
+            "  (printf 'get greeting\\r\\n'; sleep 2; printf 'set greeting 0 60 7\\r\\nrebuilt\\r\\nquit\\r\\n') | nc {host} {port} &"
+        );
+        println!(
+            "  sleep 1; printf 'get greeting\\r\\nquit\\r\\n' | nc {host} {port}; wait; printf 'get greeting\\r\\nquit\\r\\n' | nc {host} {port}\n"
+        );
+        println!(
+            "The second line wins the right to rebuild (END) and takes 2 s; meanwhile the third is served the stale"
+        );
+        println!("value (hello), and afterwards the new one (rebuilt).\n");
+    }
+}

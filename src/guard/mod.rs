@@ -92,6 +92,23 @@ pub struct Policy {
     pub max_ttl: Duration,
 }
 
+impl Default for Policy {
+    /// What a rule says that says nothing.
+    fn default() -> Self {
+        Policy {
+            stale_for: Duration::from_secs(60),
+            lock_ttl: Duration::from_secs(5),
+            max_rebuild: Duration::from_secs(60),
+            stale_wait: Duration::ZERO,
+            cold_wait: Duration::from_secs(2),
+            on_tag: Leaves::Stale,
+            on_delete: Leaves::Nothing,
+            early_beta: 0.0,
+            max_ttl: Duration::ZERO,
+        }
+    }
+}
+
 impl Policy {
     /// `stale_for` as memcached counts.
     pub fn stale_seconds(&self) -> u32 {

@@ -12,7 +12,6 @@ use super::gets::Get;
 use super::guarded::GuardedCall;
 use super::raw::{FanOut, Forward};
 use super::{Proxy, Target};
-use crate::error::Failure;
 use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::request::{Refused, Request, Store, Verb};
 use crate::upstream::inbox::Inbox;
@@ -68,7 +67,8 @@ impl Footprint {
 
     /// Whether the order of the two matters.
     pub fn conflicts(&self, other: &Footprint) -> bool {
-        let (either_writes, neither_empty) = (self.write || other.write, !self.is_empty() && !other.is_empty());
+        let (either_writes, neither_empty) =
+            (self.write || other.write, !self.is_empty() && !other.is_empty());
         either_writes
             && neither_empty
             && (self.all || other.all || self.keys.iter().any(|key| other.keys.contains(key)))
@@ -132,7 +132,9 @@ impl Call {
             | Request::Arith { key, .. }
             | Request::Touch { key, .. }
             | Request::Delete { key, .. } => match proxy.target(key) {
-                Target::Raw { pool, rule } => Kind::Forward(Forward::new(request, key, pool, rule, proxy, client)),
+                Target::Raw { pool, rule } => {
+                    Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
+                }
                 Target::Tag(name) => {
                     footprint = Footprint::everything();
                     if busy(&footprint) {
@@ -225,13 +227,6 @@ impl Call {
             }
         };
         Call { command: Command::Other, began: Instant::now(), quiet: false, footprint, kind }
-    }
-
-    /// A request that is answered before it is sent anywhere.
-    pub fn fail(failure: Failure) -> Call {
-        let said = Bytes::from(format!("SERVER_ERROR {}\r\n", failure.reason()));
-        let footprint = Footprint::default();
-        Call { command: Command::Other, began: Instant::now(), quiet: false, footprint, kind: Kind::Said(said) }
     }
 
     /// The guarded keys that it reads or writes.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::calls::{Client, Scope};
 use super::operation::{Guarded, Operation};
-use super::raw::{put_failure, put_get, put_key, put_number};
+use super::raw::{put_get, put_key, put_number};
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
 use crate::guard::leases::{Ticket as LeaseTicket, Ticket};
@@ -102,7 +102,8 @@ impl Get {
     fn part(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> usize {
         let place = proxy.pools[pool].place(key);
         let fits = |part: &Part| self.exptime.is_none() || part.line.len() + key.len() < MAX_GAT_LINE;
-        let known = self.parts.iter().rposition(|part| (part.pool, part.place) == (pool, place) && fits(part));
+        let known =
+            self.parts.iter().rposition(|part| (part.pool, part.place) == (pool, place) && fits(part));
         let at = known.unwrap_or_else(|| {
             let mut line = BytesMut::new();
             put_get(&mut line, self.exptime, self.cas);
@@ -203,7 +204,7 @@ impl Get {
             None => out.extend_from_slice(b"END\r\n"),
             Some(failure) => {
                 out.truncate(start);
-                put_failure(out, failure);
+                out.extend_from_slice(failure.line());
             }
         }
     }

@@ -41,17 +41,35 @@ use operation::Guarded;
 /// What the configuration says, as the pipeline needs it. The same for all workers.
 pub struct Plan {
     /// Which rule a key falls under.
-    pub rules: Rules,
+    rules: Rules,
     /// What each rule says, in the same order.
-    pub routes: Vec<Route>,
+    routes: Vec<Route>,
     /// The guards that they refer to.
-    pub guards: Vec<Guard>,
+    guards: Vec<Guard>,
     /// Where a key goes that no rule matches: the index of the pool `main`.
-    pub main_pool: usize,
+    main_pool: usize,
     /// What the keys of tags begin with.
-    pub tag_prefix: Vec<u8>,
+    tag_prefix: Vec<u8>,
     /// Which pool holds the tags.
-    pub tag_pool: usize,
+    tag_pool: usize,
+    /// The guard under which tags are bumped: none of any rule's.
+    tag_guard: usize,
+}
+
+impl Plan {
+    /// A plan.
+    pub fn new(
+        rules: Rules,
+        routes: Vec<Route>,
+        mut guards: Vec<Guard>,
+        main_pool: usize,
+        tag_prefix: Vec<u8>,
+        tag_pool: usize,
+    ) -> Plan {
+        let tag_guard = guards.len();
+        guards.push(Guard { rule: NO_RULE, pool: tag_pool, policy: Policy::default(), tags: Vec::new() });
+        Plan { rules, routes, guards, main_pool, tag_prefix, tag_pool, tag_guard }
+    }
 }
 
 /// What one rule says.
@@ -138,6 +156,11 @@ impl Proxy {
     /// What this worker counts with.
     pub fn metrics(&self) -> &WorkerMetrics {
         &self.metrics
+    }
+
+    /// The largest value that any server takes.
+    pub fn max_value(&self) -> usize {
+        self.everywhere().map(|connection| connection.server().item_size()).max().unwrap_or(0)
     }
 
     /// The moment.

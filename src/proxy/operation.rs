@@ -60,7 +60,13 @@ struct Wait {
 
 impl<M: Machine> Operation<M> {
     /// Sends what the machine asked first.
-    pub(super) fn start(machine: M, asks: Asks, of: &Guarded, proxy: &Proxy, inbox: &Rc<Inbox>) -> Operation<M> {
+    pub(super) fn start(
+        machine: M,
+        asks: Asks,
+        of: &Guarded,
+        proxy: &Proxy,
+        inbox: &Rc<Inbox>,
+    ) -> Operation<M> {
         let mut operation =
             Operation { machine, asks, answers: SmallVec::new(), asked: proxy.now(), wait: None };
         operation.send(of, proxy, inbox);
@@ -107,14 +113,17 @@ impl<M: Machine> Operation<M> {
     }
 
     fn poll_answers(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Inbox) -> Poll<Answers> {
-        let missing = |awaited: &Awaited| matches!(awaited, Awaited::Reply(ticket) if !inbox.is_here(*ticket));
+        let missing =
+            |awaited: &Awaited| matches!(awaited, Awaited::Reply(ticket) if !inbox.is_here(*ticket));
         if self.answers.iter().any(missing) {
             return Poll::Pending;
         }
         let answers = self.asks.iter().zip(self.answers.drain(..)).map(|(ask, awaited)| match awaited {
             Awaited::Known(answer) => answer,
             Awaited::Reply(ticket) => {
-                let Some(reply) = inbox.take(ticket) else { return Answer::Failed(crate::error::Failure::Down) };
+                let Some(reply) = inbox.take(ticket) else {
+                    return Answer::Failed(crate::error::Failure::Down);
+                };
                 let answer = wire::decode(ask, reply);
                 if let At::Tag(index) = ask.at {
                     proxy.note_tag(&of.tags[usize::from(index)], &ask.what, &answer, self.asked);
@@ -141,13 +150,7 @@ impl<M: Machine> Operation<M> {
         self.wait = Some(Box::new(Wait { waiter, bell: hears, until: Box::pin(sleep(time)) }));
     }
 
-    fn poll_wait(
-        &mut self,
-        of: &Guarded,
-        patient: bool,
-        proxy: &Proxy,
-        cx: &mut Context<'_>,
-    ) -> Poll<Event> {
+    fn poll_wait(&mut self, of: &Guarded, patient: bool, proxy: &Proxy, cx: &mut Context<'_>) -> Poll<Event> {
         let Some(wait) = &mut self.wait else { return Poll::Ready(Event::Over) };
         let end = match Pin::new(&mut wait.bell).poll(cx) {
             Poll::Ready(Ok(end)) => end,
@@ -215,7 +218,13 @@ impl Proxy {
         answers
     }
 
-    pub(super) fn scene<'a>(&self, of: &'a Guarded, policy: &'a Policy, now: Now, patient: bool) -> Scene<'a> {
+    pub(super) fn scene<'a>(
+        &self,
+        of: &'a Guarded,
+        policy: &'a Policy,
+        now: Now,
+        patient: bool,
+    ) -> Scene<'a> {
         Scene {
             policy,
             tags: &of.tags,

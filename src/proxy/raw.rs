@@ -76,11 +76,11 @@ impl Forward {
                 Outcome::Miss
             }
             Reply::Failed(failure) => {
-                put_failure(out, failure);
+                out.extend_from_slice(failure.line());
                 Outcome::ServerError
             }
             Reply::Moved => {
-                put_failure(out, Failure::Down);
+                out.extend_from_slice(Failure::Down.line());
                 Outcome::ServerError
             }
         };
@@ -104,7 +104,8 @@ impl FanOut {
         let line = format!("flush_all {delay}\r\n");
         let send = |out: &mut BytesMut| out.extend_from_slice(line.as_bytes());
         let each = proxy.everywhere();
-        let tickets = each.map(|connection| connection.send(&client.inbox, Shape::Line, None, send)).collect();
+        let tickets =
+            each.map(|connection| connection.send(&client.inbox, Shape::Line, None, send)).collect();
         FanOut { tickets, says: Some(b"OK\r\n") }
     }
 
@@ -120,7 +121,8 @@ impl FanOut {
         let ask = |connection: &std::rc::Rc<crate::upstream::connection::Connection>| {
             connection.send(&client.inbox, Shape::Stats, None, send)
         };
-        let tickets = if reset { proxy.everywhere().map(ask).collect() } else { first.iter().map(ask).collect() };
+        let tickets =
+            if reset { proxy.everywhere().map(ask).collect() } else { first.iter().map(ask).collect() };
         FanOut { tickets, says: reset.then_some(b"RESET\r\n") }
     }
 
@@ -142,7 +144,7 @@ impl FanOut {
             }
         }
         match trouble {
-            Some(failure) => put_failure(out, failure),
+            Some(failure) => out.extend_from_slice(failure.line()),
             None => out.extend_from_slice(self.says.unwrap_or(&said)),
         }
         scope.count(NO_RULE, if trouble.is_some() { Outcome::ServerError } else { Outcome::Ok });
@@ -160,9 +162,12 @@ impl Proxy {
             ("time", now.wall / 1000),
             ("pointer_size", u64::from(usize::BITS)),
         ];
-        let mut text: String =
-            stats.iter().map(|(name, value)| format!("STAT {name} {value}\r\n")).collect();
-        text.push_str(concat!("STAT version 1.6.45\r\nSTAT kennel_version ", env!("CARGO_PKG_VERSION"), "\r\nEND\r\n"));
+        let mut text: String = stats.iter().map(|(name, value)| format!("STAT {name} {value}\r\n")).collect();
+        text.push_str(concat!(
+            "STAT version 1.6.45\r\nSTAT kennel_version ",
+            env!("CARGO_PKG_VERSION"),
+            "\r\nEND\r\n"
+        ));
         text
     }
 }
@@ -189,13 +194,6 @@ pub(super) fn put_key(out: &mut BytesMut, key: &[u8]) {
 pub(super) fn put_number(out: &mut BytesMut, number: impl itoa::Integer) {
     out.extend_from_slice(b" ");
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-/// `SERVER_ERROR` and why.
-pub(super) fn put_failure(out: &mut BytesMut, failure: Failure) {
-    out.extend_from_slice(b"SERVER_ERROR ");
-    out.extend_from_slice(failure.reason().as_bytes());
-    out.extend_from_slice(b"\r\n");
 }
 
 /// A command that writes one key, without noreply.

@@ -66,10 +66,15 @@ impl Server {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// Its `item_size_max`: nothing larger than this can be stored.
+    pub fn item_size(&self) -> usize {
+        self.item_size.load(Ordering::Relaxed)
+    }
+
     /// The largest value that it stores under a key of this length, by its own `item_size_max`. What memcached needs
     /// besides was measured: under the default 1 MiB it takes 1,048,064 bytes.
     pub fn room(&self, key: usize) -> usize {
-        self.item_size.load(Ordering::Relaxed).saturating_sub(512 + key)
+        self.item_size().saturating_sub(512 + key)
     }
 
     pub(super) fn connected(&self, item_size: Option<usize>) -> u32 {

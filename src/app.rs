@@ -1,0 +1,264 @@
+//! The life of the sidecar: from a configuration to wired parts, running, and stopped.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
+use crate::chance::Chance;
+use crate::clock::{Clock, unix_ms};
+use crate::config::{Config, Kind};
+use crate::listener::{self, BindError, Bound};
+use crate::metrics::{Metrics, ServerName};
+use crate::proxy::{Desk, Guard, Plan, Route, Shared, TagCache};
+use crate::rule::Rules;
+use crate::upstream::pool::SharedPool;
+use crate::worker::{Doorkeeper, Worker};
+
+/// With `workers = 0`: one per core, but no more than this. A sidecar is not what the machine is for.
+const MAX_AUTOMATIC_WORKERS: usize = 4;
+
+/// Why Kennel cannot start.
+#[derive(Debug)]
+pub enum StartError {
+    /// A listener.
+    Bind(BindError),
+    /// The system refused a thread or a socket.
+    Io(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Bind(error) => error.fmt(f),
+            StartError::Io(error) => write!(f, "cannot start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<BindError> for StartError {
+    fn from(error: BindError) -> Self {
+        StartError::Bind(error)
+    }
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        StartError::Io(error)
+    }
+}
+
+/// A running sidecar. Dropped, it stops without waiting.
+pub struct App {
+    bound: Bound,
+    admin: Option<SocketAddr>,
+    stop: CancellationToken,
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl App {
+    /// Starts what the configuration means. When this returns, clients can connect.
+    pub fn start(config: &Config) -> Result<App, StartError> {
+        let workers = match config.listen.workers {
+            0 => thread::available_parallelism().map_or(1, usize::from).min(MAX_AUTOMATIC_WORKERS),
+            workers => workers,
+        };
+        let (bound, sockets) = listener::bind(&config.listen, workers)?;
+        let admin = config.admin.as_ref().map(listener::bind_admin).transpose()?;
+        let metrics = Arc::new(new_metrics(config, workers));
+        metrics.config_read(true, unix_ms());
+        let pools = start_pools(config)?;
+        let mut chance = Chance::from_entropy();
+        let shared = Shared {
+            plan: Arc::new(plan(config)),
+            desk: Arc::new(Desk::new()),
+            tag_cache: Arc::new(TagCache::new(config.tags.cache)),
+            sidecar: chance.below(u64::MAX),
+            clock: Clock::system(),
+            start: Instant::now(),
+        };
+        let mut app = App {
+            bound,
+            admin: admin.as_ref().map(|(address, _)| *address),
+            stop: CancellationToken::new(),
+            readiness: Readiness::new(),
+            metrics,
+            threads: Vec::new(),
+        };
+        let door = Arc::new(Doorkeeper::new(config.listen.max_connections));
+        for (at, sockets) in sockets.into_iter().enumerate() {
+            let worker = Worker {
+                sockets,
+                shared: shared.clone(),
+                pools: pools.clone(),
+                door: Arc::clone(&door),
+                metrics: app.metrics.worker(at),
+                stop: app.stop.clone(),
+            };
+            app.spawn(format!("kennel-{at}"), move || worker.run())?;
+        }
+        if let Some((_, listener)) = admin {
+            listener.set_nonblocking(true)?;
+            let view: Arc<dyn View> = Arc::new(Seen {
+                metrics: Arc::clone(&app.metrics),
+                start: shared.start,
+                config: config.clone(),
+            });
+            let (readiness, stop) = (app.readiness.clone(), app.stop.clone());
+            app.spawn("kennel-admin".into(), move || {
+                let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+                runtime.block_on(async {
+                    let listener = tokio::net::TcpListener::from_std(listener)?;
+                    admin::run(listener, view, readiness, stop.cancelled()).await;
+                    Ok(())
+                })
+            })?;
+        }
+        app.readiness.ready();
+        Ok(app)
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        run: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let body = {
+            let name = name.clone();
+            move || {
+                if let Err(error) = run() {
+                    error!(thread = name, %error, "ended");
+                }
+            }
+        };
+        self.threads.push(thread::Builder::new().name(name).spawn(body)?);
+        Ok(())
+    }
+
+    /// The TCP addresses on which clients are served, with the ports that the system chose.
+    pub fn tcp(&self) -> &[SocketAddr] {
+        &self.bound.tcp
+    }
+
+    /// The Unix sockets on which clients are served.
+    pub fn unix(&self) -> &[PathBuf] {
+        &self.bound.unix
+    }
+
+    /// Where the admin listens.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// What has been counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Stops: no client is accepted any more, what is in flight is answered, leases are released. Returns when all that is
+    /// done, or the time for it is over.
+    pub fn stop(mut self) {
+        info!("stopping");
+        self.readiness.drain();
+        self.stop.cancel();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so.
+            let _ = thread.join();
+        }
+        info!("stopped");
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn start_pools(config: &Config) -> io::Result<Vec<Arc<SharedPool>>> {
+    let mut first = 0;
+    let start = |spec| {
+        let pool = SharedPool::new(spec, first, unix_ms)?;
+        first += pool.servers().len();
+        Ok(Arc::new(pool))
+    };
+    config.pools.iter().map(start).collect()
+}
+
+fn plan(config: &Config) -> Plan {
+    let mut guards = Vec::new();
+    let mut routes = Vec::new();
+    for (index, rule) in config.rules.iter().enumerate() {
+        let guard = match &rule.kind {
+            Kind::Raw => None,
+            Kind::Guarded { policy, tags } => {
+                let (policy, tags) = (policy.clone(), tags.clone());
+                guards.push(Guard { rule: index, pool: rule.pool, policy, tags });
+                Some(guards.len() - 1)
+            }
+        };
+        routes.push(Route { pool: rule.pool, guard });
+    }
+    let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
+    let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
+    Plan::new(rules, routes, guards, main_pool, config.tags.prefix.clone(), config.tags.pool)
+}
+
+fn new_metrics(config: &Config, workers: usize) -> Metrics {
+    let rules = config.rules.iter().map(|rule| rule.name.clone()).collect();
+    let servers = config.pools.iter().flat_map(|pool| {
+        pool.servers.iter().map(|server| ServerName {
+            pool: pool.name.clone(),
+            server: server.name.clone().unwrap_or_else(|| server.address.to_string()),
+        })
+    });
+    Metrics::new(rules, servers.collect(), workers)
+}
+
+/// What the admin shows.
+struct Seen {
+    metrics: Arc<Metrics>,
+    start: Instant,
+    config: Config,
+}
+
+impl View for Seen {
+    fn metrics(&self) -> String {
+        self.metrics.render()
+    }
+
+    fn overview(&self) -> Overview {
+        let mut servers = self.metrics.servers_up().into_iter();
+        let pools = self.config.pools.iter().map(|pool| PoolRow {
+            name: pool.name.clone(),
+            servers: servers
+                .by_ref()
+                .take(pool.servers.len())
+                .map(|(name, up)| ServerRow { name: name.server, up })
+                .collect(),
+        });
+        let pools = pools.collect();
+        let rules = self.metrics.rule_totals().into_iter().map(|totals| RuleRow {
+            name: totals.rule,
+            hits: totals.hits,
+            stale: totals.stale,
+            misses: totals.misses,
+            rebuilds: totals.rebuilds,
+        });
+        let uptime = Duration::from_secs(self.start.elapsed().as_secs());
+        Overview { version: env!("CARGO_PKG_VERSION").into(), uptime, pools, rules: rules.collect() }
+    }
+}

@@ -1,0 +1,148 @@
+//! Where clients come in: sockets are bound before any worker starts, so that a mistake stops everything at once.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::config::{Listen, ListenAddress};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// Why there is no listening there, and what to change.
+#[derive(Debug)]
+pub struct BindError {
+    key: &'static str,
+    variable: &'static str,
+    what: String,
+    error: io::Error,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BindError { key, variable, what, error } = self;
+        write!(f, "{key}: cannot listen on {what}: {error}")?;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                write!(f, "; stop what listens there, or change {key} (or {variable})")
+            }
+            _ => write!(f, "; change {key} (or {variable})"),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// All the sockets of one worker.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// TCP: each worker has its own, on the same address.
+    pub tcp: Vec<TcpListener>,
+    /// Unix: all workers share one.
+    pub unix: Vec<UnixListener>,
+}
+
+/// What is listened on.
+#[derive(Debug, Default)]
+pub struct Bound {
+    /// TCP, with the ports that the system chose.
+    pub tcp: Vec<SocketAddr>,
+    /// Unix; removed when this is dropped.
+    pub unix: Vec<PathBuf>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        for path in &self.unix {
+            // Somebody may have removed it already.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Binds everything that `listen` names, once for each worker.
+pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), BindError> {
+    let mut bound = Bound::default();
+    let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
+    for address in &listen.tcp {
+        let error = |error| BindError {
+            key: "listen.tcp",
+            variable: "KENNEL_LISTEN__TCP",
+            what: address.to_string(),
+            error,
+        };
+        let (address, listeners) = bind_tcp(address, workers).map_err(error)?;
+        bound.tcp.push(address);
+        for (worker, listener) in sockets.iter_mut().zip(listeners) {
+            worker.tcp.push(listener);
+        }
+    }
+    for path in &listen.unix {
+        let error = |error| BindError {
+            key: "listen.unix",
+            variable: "KENNEL_LISTEN__UNIX",
+            what: path.display().to_string(),
+            error,
+        };
+        let listener = bind_unix(path, listen.unix_mode).map_err(error)?;
+        bound.unix.push(path.clone());
+        for worker in &mut sockets {
+            worker.unix.push(listener.try_clone().map_err(error)?);
+        }
+    }
+    Ok((bound, sockets))
+}
+
+/// Binds the admin's address.
+pub fn bind_admin(address: &ListenAddress) -> Result<(SocketAddr, TcpListener), BindError> {
+    let error = |error| BindError {
+        key: "admin.listen",
+        variable: "KENNEL_ADMIN__LISTEN",
+        what: address.to_string(),
+        error,
+    };
+    let (address, mut listeners) = bind_tcp(address, 1).map_err(error)?;
+    listeners.pop().map(|listener| (address, listener)).ok_or_else(|| error(io::ErrorKind::NotFound.into()))
+}
+
+fn bind_tcp(address: &ListenAddress, times: usize) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
+    let mut resolved = (address.host.as_str(), address.port).to_socket_addrs()?;
+    let mut address = resolved.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    // SO_REUSEPORT would let a second Kennel of the same user in on the same port without a word: one socket without it
+    // finds that out first.
+    address = TcpListener::bind(address)?.local_addr()?;
+    let mut listeners = Vec::new();
+    for _ in 0..times {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        listeners.push(TcpListener::from(socket));
+    }
+    Ok((address, listeners))
+}
+
+fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    // The socket of a process that was killed still lies there; that of a living one answers.
+    let is_socket = fs::symlink_metadata(path)
+        .is_ok_and(|data| std::os::unix::fs::FileTypeExt::is_socket(&data.file_type()));
+    if is_socket {
+        match UnixStream::connect(path) {
+            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)?,
+            Err(error) => return Err(error),
+        }
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
