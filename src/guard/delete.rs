@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Answers, Ask, Asks, At, What, delete, get};
+use super::ask::{Answer, Ask, Asks, At, What, delete, get};
 use super::freshness::{Standing, judge};
 use super::tags::{Gather, MAX_ROUNDS};
 use super::{Event, Leaves, Machine, Scene, Step};
