@@ -115,6 +115,6 @@ fn is_present(look: &Answer, tags: &[Answer], scene: &Scene<'_>) -> bool {
         return !item.stale && item.ttl.is_none_or(|ttl| ttl > scene.policy.stale_seconds());
     }
     let mut gather = Gather::new(scene.tags.len());
-    let versions = gather.absorb(tags, scene.now).ok().and_then(|()| gather.versions());
+    let versions = gather.absorb(tags).ok().and_then(|()| gather.versions());
     matches!(judge(item, versions.as_ref(), scene), Standing::Fresh(_))
 }
