@@ -34,12 +34,23 @@ enum Command {
         /// The configuration, in TOML.
         file: PathBuf,
     },
+    /// Show in half a minute what the guard does; needs no server and no configuration.
+    Demo,
+    /// Ask the sidecar beside this command whether it is ready: exit code 0 or 1.
+    Health {
+        /// Where its admin listens.
+        #[arg(long, value_name = "ADDR", default_value = cli::health::DEFAULT_ADMIN)]
+        admin: String,
+    },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::Check { file }) = &arguments.command {
-        return cli::check::run(file);
+    match &arguments.command {
+        Some(Command::Check { file }) => return cli::check::run(file),
+        Some(Command::Demo) => return cli::demo::run(),
+        Some(Command::Health { admin }) => return cli::health::run(admin),
+        None => {}
     }
     if let Err(error) = log::init(arguments.log_format) {
         eprintln!("kennel: {error}");
