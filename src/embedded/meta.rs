@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 
-use super::base64;
 use super::classic::{NOT_NUMERIC, OUT_OF_MEMORY, TOO_LARGE};
 use super::items::Item;
 use super::number;
 use super::store::{Added, Ending, MAX_ITEM, Put, Store};
+use crate::protocol::base64;
 use crate::protocol::request::{Meta, MetaVerb, Verb};
 
 const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";

@@ -17,7 +17,6 @@
 //! Beyond 1.6.18 the store knows the meta flags `E` (a CAS given by the client, 1.6.27) and `md x` (keep the item, drop
 //! its value).
 
-mod base64;
 mod classic;
 mod items;
 mod meta;

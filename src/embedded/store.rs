@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::base64;
 use super::items::{Item, Items, Place};
 use super::number;
 use super::stats::Stats;
+use crate::protocol::base64;
 use crate::protocol::request::{Refused, Request, Verb};
 
 /// What `version` says. libmemcached and others parse it, and choose what they send by it.

@@ -4,6 +4,7 @@ pub mod request;
 mod line;
 pub mod parse;
 mod meta;
+pub mod base64;
 mod number;
 pub mod reply;
 

@@ -13,7 +13,8 @@ use super::guarded::GuardedCall;
 use super::raw::{FanOut, Forward};
 use super::{Proxy, Target};
 use crate::metrics::{Command, NO_RULE, Outcome};
-use crate::protocol::request::{Refused, Request, Store, Verb};
+use crate::protocol::base64;
+use crate::protocol::request::{MetaVerb, Refused, Request, Store, Verb};
 use crate::upstream::inbox::Inbox;
 
 /// What memcached clients look at to tell what the server can do.
@@ -171,9 +172,22 @@ impl Call {
                 said("OK\r\n")
             }
             Request::Quit => said(""),
-            Request::Meta(_) => {
-                count(Outcome::Error);
-                said("ERROR\r\n")
+            Request::Meta(meta) if meta.verb == MetaVerb::Noop => {
+                count(Outcome::Ok);
+                said("MN\r\n")
+            }
+            Request::Meta(meta) => {
+                let decoded = meta.token(b'b').and_then(|_| base64::decode(meta.key));
+                let key = decoded.as_deref().unwrap_or(meta.key);
+                match proxy.target(key) {
+                    Target::Raw { pool, rule } => {
+                        Kind::Forward(Forward::meta(meta, key, pool, rule, proxy, client))
+                    }
+                    Target::Guarded(_) | Target::Tag(_) => {
+                        count(Outcome::ClientError);
+                        said("CLIENT_ERROR meta commands are not supported on guarded keys\r\n")
+                    }
+                }
             }
         };
         Some(Call { command, began: Instant::now(), quiet, footprint, kind })
@@ -214,7 +228,9 @@ impl Call {
             () => Outcome::Error,
         };
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
-        let (kind, footprint) = match refused.deletes.map(|key| (key, proxy.target(key))) {
+        let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
+        let deletes = decoded.as_deref().or(refused.deletes);
+        let (kind, footprint) = match deletes.map(|key| (key, proxy.target(key))) {
             None | Some((_, Target::Tag(_))) => (Kind::Said(said), Footprint::default()),
             Some((key, Target::Raw { pool, rule })) => {
                 let request = Request::Delete { key, noreply: false };
@@ -303,6 +319,16 @@ fn name(request: &Request<'_>) -> (Command, bool) {
         Request::Verbosity { noreply } => (Command::Verbosity, noreply),
         Request::Stats { .. } => (Command::Stats, false),
         Request::Quit => (Command::Quit, false),
-        Request::Meta(_) => (Command::Other, false),
+        Request::Meta(meta) => {
+            let command = match meta.verb {
+                MetaVerb::Get => Command::MetaGet,
+                MetaVerb::Set => Command::MetaSet,
+                MetaVerb::Delete => Command::MetaDelete,
+                MetaVerb::Arith => Command::MetaArith,
+                MetaVerb::Noop => Command::MetaNoop,
+                MetaVerb::Debug => Command::MetaDebug,
+            };
+            (command, false)
+        }
     }
 }

@@ -200,6 +200,12 @@ impl Get {
                 },
             }
         }
+        // What is left over answers something that was not asked.
+        for (part, left) in self.parts.iter().zip(&mut parts) {
+            if left.next().is_some() {
+                scope.proxy.pools[part.pool].connections()[part.place].distrust();
+            }
+        }
         match trouble {
             None => out.extend_from_slice(b"END\r\n"),
             Some(failure) => {

@@ -25,7 +25,8 @@ use crate::protocol::request::{Request, Store, Verb};
 /// memcached's words.
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
-/// Ours.
+/// Ours. Whether the key was invalidated since the miss cannot be known, so the value may be too old to store.
+const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: the server was down when this key was missed\r\n";
 const RESERVED: &[u8] = b"CLIENT_ERROR this key is a tag: only get, delete and incr are allowed\r\n";
 
 /// One command on its way.
@@ -245,10 +246,9 @@ fn begin_store(verb: Verb, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client
                     let run = Operation::start(fill, asks, of, proxy, &client.inbox);
                     Run::Fill { run, filling }
                 }
-                // Nothing is known of what stood there when the miss was told.
                 _ => {
                     proxy.metrics.fill_dropped(rule, DropReason::Unreachable);
-                    Run::Said(b"STORED\r\n", Outcome::FillDropped)
+                    Run::Said(UNKNOWN_BASE, Outcome::ServerError)
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -87,16 +87,12 @@ impl<M: Machine> Operation<M> {
         inbox: &Rc<Inbox>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
+        let mut next = None;
         loop {
-            let event = match &mut self.wait {
-                Some(_) => match self.poll_wait(of, patient, proxy, cx) {
-                    Poll::Ready(event) => event,
-                    Poll::Pending => return Poll::Pending,
-                },
-                None => match self.poll_answers(of, proxy, inbox) {
-                    Poll::Ready(answers) => Event::Answers(answers),
-                    Poll::Pending => return Poll::Pending,
-                },
+            let event = match (next.take(), &self.wait) {
+                (Some(event), _) => event,
+                (None, Some(_)) => ready!(self.poll_wait(of, patient, proxy, cx)),
+                (None, None) => Event::Answers(ready!(self.poll_answers(of, proxy, inbox))),
             };
             let now = proxy.now();
             let policy = proxy.policy(of.guard);
@@ -107,7 +103,7 @@ impl<M: Machine> Operation<M> {
                     self.asks = asks;
                     self.send(of, proxy, inbox);
                 }
-                Step::Wait(until) => self.wait(until, of, policy, now, proxy),
+                Step::Wait(until) => next = self.wait(until, of, policy, now, proxy).err(),
             }
         }
     }
@@ -134,29 +130,34 @@ impl<M: Machine> Operation<M> {
         Poll::Ready(answers.collect())
     }
 
-    fn wait(&mut self, until: u64, of: &Guarded, policy: &Policy, now: Now, proxy: &Rc<Proxy>) {
+    /// Begins to wait; the error is what the machine is to be told if that would be in vain.
+    fn wait(
+        &mut self,
+        until: u64,
+        of: &Guarded,
+        policy: &Policy,
+        now: Now,
+        proxy: &Rc<Proxy>,
+    ) -> Result<(), Event> {
         let (bell, hears) = oneshot::channel();
         let admission = proxy.desk.of(&of.key).wait(&of.key, now, policy, bell);
-        let (waiter, time) = match admission {
-            Admission::Refused => (0, Duration::ZERO),
-            Admission::Waits { waiter, poll } => {
-                if poll {
-                    proxy.clone().poll_for_others(of.clone());
-                }
-                (waiter, Duration::from_millis(until.saturating_sub(now.mono)))
-            }
-        };
+        let Admission::Waits { waiter, poll } = admission else { return Err(Event::Over) };
+        if poll {
+            proxy.clone().poll_for_others(of.clone());
+        }
         proxy.metrics.wait_began();
+        let time = Duration::from_millis(until.saturating_sub(now.mono));
         self.wait = Some(Box::new(Wait { waiter, bell: hears, until: Box::pin(sleep(time)) }));
+        Ok(())
     }
 
     fn poll_wait(&mut self, of: &Guarded, patient: bool, proxy: &Proxy, cx: &mut Context<'_>) -> Poll<Event> {
         let Some(wait) = &mut self.wait else { return Poll::Ready(Event::Over) };
         let end = match Pin::new(&mut wait.bell).poll(cx) {
-            Poll::Ready(Ok(end)) => end,
+            // Nobody forgets a waiter without ringing; if they did, it is best to look again.
+            Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
             _ if wait.until.as_mut().poll(cx).is_ready() => WaitEnd::TimedOut,
             _ if !patient => WaitEnd::Hurried,
-            // Nobody will ring any more: only the time counts.
             _ => return Poll::Pending,
         };
         let waiter = wait.waiter;

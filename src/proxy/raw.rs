@@ -9,8 +9,8 @@ use super::Proxy;
 use super::calls::{Client, Scope};
 use crate::error::Failure;
 use crate::metrics::{NO_RULE, Outcome};
-use crate::protocol::reply::Shape;
-use crate::protocol::request::{Request, Store, Verb};
+use crate::protocol::reply::{Shape, values};
+use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::upstream::OnError;
 use crate::upstream::inbox::{Reply, Ticket};
 
@@ -18,10 +18,12 @@ use crate::upstream::inbox::{Reply, Ticket};
 pub(super) struct Forward {
     ticket: Ticket,
     rule: usize,
-    /// A `get` says a miss when its server is dead.
-    misses: bool,
+    /// For a `get`: its pool, and the key that a value must be of.
+    get: Option<(usize, SmallVec<[u8; 32]>)>,
     /// Said in place of the server's reply.
     says: Option<Bytes>,
+    /// What a quiet meta command does not say: replies that begin with this.
+    hides: &'static [&'static [u8]],
 }
 
 impl Forward {
@@ -35,13 +37,12 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let pool = &proxy.pools[pool];
-        let ticket = pool.connection(key).send(&client.inbox, Shape::Values, None, |out| {
+        let ticket = proxy.pools[pool].connection(key).send(&client.inbox, Shape::Values, None, |out| {
             put_get(out, exptime, cas);
             put_key(out, key);
             out.extend_from_slice(b"\r\n");
         });
-        Forward { ticket, rule, misses: pool.on_error() == OnError::Miss, says: None }
+        Forward { get: Some((pool, SmallVec::from_slice(key))), ..Forward::of(ticket, rule) }
     }
 
     /// A command that writes one key. It goes without noreply: a reply that must not be said is thrown away here, and so
@@ -56,7 +57,31 @@ impl Forward {
     ) -> Forward {
         let connection = proxy.pools[pool].connection(key);
         let ticket = connection.send(&client.inbox, Shape::Line, None, |out| put(out, request));
-        Forward { ticket, rule, misses: false, says: None }
+        Forward::of(ticket, rule)
+    }
+
+    /// A meta command about one key. It goes without `q`, for the same reason, and what `q` hides is thrown away here.
+    pub(super) fn meta(
+        meta: &Meta<'_>,
+        key: &[u8],
+        pool: usize,
+        rule: usize,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let connection = proxy.pools[pool].connection(key);
+        let ticket = connection.send(&client.inbox, Shape::Meta, None, |out| put_meta(out, meta));
+        let hides: &[&[u8]] = match (meta.token(b'q'), meta.verb) {
+            (None, _) => &[],
+            (Some(_), MetaVerb::Get) => &[b"EN"],
+            (Some(_), MetaVerb::Arith) => &[b"HD", b"VA"],
+            (Some(_), _) => &[b"HD"],
+        };
+        Forward { hides, ..Forward::of(ticket, rule) }
+    }
+
+    fn of(ticket: Ticket, rule: usize) -> Forward {
+        Forward { ticket, rule, get: None, says: None, hides: &[] }
     }
 
     /// The same, but with this said in place of the reply.
@@ -65,13 +90,22 @@ impl Forward {
     }
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
-        let Some(reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
+        let Some(mut reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
+        if let (Some((pool, key)), Reply::Answered { bytes, .. }) = (&self.get, &reply)
+            && values(bytes).any(|value| value.key != &key[..])
+        {
+            scope.proxy.pools[*pool].connection(key).distrust();
+            reply = Reply::Failed(Failure::Refused);
+        }
+        let misses = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Miss;
         let outcome = match reply {
             Reply::Answered { bytes, .. } => {
-                out.extend_from_slice(self.says.as_ref().unwrap_or(&bytes));
+                if !self.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
+                    out.extend_from_slice(self.says.as_ref().unwrap_or(&bytes));
+                }
                 outcome(&bytes)
             }
-            Reply::Failed(_) if self.misses => {
+            Reply::Failed(_) if self.get.as_ref().is_some_and(|(pool, _)| misses(*pool)) => {
                 out.extend_from_slice(b"END\r\n");
                 Outcome::Miss
             }
@@ -238,6 +272,32 @@ fn put(out: &mut BytesMut, request: &Request<'_>) {
         _ => out.extend_from_slice(b"version"),
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// A meta command as it was sent, but for `q`.
+fn put_meta(out: &mut BytesMut, meta: &Meta<'_>) {
+    out.reserve(meta.data.len() + meta.key.len() + meta.flags.len() + 32);
+    out.extend_from_slice(match meta.verb {
+        MetaVerb::Get => b"mg",
+        MetaVerb::Set => b"ms",
+        MetaVerb::Delete => b"md",
+        MetaVerb::Arith => b"ma",
+        MetaVerb::Noop => b"mn",
+        MetaVerb::Debug => b"me",
+    });
+    put_key(out, meta.key);
+    if meta.verb == MetaVerb::Set {
+        put_number(out, meta.data.len());
+    }
+    for (flag, token) in meta.tokens().filter(|(flag, _)| *flag != b'q') {
+        out.extend_from_slice(&[b' ', flag]);
+        out.extend_from_slice(token);
+    }
+    out.extend_from_slice(b"\r\n");
+    if meta.verb == MetaVerb::Set {
+        out.extend_from_slice(meta.data);
+        out.extend_from_slice(b"\r\n");
+    }
 }
 
 /// What a server's reply says to the metrics.

@@ -61,6 +61,8 @@ struct State {
     owed: VecDeque<Owed>,
     /// How many at the front of `owed` have timed out.
     timed_out: usize,
+    /// It is to be remade.
+    distrusted: bool,
     /// Of the task that drives it.
     waker: Option<Waker>,
 }
@@ -122,6 +124,7 @@ impl Connection {
             out: BytesMut::new(),
             owed: VecDeque::new(),
             timed_out: 0,
+            distrusted: false,
             waker: None,
         };
         Rc::new(Connection { server, metrics, state: RefCell::new(state) })
@@ -175,6 +178,15 @@ impl Connection {
         ticket
     }
 
+    /// A reply was well-formed but not an answer to what was asked: nothing more of this connection can be believed.
+    pub fn distrust(&self) {
+        let mut state = self.state.borrow_mut();
+        state.distrusted = true;
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
     /// Connects, serves, and connects again, for as long as it is polled.
     pub async fn drive(self: Rc<Self>, mut chance: Chance) {
         let (first, longest) = BACKOFF;
@@ -223,6 +235,9 @@ impl Connection {
         let mut alarm = pin!(sleep(Duration::ZERO));
         let mut armed = false;
         poll_fn(|cx| {
+            if std::mem::take(&mut self.state.borrow_mut().distrusted) {
+                return Poll::Ready(Broken::Garbage("a value of another key"));
+            }
             if let Poll::Ready(broken) = self.poll_write(socket, cx) {
                 return Poll::Ready(broken);
             }

@@ -193,7 +193,8 @@ impl Client {
         if line == "EN" {
             return None;
         }
-        let ttl = line.strip_prefix("HD t").unwrap_or_else(|| panic!("mg {key} t: {line}"));
+        let ttl = line.strip_prefix("HD t").and_then(|rest| rest.split(' ').next());
+        let ttl = ttl.unwrap_or_else(|| panic!("mg {key} t: {line}"));
         Some(ttl.parse().unwrap_or_else(|e| panic!("mg {key} t: {line}: {e}")))
     }
 

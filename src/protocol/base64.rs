@@ -3,7 +3,7 @@
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Appends `bytes` in base64.
-pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.chunks(3) {
         let group = (0..3).fold(0_u32, |group, i| group << 8 | u32::from(chunk.get(i).copied().unwrap_or(0)));
         for i in 0..4 {
@@ -15,7 +15,7 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
 
 /// What `text` stands for, as memcached's decoder sees it: it skips what is not in the alphabet and stops behind the
 /// first group of four with padding. `None` when groups are not whole or nothing is left.
-pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let sextets: Vec<Option<u8>> = text
         .iter()
         .filter_map(|&byte| match byte {
