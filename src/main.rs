@@ -34,7 +34,7 @@ enum Command {
         /// The configuration, in TOML.
         file: PathBuf,
     },
-    /// Show in half a minute what the guard does; needs no server and no configuration.
+    /// Show what the guard does, in under 20 seconds; needs no server and no configuration.
     Demo,
     /// Ask the sidecar beside this command whether it is ready: exit code 0 or 1.
     Health {

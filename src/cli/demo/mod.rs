@@ -80,7 +80,7 @@ struct Side {
     /// By the source.
     steps: Vec<Step>,
     /// By the sidecars.
-    stale: u64,
+    stale: usize,
 }
 
 /// Runs it on stdout and exits with 0, also if the reader of a pipe has gone; with 1 if it could not be started, with 130
@@ -199,7 +199,7 @@ mod tests {
         assert!(with.seen.expiries > demo.keys, "{} expiries", with.seen.expiries);
         // What a client can tell to be stale is some of what the sidecars know to be.
         let told = with.seen.trace.iter().filter(|event| event.1 == ledger::Letter::Stale).count();
-        assert!(told > 0 && told as u64 <= with.stale, "{told} against {}", with.stale);
+        assert!(told > 0 && told <= with.stale, "{told} against {}", with.stale);
         // Both have ended by themselves, at the end.
         let last = |side: &Side| side.steps.last().copied().unwrap();
         for side in [&without, &with] {

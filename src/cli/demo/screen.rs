@@ -1,4 +1,4 @@
-//! How the demo looks: moving and in colour on a terminal, plain lines everywhere else, 78 columns wide.
+//! How the demo looks: moving and in colour on a terminal, plain lines everywhere else.
 
 use std::env;
 use std::fmt::{self, Write as _};
@@ -9,6 +9,8 @@ use super::source::{self, Source};
 use super::stage::Guard;
 use super::{Demo, Side, ledger};
 
+/// How wide all of it is at most, in characters.
+const WIDTH: usize = 78;
 /// How many parts of a side's time are drawn.
 const COLUMNS: usize = 64;
 /// How many lines a chart is high.
@@ -89,12 +91,13 @@ impl Screen {
         }
         let _ = write!(
             text,
-            "\n       M miss, the client rebuilds   W the rebuilt value is stored\n       \
-             H hit                         S hit on the old value meanwhile\n       \
-             A column is {} ms and shows the first of M, W, S, H that happened in it.\n\n",
+            "\n        M miss: the client rebuilds     W the rebuilt value is stored\n        \
+             H hit                           S hit, on the old value meanwhile\n        \
+             A column is {} ms and shows the first of M, W, S, H that happened in\n        \
+             it; nothing if nobody was answered.\n\n",
             demo.lasts().as_millis() / COLUMNS as u128
         );
-        let _ = write!(text, "{}\n{}\n", Table { without, with }, summary(demo, without, with));
+        let _ = write!(text, "{}\n{}\n", Table { without, with }, wrap(&summary(demo, without, with)));
         put(&text)
     }
 
@@ -139,12 +142,13 @@ fn word(guard: Guard) -> &'static str {
 
 fn introduction(demo: &Demo) -> String {
     let Demo { clients, sidecars, memcacheds, keys, ttl, seconds, .. } = demo;
-    format!(
-        "{clients} clients read {keys} hot keys through {sidecars} sidecars from {memcacheds} memcacheds, all in this process.\n\
-         Values have a TTL of {ttl} s; to rebuild one takes {}.\n\
-         First {seconds} s without the guard, then {seconds} s with it, under the same load.\n\n",
+    let text = format!(
+        "{clients} clients read {keys} hot keys through {sidecars} sidecars from {memcacheds} memcacheds, all in this \
+         process. Values have a TTL of {ttl} s; to rebuild one takes {}. First {seconds} s without the guard, then \
+         {seconds} s with it, under the same load.",
         time(demo.rebuild)
-    )
+    );
+    format!("{}\n\n", wrap(&text))
 }
 
 /// How many eighths of a line, of `rows` lines, a bar is high. What is not 0 is seen.
@@ -216,7 +220,7 @@ impl fmt::Display for Table<'_> {
         row("until a client has its value, p50", &|side| time(side.seen.p50))?;
         row("  p99", &|side| time(side.seen.p99))?;
         row("  the slowest", &|side| time(side.seen.slowest))?;
-        row("stale values served", &|side| count(usize::try_from(side.stale).unwrap_or(usize::MAX)))
+        row("stale values served", &|side| count(side.stale))
     }
 }
 
@@ -224,30 +228,44 @@ impl fmt::Display for Table<'_> {
 fn summary(demo: &Demo, without: &Side, with: &Side) -> String {
     let piled = |side: &Side| {
         format!(
-            "was rebuilt {:.1} times on average and {} at worst, with up to {} rebuilds at once",
+            "was rebuilt {:.1} times on average and {} at worst, up to {} rebuilds ran at once, and the slowest 1% of the \
+             requests waited {} or longer",
             side.seen.rebuilds_per_expiry(),
             times(side.seen.most_rebuilds),
-            source::peak(&side.steps)
+            source::peak(&side.steps),
+            time(side.seen.p99)
         )
     };
     let held = with.seen.most_rebuilds <= 1 && source::peak(&with.steps) <= demo.keys;
     let second = if held {
         format!(
-            "With it, each was rebuilt once, with up to {} at once for {} keys, while {} requests were\n\
-             given the old value; the slowest 1% waited {} or longer.",
+            "With it, each was rebuilt once, at most {} at once for {} keys, {} requests were served the old value \
+             meanwhile, and the slowest 1% waited {} or longer.",
             source::peak(&with.steps),
             demo.keys,
-            count(usize::try_from(with.stale).unwrap_or(usize::MAX)),
+            count(with.stale),
             time(with.seen.p99)
         )
     } else {
         format!("With it, the keys were NOT protected: an expired key {}.", piled(with))
     };
-    format!(
-        "Without the guard, an expired key {};\nthe slowest 1% of the requests waited {} or longer. {second}",
-        piled(without),
-        time(without.seen.p99)
-    )
+    format!("Without the guard, an expired key {}. {second}", piled(without))
+}
+
+/// Broken into lines of at most [`WIDTH`] characters, a longer word apart.
+fn wrap(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
 
 fn times(n: usize) -> String {
@@ -265,7 +283,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn side(expiries: usize, rebuilds: usize, most: usize, peak: usize, stale: u64) -> Side {
+    fn side(expiries: usize, rebuilds: usize, most: usize, peak: usize, stale: usize) -> Side {
         let seen = Figures {
             requests: 12_345,
             expiries,
@@ -276,7 +294,7 @@ mod tests {
             trace: vec![(ms(0), Letter::Miss), (ms(250), Letter::Fill), (ms(300), Letter::Hit)],
             ..Figures::default()
         };
-        Side { seen, steps: vec![(ms(0), peak), (ms(250), 0)], stale }
+        Side { seen, steps: vec![(ms(0), peak), (ms(249), 0)], stale }
     }
 
     #[test]
@@ -292,7 +310,7 @@ mod tests {
         let chart = PLAIN.chart(Guard::Off, &demo, &side(1, 40, 40, 40, 0), 60);
         let lines: Vec<&str> = chart.lines().collect();
         assert_eq!(lines.len(), ROWS + 3);
-        assert!(lines.iter().all(|line| line.chars().count() <= 78), "{chart}");
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{chart}");
         assert_eq!(lines[0], "    60 ┤");
         assert_eq!(lines[4], "       ┤██");
         assert_eq!(lines[6], "page:1  M W");
@@ -346,13 +364,29 @@ mod tests {
     #[test]
     fn the_summary_says_what_the_figures_say() {
         let demo = Demo::default();
-        let said = summary(&demo, &side(15, 291, 20, 58, 0), &side(16, 16, 1, 3, 1210)).replace('\n', " ");
+        let said = summary(&demo, &side(15, 291, 20, 58, 0), &side(16, 16, 1, 3, 1210));
+        assert!(said.contains("rebuilt 19.4 times on average and 20 times at worst, up to 58"), "{said}");
         assert!(
-            said.contains("rebuilt 19.4 times on average and 20 times at worst, with up to 58"),
+            said.contains("each was rebuilt once, at most 3") && said.contains("1,210 requests"),
             "{said}"
         );
-        assert!(said.contains("each was rebuilt once") && said.contains("1,210 requests"), "{said}");
-        assert_eq!(said.matches(". ").count() + 1, 2 + said.matches("1.0 times. ").count(), "{said}");
+        assert_eq!((said.matches(". ").count(), said.ends_with('.')), (1, true), "two sentences: {said}");
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words_within_the_width() {
+        let demo = Demo::default();
+        let said = summary(&demo, &side(15, 291, 20, 58, 0), &side(16, 16, 1, 3, 1210));
+        for text in [introduction(&demo), said] {
+            let wrapped = wrap(&text);
+            assert!(
+                wrapped.lines().count() > 2 && wrapped.lines().all(|line| line.len() <= WIDTH),
+                "{wrapped}"
+            );
+            assert_eq!(wrapped.replace('\n', " "), text.split_whitespace().collect::<Vec<_>>().join(" "));
+        }
+        let long = "x".repeat(WIDTH + 1);
+        assert_eq!(wrap(&format!("a {long} b")), format!("a\n{long}\nb"));
     }
 
     #[test]

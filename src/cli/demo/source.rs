@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn a_column_shows_its_highest_moment_and_what_runs_on_from_the_column_before() {
-        let steps = [(0 * MS, 1), (10 * MS, 5), (20 * MS, 4), (250 * MS, 0), (310 * MS, 2), (320 * MS, 0)];
+        let steps =
+            [(Duration::ZERO, 1), (10 * MS, 5), (20 * MS, 4), (250 * MS, 0), (310 * MS, 2), (320 * MS, 0)];
         assert_eq!(columns(&steps, 500 * MS, 5), [5, 4, 4, 2, 0]);
         assert_eq!(columns(&[], 500 * MS, 3), [0, 0, 0]);
         assert_eq!(peak(&[]), 0);

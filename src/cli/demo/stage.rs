@@ -108,9 +108,9 @@ impl Stage {
     }
 
     /// How many values the sidecars have served that were stale, by their own count.
-    pub(super) fn stale_served(&self) -> u64 {
+    pub(super) fn stale_served(&self) -> usize {
         let totals = self.sidecars.iter().flat_map(|app| app.metrics().rule_totals());
-        totals.map(|rule| rule.stale).sum()
+        usize::try_from(totals.map(|rule| rule.stale).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
     /// Stops the sidecars one after the other, then the memcacheds. Blocks until that is done.
