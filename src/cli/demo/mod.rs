@@ -38,23 +38,23 @@ const REDRAW: Duration = Duration::from_millis(100);
 
 /// Who does what, for how long. The same on both sides.
 #[derive(Debug, Clone, Copy)]
-pub struct Demo {
+struct Demo {
     /// How long each of the two sides lasts, in seconds, from 1.
-    pub seconds: u32,
+    seconds: u32,
     /// How many clients there are, divided over the sidecars.
-    pub clients: usize,
+    clients: usize,
     /// How many sidecars; they know nothing of each other.
-    pub sidecars: usize,
+    sidecars: usize,
     /// How many memcacheds, which all the sidecars share.
-    pub memcacheds: usize,
+    memcacheds: usize,
     /// How many keys the clients choose from, from 1.
-    pub keys: usize,
+    keys: usize,
     /// The TTL that values are stored with, in seconds; from 2, so that a rebuild's end and the next expiry can be told apart.
-    pub ttl: u32,
+    ttl: u32,
     /// How long a rebuild takes.
-    pub rebuild: Duration,
+    rebuild: Duration,
     /// The longest that a client pauses between two requests; the shortest is half of it.
-    pub pause: Duration,
+    pause: Duration,
 }
 
 impl Default for Demo {
