@@ -1,2 +1,3 @@
 mod desk;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
