@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Answers, Ask, Asks, At, What, delete, get};
+use super::ask::{Answer, Ask, Asks, At, What, delete, get};
 use super::freshness::{Standing, judge};
 use super::tags::{Gather, MAX_ROUNDS};
 use super::{Event, Leaves, Machine, Scene, Step};
@@ -115,6 +115,6 @@ fn is_present(look: &Answer, tags: &[Answer], scene: &Scene<'_>) -> bool {
         return !item.stale && item.ttl.is_none_or(|ttl| ttl > scene.policy.stale_seconds());
     }
     let mut gather = Gather::new(scene.tags.len());
-    let versions = gather.absorb(tags, scene.now).ok().and_then(|()| gather.versions());
+    let versions = gather.absorb(tags).ok().and_then(|()| gather.versions());
     matches!(judge(item, versions.as_ref(), scene), Standing::Fresh(_))
 }

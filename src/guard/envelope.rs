@@ -599,6 +599,9 @@ print(seen)
         let run = run.expect("python3 is needed to check the page");
         let seen: usize = String::from_utf8_lossy(&run.stdout).trim().parse().unwrap_or(0);
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        assert_eq!(seen, ["sealed", "plain", "unreadable"].map(|kind| golden(kind).len()).iter().sum::<usize>());
+        assert_eq!(
+            seen,
+            ["sealed", "plain", "unreadable"].map(|kind| golden(kind).len()).iter().sum::<usize>()
+        );
     }
 }

@@ -99,7 +99,7 @@ impl Modify {
         answers: &[Answer],
         scene: &Scene<'_>,
     ) -> Step<ModifyEnd> {
-        match gather.absorb(answers, scene.now) {
+        match gather.absorb(answers) {
             Err(failure) => Step::Done(ModifyEnd::Failed(failure)),
             Ok(()) => match gather.versions() {
                 Some(versions) => self.write(item, &versions, scene),

@@ -22,7 +22,7 @@ use super::envelope::LockRecord;
 use super::freshness::{Hit, Standing, judge};
 use super::leases::Ticket;
 use super::tags::{Gather, MAX_ROUNDS, Versions};
-use super::{Event, Machine, Scene, Step};
+use super::{Event, Leaves, Machine, Scene, Step};
 
 /// How a read ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,16 +113,16 @@ impl Read {
         };
         let mut gather = Gather::new(scene.tags.len());
         let tags: Answers = answers.collect();
-        match gather.absorb(&tags, scene.now) {
-            Err(_) => self.judge(item, None, scene),
+        match gather.absorb(&tags) {
+            Err(_) => self.judge(item, None, false, scene),
             Ok(()) => match gather.versions() {
-                Some(versions) => self.judge(item, Some(versions), scene),
+                Some(versions) => self.judge(item, Some(versions), gather.lost, scene),
                 None => self.create_tags(item, gather, scene),
             },
         }
     }
 
-    fn create_tags(&mut self, item: Item, gather: Gather, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn create_tags(&mut self, item: Item, mut gather: Gather, scene: &Scene<'_>) -> Step<ReadEnd> {
         let mut asks = Asks::new();
         gather.ask(&mut asks, scene.now);
         self.state = State::Tagging { item, gather };
@@ -136,10 +136,10 @@ impl Read {
         answers: &[Answer],
         scene: &Scene<'_>,
     ) -> Step<ReadEnd> {
-        match gather.absorb(answers, scene.now) {
-            Err(_) => self.judge(item, None, scene),
+        match gather.absorb(answers) {
+            Err(_) => self.judge(item, None, false, scene),
             Ok(()) => match gather.versions() {
-                Some(versions) => self.judge(item, Some(versions), scene),
+                Some(versions) => self.judge(item, Some(versions), gather.lost, scene),
                 None => self.create_tags(item, gather, scene),
             },
         }
@@ -147,8 +147,21 @@ impl Read {
 
     /// `versions` is `None` when a tag could not be read: then nothing is fresh, and nothing may be rebuilt, because what
     /// is built could not be sealed.
-    fn judge(&mut self, item: Item, versions: Option<Versions>, scene: &Scene<'_>) -> Step<ReadEnd> {
-        let standing = judge(&item, versions.as_ref(), scene);
+    fn judge(
+        &mut self,
+        item: Item,
+        versions: Option<Versions>,
+        lost: bool,
+        scene: &Scene<'_>,
+    ) -> Step<ReadEnd> {
+        let standing = match judge(&item, versions.as_ref(), scene) {
+            // A tag created anew may by chance get a number that it had before.
+            Standing::Fresh(hit) if lost && !hit.header.is_empty() => match scene.policy.on_tag {
+                Leaves::Stale => Standing::Stale(Hit { ttl: Some(0), ..hit }),
+                Leaves::Nothing => Standing::Unservable,
+            },
+            standing => standing,
+        };
         let Some(versions) = versions else {
             return Step::Done(match standing {
                 Standing::Stale(hit) | Standing::Fresh(hit) => ReadEnd::Stale(hit),

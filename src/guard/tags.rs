@@ -23,6 +23,8 @@ pub(super) struct Gather {
     seen: SmallVec<[Seen; 4]>,
     creating: bool,
     rounds: u8,
+    /// What those created now are created with: the answer comes at a later moment than the question.
+    creates: u64,
     /// One of them was missing: whatever was sealed before has outlived it.
     pub(super) lost: bool,
 }
@@ -40,12 +42,14 @@ impl Gather {
             seen: SmallVec::from_elem(Seen::Missing(None), tags),
             creating: false,
             rounds: 0,
+            creates: 0,
             lost: false,
         }
     }
 
     /// Asks for what is not known yet: reads first, then creations, then reads of what somebody else created.
-    pub(super) fn ask(&self, asks: &mut Asks, now: Now) {
+    pub(super) fn ask(&mut self, asks: &mut Asks, now: Now) {
+        self.creates = now.wall;
         for (at, seen) in self.missing() {
             asks.push(match (self.creating, seen) {
                 (false, _) => get(at),
@@ -55,8 +59,8 @@ impl Gather {
         }
     }
 
-    /// Takes the answers to [`Gather::ask`]; `now` must be the moment given to it.
-    pub(super) fn absorb(&mut self, answers: &[Answer], now: Now) -> Result<(), Failure> {
+    /// Takes the answers to [`Gather::ask`].
+    pub(super) fn absorb(&mut self, answers: &[Answer]) -> Result<(), Failure> {
         let mut answers = answers.iter();
         for seen in self.seen.iter_mut().filter(|seen| matches!(seen, Seen::Missing(_))) {
             *seen = match answers.next() {
@@ -64,7 +68,7 @@ impl Gather {
                     Some(version) => Seen::Version(version),
                     None => Seen::Missing(Some(item.cas)),
                 },
-                Some(Answer::Stored(_)) => Seen::Version(now.wall),
+                Some(Answer::Stored(_)) => Seen::Version(self.creates),
                 Some(Answer::Failed(failure)) => return Err(*failure),
                 Some(Answer::TooLarge) | None => return Err(Failure::Refused),
                 Some(_) => Seen::Missing(None),
@@ -164,5 +168,25 @@ impl Machine for Bump {
         };
         self.storing = Some(version);
         Step::Ask(Asks::from_iter([store(At::Tag(0), mode, version, cas)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
+        let at = |wall| Now { wall, mono: 0 };
+        let mut gather = Gather::new(1);
+        let mut asks = Asks::new();
+        gather.ask(&mut asks, at(100));
+        gather.absorb(&[Answer::Absent]).unwrap();
+        let mut asks = Asks::new();
+        gather.ask(&mut asks, at(107));
+        assert_eq!(asks[0], store(At::Tag(0), Mode::Add, 107, None));
+        gather.absorb(&[Answer::Stored(Cas { number: 1, epoch: 1 })]).unwrap();
+        assert_eq!(gather.versions().unwrap()[..], [107]);
+        assert!(gather.lost);
     }
 }

@@ -185,7 +185,7 @@ impl Machine for Set {
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<SetEnd> {
         let answers = event.answers();
         if self.offer.is_some() {
-            return match self.gather.absorb(&answers, scene.now) {
+            return match self.gather.absorb(&answers) {
                 Err(failure) => Step::Done(SetEnd::Failed(failure)),
                 Ok(()) => Step::Ask(self.go_on(scene)),
             };

@@ -219,7 +219,10 @@ impl Checker {
             (ttl, max) => ttl.min(max),
         };
         if ttl > 0 && now > acked + ttl * 1000 + extra + 2 * self.plan.trip() + self.grace() {
-            return Err(Broken(format!("promise 3: value {value} {:?} was served at {now}", self.values[value])));
+            return Err(Broken(format!(
+                "promise 3: value {value} {:?} was served at {now}",
+                self.values[value]
+            )));
         }
         Ok(())
     }

@@ -136,7 +136,10 @@ impl World {
         match std::mem::replace(&mut self.clients[client].job, Job::Idle) {
             Job::Making(makings) => return self.put_next(client, makings),
             Job::Idle => {}
-            busy => panic!("client {client} is busy{}", if matches!(busy, Job::Putting(_)) { " putting" } else { "" }),
+            busy => panic!(
+                "client {client} is busy{}",
+                if matches!(busy, Job::Putting(_)) { " putting" } else { "" }
+            ),
         }
         let keys = self.plan.keys.len() as u64;
         let key = self.below(keys) as usize;
@@ -227,7 +230,8 @@ impl World {
             }
             ReadEnd::Failed(_) => {
                 // The client may be told a miss, and its `set` must undo nothing.
-                let seen = Ticket { base: None, lock: None, versions: Versions::new(), at: moment, vanishes: None };
+                let seen =
+                    Ticket { base: None, lock: None, versions: Versions::new(), at: moment, vanishes: None };
                 leases.saw(&name, owner, seen, &policy);
                 self.checker.seen.failed += 1;
                 true

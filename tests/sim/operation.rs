@@ -3,7 +3,8 @@
 use kennel::guard::leases::Admission;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Item,
-    Machine, Mode, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What, envelope::Header, envelope::Opened,
+    Machine, Mode, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What, envelope::Header,
+    envelope::Opened,
 };
 
 use super::checker::{Broken, ValueId};
@@ -39,7 +40,11 @@ pub enum End {
 /// What for.
 #[derive(Debug, Clone)]
 pub enum Purpose {
-    Get { client: usize, slot: usize, began: u64 },
+    Get {
+        client: usize,
+        slot: usize,
+        began: u64,
+    },
     Put(Put),
     Invalidation(usize),
     Renewal(u64),
@@ -129,7 +134,9 @@ impl World {
         let mut answers: Answers = op.answers.drain(..).flatten().collect();
         self.mutate_answers(&op, &mut answers);
         for (ask, answer) in op.asks.iter().zip(&answers) {
-            if let (Ask { at: At::Item, what: What::Get { value: true, .. } }, Answer::Item(item)) = (ask, answer) {
+            if let (Ask { at: At::Item, what: What::Get { value: true, .. } }, Answer::Item(item)) =
+                (ask, answer)
+            {
                 op.read = Some(item.clone());
             }
         }
@@ -255,8 +262,13 @@ impl World {
     fn mutate_answers(&self, op: &Op, answers: &mut Answers) {
         match (self.plan.mutant, &op.doing) {
             (Some(Mutant::NoDoubleCheck), Doing::Read(_)) => {
-                let claims = matches!(op.asks.first(), Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }));
-                if let (true, [Answer::Stored(_), second, ..], Some(read)) = (claims, &mut answers[..], &op.read) {
+                let claims = matches!(
+                    op.asks.first(),
+                    Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } })
+                );
+                if let (true, [Answer::Stored(_), second, ..], Some(read)) =
+                    (claims, &mut answers[..], &op.read)
+                {
                     *second = Answer::Item(read.clone());
                 }
             }

@@ -142,8 +142,7 @@ impl World {
                 Ok(())
             }
             Event::Reply { op, index, round, answer, link } => {
-                let answer =
-                    if self.links[link].closed { Answer::Failed(Failure::Down) } else { answer };
+                let answer = if self.links[link].closed { Answer::Failed(Failure::Down) } else { answer };
                 self.trace(|| format!("op {op} <- {index} {answer:?}"));
                 self.replied(op, index, round, answer)
             }
@@ -253,9 +252,7 @@ impl World {
         }
         let wall = self.wall();
         let bytes = self.servers[server].execute(&ask, &key, wall);
-        self.trace(|| {
-            format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii())
-        });
+        self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
         let mut answer = wire::decode(&ask, Reply::Answered { bytes, epoch });
         let mut back = (self.now + self.travel()).max(self.links[link].last_back);
         if self.now < self.plan.quiet && self.plan.faults.lost > 0 && self.below(self.plan.faults.lost) == 0 {
@@ -272,9 +269,7 @@ impl World {
         let version = |bytes: Bytes| std::str::from_utf8(&bytes).ok()?.parse().ok();
         tags.iter()
             .map(|name| {
-                self.servers[self.tag_server(name)]
-                    .peek(&World::tag_key(name), self.wall())
-                    .and_then(version)
+                self.servers[self.tag_server(name)].peek(&World::tag_key(name), self.wall()).and_then(version)
             })
             .collect()
     }
@@ -363,7 +358,15 @@ impl Plan {
     /// Whether anything can go wrong in this run.
     pub fn faults_matter(&self) -> bool {
         let f = self.faults;
-        f.evict_item + f.evict_lock + f.evict_tag + f.restart + f.reset + f.kill + f.disconnect + f.lost + f.sloth
+        f.evict_item
+            + f.evict_lock
+            + f.evict_tag
+            + f.restart
+            + f.reset
+            + f.kill
+            + f.disconnect
+            + f.lost
+            + f.sloth
             + f.offset
             > 0
     }
