@@ -49,9 +49,9 @@ pub enum Attribution {
         ticket: Ticket,
         /// Whether it is a lease that ends with it.
         lease: bool,
-        /// Whose it was, if somebody else's: then they are remembered as [`Kind::Spent`].
+        /// Whose it was, if somebody else's: they are remembered, because their own `set` may come yet.
         owner: Option<Owner>,
-        /// Somebody else filled for it before.
+        /// It may as well belong to another ticket or none: if it cannot be stored, what stands there must go too.
         wary: bool,
     },
     /// It is the fill for a lease that an invalidation has ended: to be dropped.
@@ -242,31 +242,50 @@ impl<W> Leases<W> {
     }
 
     /// Which ticket a `set` of `owner` belongs to: the one granted to its connection; else one that this sidecar holds for
-    /// the key (clients with pools read on one connection and write on another), a doomed one first.
+    /// the key (clients with pools read on one connection and write on another).
+    ///
+    /// In the second case nobody can tell whose `set` it is, and the client of any ticket may have made the value, or none.
+    /// So it ends the lease, if there is one, but on the strength of what the *oldest* ticket saw, which every client has
+    /// seen; and if that does not hold any more, what stands there is not trusted either.
     pub fn attribute(&mut self, key: &[u8], owner: Owner) -> Attribution {
-        let Some(state) = self.keys.get(key) else { return Attribution::Blind };
-        let rank = |held: &Held| match (held.owner == owner, held.kind) {
-            (true, _) => 0,
-            (false, Kind::Doomed) => 1,
-            (false, Kind::Lease { .. }) => 2,
-            (false, Kind::Seen) => 3,
-            (false, Kind::Spent) => 4,
-        };
-        let best =
-            state.tickets.iter().filter(|held| rank(held) < 4).min_by_key(|held| (rank(held), held.id));
-        let Some(held) = best.cloned() else { return Attribution::Blind };
-        if matches!(held.kind, Kind::Lease { renewing: true, .. }) {
+        let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
+        if let Some(own) = state.tickets.iter().find(|held| held.owner == owner).cloned() {
+            if matches!(own.kind, Kind::Lease { renewing: true, .. }) {
+                return Attribution::Renewing;
+            }
+            self.remove_where(key, |held| held.id == own.id);
+            return match own.kind {
+                Kind::Doomed => Attribution::Doomed,
+                kind => Attribution::Fill {
+                    ticket: own.ticket,
+                    lease: matches!(kind, Kind::Lease { .. }),
+                    owner: None,
+                    wary: kind == Kind::Spent,
+                },
+            };
+        }
+        let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
+        let unspent = || state.tickets.iter().filter(|held| held.kind != Kind::Spent);
+        let oldest = unspent().min_by_key(|held| (held.ticket.at.mono, held.id));
+        let ends = unspent().max_by_key(|held| (is_lease(held), held.id));
+        let (Some(oldest), Some(ends)) = (oldest.cloned(), ends.cloned()) else { return Attribution::Blind };
+        if [&oldest, &ends].iter().any(|held| matches!(held.kind, Kind::Lease { renewing: true, .. })) {
             return Attribution::Renewing;
         }
-        self.remove_where(key, |other| other.id == held.id);
-        match held.kind {
-            Kind::Doomed => Attribution::Doomed,
-            kind => Attribution::Fill {
-                ticket: held.ticket,
-                lease: matches!(kind, Kind::Lease { .. }),
-                owner: (held.owner != owner && matches!(kind, Kind::Lease { .. })).then_some(held.owner),
-                wary: kind == Kind::Spent,
+        // Its own client may come yet, and must not pass for one that was told no miss.
+        for held in state.tickets.iter_mut().filter(|held| held.id == ends.id) {
+            held.kind = Kind::Spent;
+        }
+        let doomed = oldest.kind == Kind::Doomed;
+        Attribution::Fill {
+            ticket: Ticket {
+                base: oldest.ticket.base.filter(|_| !doomed),
+                lock: ends.ticket.lock,
+                ..oldest.ticket
             },
+            lease: is_lease(&ends),
+            owner: Some(ends.owner),
+            wary: doomed || oldest.id != ends.id || !is_lease(&ends),
         }
     }
 
@@ -304,7 +323,11 @@ impl<W> Leases<W> {
         let mut ended = 0;
         for held in &mut state.tickets {
             ended += usize::from(matches!(held.kind, Kind::Lease { .. }));
-            held.kind = Kind::Doomed;
+            match held.kind {
+                // Its rebuild has most likely ended; it must not cast doubt on what others store.
+                Kind::Spent => held.ticket.base = None,
+                _ => held.kind = Kind::Doomed,
+            }
         }
         ended
     }
