@@ -131,6 +131,13 @@ impl Checker {
         }
     }
 
+    /// A value is being stored that may, instead, take away what stands there.
+    pub fn disturbs(&mut self, value: ValueId, now: u64) {
+        let Value { key, .. } = self.values[value];
+        self.values[value].sent = Some(now);
+        self.moves.push(Move { key, begin: now, acked: None, version: 0 });
+    }
+
     pub fn acked(&mut self, value: ValueId, now: u64) {
         self.values[value].acked = Some(now);
         let Value { key, sent, .. } = self.values[value];
@@ -140,7 +147,6 @@ impl Checker {
         for moved in &mut self.moves {
             if moved.key == key && moved.version == 0 && Some(moved.begin) == sent && moved.acked.is_none() {
                 moved.acked = Some(now);
-                break;
             }
         }
     }
@@ -256,19 +262,22 @@ impl Checker {
     }
 
     fn becomes_fresh(&self, key: usize) -> Result<(), Broken> {
+        let Plan { quiet, think, faults, .. } = &self.plan;
         let policy = &self.plan.keys[key].policy;
-        let hold = if self.plan.faults.sloth > 0 { policy.max_rebuild } else { policy.lock_ttl };
-        // A lock that nobody renews, twice over if it was renewed or taken at the last moment; then one rebuild, one pause.
-        let limit = millis(hold)
-            + 1000 * u64::from(policy.lock_seconds())
-            + self.plan.think
-            + self.plan.pause
-            + millis(policy.cold_wait)
-            + 20 * self.plan.trip()
-            + 2 * self.grace();
-        match self.first_fresh[key] {
-            Some(at) if at <= self.plan.quiet + limit => Ok(()),
-            at => Err(Broken(format!("promise 5: key {key} was fresh again at {at:?}, {limit} allowed"))),
+        let hold = if faults.sloth > 0 { policy.max_rebuild } else { policy.lock_ttl };
+        let slack = 20 * self.plan.trip() + 2 * self.grace();
+        // Whatever was held when the quiet began has ended by then, renewed at the last moment or not.
+        let free = quiet + millis(hold) + 1000 * u64::from(policy.lock_seconds()) + think + slack;
+        let mut asked = self.held.iter().filter(|held| held.key == key && held.begin > free);
+        let Some(first) = asked.clone().map(|held| held.begin).min() else { return Ok(()) };
+        let late = |held: &&Held| {
+            held.begin > first + think + slack && self.first_fresh[key].is_none_or(|fresh| fresh > held.end)
+        };
+        match asked.find(late) {
+            // What a client with a pool stores may take away what another has just begun to build.
+            Some(held) if self.plan.pooled && self.moved_between(key, first, held.end) => Ok(()),
+            Some(held) => Err(Broken(format!("promise 5: {held:?} got nothing fresh since {first}"))),
+            None => Ok(()),
         }
     }
 
@@ -313,7 +322,8 @@ impl Checker {
                     && rebuild.start <= held.end + slack
                     && rebuild.acked.is_none_or(|acked| acked + slack >= held.begin)
             });
-            if !reason {
+            // A claim that finds the value moved holds the lock for a moment, and gives it back.
+            if !reason && !self.moved_between(key, held.begin.saturating_sub(slack), held.end) {
                 return Err(Broken(format!("nobody rebuilt what was withheld: key {key} {held:?}")));
             }
         }

@@ -63,14 +63,16 @@ enum Target {
 
 impl World {
     pub fn new_client(&mut self) {
-        let sidecar = self.below(self.plan.sidecars as u64) as usize;
-        let owners = self.new_owners();
+        let sidecar = self.clients.len() % self.plan.sidecars;
+        let owners = self.new_owners(self.clients.len());
         self.clients.push(Client { sidecar, life: 0, owners, job: Job::Idle });
     }
 
-    fn new_owners(&mut self) -> [Owner; 2] {
+    /// At most one client of each sidecar has a pool: of several, nobody could tell whose `set` is whose.
+    fn new_owners(&mut self, client: usize) -> [Owner; 2] {
         self.next += 2;
-        [self.next, if self.plan.pooled { self.next - 1 } else { self.next }]
+        let pooled = self.plan.pooled && client < self.plan.sidecars;
+        [self.next, if pooled { self.next - 1 } else { self.next }]
     }
 
     /// Its connections close. Whatever it was at is forgotten.
@@ -104,7 +106,7 @@ impl World {
 
     pub fn restart_client(&mut self, client: usize) {
         let now = self.now;
-        let owners = self.new_owners();
+        let owners = self.new_owners(client);
         let of = &mut self.clients[client];
         of.life += 1;
         of.owners = owners;
@@ -144,7 +146,8 @@ impl World {
         let keys = self.plan.keys.len() as u64;
         let key = self.below(keys) as usize;
         match self.below(40) {
-            0 => {
+            // Beside a client with a pool, a blind set may pass for the fill of its miss, and that for a blind one.
+            0 if !self.plan.pooled => {
                 let version = self.checker.source[key];
                 let ttl = self.ttl();
                 let value = self.checker.value(key, version, ttl, true);
@@ -342,6 +345,9 @@ impl World {
                 let (fill, step) =
                     self.on_scene(sidecar, key, |scene| Fill::start(&ticket, wary, offer, scene));
                 put.lease = lease;
+                if wary {
+                    self.checker.disturbs(put.making.value, self.now);
+                }
                 put.spent = owner.map(|owner| (owner, ticket));
                 match step {
                     Step::Ask(asks) => {

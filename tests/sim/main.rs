@@ -52,16 +52,51 @@ fn with_faults_no_value_is_resurrected_and_every_key_becomes_fresh_again() {
     every_seed_keeps_the_promises(true, 1000);
 }
 
-/// The first of so many seeds that shows what is broken.
-fn caught(mutant: Mutant, faulty: bool, seeds: u64) -> u64 {
-    (0..seeds)
-        .find(|seed| World::run(Plan::new(*seed, faulty, Some(mutant)), false).is_err())
-        .unwrap_or_else(|| panic!("{mutant:?} was not caught by {seeds} seeds"))
+/// How many seeds it takes until what is broken on purpose shows, as the breaking of this promise.
+fn is_caught(mutant: Mutant, faulty: bool, seeds: u64, as_breaking: &str) {
+    let shows = |seed: &u64| {
+        World::run(Plan::new(*seed, faulty, Some(mutant)), false)
+            .is_err_and(|(broken, _)| broken.0.starts_with(as_breaking))
+    };
+    match (0..seeds).find(shows) {
+        Some(seed) => println!("{mutant:?}: caught by seed {seed}"),
+        None => panic!("{mutant:?} was not caught by {seeds} seeds"),
+    }
 }
 
 #[test]
-fn a_fill_without_cas_is_caught() {
-    caught(Mutant::FillWithoutCas, false, 300);
+fn a_fill_without_cas_is_caught_as_a_resurrection() {
+    is_caught(Mutant::FillWithoutCas, false, 500, "promise 2");
+}
+
+#[test]
+fn a_claim_without_the_double_check_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::NoDoubleCheck, false, 2000, "promise 1");
+}
+
+#[test]
+fn an_unlock_without_compare_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::UnlockWithoutCompare, false, 2000, "promise 1");
+}
+
+#[test]
+fn a_lost_tag_that_counts_as_unmoved_is_caught_as_a_resurrection() {
+    is_caught(Mutant::LostTagIsUnmoved, true, 2000, "promise 2");
+}
+
+#[test]
+fn a_fill_sealed_with_the_versions_of_its_own_moment_is_caught_as_a_resurrection() {
+    is_caught(Mutant::SnapshotAtSet, false, 500, "promise 2");
+}
+
+#[test]
+fn a_lease_that_is_never_renewed_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::NoRenewal, false, 500, "promise 1");
+}
+
+#[test]
+fn a_delete_that_spares_the_stub_is_caught_as_a_resurrection() {
+    is_caught(Mutant::DeleteSparesStub, false, 500, "promise 2");
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub struct Plan {
     pub readers: usize,
     pub keys: Vec<Guarded>,
     pub tags: usize,
-    /// Clients read on one connection and write on another.
+    /// One client of each sidecar reads on one connection and writes on another.
     pub pooled: bool,
     pub faults: Faults,
     pub mutant: Option<Mutant>,
@@ -139,7 +139,7 @@ impl Plan {
             think,
             pause: [50, 300, 900][c.below(3) as usize],
             quiet,
-            end: quiet + if faulty { 12_000 } else { 6_000 },
+            end: quiet + if faulty { 16_000 } else { 8_000 },
             keys,
         }
     }
