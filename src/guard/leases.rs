@@ -575,3 +575,6 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,9 @@ pub struct Value {
 #[derive(Debug, Clone)]
 struct Rebuild {
     key: usize,
+    /// When its client may first have read the tags' versions.
+    began: u64,
+    /// When its client was told.
     start: u64,
     /// When its `set` was sent, or it was given up.
     end: Option<u64>,
@@ -151,9 +154,11 @@ impl Checker {
         }
     }
 
-    pub fn rebuild(&mut self, key: usize, now: u64) -> RebuildId {
+    pub fn rebuild(&mut self, key: usize, began: u64, now: u64) -> RebuildId {
         self.seen.won += 1;
-        self.rebuilds.push(Rebuild { key, start: now, end: None, acked: None, value: None });
+        // A read takes up to four rounds after it was last woken.
+        let began = began.max(now.saturating_sub(4 * self.plan.trip()));
+        self.rebuilds.push(Rebuild { key, began, start: now, end: None, acked: None, value: None });
         self.rebuilds.len() - 1
     }
 
@@ -292,8 +297,7 @@ impl Checker {
         rebuilds.sort_by_key(|rebuild| rebuild.start);
         for pair in rebuilds.windows(2) {
             let [first, second] = pair else { continue };
-            // The first read of the source may be some time before its client hears of the win.
-            if self.moved_between(key, first.start.saturating_sub(2 * self.plan.trip()), second.start) {
+            if self.moved_between(key, first.began, second.start) {
                 continue;
             }
             if first.end.is_none_or(|end| second.start < end) {

@@ -222,7 +222,7 @@ impl World {
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
                 if let Some((id, _)) = leases.grant(&name, owner, lease, &policy) {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
-                    rebuild = Some(self.checker.rebuild(key, now));
+                    rebuild = Some(self.checker.rebuild(key, began, now));
                 }
                 true
             }
