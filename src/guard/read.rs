@@ -269,7 +269,7 @@ impl Read {
                     at: scene.now,
                     vanishes: None,
                 },
-                early: false,
+                early: matches!(claim.fallback, Fallback::Fresh(_)),
             }),
             Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
             Some(_) => self.again(Asks::new(), scene),

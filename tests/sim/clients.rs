@@ -218,11 +218,11 @@ impl World {
                 self.checker.stale(key, World::value_of(&hit.payload)?, began, now)?;
                 false
             }
-            ReadEnd::Won { lease, .. } => {
+            ReadEnd::Won { lease, early } => {
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
                 if let Some((id, _)) = leases.grant(&name, owner, lease, &policy) {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
-                    rebuild = Some(self.checker.rebuild(key, began, now));
+                    rebuild = Some(self.checker.rebuild(key, began, now, early));
                 }
                 true
             }

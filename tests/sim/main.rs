@@ -98,21 +98,3 @@ fn a_lease_that_is_never_renewed_is_caught_as_a_second_rebuild() {
 fn a_delete_that_spares_the_stub_is_caught_as_a_resurrection() {
     is_caught(Mutant::DeleteSparesStub, false, 500, "promise 2");
 }
-
-#[test]
-#[ignore = "a survey, for finding out"]
-fn survey() {
-    let faulty = std::env::var("FAULTY").is_ok();
-    let mut by = std::collections::BTreeMap::<(String, bool), Vec<u64>>::new();
-    for seed in 0..number("KENNEL_SIM_SEEDS").unwrap_or(1000) {
-        let plan = Plan::new(seed, faulty, None);
-        let pooled = plan.pooled;
-        if let Err((broken, _)) = World::run(plan, false) {
-            let kind = broken.0.split(':').take(2).collect::<String>().chars().take(28).collect();
-            by.entry((kind, pooled)).or_default().push(seed);
-        }
-    }
-    for (kind, seeds) in by {
-        println!("{kind:?} {} {:?}", seeds.len(), &seeds[..seeds.len().min(12)]);
-    }
-}

@@ -181,6 +181,7 @@ impl World {
         let now = self.moment(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
+        let chance = self.chance.unit();
         let tags = op.tags.clone();
         let scene = Scene {
             policy: &policy,
@@ -189,7 +190,7 @@ impl World {
             room: 1 << 20,
             now,
             patient,
-            chance: 1.0,
+            chance,
         };
         let step = match &mut op.doing {
             Doing::Read(machine) => step(machine, told, &scene, End::Read),

@@ -162,7 +162,7 @@ fn guarded(n: u64, tags: usize, c: &mut Chance) -> Guarded {
         cold_wait: millis([0, 500, 1000, 2000][c.below(4) as usize]),
         on_tag: leaves(c),
         on_delete: leaves(c),
-        early_beta: 0.0,
+        early_beta: [0.0, 0.0, 0.0, 4.0][c.below(4) as usize],
         max_ttl: Duration::from_secs([0, 0, 2][c.below(3) as usize]),
     };
     Guarded { key: format!("key{n}").into_bytes(), policy, tags }
