@@ -432,6 +432,7 @@ impl<W> Leases<W> {
 
     /// Takes the answers to a renewal. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
     /// meanwhile, or nothing if it was lost. Whoever waits is told either way by [`Leases::wake`].
+    #[allow(clippy::result_large_err, reason = "called every few seconds, and used at once")]
     pub fn renewed(&mut self, key: &[u8], id: TicketId, answers: &[Answer]) -> Result<Ticket, (End, Asks)> {
         let Some(held) = self.find(key, id) else { return Err((End::Lost, Asks::new())) };
         let Kind::Lease { orphan, .. } = held.kind else { return Err((End::Lost, Asks::new())) };

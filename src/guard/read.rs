@@ -449,3 +449,6 @@ fn refreshes_early(hit: &Hit, scene: &Scene<'_>) -> bool {
 fn as_millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,7 +173,7 @@ impl World {
         for (slot, &key) in keys.iter().enumerate() {
             let sidecar = self.clients[client].sidecar;
             let began = self.now;
-            let (read, asks) = self.on_scene(sidecar, key, |scene| Read::start(scene));
+            let (read, asks) = self.on_scene(sidecar, key, Read::start);
             let op = self.op(sidecar, key, Doing::Read(read), Purpose::Get { client, slot, began });
             self.ask(op, asks);
         }
@@ -421,7 +421,7 @@ impl World {
             Target::Key(key) => {
                 let name = self.plan.keys[key].key.clone();
                 self.sidecars[sidecar].leases.invalidate(&name);
-                let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::start(scene));
+                let (delete, asks) = self.on_scene(sidecar, key, Delete::start);
                 let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::Invalidation(which));
                 self.ask(op, asks);
             }

@@ -21,7 +21,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs many seeds; ends with the trace of the first that breaks a promise.
-fn every_seed_keeps_the_promises(faulty: bool, seeds: u64) -> Seen {
+fn every_seed_keeps_the_promises(faulty: bool, seeds: u64) {
     let seeds = match number("KENNEL_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("KENNEL_SIM_SEEDS").unwrap_or(seeds),
@@ -39,17 +39,21 @@ fn every_seed_keeps_the_promises(faulty: bool, seeds: u64) -> Seen {
         }
     }
     println!("{seen:?}");
-    seen
+    if number("KENNEL_SIM_SEED").is_none() {
+        let Seen { fresh, stale, won, held, dropped, blind, invalidations, .. } = seen;
+        let all = [fresh, stale, won, held, dropped, blind, invalidations];
+        assert!(all.iter().all(|times| *times > seen.asks / 1000), "hardly tested: {seen:?}");
+    }
 }
 
 #[test]
 fn without_faults_every_promise_is_kept() {
-    every_seed_keeps_the_promises(false, 1000);
+    every_seed_keeps_the_promises(false, 700);
 }
 
 #[test]
 fn with_faults_no_value_is_resurrected_and_every_key_becomes_fresh_again() {
-    every_seed_keeps_the_promises(true, 1000);
+    every_seed_keeps_the_promises(true, 700);
 }
 
 /// How many seeds it takes until what is broken on purpose shows, as the breaking of this promise.

@@ -290,13 +290,10 @@ impl World {
             (Fault::Kill, faults.kill),
             (Fault::Disconnect, faults.disconnect),
         ] {
-            let mut at = 0;
-            while every > 0 {
-                at += 1 + self.below(2 * every);
-                if at >= self.plan.quiet {
-                    break;
-                }
+            let mut at = 1 + self.below(2 * every);
+            while every > 0 && at < self.plan.quiet {
                 self.at(at, Event::Fault(fault));
+                at += 1 + self.below(2 * every);
             }
         }
     }
