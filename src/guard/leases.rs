@@ -183,8 +183,9 @@ impl<W> Leases<W> {
     ) -> Option<(TicketId, usize)> {
         let kind = Kind::Lease { renewing: false, orphan: false };
         let mut superseded = 0;
-        if let Some(state) = self.keys.get_mut(key) {
-            for held in state.tickets.iter_mut().filter(|held| matches!(held.kind, Kind::Lease { .. })) {
+        let state = self.keys.get_mut(key);
+        for held in state.into_iter().flat_map(|state| &mut state.tickets) {
+            if matches!(held.kind, Kind::Lease { .. }) {
                 held.kind = Kind::Doomed { by: None };
                 superseded += 1;
             }
@@ -246,21 +247,23 @@ impl<W> Leases<W> {
     }
 
     /// Which ticket a `set` of `owner` belongs to: the one of its own connection; else, because clients with pools read on one
-    /// connection and write on another, one that this sidecar holds for the key. Then a doomed one comes first, unless this
-    /// very connection doomed it: the `set` that follows a `delete` on one connection is newer than it.
+    /// connection and write on another, one that this sidecar holds for the key.
+    ///
+    /// Then a doomed one comes first, unless this very connection doomed it: the `set` that follows a `delete` on one
+    /// connection is newer than it. Where there is no lease either, somebody was told a miss without one, and this may be
+    /// their value or a new one: it is stored over what the latest of them saw, or else nothing is left there.
     pub fn attribute(&mut self, key: &[u8], owner: Owner) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
         let rank = |held: &Held| match held.kind {
-            _ if held.owner == owner => Some(0),
-            Kind::Doomed { by } if by != Some(owner) => Some(1),
-            Kind::Lease { .. } => Some(2),
-            _ => None,
+            _ if held.owner == owner => Some((0, held.id)),
+            Kind::Doomed { by } if by != Some(owner) => Some((1, held.id)),
+            Kind::Lease { .. } => Some((2, held.id)),
+            Kind::Seen => Some((3, TicketId::MAX - held.id)),
+            Kind::Doomed { .. } | Kind::Spent { .. } => None,
         };
-        let ranked = state.tickets.iter_mut().filter_map(|held| Some((rank(held)?, held.id, held)));
-        let Some((_, id, held)) = ranked.min_by_key(|(rank, id, _)| (*rank, *id)) else {
-            return Attribution::Blind;
-        };
-        let (kind, ticket, whose) = (held.kind, held.ticket.clone(), held.owner);
+        let ranked = state.tickets.iter_mut().filter_map(|held| Some((rank(held)?, held)));
+        let Some((_, held)) = ranked.min_by_key(|(rank, _)| *rank) else { return Attribution::Blind };
+        let Held { id, owner: whose, kind, ticket, .. } = held.clone();
         if matches!(kind, Kind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
         }
@@ -276,7 +279,7 @@ impl<W> Leases<W> {
                 ticket,
                 lease: matches!(kind, Kind::Lease { .. }),
                 owner: (whose != owner).then_some(whose),
-                wary: matches!(kind, Kind::Spent { .. }),
+                wary: matches!(kind, Kind::Spent { .. }) || (whose != owner && kind == Kind::Seen),
             },
         }
     }

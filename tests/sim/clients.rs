@@ -66,15 +66,19 @@ enum Target {
 
 impl World {
     pub fn new_client(&mut self) {
-        let sidecar = self.clients.len() % self.plan.sidecars;
+        let client = self.clients.len();
+        let sidecar = match self.plan.pooled {
+            true if client > 0 => 1 + client % (self.plan.sidecars - 1),
+            _ => client % self.plan.sidecars,
+        };
         let owners = self.new_owners(self.clients.len());
         self.clients.push(Client { sidecar, life: 0, owners, job: Job::Idle });
     }
 
-    /// At most one client of each sidecar has a pool: of several, nobody could tell whose `set` is whose.
+    /// The first client has a pool, and its sidecar for itself: beside others, nobody could tell whose `set` is whose.
     fn new_owners(&mut self, client: usize) -> [Owner; 2] {
         self.next += 2;
-        let pooled = self.plan.pooled && client < self.plan.sidecars;
+        let pooled = self.plan.pooled && client == 0;
         [self.next, if pooled { self.next - 1 } else { self.next }]
     }
 

@@ -98,7 +98,7 @@ pub struct Plan {
     pub readers: usize,
     pub keys: Vec<Guarded>,
     pub tags: usize,
-    /// One client of each sidecar reads on one connection and writes on another.
+    /// One client reads on one connection and writes on another, through a sidecar of its own.
     pub pooled: bool,
     pub faults: Faults,
     pub mutant: Option<Mutant>,
@@ -126,13 +126,14 @@ impl Plan {
         let keys: Vec<Guarded> = (0..1 + c.below(3)).map(|n| guarded(n, tags, c)).collect();
         let think = [100, 600, 2500][c.below(3) as usize];
         let quiet = 8_000;
+        let pooled = c.below(4) == 0;
         Plan {
             seed,
             servers: 1 + c.below(2) as usize,
-            sidecars: 1 + c.below(3) as usize,
+            sidecars: 1 + usize::from(pooled) + c.below(3) as usize,
             readers: 2 + c.below(6) as usize,
             tags,
-            pooled: c.below(4) == 0,
+            pooled,
             faults,
             mutant,
             delay: [2, 10, 60][c.below(3) as usize],

@@ -79,11 +79,13 @@ fn a_fresh_hit_ends_an_earlier_miss_but_not_a_lease() {
 }
 
 #[test]
-fn a_miss_without_a_lease_binds_its_own_connection_alone() {
+fn a_set_that_may_be_anybodys_is_stored_over_what_the_miss_saw_or_clears_the_key() {
     let mut leases: Leases<u32> = Leases::default();
     leases.saw(KEY, 1, ticket(7), &Policy::default());
-    assert_eq!(leases.attribute(KEY, 2), Attribution::Blind);
-    assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
+    assert_eq!(fill(&mut leases, 1), (Some(7), false, false), "its own");
+    leases.saw(KEY, 1, ticket(7), &Policy::default());
+    assert_eq!(fill(&mut leases, 3), (Some(7), false, true));
+    assert_eq!(leases.attribute(KEY, 3), Attribution::Blind);
 }
 
 #[test]
