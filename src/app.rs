@@ -106,7 +106,7 @@ impl App {
                 pools: pools.clone(),
                 door: Arc::clone(&door),
                 metrics: app.metrics.worker(at),
-                stop: app.stop.clone(),
+                stop: app.stop.child_token(),
             };
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
