@@ -105,7 +105,11 @@ const MAX_LINES: usize = 700;
 
 #[test]
 fn imports_point_down_only() {
-    report(sources("src").iter().flat_map(imports));
+    let sources = sources("src");
+    let rooms = FLOORS.iter().flat_map(|floor| floor.iter());
+    let empty = rooms.filter(|room| !sources.iter().any(|source| source.room() == **room));
+    report(empty.map(|room| format!("tests/tidy/main.rs: there is no room {room} in src/ any more")));
+    report(sources.iter().flat_map(imports));
 }
 
 #[test]
