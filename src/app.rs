@@ -106,12 +106,11 @@ impl App {
                 pools: pools.clone(),
                 door: Arc::clone(&door),
                 metrics: app.metrics.worker(at),
-                stop: app.stop.clone(),
+                stop: app.stop.child_token(),
             };
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
         if let Some((_, listener)) = admin {
-            listener.set_nonblocking(true)?;
             let view: Arc<dyn View> = Arc::new(Seen {
                 metrics: Arc::clone(&app.metrics),
                 start: shared.start,
@@ -120,11 +119,7 @@ impl App {
             let (readiness, stop) = (app.readiness.clone(), app.stop.clone());
             app.spawn("kennel-admin".into(), move || {
                 let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-                runtime.block_on(async {
-                    let listener = tokio::net::TcpListener::from_std(listener)?;
-                    admin::run(listener, view, readiness, stop.cancelled()).await;
-                    Ok(())
-                })
+                runtime.block_on(admin::run(listener, view, readiness, stop.cancelled()))
             })?;
         }
         app.readiness.ready();

@@ -10,10 +10,41 @@ use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Socket, Type};
 
-use crate::config::{Listen, ListenAddress};
-
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 4096;
+
+/// Where clients come in. There is at least one address or path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// TCP addresses, no two alike unless their port is 0.
+    pub tcp: Vec<ListenAddress>,
+    /// Paths of Unix sockets, at most 107 bytes each, no two alike.
+    pub unix: Vec<PathBuf>,
+    /// The sockets' permission bits, at most 0o777.
+    pub unix_mode: u32,
+    /// How many clients at a time, 1 to 1,000,000.
+    pub max_connections: usize,
+    /// Worker threads, 0 to 64. 0: one per core, at most 4.
+    pub workers: usize,
+}
+
+/// An address to listen on. The host is resolved when the listener is bound.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ListenAddress {
+    /// An IPv4 or IPv6 address (without brackets) or a host name.
+    pub host: String,
+    /// The TCP port; 0 lets the system choose.
+    pub port: u16,
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
 
 /// Why there is no listening there, and what to change.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod page;
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -101,14 +102,16 @@ const LIMITS: Limits = Limits {
     grace: Duration::from_secs(1),
 };
 
-/// Serves until `shutdown` completes, and at most one second longer for the answers that are under way.
+/// Serves until `shutdown` completes, and at most one second longer for the answers that are under way. The listener must
+/// be non-blocking.
 pub async fn run(
-    listener: TcpListener,
+    listener: std::net::TcpListener,
     view: Arc<dyn View>,
     readiness: Readiness,
     shutdown: impl Future<Output = ()>,
-) {
-    serve(listener, view, readiness, shutdown, LIMITS).await;
+) -> io::Result<()> {
+    serve(TcpListener::from_std(listener)?, view, readiness, shutdown, LIMITS).await;
+    Ok(())
 }
 
 async fn serve(

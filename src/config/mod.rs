@@ -5,13 +5,14 @@
 //! Nothing outside this directory knows the `config` crate.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use config::{FileFormat, Map, Source, Value};
 use serde::Deserialize;
 
 use crate::guard::Policy;
+pub use crate::listener::{Listen, ListenAddress};
 use crate::rule::{Pattern, Template};
 use crate::upstream::PoolSpec;
 
@@ -47,39 +48,6 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// What is legal but probably not wanted, a sentence each.
     pub warnings: Vec<String>,
-}
-
-/// Where clients come in. There is at least one address or path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
-    /// TCP addresses, no two alike unless their port is 0.
-    pub tcp: Vec<ListenAddress>,
-    /// Paths of Unix sockets, at most 107 bytes each, no two alike.
-    pub unix: Vec<PathBuf>,
-    /// The sockets' permission bits, at most 0o777.
-    pub unix_mode: u32,
-    /// How many clients at a time, 1 to 1,000,000.
-    pub max_connections: usize,
-    /// Worker threads, 0 to 64. 0: one per core, at most 4.
-    pub workers: usize,
-}
-
-/// An address to listen on. The host is resolved when the listener is bound.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ListenAddress {
-    /// An IPv4 or IPv6 address (without brackets) or a host name.
-    pub host: String,
-    /// The TCP port; 0 lets the system choose.
-    pub port: u16,
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
 }
 
 /// How tags are kept.

@@ -51,7 +51,7 @@ pub enum Attribution {
         lease: bool,
         /// Whose it was, if somebody else's: they are remembered, because their own `set` may come yet.
         owner: Option<Owner>,
-        /// Somebody else filled for it before.
+        /// It may as well belong to another ticket or none: if it cannot be stored, what stands there must go too.
         wary: bool,
     },
     /// It is the fill for a lease that an invalidation has ended: to be dropped.

@@ -413,8 +413,7 @@ fn watch(sign: char, pid: u32) {
         // Its own process group: what is aimed at the test's must not hit it.
         command.args(["-c", WATCHDOG]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // It ends when we do, so we can never wait for it.
-        #[allow(clippy::zombie_processes)]
+        #[allow(clippy::zombie_processes, reason = "it ends when we do, so we can never wait for it")]
         let mut child = command.spawn().expect("run sh");
         Mutex::new(child.stdin.take().expect("stdin is a pipe"))
     });

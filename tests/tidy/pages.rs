@@ -1,0 +1,188 @@
+//! Whether the pages name what there is.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use crate::code::Source;
+use crate::files::{normal, root, texts};
+
+/// The pages. The changelog may name what is no more.
+pub(crate) fn pages() -> Vec<(String, String)> {
+    let is_page = |path: &str| path.ends_with(".md");
+    texts().into_iter().filter(|(path, _)| is_page(path)).collect()
+}
+
+/// Links of a page, and files that it names in code font.
+pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut fenced = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        let parts: Vec<&str> = line.split('`').collect();
+        let (prose, code) = (parts.iter().step_by(2), parts.iter().skip(1).step_by(2));
+        for named in code.filter(|code| is_path(code)) {
+            if !root().join(named).exists() {
+                complaints.push(format!("{path}:{number}: names {named}, which is not there"));
+            }
+        }
+        let prose = prose.copied().collect::<Vec<_>>().join("`");
+        for target in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if let Err(why) = resolve(path, text, target) {
+                complaints.push(format!("{path}:{number}: link to {target}: {why}"));
+            }
+        }
+    }
+    complaints
+}
+
+fn is_path(code: &str) -> bool {
+    const ROOMS: [&str; 8] =
+        ["src/", "tests/", "docs/", "config/", "deploy/", "scripts/", "benches/", "fuzz/"];
+    let plain = code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    plain && ROOMS.iter().any(|room| code.starts_with(room))
+}
+
+fn resolve(from: &str, text: &str, target: &str) -> Result<(), String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return Ok(());
+    }
+    let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let mut there = root().join(from);
+    let text = match file {
+        "" => text.to_owned(),
+        file => {
+            there.pop();
+            there.push(file);
+            if !there.exists() {
+                return Err("there is no such file".into());
+            }
+            if normal(&there).strip_prefix(root()).is_err() {
+                return Err("it leads out of the repository".into());
+            }
+            fs::read_to_string(&there).unwrap_or_default()
+        }
+    };
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let keeps = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        keeps.map(|c| if c == ' ' { '-' } else { c }).collect::<String>()
+    });
+    if anchor.is_empty() || headings.into_iter().any(|heading| heading == anchor) {
+        return Ok(());
+    }
+    Err(format!("there is no heading for #{anchor}"))
+}
+
+/// Rows of the page like `` | `src/session.rs` | `MAX_CALLS` | 1,024 | … | `` against the constants, and constants called
+/// `MAX_…` or `…_MAX` that the page leaves out.
+pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
+    let mut there: BTreeMap<(&str, &str), (usize, Vec<u64>)> = BTreeMap::new();
+    for source in sources {
+        for (at, _) in source.shipped.match_indices("const ") {
+            let rest = &source.shipped[at + "const ".len()..];
+            let Some((name, value)) = rest.split_once(';').and_then(|(item, _)| item.split_once(':')) else {
+                continue;
+            };
+            let value = value.split_once('=').and_then(|(_, value)| evaluate(value));
+            if let Some(value) = value {
+                there.insert((&source.path, name.trim()), (at, value));
+            }
+        }
+    }
+    let mut complaints = Vec::new();
+    let mut said = Vec::new();
+    for (number, line) in (1..).zip(page.lines()) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, file, name, value, ..] = cells[..] else { continue };
+        let (file, name) = (file.trim_matches('`'), name.trim_matches('`'));
+        if !file.starts_with("src/") {
+            continue;
+        }
+        said.push((file.to_owned(), name.to_owned()));
+        match (there.get(&(file, name)), human(value)) {
+            (None, _) => complaints
+                .push(format!("docs/architecture.md:{number}: {file} has no constant {name} with a plain value")),
+            (Some((_, real)), said) if *real != said => complaints.push(format!(
+                "docs/architecture.md:{number}: says {name} is {value} ({said:?}), but in {file} it is {real:?}"
+            )),
+            _ => {}
+        }
+    }
+    // The commands beside serving have no clients to bound.
+    for source in sources.iter().filter(|source| !source.path.starts_with("src/cli/")) {
+        for ((file, name), (at, _)) in there.iter().filter(|((file, _), _)| *file == source.path) {
+            let is_limit = name.starts_with("MAX_") || name.ends_with("_MAX");
+            if is_limit && !said.iter().any(|(f, n)| f == file && n == name) {
+                complaints.push(
+                    source.complain(*at, format_args!("{name} is not in docs/architecture.md's limits")),
+                );
+            }
+        }
+    }
+    complaints
+}
+
+/// The value of a constant: numbers as they are, durations in ms, a pair as two. `None`: it is something else.
+fn evaluate(expression: &str) -> Option<Vec<u64>> {
+    let expression = expression.trim();
+    if let Some(pair) = expression.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
+        return Some(pair.split(", ").map(evaluate).collect::<Option<Vec<_>>>()?.concat());
+    }
+    let duration = [("Duration::from_millis(", 1), ("Duration::from_secs(", 1000)]
+        .into_iter()
+        .find_map(|(name, unit)| Some((expression.strip_prefix(name)?.strip_suffix(')')?, unit)));
+    if let Some((number, unit)) = duration {
+        return Some(vec![evaluate(number)?.first()? * unit]);
+    }
+    if let Some((left, right)) = expression.split_once("<<") {
+        return Some(vec![evaluate(left)?.first()? << evaluate(right)?.first()?]);
+    }
+    let factors = expression.split('*').map(|factor| factor.trim().replace('_', "").parse::<u64>().ok());
+    Some(vec![factors.product::<Option<u64>>()?])
+}
+
+/// "1,024", "64 KiB", "4 s", "10 ms to 500 ms": what [`evaluate`] gives.
+fn human(value: &str) -> Vec<u64> {
+    const UNITS: [(&str, u64); 6] =
+        [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("ms", 1), ("min", 60_000), ("s", 1000)];
+    let number = |part: &str| {
+        let (number, unit) = part.trim().split_once(' ').unwrap_or((part.trim(), ""));
+        let unit = UNITS.iter().find(|(name, _)| *name == unit).map_or(1, |(_, size)| *size);
+        number.replace(',', "").parse::<u64>().ok().map(|number| number * unit)
+    };
+    value.split(" to ").filter_map(number).collect()
+}
+
+mod tests {
+    use super::*;
+    use crate::tests::only;
+
+    #[test]
+    fn a_dead_link_is_found_and_code_is_no_link() {
+        only(dead_links("docs/a.md", "\n[b](nowhere.md)\n"), "docs/a.md:2: link to nowhere.md");
+        only(dead_links("docs/a.md", "# B c\n[b](#b-d)\n"), "no heading for #b-d");
+        only(dead_links("docs/a.md", "see `src/nowhere.rs`\n"), "names src/nowhere.rs");
+        only(dead_links("docs/a.md", "[b](../../..)\n"), "out of the repository");
+        let fine = "# B `c`\n[b](#b-c) [d](../README.md) `[x](y)`\n```\n[e](nowhere)\n```\n[f](https://x.example/)\n";
+        assert_eq!(dead_links("docs/a.md", fine), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_limit_that_the_page_has_wrong_or_not_at_all_is_found() {
+        let source = [Source::new(
+            "src/a.rs",
+            "const MAX_A: usize = 64 * 1_024;\nconst B: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));\n",
+        )];
+        let a = "| `src/a.rs` | `MAX_A` | 64 KiB | it ends |\n";
+        let b = "| `src/a.rs` | `B` | 10 ms to 1 s | |\n";
+        assert_eq!(wrong_limits(&format!("{a}{b}"), &source), Vec::<String>::new());
+        only(wrong_limits(b, &source), "src/a.rs:1: MAX_A is not in");
+        only(wrong_limits(&a.replace("64", "65"), &source), "says MAX_A is 65 KiB");
+        only(wrong_limits(&format!("{a}{}", a.replace("MAX_A", "MAX_C")), &source), "has no constant MAX_C");
+    }
+}
