@@ -38,6 +38,17 @@ pub enum Change {
     Touch(Lifetime),
 }
 
+impl Change {
+    /// How many bytes of a value the client sent with it.
+    fn sent(&self) -> usize {
+        match self {
+            Change::Add(offer) | Change::Replace(offer) | Change::Cas(_, offer) => offer.body.len(),
+            Change::Append(more) | Change::Prepend(more) => more.len(),
+            Change::Count { .. } | Change::Touch(_) => 0,
+        }
+    }
+}
+
 /// How it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModifyEnd {
@@ -115,6 +126,10 @@ impl Modify {
     }
 
     fn write(&mut self, item: Option<Item>, versions: &Versions, scene: &Scene<'_>) -> Step<ModifyEnd> {
+        // memcached looks at the size before it looks at what is there.
+        if scene.refuses(self.change.sent()) {
+            return Step::Done(ModifyEnd::TooLarge);
+        }
         let standing = item.as_ref().map(|item| judge(item, Some(versions), scene));
         let present = match standing {
             Some(Standing::Fresh(hit)) => Some(hit),
@@ -178,6 +193,16 @@ impl Modify {
                 Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch } }
             }
         };
+        if let What::Store { value, .. } = &ask.what {
+            match &self.change {
+                Change::Append(_) if scene.refuses(item.map_or(0, |item| item.size) + value.len()) => {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                Change::Prepend(_) if scene.refuses(value.len()) => return Step::Done(ModifyEnd::NotStored),
+                _ if scene.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
+                _ => {}
+            }
+        }
         Step::Ask(smallvec![ask])
     }
 
@@ -188,6 +213,9 @@ impl Modify {
                 Change::Touch(_) => ModifyEnd::Touched(Hit::nothing()),
                 _ => ModifyEnd::Stored,
             },
+            // Both together are too large, or what was to be appended to is gone: memcached says the same of either.
+            Some(Answer::NotStored) if matches!(self.change, Change::Append(_)) => ModifyEnd::NotStored,
+            Some(Answer::TooLarge) if matches!(self.change, Change::Prepend(_)) => ModifyEnd::NotStored,
             Some(Answer::TooLarge) => ModifyEnd::TooLarge,
             Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
