@@ -59,7 +59,7 @@ where
     poll_fn(|cx| session.poll_abandoned(cx)).await;
     let end = if drain.is_cancelled() { LeaseEnd::Shutdown } else { LeaseEnd::Disconnected };
     if session.client.holds() {
-        session.proxy.disconnect(owner, end).await;
+        session.proxy.clone().disconnect(owner, end).await;
     }
     // The other side may have gone already.
     let _ = session.socket.shutdown().await;

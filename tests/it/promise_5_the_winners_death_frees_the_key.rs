@@ -86,6 +86,22 @@ fn a_lock_is_renewed_while_the_winner_lives_and_freed_within_its_ttl_when_the_si
 }
 
 #[test]
+fn a_server_that_does_not_answer_does_not_delay_what_a_winner_frees_on_the_others() {
+    let (servers, [first, _]) = fleet("lock_ttl = \"30s\"\ncold_wait = \"0ms\"");
+    let keys: Vec<String> = (0..60).map(|n| format!("hot:{n}")).collect();
+    let mut winner = first.client();
+    assert_eq!(winner.get_many(&keys.iter().map(String::as_str).collect::<Vec<_>>()), []);
+    let mut healthy: Vec<_> = servers[1..].iter().map(direct).collect();
+    let held = |servers: &mut Vec<crate::client::Client>| {
+        servers.iter_mut().any(|server| keys.iter().any(|key| server.ttl(key).is_some()))
+    };
+    assert!(held(&mut healthy));
+    servers[0].stop();
+    drop(winner);
+    within(Duration::from_secs(1), "what the other servers hold is free", || !held(&mut healthy));
+}
+
+#[test]
 fn a_winner_that_reads_again_keeps_the_key_until_it_closes_its_connection() {
     let (servers, [first, second]) = fleet("lock_ttl = \"1s\"\ncold_wait = \"100ms\"");
     let mut winner = first.client();
