@@ -59,7 +59,7 @@ where
     poll_fn(|cx| session.poll_abandoned(cx)).await;
     let end = if drain.is_cancelled() { LeaseEnd::Shutdown } else { LeaseEnd::Disconnected };
     if session.client.holds() {
-        session.proxy.disconnect(owner, end).await;
+        session.proxy.clone().disconnect(owner, end).await;
     }
     // The other side may have gone already.
     let _ = session.socket.shutdown().await;
@@ -136,8 +136,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let Session { proxy, client, calls, active, out, .. } = self;
         // A call may wait for another client only if nothing of its own waits behind it.
         let quiet = self.input.is_empty() && !self.eof && self.state == State::Open;
-        while let Some(call) = calls.front_mut() {
-            let (is_active, patient) = (call.is_active(), quiet && *active <= 1);
+        loop {
+            let alone = calls.len() == 1;
+            let Some(call) = calls.front_mut() else { break };
+            let (is_active, patient) = (call.is_active(), quiet && alone);
             if call.poll(proxy, client, patient, cx, out).is_pending() {
                 break;
             }

@@ -193,8 +193,13 @@ impl<W> Leases<W> {
         Some((self.insert(key, owner, kind, ticket, 10 * millis(policy.max_rebuild))?, superseded))
     }
 
-    /// A miss without the right to rebuild.
+    /// A miss without the right to rebuild. A lease of the same owner stays: whoever reads again what they are rebuilding has
+    /// not given it up.
     pub fn saw(&mut self, key: &[u8], owner: Owner, ticket: Ticket, policy: &Policy) {
+        let leads = |held: &Held| held.owner == owner && matches!(held.kind, Kind::Lease { .. });
+        if self.keys.get(key).is_some_and(|state| state.tickets.iter().any(leads)) {
+            return;
+        }
         self.insert(key, owner, Kind::Seen, ticket, millis(policy.max_rebuild));
     }
 

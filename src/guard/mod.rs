@@ -71,6 +71,17 @@ pub struct Scene<'a> {
     pub chance: f64,
 }
 
+impl Scene<'_> {
+    /// Whether the key's server is sure to refuse a value of so many bytes, header included. Then it is not sent: with the
+    /// refusal of an `ms`, memcached drops what stood there, and of its classic commands only `set` does that.
+    fn refuses(&self, length: usize) -> bool {
+        length > self.room.saturating_add(SPARE)
+    }
+}
+
+/// What [`Scene::room`] leaves free of `item_size_max`, beside the key, for what memcached itself needs.
+const SPARE: usize = 512;
+
 /// How long a guarded key's rule lets things last, and what it does when they end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::smallvec;
 
 use crate::error::Failure;
+use crate::protocol::number::uint64;
 
 use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, get};
 use super::freshness::{Hit, Standing, judge};
@@ -35,6 +36,17 @@ pub enum Change {
     },
     /// `touch` and `gat`.
     Touch(Lifetime),
+}
+
+impl Change {
+    /// How many bytes of a value the client sent with it.
+    fn sent(&self) -> usize {
+        match self {
+            Change::Add(offer) | Change::Replace(offer) | Change::Cas(_, offer) => offer.body.len(),
+            Change::Append(more) | Change::Prepend(more) => more.len(),
+            Change::Count { .. } | Change::Touch(_) => 0,
+        }
+    }
 }
 
 /// How it ended.
@@ -114,6 +126,10 @@ impl Modify {
     }
 
     fn write(&mut self, item: Option<Item>, versions: &Versions, scene: &Scene<'_>) -> Step<ModifyEnd> {
+        // memcached looks at the size before it looks at what is there.
+        if scene.refuses(self.change.sent()) {
+            return Step::Done(ModifyEnd::TooLarge);
+        }
         let standing = item.as_ref().map(|item| judge(item, Some(versions), scene));
         let present = match standing {
             Some(Standing::Fresh(hit)) => Some(hit),
@@ -177,6 +193,16 @@ impl Modify {
                 Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch } }
             }
         };
+        if let What::Store { value, .. } = &ask.what {
+            match &self.change {
+                Change::Append(_) if scene.refuses(item.map_or(0, |item| item.size) + value.len()) => {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                Change::Prepend(_) if scene.refuses(value.len()) => return Step::Done(ModifyEnd::NotStored),
+                _ if scene.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
+                _ => {}
+            }
+        }
         Step::Ask(smallvec![ask])
     }
 
@@ -187,6 +213,9 @@ impl Modify {
                 Change::Touch(_) => ModifyEnd::Touched(Hit::nothing()),
                 _ => ModifyEnd::Stored,
             },
+            // Both together are too large, or what was to be appended to is gone: memcached says the same of either.
+            Some(Answer::NotStored) if matches!(self.change, Change::Append(_)) => ModifyEnd::NotStored,
+            Some(Answer::TooLarge) if matches!(self.change, Change::Prepend(_)) => ModifyEnd::NotStored,
             Some(Answer::TooLarge) => ModifyEnd::TooLarge,
             Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
@@ -281,17 +310,40 @@ fn sealed_versions(hit: &Hit, scene: &Scene<'_>) -> Option<Versions> {
 }
 
 /// What `incr` and `decr` make of a value: the number, and its text, which keeps the old length by trailing spaces if it got
-/// shorter (protocol.txt, "Increment/Decrement").
+/// shorter (protocol.txt, "Increment/Decrement"). A value is a number when C's `strtoull` says so, as in memcached.
 fn count(payload: &[u8], decr: bool, delta: u64) -> Option<(u64, Bytes)> {
-    if payload.len() > 20 {
-        return None;
-    }
-    let text = std::str::from_utf8(payload).ok()?;
-    let value: u64 = text.trim_end().parse().ok()?;
+    let text = payload.split(|&byte| byte == 0).next()?;
+    let value = uint64(text)?;
     let counted = if decr { value.saturating_sub(delta) } else { value.wrapping_add(delta) };
     let mut body = BytesMut::from(counted.to_string().as_bytes());
     if body.len() < payload.len() {
         body.resize(payload.len(), b' ');
     }
     Some((counted, body.freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_counts_as_a_number_when_memcached_would_count_with_it() {
+        for (value, counted) in [
+            ("10", Some((11, "11"))),
+            (" 7", Some((8, "8 "))),
+            ("+4", Some((5, "5 "))),
+            ("5 x", Some((6, "6  "))),
+            ("995 -3", Some((996, "996   "))),
+            ("5\0x", Some((6, "6  "))),
+            ("0000000000000000000000007", Some((8, "8                        "))),
+            ("18446744073709551615", Some((0, "0                   "))),
+            ("18446744073709551616", None),
+            ("-3", None),
+            ("5x", None),
+            ("", None),
+        ] {
+            let counted = counted.map(|(number, text): (u64, &'static str)| (number, Bytes::from(text)));
+            assert_eq!(count(value.as_bytes(), false, 1), counted, "{value:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod line;
 pub mod parse;
 mod meta;
 pub mod base64;
-mod number;
+pub(crate) mod number;
 pub mod reply;
 
 pub use line::MAX_KEY;

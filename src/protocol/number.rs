@@ -17,7 +17,7 @@ pub(super) fn uint32(text: &[u8]) -> Option<u32> {
 
 /// `safe_strtoull`: C negates what has a minus sign modulo 2^64, and memcached refuses the result only when its
 /// top bit is set and a minus sign stands anywhere in the word.
-pub(super) fn uint64(text: &[u8]) -> Option<u64> {
+pub(crate) fn uint64(text: &[u8]) -> Option<u64> {
     let (negative, magnitude) = magnitude(text)?;
     let long = if negative { magnitude.wrapping_neg() } else { magnitude };
     if long >> 63 == 1 && text.contains(&b'-') { None } else { Some(long) }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use tokio::sync::Notify;
-use tokio::task::spawn_local;
+use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use super::Proxy;
@@ -120,15 +120,21 @@ impl Proxy {
         ring(bells, WaitEnd::Freed);
     }
 
-    /// Gives back all that a client held whose connection has closed.
-    pub async fn disconnect(&self, owner: u64, end: LeaseEnd) {
+    /// Gives back all that a client held whose connection has closed: all at once, so that a server that does not answer
+    /// delays nothing on the others.
+    pub async fn disconnect(self: Rc<Self>, owner: u64, end: LeaseEnd) {
         let released: Vec<_> = self.desk.all().flat_map(|mut leases| leases.disconnect(owner)).collect();
+        let mut releases = JoinSet::new();
         for (key, asks) in released {
             let Some(of) = self.guarded(&key) else { continue };
             self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
-            self.ask(asks, &of).await;
-            self.free(&of.key);
+            let proxy = Rc::clone(&self);
+            releases.spawn_local(async move {
+                proxy.ask(asks, &of).await;
+                proxy.free(&of.key);
+            });
         }
+        releases.join_all().await;
     }
 
     /// Somebody waits for a lease that another sidecar holds: looks at the key for all of them, until it changes or nobody

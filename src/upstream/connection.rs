@@ -244,12 +244,16 @@ impl Connection {
             if let Poll::Ready(broken) = self.poll_read(socket, &mut reading, cx) {
                 return Poll::Ready(broken);
             }
-            // One alarm for whoever is first to time out; it is not moved while it is set.
+            // One alarm for whoever is first to time out. It is moved only to an earlier moment: when it was set for the end of
+            // the connection, and somebody new has asked.
             loop {
-                if !armed {
-                    let Some(moment) = self.next_alarm(reading.last) else { break };
-                    alarm.as_mut().reset(moment);
-                    armed = true;
+                match self.next_alarm(reading.last) {
+                    Some(moment) if !armed || moment < alarm.deadline() => {
+                        alarm.as_mut().reset(moment);
+                        armed = true;
+                    }
+                    None if !armed => break,
+                    _ => {}
                 }
                 if alarm.as_mut().poll(cx).is_pending() {
                     break;

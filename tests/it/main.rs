@@ -8,6 +8,7 @@ mod slow_server;
 mod world;
 mod embedded_is_faithful;
 
+mod guarded_means_what_memcached_means;
 mod libraries;
 mod promise_1_one_rebuild;
 mod promise_2_no_resurrection;

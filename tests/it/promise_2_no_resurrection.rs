@@ -136,6 +136,29 @@ fn a_bump_leaves_the_old_value_to_all_but_one_and_a_delete_leaves_none() {
     assert_eq!(b.get("hot:k"), None, "cold: nothing is left to serve");
 }
 
+#[test]
+fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_and_after_tag_cache_elsewhere() {
+    let servers = memcacheds(3);
+    let rule = guarded("hot", "hot:*", "tags = [\"posts\"]\ncold_wait = \"0ms\"");
+    let toml = sidecar_toml(&addresses(&servers), &[rule]) + "\n[tags]\ncache = \"400ms\"\n";
+    let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
+    for bump in [Invalidation::BumpByDelete, Invalidation::BumpByIncr] {
+        let [mut here, mut there] = [0, 1].map(|n: usize| sidecars[n].client());
+        here.store("hot:k", b"old", 60);
+        assert_eq!(here.get("hot:k").as_deref(), Some(&b"old"[..]), "the version is cached here");
+        assert_eq!(there.get("hot:k").as_deref(), Some(&b"old"[..]), "and there");
+        bump.by(&mut here, "");
+        assert_eq!(here.get("hot:k"), None, "{bump:?} counts at once where it was made");
+        here.store("hot:k", b"new", 60);
+        std::thread::sleep(Duration::from_millis(450));
+        assert_eq!(there.get("hot:k").as_deref(), Some(&b"new"[..]));
+        bump.by(&mut here, "");
+        std::thread::sleep(Duration::from_millis(450));
+        assert_eq!(there.get("hot:k"), None, "{bump:?} counts everywhere after tag_cache");
+        here.store("hot:k", b"newer", 60);
+    }
+}
+
 /// Says that it is over when it goes out of scope.
 struct OnDrop<'a>(&'a AtomicBool);
 

@@ -87,6 +87,22 @@ fn a_get_with_requests_pipelined_behind_it_never_waits() {
         other.expect(b"END\r\nVALUE hot:there 0 1\r\nv\r\nEND\r\n");
     });
     assert!(took < AT_ONCE, "waited {took:?} with a request behind it");
+    // The guard has no part in what stands behind these.
+    for behind in ["verbosity 1", "get raw", "get raw1 raw2"] {
+        let reply = if behind.starts_with("get") { "END" } else { "OK" };
+        let ((), took) = timed(|| {
+            other.send(format!("get hot:k\r\n{behind}\r\n").as_bytes());
+            other.expect(format!("END\r\n{reply}\r\n").as_bytes());
+        });
+        assert!(took < AT_ONCE, "waited {took:?} with {behind} behind it");
+        other.send(b"get hot:k\r\n");
+        other.silent_for(Duration::from_millis(50));
+        let ((), took) = timed(|| {
+            other.send(format!("{behind}\r\n").as_bytes());
+            other.expect(format!("END\r\n{reply}\r\n").as_bytes());
+        });
+        assert!(took < AT_ONCE, "went on waiting for {took:?} though {behind} came behind it");
+    }
 }
 
 #[test]

@@ -86,6 +86,40 @@ fn a_lock_is_renewed_while_the_winner_lives_and_freed_within_its_ttl_when_the_si
 }
 
 #[test]
+fn a_server_that_does_not_answer_does_not_delay_what_a_winner_frees_on_the_others() {
+    let (servers, [first, _]) = fleet("lock_ttl = \"30s\"\ncold_wait = \"0ms\"");
+    let keys: Vec<String> = (0..60).map(|n| format!("hot:{n}")).collect();
+    let mut winner = first.client();
+    assert_eq!(winner.get_many(&keys.iter().map(String::as_str).collect::<Vec<_>>()), []);
+    let mut healthy: Vec<_> = servers[1..].iter().map(direct).collect();
+    let held = |servers: &mut Vec<crate::client::Client>| {
+        servers.iter_mut().any(|server| keys.iter().any(|key| server.ttl(key).is_some()))
+    };
+    assert!(held(&mut healthy));
+    servers[0].stop();
+    drop(winner);
+    within(Duration::from_secs(1), "what the other servers hold is free", || !held(&mut healthy));
+}
+
+#[test]
+fn a_winner_that_reads_again_keeps_the_key_until_it_closes_its_connection() {
+    let (servers, [first, second]) = fleet("lock_ttl = \"1s\"\ncold_wait = \"100ms\"");
+    let mut winner = first.client();
+    assert_eq!(winner.get("hot:k"), None);
+    assert_eq!(winner.get("hot:k"), None, "its own stub");
+    let mut server = direct(&servers[holder(&servers, "hot:k")]);
+    let read_again = Instant::now();
+    while read_again.elapsed() < Duration::from_secs(4) {
+        assert!(server.ttl("hot:k").is_some(), "renewal ended after {:?}", read_again.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(winner);
+    within(Duration::from_millis(500), "the key is free", || server.ttl("hot:k").is_none());
+    assert_eq!(second.client().get("hot:k"), None);
+    assert_eq!(first.metrics().sum("kennel_leases_live", &[]), 0.0);
+}
+
+#[test]
 fn a_stub_is_freed_within_lock_ttl_when_the_sidecar_that_made_it_is_killed() {
     let (_servers, [first, second]) = fleet(QUICK);
     let mut winner = first.client();

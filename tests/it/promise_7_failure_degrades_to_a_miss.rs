@@ -106,6 +106,19 @@ fn a_stopped_server_misses_and_its_late_replies_reach_nobody() {
 }
 
 #[test]
+fn each_request_to_a_stopped_server_is_answered_within_request_timeout() {
+    let (servers, kennel, keys) = fleet("raw:");
+    let mut client = kennel.client();
+    servers[0].stop();
+    // One after another: the second is sent to a connection on which the first has timed out already.
+    for nth in ["first", "second", "third"] {
+        let (got, took) = timed(|| value(&mut client, &keys[0]));
+        assert_eq!(got, None);
+        assert!(took < Duration::from_millis(900), "the {nth} miss took {took:?}");
+    }
+}
+
+#[test]
 fn without_the_tags_server_nothing_is_acknowledged_and_nothing_hangs() {
     let (mut servers, kennel, keys) = fleet("hot:");
     let at = holder(&servers, "@tag:posts");
