@@ -193,7 +193,9 @@ impl Proxy {
                 At::Lock => on(home, &lock_key(&of.key)),
                 At::Tag(index) => {
                     let name = &of.tags[usize::from(index)];
-                    if let Some(version) = self.cached_tag(name, &ask.what, now) {
+                    // A bump needs the version's own CAS, and what is stored now.
+                    let bumps = of.guard == self.plan.tag_guard;
+                    if !bumps && let Some(version) = self.cached_tag(name, &ask.what, now) {
                         return known(version);
                     }
                     let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
