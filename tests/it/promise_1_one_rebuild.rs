@@ -146,7 +146,11 @@ fn a_claim_that_a_whole_rebuild_overtook_is_no_win_and_leaves_no_lock_behind() {
     assert_eq!(quick.get("hot:k"), None, "won while the other's claim is on its way");
     quick.store("hot:k", b"new", 2);
     gate.release();
-    assert_eq!(late.only_value("hot:k").as_deref(), Some(&b"new"[..]), "there is nothing to rebuild any more");
+    assert_eq!(
+        late.only_value("hot:k").as_deref(),
+        Some(&b"new"[..]),
+        "there is nothing to rebuild any more"
+    );
     until_stale(&servers, "hot:k", 10);
     assert_eq!(quick.get("hot:k"), None, "the next expiry has its rebuild");
     assert_eq!(late.get("hot:k").as_deref(), Some(&b"new"[..]));
@@ -166,6 +170,25 @@ fn a_stale_value_that_ends_during_its_rebuild_lets_no_second_one_begin() {
         winner.store("hot:k", b"new", 60);
         assert_eq!(other.get("hot:k").as_deref(), Some(&b"new"[..]));
     }
+}
+
+#[test]
+fn a_value_in_its_last_second_is_won_only_once_its_end_can_let_nobody_else_begin() {
+    let rule = "stale_for = \"2s\"\nlock_ttl = \"9s\"\ncold_wait = \"0ms\"";
+    let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let (mut slow, mut quick) = (sidecars[0].client(), sidecars[1].client());
+    quick.store("hot:k", b"old", 1);
+    until_stale(&servers, "hot:k", 1);
+    // The stub that takes its place.
+    gate.hold("ms hot:k 0 ");
+    slow.send(b"get hot:k\r\n");
+    gate.until_held();
+    let mut server = direct(&servers[0]);
+    eventually("the old value ends", || server.ttl("hot:k").is_none());
+    assert_eq!(quick.get("hot:k"), None);
+    gate.release();
+    assert_eq!(slow.only_value("hot:k"), None);
+    assert_eq!(wins(&sidecars), 1.0);
 }
 
 #[test]

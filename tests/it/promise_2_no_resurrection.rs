@@ -258,7 +258,11 @@ fn a_bump_that_comes_late_does_not_bring_an_old_version_back() {
     gate.hold("ms @tag:posts");
     slow.send(b"delete @tag:posts\r\n");
     gate.until_held();
-    assert_eq!(quick.ask("incr @tag:posts 1"), "10000000000000", "the number that the slow one is about to store");
+    assert_eq!(
+        quick.ask("incr @tag:posts 1"),
+        "10000000000000",
+        "the number that the slow one is about to store"
+    );
     quick.store("hot:k", b"old", 60);
     assert_eq!(quick.get("hot:k").as_deref(), Some(&b"old"[..]));
     assert_eq!(quick.ask("incr @tag:posts 1"), "10000000000001");
@@ -430,17 +434,21 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
     let scene =
         Scene { policy: &policy, tags: &tags, sidecar: 1, room: 1 << 20, now, patient: false, chance: 1.0 };
     let mut value = bytes::BytesMut::new();
-    let envelope =
-        Envelope { stale_for: 60, built_at: 1, rebuild: 1, tags: [(tags[0].clone(), VERSION)].into_iter().collect() };
+    let envelope = Envelope {
+        stale_for: 60,
+        built_at: 1,
+        rebuild: 1,
+        tags: [(tags[0].clone(), VERSION)].into_iter().collect(),
+    };
     envelope.seal(&mut value).expect("a short tag");
     value.extend_from_slice(b"old");
     let cas = Cas { number: 7, epoch: 1 };
     let size = value.len();
-    let item =
-        Item { value: value.freeze(), size, flags: 0, cas, ttl: Some(120), won: false, stale: false };
+    let item = Item { value: value.freeze(), size, flags: 0, cas, ttl: Some(120), won: false, stale: false };
     let read = |tag: Answer| {
         let (mut read, _) = Read::start(&scene);
-        let mut step = read.resume(Event::Answers([Answer::Item(item.clone()), tag].into_iter().collect()), &scene);
+        let mut step =
+            read.resume(Event::Answers([Answer::Item(item.clone()), tag].into_iter().collect()), &scene);
         if let Step::Ask(asks) = &step
             && asks.len() == 1
         {
@@ -449,7 +457,15 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         }
         step
     };
-    let tag = Item { value: VERSION.to_string().into(), size: 13, flags: 0, cas, ttl: None, won: false, stale: false };
+    let tag = Item {
+        value: VERSION.to_string().into(),
+        size: 13,
+        flags: 0,
+        cas,
+        ttl: None,
+        won: false,
+        stale: false,
+    };
     assert!(
         matches!(read(Answer::Item(tag)), Step::Done(ReadEnd::Fresh(_))),
         "the tag is there, and has not moved"

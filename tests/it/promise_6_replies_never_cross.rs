@@ -214,7 +214,8 @@ fn a_clients_own_requests_for_one_guarded_key_take_effect_in_the_order_it_sent_t
     let mut client = kennel.client();
     let (mut sent, mut expected) = (String::new(), String::new());
     for n in 100..150 {
-        sent += &format!("set hot:k 0 60 3\r\n{n}\r\nget hot:k\r\nincr hot:k 100\r\nget hot:k hot:none{n}\r\n");
+        sent +=
+            &format!("set hot:k 0 60 3\r\n{n}\r\nget hot:k\r\nincr hot:k 100\r\nget hot:k hot:none{n}\r\n");
         let (first, second) = (n, n + 100);
         expected += &format!("STORED\r\nVALUE hot:k 0 3\r\n{first}\r\nEND\r\n");
         expected += &format!("{second}\r\nVALUE hot:k 0 3\r\n{second}\r\nEND\r\n");
