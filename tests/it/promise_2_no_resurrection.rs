@@ -334,6 +334,25 @@ fn a_delete_that_leaves_the_old_value_leaves_it_as_stale_and_defeats_the_fill_in
 }
 
 #[test]
+fn what_is_marked_stale_behind_kennels_back_or_was_never_wrapped_is_stale_once_it_is_marked() {
+    let (servers, sidecars) = fleet("on_delete = \"stale\"\nstale_for = \"30s\"\ncold_wait = \"0ms\"");
+    let (mut a, mut b) = (sidecars[0].client(), sidecars[1].client());
+    a.store("hot:wrapped", b"old", 600);
+    let mut server = direct(&servers[holder(&servers, "hot:wrapped")]);
+    assert_eq!(server.ask("md hot:wrapped I"), "HD");
+    // Stored directly, where the key belongs: it has no envelope.
+    assert_eq!(a.get("hot:plain"), None);
+    let mut server = direct(&servers[holder(&servers, "hot:plain")]);
+    server.store("hot:plain", b"old", 600);
+    assert_eq!(b.get("hot:plain").as_deref(), Some(&b"old"[..]), "served as fresh");
+    assert_eq!(b.delete("hot:plain"), "DELETED");
+    for key in ["hot:wrapped", "hot:plain"] {
+        assert_eq!(b.get(key), None, "{key}: one client rebuilds");
+        assert_eq!(a.get(key).as_deref(), Some(&b"old"[..]), "{key}: the others are served the old value");
+    }
+}
+
+#[test]
 fn a_loser_that_was_told_a_miss_before_a_delete_stores_nothing_after_it() {
     let (_servers, sidecars) = fleet("stale_for = \"30s\"\ncold_wait = \"100ms\"");
     let (mut winner, mut loser, mut reader) =

@@ -218,3 +218,19 @@ fn those_with_an_old_value_to_be_served_wait_for_stale_wait_and_no_longer() {
         }
     }
 }
+
+#[test]
+fn those_with_an_old_value_do_not_wait_for_a_winner_of_their_sidecar_who_has_had_longer_than_cold_wait() {
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"9s\"\ncold_wait = \"1s\"\nstale_wait = \"1s\"";
+    let (servers, sidecars) = fleet_with(rule);
+    let mut first = sidecars[0].client();
+    first.store("hot:k", b"old", 1);
+    crate::world::until_stale(&servers, "hot:k", 30);
+    assert_eq!(first.get("hot:k"), None);
+    let (value, took) = timed(|| sidecars[0].client().get("hot:k"));
+    assert_eq!(value.as_deref(), Some(&b"old"[..]));
+    assert!(took > AT_ONCE, "waited only {took:?}: nothing is being waited for");
+    let (value, took) = timed(|| sidecars[0].client().get("hot:k"));
+    assert_eq!(value.as_deref(), Some(&b"old"[..]));
+    assert!(took < AT_ONCE, "waited {took:?}, and one had waited a second already");
+}

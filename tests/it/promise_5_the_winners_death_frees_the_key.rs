@@ -87,6 +87,16 @@ fn a_lock_is_renewed_while_the_winner_lives_and_freed_within_its_ttl_when_the_si
 }
 
 #[test]
+fn a_lock_that_was_not_renewed_once_is_freed_within_its_ttl_when_the_sidecar_is_killed() {
+    let (servers, [first, second]) = fleet(QUICK);
+    let _winner = stale_winner(&servers, &first, "hot:k");
+    first.kill();
+    let mut other = second.client();
+    assert_eq!(other.get("hot:k").as_deref(), Some(&b"old"[..]), "held, by nobody any more");
+    within(Duration::from_secs(4), "another wins within lock_ttl + 2 s", || other.get("hot:k").is_none());
+}
+
+#[test]
 fn a_stub_is_freed_within_lock_ttl_when_the_sidecar_that_made_it_is_killed() {
     let (_servers, [first, second]) = fleet(QUICK);
     let mut winner = first.client();
