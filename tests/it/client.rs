@@ -75,6 +75,16 @@ impl Client {
         .expect("half-close an open socket");
     }
 
+    /// Closes the connection in the hard way: the other side is told of a reset, not of an end.
+    pub(crate) fn reset(self) {
+        let linger = Some(Duration::ZERO);
+        match &self.stream {
+            Stream::Tcp(s) => socket2::SockRef::from(s).set_linger(linger),
+            Stream::Unix(s) => socket2::SockRef::from(s).set_linger(linger),
+        }
+        .expect("SO_LINGER on an open socket");
+    }
+
     /// The next line, without its CRLF.
     pub(crate) fn line(&mut self) -> String {
         loop {

@@ -1,9 +1,10 @@
 //! The integration tests: real memcacheds, the real binary, real sockets. One test binary, so that it links once.
 //!
-//! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave; then one file
-//! a promise, in the order of the design.
+//! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
+//! command back until an interleaving has happened; then one file a promise, in the order of the design.
 
 mod client;
+mod gate;
 mod slow_server;
 mod world;
 mod embedded_is_faithful;

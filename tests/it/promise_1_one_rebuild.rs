@@ -5,14 +5,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::world::{Kennel, Memcached, addresses, guarded, memcacheds, sidecar_toml, timed, until_stale};
+use crate::gate::gated_fleet;
+use crate::world::{
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
+    until_disconnected, until_stale, wins,
+};
 
 const RULE: &str = "stale_for = \"10s\"\nlock_ttl = \"3s\"\ncold_wait = \"5s\"";
 
 /// Two sidecars in front of the same three servers.
 fn fleet() -> (Vec<Memcached>, [Kennel; 2]) {
+    fleet_with(RULE)
+}
+
+fn fleet_with(rule: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     let servers = memcacheds(3);
-    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", RULE)]);
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", rule)]);
     let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
     (servers, sidecars)
 }
@@ -123,4 +131,163 @@ fn a_stale_key_is_missed_by_one_client_of_the_fleet_and_served_old_to_all_others
     assert_eq!((counted("outcome=\"stale\""), counted("outcome=\"miss_won\"")), (59.0, 1.0));
     clients[winners[0]].store("hot:s", b"new", 60);
     assert!(clients.iter_mut().all(|c| c.get("hot:s").as_deref() == Some(b"new")));
+}
+
+#[test]
+fn a_claim_that_a_whole_rebuild_overtook_is_no_win_and_leaves_no_lock_behind() {
+    let rule = "stale_for = \"10s\"\nlock_ttl = \"30s\"";
+    let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let (mut late, mut quick) = (sidecars[0].client(), sidecars[1].client());
+    quick.store("hot:k", b"old", 1);
+    until_stale(&servers, "hot:k", 10);
+    gate.hold("ms @lock:hot:k");
+    late.send(b"get hot:k\r\n");
+    gate.until_held();
+    assert_eq!(quick.get("hot:k"), None, "won while the other's claim is on its way");
+    quick.store("hot:k", b"new", 2);
+    gate.release();
+    assert_eq!(
+        late.only_value("hot:k").as_deref(),
+        Some(&b"new"[..]),
+        "there is nothing to rebuild any more"
+    );
+    until_stale(&servers, "hot:k", 10);
+    assert_eq!(quick.get("hot:k"), None, "the next expiry has its rebuild");
+    assert_eq!(late.get("hot:k").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_stale_value_that_ends_during_its_rebuild_lets_no_second_one_begin() {
+    // Won as soon as it is stale, and in the last second before it ends.
+    for stands in [3, 1] {
+        let (servers, sidecars) = fleet_with("stale_for = \"3s\"\nlock_ttl = \"9s\"\ncold_wait = \"0ms\"");
+        let (mut winner, mut other) = (sidecars[0].client(), sidecars[1].client());
+        winner.store("hot:k", b"old", 1);
+        until_stale(&servers, "hot:k", stands);
+        assert_eq!(winner.get("hot:k"), None);
+        eventually("the old value ends", || other.get("hot:k").is_none());
+        assert_eq!(wins(&sidecars), 1.0, "won with {stands} s to stand");
+        winner.store("hot:k", b"new", 60);
+        assert_eq!(other.get("hot:k").as_deref(), Some(&b"new"[..]));
+    }
+}
+
+#[test]
+fn a_value_in_its_last_second_is_won_only_once_its_end_can_let_nobody_else_begin() {
+    let rule = "stale_for = \"2s\"\nlock_ttl = \"9s\"\ncold_wait = \"0ms\"";
+    let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let (mut slow, mut quick) = (sidecars[0].client(), sidecars[1].client());
+    quick.store("hot:k", b"old", 1);
+    until_stale(&servers, "hot:k", 1);
+    // The stub that takes its place.
+    gate.hold("ms hot:k 0 ");
+    slow.send(b"get hot:k\r\n");
+    gate.until_held();
+    let mut server = direct(&servers[0]);
+    eventually("the old value ends", || server.ttl("hot:k").is_none());
+    assert_eq!(quick.get("hot:k"), None);
+    gate.release();
+    assert_eq!(slow.only_value("hot:k"), None);
+    assert_eq!(wins(&sidecars), 1.0);
+}
+
+#[test]
+fn a_cold_rebuild_longer_than_lock_ttl_stays_the_only_one() {
+    let (_servers, sidecars) = fleet_with("lock_ttl = \"1s\"\ncold_wait = \"0ms\"");
+    let (mut winner, mut other) = (sidecars[0].client(), sidecars[1].client());
+    assert_eq!(winner.get("hot:k"), None);
+    let won = Instant::now();
+    while won.elapsed() < Duration::from_millis(3500) {
+        assert_eq!(other.get("hot:k"), None);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(wins(&sidecars), 1.0, "somebody else won while the winner was building");
+    winner.store("hot:k", b"new", 60);
+    assert_eq!(other.get("hot:k").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_bump_during_a_stale_rebuild_hands_the_key_to_the_next_reader_whose_fill_counts() {
+    let (servers, sidecars) = fleet_with("stale_for = \"30s\"\nlock_ttl = \"30s\"\ntags = [\"posts\"]");
+    let (mut doomed, mut second, mut reader) =
+        (sidecars[0].client(), sidecars[1].client(), sidecars[0].client());
+    doomed.store("hot:k", b"old", 1);
+    until_stale(&servers, "hot:k", 30);
+    assert_eq!(doomed.get("hot:k"), None);
+    assert_eq!(second.get("hot:k").as_deref(), Some(&b"old"[..]), "held");
+    assert_eq!(second.delete("@tag:posts"), "DELETED");
+    assert_eq!(second.get("hot:k"), None, "what is being built is stale already");
+    assert_eq!(reader.get("hot:k").as_deref(), Some(&b"old"[..]), "held again");
+    doomed.store("hot:k", b"doomed", 60);
+    second.store("hot:k", b"new", 60);
+    for client in [&mut doomed, &mut reader] {
+        assert_eq!(client.get("hot:k").as_deref(), Some(&b"new"[..]));
+    }
+    assert_eq!(wins(&sidecars), 2.0);
+}
+
+#[test]
+fn a_delete_takes_the_lock_with_it_and_a_late_fill_does_not_take_the_next_one() {
+    let (servers, sidecars) = fleet_with("stale_for = \"30s\"\nlock_ttl = \"30s\"");
+    let (mut late, mut second, mut third) =
+        (sidecars[0].client(), sidecars[1].client(), sidecars[1].client());
+    late.store("hot:k", b"old", 1);
+    until_stale(&servers, "hot:k", 30);
+    assert_eq!(late.get("hot:k"), None);
+    // Stale, so not found; and gone all the same.
+    assert_eq!(second.delete("hot:k"), "NOT_FOUND");
+    second.store("hot:k", b"newer", 1);
+    until_stale(&servers, "hot:k", 30);
+    assert_eq!(second.get("hot:k"), None, "no lock of the one before stands in the way");
+    late.store("hot:k", b"late", 60);
+    assert_eq!(third.get("hot:k").as_deref(), Some(&b"newer"[..]), "held, by the second");
+    second.store("hot:k", b"newest", 60);
+    assert_eq!(third.get("hot:k").as_deref(), Some(&b"newest"[..]));
+}
+
+#[test]
+fn a_winner_that_leaves_takes_no_lock_or_stub_but_its_own() {
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"30s\"\ncold_wait = \"0ms\"";
+    let (servers, sidecars) = fleet_with(rule);
+    let (mut second, mut reader) = (sidecars[1].client(), sidecars[1].client());
+    // Its lock is lost, and another's stands in its place.
+    let mut first = sidecars[0].client();
+    first.store("hot:stale", b"old", 1);
+    until_stale(&servers, "hot:stale", 30);
+    assert_eq!(first.get("hot:stale"), None);
+    let mut server = direct(&servers[holder(&servers, "hot:stale")]);
+    assert_eq!(server.delete("@lock:hot:stale"), "DELETED");
+    assert_eq!(second.get("hot:stale"), None);
+    // Its stub is deleted, and another's stands in its place.
+    assert_eq!(first.get("hot:cold"), None);
+    second.delete("hot:cold");
+    assert_eq!(second.get("hot:cold"), None);
+    assert_eq!(wins(&sidecars), 4.0);
+    drop(first);
+    until_disconnected(&sidecars[0], 2.0);
+    for _ in 0..20 {
+        assert_eq!(reader.get("hot:stale").as_deref(), Some(&b"old"[..]), "held by the second");
+        assert_eq!(reader.get("hot:cold"), None);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(wins(&sidecars), 4.0);
+    for key in ["hot:stale", "hot:cold"] {
+        second.store(key, b"new", 60);
+        assert_eq!(reader.get(key).as_deref(), Some(&b"new"[..]), "{key}");
+    }
+}
+
+#[test]
+fn a_fill_that_arrives_while_its_stub_is_being_renewed_is_stored() {
+    let rule = "lock_ttl = \"2s\"\ncold_wait = \"0ms\"";
+    let (_servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let mut winner = sidecars[0].client();
+    assert_eq!(winner.get("hot:k"), None);
+    gate.hold("ms hot:k 0 ");
+    gate.until_held();
+    winner.send(b"set hot:k 0 60 5\r\nbuilt\r\n");
+    winner.silent_for(Duration::from_millis(100));
+    gate.release();
+    assert_eq!(winner.line(), "STORED");
+    assert_eq!(sidecars[1].client().get("hot:k").as_deref(), Some(&b"built"[..]));
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::world::{
-    Kennel, Memcached, addresses, direct, guarded, holder, memcacheds, sidecar_toml, until_stale, within,
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, until_stale,
+    within,
 };
 
 fn fleet(more: &str) -> (Vec<Memcached>, Kennel) {
@@ -72,4 +73,40 @@ fn an_exptime_of_30_days_stays_relative_to_the_client_though_stale_for_takes_it_
     let ttl = direct(&servers[holder(&servers, "hot:k")]).ttl("hot:k").expect("just stored");
     assert!((2_592_050..=2_592_061).contains(&ttl), "stored with a TTL of {ttl} s");
     assert_eq!(client.get("hot:k").as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn no_command_that_changes_a_value_moves_its_end() {
+    let (servers, kennel) = fleet("stale_for = \"60s\"");
+    let mut client = kennel.client();
+    client.store("hot:k", b"5", 60);
+    let mut server = direct(&servers[holder(&servers, "hot:k")]);
+    for (command, reply) in [
+        ("incr hot:k 1", "6"),
+        ("decr hot:k 2", "4"),
+        ("append hot:k 0 0 1\r\n1", "STORED"),
+        ("prepend hot:k 0 0 1\r\n1", "STORED"),
+    ] {
+        assert_eq!(client.ask(command), reply, "{command}");
+        let ttl = server.ttl("hot:k").expect("just changed");
+        assert!((100..=120).contains(&ttl), "{command}: {ttl} s, of 60 s and stale_for 60 s");
+    }
+    assert_eq!(client.get("hot:k").as_deref(), Some(&b"141"[..]));
+}
+
+#[test]
+fn a_delete_that_leaves_the_old_value_leaves_it_no_longer_than_it_had() {
+    let (servers, kennel) = fleet("stale_for = \"5s\"\non_delete = \"stale\"\ncold_wait = \"0ms\"");
+    let mut client = kennel.client();
+    client.store("hot:k", b"old", 1);
+    let mut server = direct(&servers[holder(&servers, "hot:k")]);
+    eventually("two seconds are left of it", || server.ttl("hot:k").expect("it stands for 6 s") <= 2);
+    assert_eq!(client.delete("hot:k"), "NOT_FOUND");
+    let left = server.ttl("hot:k");
+    assert!(left.is_none_or(|left| left <= 2), "{left:?} s, and there were two");
+    client.store("hot:fresh", b"old", 600);
+    assert_eq!(client.delete("hot:fresh"), "DELETED");
+    let mut server = direct(&servers[holder(&servers, "hot:fresh")]);
+    let left = server.ttl("hot:fresh").expect("stale, and there");
+    assert!(left <= 5, "{left} s after the delete, stale_for is 5 s");
 }

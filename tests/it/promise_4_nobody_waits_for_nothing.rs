@@ -2,19 +2,26 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::client::Client;
-use crate::world::{Kennel, Memcached, addresses, guarded, memcacheds, sidecar_toml, timed};
+use crate::world::{
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
+};
 
 /// What counts as at once: far below every `cold_wait` here, far above a round trip on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
+/// How soon a sidecar finds out, by renewing, that its lease was ended through another one: lock_ttl / 3, and a bit.
+const LEASE_CHECKED: Duration = Duration::from_millis(2500);
+
 fn fleet(cold_wait: &str) -> (Vec<Memcached>, [Kennel; 2]) {
+    fleet_with(&format!("stale_for = \"10s\"\nlock_ttl = \"5s\"\ncold_wait = \"{cold_wait}\""))
+}
+
+fn fleet_with(rule: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     let servers = memcacheds(3);
-    let rule = guarded(
-        "hot",
-        "hot:*",
-        &format!("stale_for = \"10s\"\nlock_ttl = \"5s\"\ncold_wait = \"{cold_wait}\""),
-    );
+    let rule = guarded("hot", "hot:*", rule);
     let toml = sidecar_toml(&addresses(&servers), &[rule]);
     let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
     (servers, sidecars)
@@ -138,4 +145,108 @@ fn of_two_multi_gets_for_each_others_keys_neither_waits_for_the_other_to_end() {
             "round {round} took {took:?}: each waited for the other's fill"
         );
     }
+}
+
+#[test]
+fn nobody_waits_for_a_winner_who_has_had_longer_than_cold_wait() {
+    let (servers, sidecars) = fleet_with("lock_ttl = \"9s\"\ncold_wait = \"2s\"");
+    let _winner = winner(&sidecars[0], "hot:k");
+    // lock_ttl + 1 to begin with.
+    let mut server = direct(&servers[holder(&servers, "hot:k")]);
+    eventually("the stub is two seconds old", || server.ttl("hot:k").expect("its winner lives") <= 8);
+    for sidecar in [&sidecars[1], &sidecars[0]] {
+        // As the server counts, it may be a second younger to the sidecar that made it.
+        eventually("a loser is told at once", || {
+            let (value, took) = timed(|| sidecar.client().get("hot:k"));
+            assert_eq!(value, None);
+            took < AT_ONCE
+        });
+    }
+    let (value, took) = timed(|| sidecars[1].client().get("hot:k"));
+    assert_eq!(value, None);
+    assert!(took < AT_ONCE, "waited {took:?}");
+}
+
+#[test]
+fn a_winners_age_is_known_to_other_sidecars_though_its_stub_is_renewed() {
+    // Renewed three times a second, so that its TTL never tells more than a second.
+    let (_servers, sidecars) = fleet_with("lock_ttl = \"1s\"\ncold_wait = \"3s\"");
+    let _winner = winner(&sidecars[0], "hot:k");
+    let won = Instant::now();
+    let (value, took) = timed(|| sidecars[1].client().get("hot:k"));
+    assert_eq!(value, None);
+    assert!(took > Duration::from_secs(1), "waited only {took:?}: nothing is being waited for");
+    while won.elapsed() < Duration::from_secs(4) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (value, took) = timed(|| sidecars[1].client().get("hot:k"));
+    assert_eq!(value, None);
+    assert!(took < AT_ONCE, "waited {took:?} for a winner of four seconds ago");
+}
+
+#[test]
+fn a_loser_that_loses_again_does_not_wait_anew() {
+    let (_servers, sidecars) = fleet_with("lock_ttl = \"9s\"\ncold_wait = \"2s\"");
+    let first = winner(&sidecars[0], "hot:k");
+    let mut losers = [sidecars[0].client(), sidecars[0].client()];
+    let ((), took) = timed(|| {
+        losers.iter_mut().for_each(|l| l.send(b"get hot:k\r\n"));
+        losers[0].silent_for(Duration::from_millis(1200));
+        drop(first);
+        // One of them wins, and does not fill; the other waits for that one.
+        losers.iter_mut().for_each(|l| assert_eq!(l.only_value("hot:k"), None));
+    });
+    assert!(took < Duration::from_secs(2) + AT_ONCE, "waited {took:?} in all; cold_wait is 2 s");
+}
+
+#[test]
+fn a_delete_wakes_those_who_wait_for_what_it_has_ended() {
+    let (_servers, sidecars) = fleet("9s");
+    for sidecar in &sidecars {
+        let key = format!("hot:{}", sidecar.address().port());
+        let _winner = winner(&sidecars[0], &key);
+        let mut loser = sidecars[0].client();
+        loser.send(format!("get {key}\r\n").as_bytes());
+        loser.silent_for(Duration::from_millis(200));
+        let (value, took) = timed(|| {
+            sidecar.client().delete(&key);
+            loser.only_value(&key)
+        });
+        assert_eq!(value, None, "it wins");
+        assert!(took < LEASE_CHECKED, "freed after {took:?}");
+    }
+}
+
+#[test]
+fn those_with_an_old_value_to_be_served_wait_for_stale_wait_and_no_longer() {
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"9s\"\ncold_wait = \"9s\"";
+    for (stale_wait, least, most) in [("0ms", 0, 500), ("1s", 600, 1500)] {
+        let (servers, sidecars) = fleet_with(&format!("{rule}\nstale_wait = \"{stale_wait}\""));
+        let mut first = sidecars[0].client();
+        first.store("hot:k", b"old", 1);
+        crate::world::until_stale(&servers, "hot:k", 30);
+        assert_eq!(first.get("hot:k"), None);
+        for sidecar in &sidecars {
+            let (value, took) = timed(|| sidecar.client().get("hot:k"));
+            assert_eq!(value.as_deref(), Some(&b"old"[..]));
+            let allowed = Duration::from_millis(least)..Duration::from_millis(most);
+            assert!(allowed.contains(&took), "waited {took:?}; stale_wait is {stale_wait}");
+        }
+    }
+}
+
+#[test]
+fn those_with_an_old_value_do_not_wait_for_a_winner_of_their_sidecar_who_has_had_longer_than_cold_wait() {
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"9s\"\ncold_wait = \"1s\"\nstale_wait = \"1s\"";
+    let (servers, sidecars) = fleet_with(rule);
+    let mut first = sidecars[0].client();
+    first.store("hot:k", b"old", 1);
+    crate::world::until_stale(&servers, "hot:k", 30);
+    assert_eq!(first.get("hot:k"), None);
+    let (value, took) = timed(|| sidecars[0].client().get("hot:k"));
+    assert_eq!(value.as_deref(), Some(&b"old"[..]));
+    assert!(took > AT_ONCE, "waited only {took:?}: nothing is being waited for");
+    let (value, took) = timed(|| sidecars[0].client().get("hot:k"));
+    assert_eq!(value.as_deref(), Some(&b"old"[..]));
+    assert!(took < AT_ONCE, "waited {took:?}, and one had waited a second already");
 }

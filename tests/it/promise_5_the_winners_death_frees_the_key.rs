@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::gate::gated_fleet;
 use crate::world::{
     Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
     until_stale, within,
@@ -120,6 +121,16 @@ fn a_winner_that_reads_again_keeps_the_key_until_it_closes_its_connection() {
 }
 
 #[test]
+fn a_lock_that_was_not_renewed_once_is_freed_within_its_ttl_when_the_sidecar_is_killed() {
+    let (servers, [first, second]) = fleet(QUICK);
+    let _winner = stale_winner(&servers, &first, "hot:k");
+    first.kill();
+    let mut other = second.client();
+    assert_eq!(other.get("hot:k").as_deref(), Some(&b"old"[..]), "held, by nobody any more");
+    within(Duration::from_secs(4), "another wins within lock_ttl + 2 s", || other.get("hot:k").is_none());
+}
+
+#[test]
 fn a_stub_is_freed_within_lock_ttl_when_the_sidecar_that_made_it_is_killed() {
     let (_servers, [first, second]) = fleet(QUICK);
     let mut winner = first.client();
@@ -205,4 +216,53 @@ fn a_tag_deleted_behind_kennels_back_makes_everything_tagged_stale_once() {
         a.store(key, b"new", 60);
         assert_eq!(b.get(key).as_deref(), Some(&b"new"[..]));
     }
+}
+
+#[test]
+fn a_winner_that_leaves_while_its_lock_is_being_renewed_frees_the_key_when_that_is_done() {
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"3s\"";
+    let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let winner = stale_winner(&servers, &sidecars[0], "hot:k");
+    gate.hold("ms @lock:hot:k");
+    gate.until_held();
+    drop(winner);
+    eventually("the sidecar notices that its client has left", || {
+        sidecars[0].metrics().sum("kennel_client_connections", &[]) == 0.0
+    });
+    gate.release();
+    let mut other = sidecars[1].client();
+    within(Duration::from_secs(1), "another client wins", || other.get("hot:k").is_none());
+}
+
+#[test]
+fn a_client_that_is_cut_off_before_it_hears_that_it_won_frees_the_key_too() {
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"60s\"\nmax_rebuild = \"90s\"";
+    let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let mut client = sidecars[0].client();
+    gate.hold_replies();
+    client.send(b"get hot:k\r\n");
+    let mut server = direct(&servers[0]);
+    eventually("the server has made the stub", || server.ttl("hot:k").is_some());
+    client.reset();
+    // Nothing says when the sidecar has noticed. Should it notice later than this, it frees the key as any other.
+    std::thread::sleep(Duration::from_millis(200));
+    gate.release();
+    within(Duration::from_secs(2), "the stub is taken away", || server.ttl("hot:k").is_none());
+}
+
+#[test]
+fn a_touch_that_a_delete_overtakes_does_not_make_the_next_winners_stub_outlive_its_sidecar() {
+    let rule = "stale_for = \"30s\"\nlock_ttl = \"3s\"";
+    let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let (mut slow, mut quick) = (sidecars[0].client(), sidecars[1].client());
+    quick.store("hot:k", b"v", 60);
+    gate.hold("mg hot:k t f c s T");
+    slow.send(b"touch hot:k 1000\r\n");
+    gate.until_held();
+    assert_eq!(quick.delete("hot:k"), "DELETED");
+    assert_eq!(quick.get("hot:k"), None);
+    gate.release();
+    assert_eq!(slow.line(), "NOT_FOUND");
+    let left = direct(&servers[0]).ttl("hot:k").expect("the stub");
+    assert!(left <= 4, "{left} s; lock_ttl is 3 s");
 }

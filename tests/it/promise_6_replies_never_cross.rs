@@ -1,12 +1,14 @@
 //! Promise 6: a client gets the answers to its own requests, in order, whatever other clients, slow and failing servers,
 //! time-outs and malformed bytes do.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::slow_server::SlowServer;
-use crate::world::{Kennel, eventually, guarded, memcacheds, raw, sidecar_toml};
+use crate::world::{Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml};
 
 const CLIENTS: usize = 500;
 const KEYS: usize = 200;
@@ -200,5 +202,75 @@ fn a_client_that_reads_nothing_does_not_stop_the_others() {
         // Bounded memory may cost it values while it was deaf, never the order or the end of a reply.
         let value = deaf.only_value("raw:big");
         assert!(value.is_none_or(|v| v.len() == 500_000), "reply {n}");
+    }
+}
+
+#[test]
+fn a_clients_own_requests_for_one_guarded_key_take_effect_in_the_order_it_sent_them() {
+    let servers = memcacheds(3);
+    // A set reads the tags first and takes two round trips, a get takes one.
+    let hot = "stale_for = \"60s\"\ncold_wait = \"0ms\"\ntags = [\"posts\"]";
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", hot)]));
+    let mut client = kennel.client();
+    let (mut sent, mut expected) = (String::new(), String::new());
+    for n in 100..150 {
+        sent +=
+            &format!("set hot:k 0 60 3\r\n{n}\r\nget hot:k\r\nincr hot:k 100\r\nget hot:k hot:none{n}\r\n");
+        let (first, second) = (n, n + 100);
+        expected += &format!("STORED\r\nVALUE hot:k 0 3\r\n{first}\r\nEND\r\n");
+        expected += &format!("{second}\r\nVALUE hot:k 0 3\r\n{second}\r\nEND\r\n");
+        sent += "delete hot:k\r\ndelete hot:k\r\n";
+        expected += "DELETED\r\nNOT_FOUND\r\n";
+    }
+    client.send(sent.as_bytes());
+    client.expect(expected.as_bytes());
+}
+
+/// A server that connects as a memcached does, and answers everything but `stats` with these bytes. It ends with the
+/// test's process.
+fn liar(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("a bound address").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let (mut reader, mut writer) = (&stream, &stream);
+                let mut buffer = [0; 4096];
+                while let Ok(read @ 1..) = reader.read(&mut buffer) {
+                    let honest = buffer[..read].starts_with(b"stats");
+                    if writer.write_all(if honest { b"END\r\n" } else { answer }).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_server_that_answers_what_was_not_asked_is_believed_in_nothing_and_its_connection_is_remade() {
+    let lies: [(&'static [u8], &str); 4] = [
+        (b"VALUE raw:other 0 5\r\nwrong\r\nEND\r\n", "get raw:a"),
+        (b"VALUE raw:other 0 5\r\nwrong\r\nEND\r\n", "get raw:a raw:b"),
+        (b"VALUE raw:a 0 5\r\nwrong\r\nVALUE raw:b 0 5\r\nwrong\r\nEND\r\n", "get raw:b raw:a"),
+        (b"END\r\nSTORED\r\n", "get raw:a"),
+    ];
+    for (answer, command) in lies {
+        let rules = [raw("raw", "*")];
+        let kennel = Kennel::start(&sidecar_toml(&[liar(answer)], &rules));
+        let mut client = kennel.client();
+        let connections = || kennel.metrics().sum("kennel_upstream_connections_total", &[]);
+        eventually("both workers are connected", || connections() >= 2.0);
+        let before = connections();
+        client.send(format!("{command}\r\n").as_bytes());
+        let items = client.items().expect("a lie is a miss");
+        let asked: Vec<&str> = command.split(' ').skip(1).collect();
+        assert!(items.iter().all(|i| asked.contains(&&*i.key)), "{command}: {items:?}");
+        eventually("the connection is remade", || {
+            // One worker's: it must be asked for its connection to be looked at.
+            connections() > before
+        });
+        assert_eq!(client.ask("version").split(' ').next(), Some("VERSION"), "the client is still connected");
     }
 }

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::client::Client;
+use crate::gate::Gate;
 use crate::world::{
     Kennel, Memcached, addresses, eventually, guarded, holder, memcacheds, raw, sidecar_toml, timed, within,
 };
@@ -201,4 +202,95 @@ fn a_server_that_answers_garbage_gives_misses_and_no_wrong_value() {
             "{served} served, {missed} missed: one of both servers had no part in it"
         );
     }
+}
+
+#[test]
+fn a_guarded_key_of_a_dead_server_is_missed_and_nothing_written_to_it_is_acknowledged() {
+    let (mut servers, kennel, keys) = fleet("hot:");
+    let tags = holder(&servers, "@tag:posts");
+    // A key whose server is not the tags'.
+    let at = (tags + 1) % 3;
+    let (key, mut client, mut winner) = (&keys[at], kennel.client(), kennel.client());
+    let cold = (0..1000).map(|n| format!("hot:cold{n}")).find(|cold| {
+        assert_eq!(winner.get(cold), None);
+        crate::world::direct(&servers[at]).ttl(cold).is_some()
+    });
+    let cold = cold.expect("one in three keys is on this server");
+    servers[at].kill();
+    eventually("the key is missed", || value(&mut client, key).is_none());
+    let reply = winner.set(&cold, b"x", 60);
+    assert!(reply.starts_with("SERVER_ERROR"), "a fill: {reply}");
+    let mut other = kennel.client();
+    for command in [
+        format!("set {key} 0 0 1\r\nx"),
+        format!("add {key} 0 0 1\r\nx"),
+        format!("replace {key} 0 0 1\r\nx"),
+        format!("append {key} 0 0 1\r\nx"),
+        format!("prepend {key} 0 0 1\r\nx"),
+        format!("cas {key} 0 0 1 1\r\nx"),
+        format!("incr {key} 1"),
+        format!("touch {key} 60"),
+        format!("delete {key}"),
+        "flush_all".to_owned(),
+    ] {
+        let (reply, took) = timed(|| other.ask(&command));
+        assert!(reply.starts_with("SERVER_ERROR"), "{command}: {reply}");
+        assert!(took < AN_ANSWER, "{command} took {took:?}");
+    }
+    other.send(format!("set {key} 0 0 1 noreply\r\nx\r\nincr {key} 1 noreply\r\n").as_bytes());
+    other.send(format!("delete {key} noreply\r\nflush_all noreply\r\nversion\r\n").as_bytes());
+    let line = other.line();
+    assert!(line.starts_with("VERSION"), "noreply stays silent: {line}");
+}
+
+#[test]
+fn without_its_tags_server_a_value_cannot_be_proven_fresh_and_is_not_served_where_only_fresh_ones_are() {
+    let mut servers = memcacheds(3);
+    let rule = "stale_for = \"30s\"\ncold_wait = \"0ms\"\ntags = [\"posts\"]\non_tag = \"drop\"";
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", rule)]));
+    let mut client = kennel.client();
+    client.store("hot:first", b"v", 0);
+    let tags = holder(&servers, "@tag:posts");
+    let key = (0..1000).map(|n| format!("hot:{n}")).find(|key| {
+        client.store(key, b"v", 0);
+        holder(&servers, key) != tags
+    });
+    let key = key.expect("two in three keys are on another server");
+    assert_eq!(value(&mut client, &key).as_deref(), Some("v"));
+    servers[tags].kill();
+    eventually("the key is missed", || client.get(&key).is_none());
+    for _ in 0..20 {
+        assert_eq!(client.get(&key), None);
+    }
+    let reply = client.set(&key, b"new", 60);
+    assert!(reply.starts_with("SERVER_ERROR"), "it cannot be sealed: {reply}");
+}
+
+#[test]
+fn a_server_that_has_gone_silent_for_good_is_connected_to_anew() {
+    let servers = memcacheds(1);
+    let gate = Gate::start(servers[0].address);
+    let kennel = Kennel::start(&sidecar_toml(&[gate.address()], &rules()));
+    let mut client = kennel.client();
+    client.store("raw:k", b"v", 0);
+    gate.deafen();
+    let (got, took) = timed(|| value(&mut client, "raw:k"));
+    assert_eq!(got, None);
+    assert!(took < AN_ANSWER, "the miss took {took:?}");
+    // Four request time-outs of silence, and then as after any failure.
+    within(Duration::from_secs(4), "the server is used again", || value(&mut client, "raw:k").is_some());
+}
+
+#[test]
+fn a_server_that_was_dead_for_long_is_used_again_as_soon() {
+    let mut servers = memcacheds(1);
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules()));
+    let mut client = kennel.client();
+    client.store("raw:k", b"v", 0);
+    servers[0].kill();
+    // Doubled each time from 10 ms on, the pause between two attempts would be 2.5 s or more by now.
+    std::thread::sleep(Duration::from_millis(3500));
+    assert_eq!(value(&mut client, "raw:k"), None);
+    servers[0].restart();
+    within(BACK_IN_USE, "the server is used again", || client.set("raw:k", b"back", 0) == "STORED");
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::gate::gated_fleet;
 use crate::world::{
     Kennel, addresses, eventually, guarded, memcacheds, sidecar_toml, timed, until_stale, within,
 };
@@ -53,4 +54,24 @@ fn a_sidecar_that_drains_says_that_it_is_not_ready_or_is_already_gone() {
     let _held_open = kennel.client();
     kennel.ask_to_terminate();
     eventually("/readyz stops saying 200", || !kennel.http("/readyz").contains(" 200 "));
+}
+
+#[test]
+fn what_is_under_way_at_sigterm_is_answered() {
+    let rules = [guarded("hot", "hot:*", "cold_wait = \"0ms\""), crate::world::raw("raw", "*")];
+    let (_servers, gate, [kennel, other]) = gated_fleet(&rules);
+    let (mut raw, mut hot) = (other.client(), other.client());
+    raw.store("raw:k", b"raw", 0);
+    hot.store("hot:k", b"hot", 0);
+    let (mut raw, mut hot) = (kennel.client(), kennel.client());
+    gate.hold_replies();
+    raw.send(b"get raw:k\r\n");
+    hot.send(b"get hot:k\r\n");
+    gate.until_held();
+    kennel.ask_to_terminate();
+    eventually("/readyz stops saying 200", || !kennel.http("/readyz").contains(" 200 "));
+    gate.release();
+    assert_eq!(raw.only_value("raw:k").as_deref(), Some(&b"raw"[..]));
+    assert_eq!(hot.only_value("hot:k").as_deref(), Some(&b"hot"[..]));
+    assert_eq!((raw.rest(), hot.rest()), (vec![], vec![]));
 }

@@ -420,3 +420,15 @@ fn watch(sign: char, pid: u32) {
     let mut pipe = pipe.lock().unwrap_or_else(|e| e.into_inner());
     writeln!(pipe, "{sign} {pid}").expect("the watchdog reads until we are gone");
 }
+
+/// How many misses these sidecars have answered with the right to rebuild.
+pub(crate) fn wins(sidecars: &[Kennel]) -> f64 {
+    sidecars.iter().map(|s| s.metrics().sum("kennel_requests_total", &["outcome=\"miss_won\""])).sum()
+}
+
+/// Waits until this sidecar has released so many leases of clients that left.
+pub(crate) fn until_disconnected(sidecar: &Kennel, leases: f64) {
+    eventually("the sidecar notices that its client has left", || {
+        sidecar.metrics().sum("kennel_leases_total", &["end=\"disconnected\""]) >= leases
+    });
+}

@@ -1,0 +1,197 @@
+//! A wire that can be held: a proxy in front of a real memcached that passes everything on until a test tells it to keep
+//! back a certain command, or all replies. So an interleaving that takes luck on a real network happens every time.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml};
+
+/// One server and two sidecars with these rules: the first reaches the server through the gate, the second directly.
+/// Requests may take 20 s, so that what is held does not time out.
+pub(crate) fn gated_fleet(rules: &[String]) -> (Vec<Memcached>, Gate, [Kennel; 2]) {
+    let servers = memcacheds(1);
+    let gate = Gate::start(servers[0].address);
+    let start = |addresses: &[String]| {
+        Kennel::start(
+            &sidecar_toml(addresses, rules)
+                .replace("request_timeout = \"500ms\"", "request_timeout = \"20s\""),
+        )
+    };
+    let sidecars = [start(&[gate.address()]), start(&addresses(&servers))];
+    (servers, gate, sidecars)
+}
+
+/// Runs until it is dropped; its threads end with it.
+pub(crate) struct Gate {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accept: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    target: SocketAddr,
+    over: AtomicBool,
+    /// How many connections have been made.
+    made: AtomicUsize,
+    held: Mutex<Held>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Held {
+    /// What the commands begin with that are kept back, with everything behind them on their connection.
+    requests: Option<Vec<u8>>,
+    replies: bool,
+    /// How many connections are kept waiting.
+    waiting: usize,
+    /// Connections made before this many are silent for ever.
+    deaf: usize,
+}
+
+impl Gate {
+    /// Listens on a free port of 127.0.0.1 in front of `target`.
+    pub(crate) fn start(target: SocketAddr) -> Gate {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let shared = Arc::new(Shared {
+            target,
+            over: AtomicBool::new(false),
+            made: AtomicUsize::new(0),
+            held: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let of_accept = shared.clone();
+        let accept = std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if of_accept.over.load(Ordering::SeqCst) {
+                    return;
+                }
+                serve(client, &of_accept);
+            }
+        });
+        Gate { address, shared, accept: Some(accept) }
+    }
+
+    /// `host:port`, as a configuration names it.
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// From now on keeps back each command that begins with `prefix`, and what follows it on its connection.
+    pub(crate) fn hold(&self, prefix: &str) {
+        self.change(|held| held.requests = Some(prefix.as_bytes().to_vec()));
+    }
+
+    /// From now on keeps back everything that the server says.
+    pub(crate) fn hold_replies(&self) {
+        self.change(|held| held.replies = true);
+    }
+
+    /// Returns once something is being kept back.
+    pub(crate) fn until_held(&self) {
+        eventually("the gate keeps something back", || {
+            self.shared.held.lock().expect("no holder panics").waiting > 0
+        });
+    }
+
+    /// Lets everything through again.
+    pub(crate) fn release(&self) {
+        self.change(|held| (held.requests, held.replies) = (None, false));
+    }
+
+    /// Every connection there is goes silent for ever, and stays open; new ones are served.
+    pub(crate) fn deafen(&self) {
+        let made = self.shared.made.load(Ordering::SeqCst);
+        self.change(|held| held.deaf = made);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Held)) {
+        change(&mut self.shared.held.lock().expect("no holder panics"));
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+        self.shared.changed.notify_all();
+        // Wakes accept; the connections notice by their read time-outs.
+        let _ = TcpStream::connect(self.address);
+        if let Some(accept) = self.accept.take() {
+            let _ = accept.join();
+        }
+    }
+}
+
+fn serve(client: TcpStream, shared: &Arc<Shared>) {
+    let Ok(server) = TcpStream::connect(shared.target) else { return };
+    let number = shared.made.fetch_add(1, Ordering::SeqCst);
+    for stream in [&client, &server] {
+        let _ = stream.set_nodelay(true);
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+    }
+    let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
+    let (requests, replies) = (shared.clone(), shared.clone());
+    std::thread::spawn(move || {
+        pump(client, server, &requests, number, |held, bytes| {
+            held.requests.as_deref().and_then(|prefix| command_at(bytes, prefix))
+        });
+    });
+    std::thread::spawn(move || {
+        pump(server_end, client_end, &replies, number, |held, _| held.replies.then_some(0));
+    });
+}
+
+/// Where in `bytes` the first command stands that begins with `prefix`.
+fn command_at(bytes: &[u8], prefix: &[u8]) -> Option<usize> {
+    (0..bytes.len())
+        .find(|at| bytes[*at..].starts_with(prefix) && (*at == 0 || bytes[..*at].ends_with(b"\r\n")))
+}
+
+/// Passes on what comes until either side closes. `keeps` says from where on bytes are to be kept back.
+fn pump(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    shared: &Shared,
+    number: usize,
+    keeps: impl Fn(&Held, &[u8]) -> Option<usize>,
+) {
+    let mut chunk = [0; 65536];
+    while !shared.over.load(Ordering::SeqCst) {
+        let read = match from.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+            Err(_) => break,
+        };
+        let bytes = &chunk[..read];
+        let mut held = shared.held.lock().expect("no holder panics");
+        if number < held.deaf {
+            continue;
+        }
+        let at = keeps(&held, bytes).unwrap_or(read);
+        if to.write_all(&bytes[..at]).is_err() {
+            break;
+        }
+        if at < read {
+            held.waiting += 1;
+            while keeps(&held, bytes).is_some() && !shared.over.load(Ordering::SeqCst) {
+                // A time-out, so that the end is noticed whenever it comes.
+                let (again, _) =
+                    shared.changed.wait_timeout(held, Duration::from_millis(100)).expect("no holder panics");
+                held = again;
+            }
+            held.waiting -= 1;
+        }
+        drop(held);
+        if to.write_all(&bytes[at..]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
