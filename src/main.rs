@@ -1,5 +1,6 @@
 //! Arguments, exit codes, signals.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -34,12 +35,23 @@ enum Command {
         /// The configuration, in TOML.
         file: PathBuf,
     },
+    /// Show what the guard does, in under 20 seconds; needs no server and no configuration.
+    Demo,
+    /// Ask the sidecar beside this command whether it is ready: exit code 0 or 1.
+    Health {
+        /// Where its admin listens.
+        #[arg(long, value_name = "ADDR", default_value = cli::health::DEFAULT_ADMIN)]
+        admin: String,
+    },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::Check { file }) = &arguments.command {
-        return cli::check::run(file);
+    match &arguments.command {
+        Some(Command::Check { file }) => return cli::check::run(file),
+        Some(Command::Demo) => return cli::demo::run(),
+        Some(Command::Health { admin }) => return cli::health::run(admin),
+        None => {}
     }
     if let Err(error) = log::init(arguments.log_format) {
         eprintln!("kennel: {error}");
@@ -86,20 +98,38 @@ fn announce(app: &App, embedded: bool) {
         println!("kennel: admin on http://{address}/");
     }
     if let (true, Some(address)) = (embedded, app.tcp().first()) {
-        let (host, port) = (address.ip(), address.port());
         println!(
             "\nNo configuration: every key is guarded, in a memcached inside this process. To see it work, paste:\n"
         );
-        println!("  printf 'set greeting 0 1 5\\r\\nhello\\r\\nquit\\r\\n' | nc {host} {port}; sleep 2");
+        try_it(*address).iter().for_each(|line| println!("  {line}"));
         println!(
-            "  (printf 'get greeting\\r\\n'; sleep 2; printf 'set greeting 0 60 7\\r\\nrebuilt\\r\\nquit\\r\\n') | nc {host} {port} &"
-        );
-        println!(
-            "  sleep 1; printf 'get greeting\\r\\nquit\\r\\n' | nc {host} {port}; wait; printf 'get greeting\\r\\nquit\\r\\n' | nc {host} {port}\n"
-        );
-        println!(
-            "The second line wins the right to rebuild (END) and takes 2 s; meanwhile the third is served the stale"
+            "\nThe second line wins the right to rebuild (END) and takes 2 s; meanwhile the third is served the stale"
         );
         println!("value (hello), and afterwards the new one (rebuilt).\n");
+    }
+}
+
+/// For a POSIX shell and any `nc`: a value expires, one client rebuilds it for 2 s, another reads it meanwhile.
+fn try_it(address: SocketAddr) -> [String; 3] {
+    let nc = format!("nc {} {}", address.ip(), address.port());
+    [
+        format!("printf 'set greeting 0 1 5\\r\\nhello\\r\\nquit\\r\\n' | {nc}; sleep 2"),
+        format!(
+            "(printf 'get greeting\\r\\n'; sleep 2; printf 'set greeting 0 60 7\\r\\nrebuilt\\r\\nquit\\r\\n') | {nc} &"
+        ),
+        format!(
+            "sleep 1; printf 'get greeting\\r\\nquit\\r\\n' | {nc}; wait; printf 'get greeting\\r\\nquit\\r\\n' | {nc}"
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_shows_the_lines_that_are_printed_at_start() {
+        let shown = try_it(SocketAddr::from(([127, 0, 0, 1], 11211))).join("\n");
+        assert!(include_str!("../README.md").contains(&format!("```sh\n{shown}\n```")), "{shown}");
     }
 }

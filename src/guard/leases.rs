@@ -49,7 +49,7 @@ pub enum Attribution {
         ticket: Ticket,
         /// Whether it is a lease that ends with it.
         lease: bool,
-        /// Whose it was, if somebody else's: then they are remembered as [`Kind::Spent`].
+        /// Whose it was, if somebody else's: they are remembered, because their own `set` may come yet.
         owner: Option<Owner>,
         /// Somebody else filled for it before.
         wary: bool,
@@ -66,10 +66,11 @@ enum Kind {
     Lease { renewing: bool, orphan: bool },
     /// A miss without that right.
     Seen,
-    /// A lease that ended before its client's `set` came: that `set` is dropped.
-    Doomed,
-    /// A lease that another connection filled for. Its client may be the one that did (clients with pools), or may come yet.
-    Spent,
+    /// A lease that ended before its client's `set` came: that `set` is dropped. `by`: whose delete ended it.
+    Doomed { by: Option<Owner> },
+    /// A lease whose `set` came on another connection, or so it seemed: its own client may come yet, and must not pass for
+    /// one that was told no miss. `doomed`: that `set` is dropped.
+    Spent { doomed: bool },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -85,6 +86,8 @@ struct Held {
 struct KeyState<W> {
     tickets: SmallVec<[Held; 1]>,
     waiters: Vec<(u64, W)>,
+    /// Fills that wait for the renewal of their lease to end.
+    fills: Vec<W>,
     /// Somebody asks the server now and then whether the key has changed.
     polled: bool,
     /// How often in a row it was claimed and not filled; from twice on, nobody waits for it.
@@ -98,6 +101,7 @@ impl<W> Default for KeyState<W> {
         KeyState {
             tickets: SmallVec::new(),
             waiters: Vec::new(),
+            fills: Vec::new(),
             polled: false,
             unfilled: 0,
             remember_until: 0,
@@ -181,7 +185,7 @@ impl<W> Leases<W> {
         let mut superseded = 0;
         if let Some(state) = self.keys.get_mut(key) {
             for held in state.tickets.iter_mut().filter(|held| matches!(held.kind, Kind::Lease { .. })) {
-                held.kind = Kind::Doomed;
+                held.kind = Kind::Doomed { by: None };
                 superseded += 1;
             }
         }
@@ -195,7 +199,7 @@ impl<W> Leases<W> {
         if self.keys.get(key).is_some_and(|state| state.tickets.iter().any(leads)) {
             return;
         }
-        self.insert(key, owner, Kind::Seen, ticket, 10 * millis(policy.max_rebuild));
+        self.insert(key, owner, Kind::Seen, ticket, millis(policy.max_rebuild));
     }
 
     fn insert(
@@ -246,33 +250,47 @@ impl<W> Leases<W> {
         self.keys.get_mut(key)
     }
 
-    /// Which ticket a `set` of `owner` belongs to: the one granted to its connection; else one that this sidecar holds for
-    /// the key (clients with pools read on one connection and write on another), a doomed one first.
+    /// Which ticket a `set` of `owner` belongs to: the one of its own connection; else, because clients with pools read on one
+    /// connection and write on another, one that this sidecar holds for the key. Then a doomed one comes first, unless this
+    /// very connection doomed it: the `set` that follows a `delete` on one connection is newer than it.
     pub fn attribute(&mut self, key: &[u8], owner: Owner) -> Attribution {
-        let Some(state) = self.keys.get(key) else { return Attribution::Blind };
-        let rank = |held: &Held| match (held.owner == owner, held.kind) {
-            (true, _) => 0,
-            (false, Kind::Doomed) => 1,
-            (false, Kind::Lease { .. }) => 2,
-            (false, Kind::Seen) => 3,
-            (false, Kind::Spent) => 4,
+        let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
+        let rank = |held: &Held| match held.kind {
+            _ if held.owner == owner => Some(0),
+            Kind::Doomed { by } if by != Some(owner) => Some(1),
+            Kind::Lease { .. } => Some(2),
+            _ => None,
         };
-        let best =
-            state.tickets.iter().filter(|held| rank(held) < 4).min_by_key(|held| (rank(held), held.id));
-        let Some(held) = best.cloned() else { return Attribution::Blind };
-        if matches!(held.kind, Kind::Lease { renewing: true, .. }) {
+        let ranked = state.tickets.iter_mut().filter_map(|held| Some((rank(held)?, held.id, held)));
+        let Some((_, id, held)) = ranked.min_by_key(|(rank, id, _)| (*rank, *id)) else {
+            return Attribution::Blind;
+        };
+        let (kind, ticket, whose) = (held.kind, held.ticket.clone(), held.owner);
+        if matches!(kind, Kind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
         }
-        self.remove_where(key, |other| other.id == held.id);
-        match held.kind {
-            Kind::Doomed => Attribution::Doomed,
+        let doomed = matches!(kind, Kind::Doomed { .. } | Kind::Spent { doomed: true });
+        if whose == owner {
+            self.remove_where(key, |held| held.id == id);
+        } else {
+            held.kind = Kind::Spent { doomed };
+        }
+        match kind {
+            _ if doomed => Attribution::Doomed,
             kind => Attribution::Fill {
-                ticket: held.ticket,
+                ticket,
                 lease: matches!(kind, Kind::Lease { .. }),
-                owner: (held.owner != owner && matches!(kind, Kind::Lease { .. })).then_some(held.owner),
-                wary: kind == Kind::Spent,
+                owner: (whose != owner).then_some(whose),
+                wary: matches!(kind, Kind::Spent { .. }),
             },
         }
+    }
+
+    /// `owner` was served a fresh value: what it sends from now on is no fill for a miss that it was told before. Its lease, if
+    /// it has one, goes on.
+    pub fn hit(&mut self, key: &[u8], owner: Owner) {
+        self.remove_where(key, |held| held.owner == owner && !matches!(held.kind, Kind::Lease { .. }));
+        self.tidy(key);
     }
 
     /// A fill was stored under `cas`. `spent`: whose lease it ended, if another connection's. Returns who waits.
@@ -285,7 +303,7 @@ impl<W> Leases<W> {
     ) -> Vec<W> {
         if let Some((owner, ticket)) = spent {
             let ticket = Ticket { base: Some(cas), lock: None, ..ticket };
-            self.insert(key, owner, Kind::Spent, ticket, millis(policy.max_rebuild));
+            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, millis(policy.max_rebuild));
         }
         if let Some(state) = self.state(key) {
             state.unfilled = 0;
@@ -302,15 +320,20 @@ impl<W> Leases<W> {
         self.wake(key)
     }
 
-    /// The key is being invalidated through this sidecar: whoever builds it builds in vain, and must not be mistaken for
-    /// somebody who does not. Returns how many leases that ended.
-    pub fn invalidate(&mut self, key: &[u8]) -> usize {
+    /// `owner` invalidates the key through this sidecar. Whoever else builds it builds in vain, and must not be mistaken for
+    /// somebody who does not; `owner` itself gives up what it was building. Returns how many leases that ended.
+    pub fn invalidate(&mut self, key: &[u8], owner: Owner) -> usize {
+        let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
         let Some(state) = self.state(key) else { return 0 };
-        let mut ended = 0;
+        let ended = state.tickets.iter().filter(|held| is_lease(held)).count();
         for held in &mut state.tickets {
-            ended += usize::from(matches!(held.kind, Kind::Lease { .. }));
-            held.kind = Kind::Doomed;
+            held.kind = match held.kind {
+                // Its set has most likely come; it must not cast doubt on what others store.
+                Kind::Spent { .. } => Kind::Spent { doomed: true },
+                _ => Kind::Doomed { by: Some(owner) },
+            }
         }
+        self.remove_where(key, |held| held.owner == owner);
         ended
     }
 
@@ -340,11 +363,16 @@ impl<W> Leases<W> {
         Admission::Waits { waiter: id, poll }
     }
 
-    /// A reader waits for `set` no longer than its lease is renewed: asks to be told when that is over.
-    pub fn await_renewal(&mut self, key: &[u8], waiter: W) {
-        self.next += 1;
-        let id = self.next;
-        self.keys.entry(key.into()).or_default().waiters.push((id, waiter));
+    /// A fill waits until the renewal of its lease has ended: it is told by [`Leases::renewal_ended`].
+    pub fn await_renewal(&mut self, key: &[u8], fill: W) {
+        self.keys.entry(key.into()).or_default().fills.push(fill);
+    }
+
+    /// Takes the fills that wait for a renewal.
+    pub fn renewal_ended(&mut self, key: &[u8]) -> Vec<W> {
+        let fills = self.state(key).map(|state| std::mem::take(&mut state.fills)).unwrap_or_default();
+        self.tidy(key);
+        fills
     }
 
     /// A waiter has gone.
@@ -405,7 +433,7 @@ impl<W> Leases<W> {
         let Some(held) = self.find(key, id) else { return Due::Nothing };
         let Kind::Lease { renewing, .. } = &mut held.kind else { return Due::Nothing };
         if now.mono >= held.ticket.at.mono + millis(policy.max_rebuild) {
-            held.kind = Kind::Doomed;
+            held.kind = Kind::Doomed { by: None };
             return Due::Expire(release(&held.ticket));
         }
         *renewing = true;
@@ -413,7 +441,8 @@ impl<W> Leases<W> {
     }
 
     /// Takes the answers to a renewal. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
-    /// meanwhile, or nothing if it was lost. Whoever waits is told either way by [`Leases::wake`].
+    /// meanwhile, or nothing if it was lost. The fills that wait for it go on either way: [`Leases::renewal_ended`].
+    #[allow(clippy::result_large_err, reason = "called every few seconds, and used at once")]
     pub fn renewed(&mut self, key: &[u8], id: TicketId, answers: &[Answer]) -> Result<Ticket, (End, Asks)> {
         let Some(held) = self.find(key, id) else { return Err((End::Lost, Asks::new())) };
         let Kind::Lease { orphan, .. } = held.kind else { return Err((End::Lost, Asks::new())) };
@@ -435,7 +464,7 @@ impl<W> Leases<W> {
             }
         }
         held.kind = match (lost, orphan) {
-            (true, _) => Kind::Doomed,
+            (true, _) => Kind::Doomed { by: None },
             (false, orphan) => Kind::Lease { renewing: false, orphan },
         };
         let ticket = held.ticket.clone();
@@ -493,7 +522,8 @@ impl<W> Leases<W> {
                 keep
             });
             let remembers = state.unfilled > 0 && state.remember_until > now.mono;
-            !state.tickets.is_empty() || !state.waiters.is_empty() || state.polled || remembers
+            let awaited = !state.waiters.is_empty() || !state.fills.is_empty() || state.polled;
+            !state.tickets.is_empty() || awaited || remembers
         });
     }
 
@@ -511,7 +541,11 @@ impl<W> Leases<W> {
 
     fn tidy(&mut self, key: &[u8]) {
         let idle = self.keys.get(key).is_some_and(|state| {
-            state.tickets.is_empty() && state.waiters.is_empty() && !state.polled && state.unfilled == 0
+            state.tickets.is_empty()
+                && state.waiters.is_empty()
+                && state.fills.is_empty()
+                && !state.polled
+                && state.unfilled == 0
         });
         if idle {
             self.keys.remove(key);
@@ -557,3 +591,6 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,7 @@ pub use tags::{Bump, BumpEnd, Versions};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 
 /// What a machine wants next.
+#[allow(clippy::large_enum_variant, reason = "asked on every round: boxing would allocate each time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<End> {
     /// One round trip.
@@ -40,6 +41,7 @@ pub enum Step<End> {
 }
 
 /// What a waiting or asking machine is told.
+#[allow(clippy::large_enum_variant, reason = "answered on every round: boxing would allocate each time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The answers to what it asked.

@@ -9,7 +9,7 @@
 //!  Claiming ──────────────┘
 //!     │ lock is ours, value is still the one we read ──▶ Won (stale)
 //!     │ lock is ours, value moved ──▶ Unclaiming ──▶ Reading
-//!     └ lock is another's whose build cannot be valid any more ──▶ TakingOver
+//!     └ lock is another's whose build cannot be valid any more ──▶ TakingOver ──▶ Marking ──▶ Won (stale)
 //! ```
 
 use bytes::BytesMut;
@@ -71,6 +71,11 @@ enum State {
     },
     Claiming(Claim),
     TakingOver(Claim),
+    /// The lock was another's and is ours: the value is marked stale, so that their fill fails.
+    Marking {
+        claim: Claim,
+        lock: Cas,
+    },
     /// The value would vanish during the rebuild and let a second one start: a stub is put in its place.
     Clearing(Claim),
     Waiting(Fallback),
@@ -269,7 +274,7 @@ impl Read {
                     at: scene.now,
                     vanishes: None,
                 },
-                early: false,
+                early: matches!(claim.fallback, Fallback::Fresh(_)),
             }),
             Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
             Some(_) => self.again(Asks::new(), scene),
@@ -277,28 +282,40 @@ impl Read {
     }
 
     /// The lock's holder builds with versions that have moved since: what it stores will be stale at once, so nobody need
-    /// wait for it. Its fill must fail too, or it would undo ours: marking the value stale moves the CAS it counts on.
+    /// wait for it.
     fn take_over(&mut self, claim: Claim, lock: Cas, scene: &Scene<'_>) -> Step<ReadEnd> {
-        let asks = smallvec![
-            take_lock(Mode::Set, Some(lock), &claim.versions, scene),
-            Ask { at: At::Item, what: What::MarkStale { seconds: None, cas: Some(claim.base) } },
-            Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch: None } },
-        ];
+        let ask = take_lock(Mode::Set, Some(lock), &claim.versions, scene);
         self.state = State::TakingOver(claim);
-        Step::Ask(asks)
+        Step::Ask(smallvec![ask])
     }
 
+    /// Their fill must fail, or it would undo ours: marking the value stale moves the CAS it counts on. Not before the lock is
+    /// ours: if the old holder has given it up, the mark would hit the next one, who builds something valid.
     fn taken_over(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+        match answers.into_iter().next() {
+            Some(Answer::Stored(lock)) => {
+                let asks = smallvec![
+                    Ask { at: At::Item, what: What::MarkStale { seconds: None, cas: Some(claim.base) } },
+                    Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch: None } },
+                ];
+                self.state = State::Marking { claim, lock };
+                Step::Ask(asks)
+            }
+            Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
+            // Somebody else took it over first, or it was given up.
+            Some(_) => self.again(Asks::new(), scene),
+        }
+    }
+
+    fn marked(&mut self, claim: Claim, lock: Cas, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
         let mut answers = answers.into_iter();
-        match (answers.next(), answers.next(), answers.next()) {
-            // Still marked, so it was not filled since; if it was marked by another hand, that was before our miss.
-            (Some(Answer::Stored(lock)), Some(Answer::Done), Some(Answer::Item(item))) if item.stale => {
+        match (answers.next(), answers.next()) {
+            // Still marked, so it was not filled since.
+            (Some(Answer::Done), Some(Answer::Item(item))) if item.stale => {
                 self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, scene)
             }
-            (Some(Answer::Stored(lock)), _, _) => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
-            (Some(Answer::Failed(_)) | None, _, _) => Step::Done(claim.fallback.end()),
-            // Somebody else took it over first; their mark may have fallen behind ours, never ours behind theirs.
-            _ => self.again(Asks::new(), scene),
+            (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
+            _ => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
         }
     }
 
@@ -340,6 +357,9 @@ impl Machine for Read {
             }
             (State::Claiming(claim), Event::Answers(answers)) => self.claimed(claim, answers, scene),
             (State::TakingOver(claim), Event::Answers(answers)) => self.taken_over(claim, answers, scene),
+            (State::Marking { claim, lock }, Event::Answers(answers)) => {
+                self.marked(claim, lock, answers, scene)
+            }
             (State::Clearing(claim), Event::Answers(answers)) => self.cleared(claim, answers, scene),
             (State::Waiting(_), Event::Woken) => {
                 self.rounds = 0;
@@ -429,3 +449,6 @@ fn refreshes_early(hit: &Hit, scene: &Scene<'_>) -> bool {
 fn as_millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,11 +86,15 @@ pub enum FillEnd {
 }
 
 impl Fill {
-    /// Begins. `wary`: somebody else has filled for this lease before, so this may as well be a new value; if it cannot be
-    /// stored, what stands there is not trusted either.
+    /// Begins. `wary`: it is not sure that this is the value of this lease's rebuild, so it may as well be a new one; if it
+    /// cannot be stored, what stands there is not trusted either.
     pub fn start(lease: &Ticket, wary: bool, offer: Offer, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
         let mut fill = Fill { plain: false, wary, clearing: false };
         let Some(base) = lease.base else {
+            if wary {
+                fill.clearing = true;
+                return (fill, Step::Ask(cleared()));
+            }
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         };
         let rebuild = scene.now.mono.saturating_sub(lease.at.mono);
@@ -120,7 +124,7 @@ impl Machine for Fill {
             Some(Answer::Stored(cas)) => FillEnd::Stored { cas, plain: self.plain },
             Some(Answer::Exists) if self.wary => {
                 self.clearing = true;
-                return Step::Ask(smallvec![delete(At::Item, None), delete(At::Lock, None)]);
+                return Step::Ask(cleared());
             }
             Some(Answer::Exists) => FillEnd::Dropped { exists: true },
             Some(Answer::Absent | Answer::NotStored) => FillEnd::Dropped { exists: false },
@@ -129,6 +133,11 @@ impl Machine for Fill {
             _ => FillEnd::Failed(Failure::Refused),
         })
     }
+}
+
+/// What leaves nothing under a key.
+fn cleared() -> Asks {
+    smallvec![delete(At::Item, None), delete(At::Lock, None)]
 }
 
 /// A `set` that ends no rebuild: stored whatever stands there, and so it defeats a fill in flight. The tags' versions are

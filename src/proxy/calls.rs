@@ -1,6 +1,7 @@
 //! A request on its way: begun when it is parsed, and polled until its answer is whole.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -26,14 +27,35 @@ pub struct Client {
     pub owner: u64,
     /// Where the servers' replies for it arrive.
     pub inbox: Rc<Inbox>,
-    /// Whether it was ever told a miss that left a ticket.
-    pub(super) holds: Cell<bool>,
+    /// Of which keys (by hash) it was told a miss, and has not set them since. A hint: at worst a table is looked at in vain.
+    missed: RefCell<HashSet<u64>>,
+    /// Whether it was ever told one.
+    holds: Cell<bool>,
 }
+
+/// With so many misses remembered, the hint is thrown away: a client that never fills gains nothing from it.
+const MAX_MISSED: usize = 4096;
 
 impl Client {
     /// A new connection.
     pub fn new(owner: u64) -> Client {
-        Client { owner, inbox: Rc::default(), holds: Cell::new(false) }
+        Client { owner, inbox: Rc::default(), missed: RefCell::default(), holds: Cell::new(false) }
+    }
+
+    /// It was told a miss of this key.
+    pub(super) fn note_miss(&self, key: u64) {
+        self.holds.set(true);
+        let mut missed = self.missed.borrow_mut();
+        if missed.len() >= MAX_MISSED {
+            missed.clear();
+        }
+        missed.insert(key);
+    }
+
+    /// Whether it was told a miss of this key before; forgets it.
+    pub(super) fn take_miss(&self, key: impl FnOnce() -> u64) -> bool {
+        let mut missed = self.missed.borrow_mut();
+        !missed.is_empty() && missed.remove(&key())
     }
 
     /// Whether something may have to be given back when it closes.

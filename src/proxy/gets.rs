@@ -266,6 +266,9 @@ impl GuardedGet {
         let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
         match end {
             ReadEnd::Fresh(hit) => {
+                if client.take_miss(|| proxy.hash(&of.key)) {
+                    proxy.desk.of(&of.key).hit(&of.key, client.owner);
+                }
                 scope.count(rule, Outcome::Hit);
                 Shown::Value(hit)
             }
@@ -276,13 +279,13 @@ impl GuardedGet {
             }
             ReadEnd::Won { lease, .. } => {
                 *won = true;
-                client.holds.set(true);
+                client.note_miss(proxy.hash(&of.key));
                 scope.count(rule, Outcome::MissWon);
                 self.grant(lease, scope);
                 Shown::Miss
             }
             ReadEnd::Missed { seen, held } => {
-                client.holds.set(true);
+                client.note_miss(proxy.hash(&of.key));
                 scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
                 proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, policy);
                 Shown::Miss
@@ -317,7 +320,7 @@ impl GuardedGet {
         }
         let seen =
             Ticket { base: None, lock: None, versions: Versions::new(), at: proxy.now(), vanishes: None };
-        client.holds.set(true);
+        client.note_miss(proxy.hash(&of.key));
         proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, proxy.policy(of.guard));
         scope.count(rule, Outcome::Miss);
         Shown::Miss

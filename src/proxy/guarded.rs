@@ -217,6 +217,7 @@ fn begin_store(verb: Verb, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client
     };
     let rule = proxy.metric(of.guard);
     let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), false);
+    client.take_miss(|| proxy.hash(&of.key));
     let mut leases = proxy.desk.of(&of.key);
     match leases.attribute(&of.key, client.owner) {
         Attribution::Renewing => {
@@ -263,7 +264,7 @@ fn begin_modify(change: Change, of: &Guarded, proxy: &Rc<Proxy>, client: &Client
 
 fn begin_delete(of: &Guarded, says: Option<Bytes>, proxy: &Rc<Proxy>, client: &Client) -> Run {
     // Before it is sent: a lease that is granted from now on may well begin after it.
-    let ended = proxy.desk.of(&of.key).invalidate(&of.key);
+    let ended = proxy.desk.of(&of.key).invalidate(&of.key, client.owner);
     for _ in 0..ended {
         proxy.metrics.lease_ended(proxy.metric(of.guard), LeaseEnd::Released, Duration::ZERO);
     }

@@ -91,13 +91,13 @@ impl Proxy {
             Due::Renew(asks) => {
                 spawn_local(async move {
                     let answers = self.ask(asks, &of).await;
-                    let renewed = self.desk.of(&of.key).renewed(&of.key, id, &answers);
+                    let (renewed, fills) = {
+                        let mut leases = self.desk.of(&of.key);
+                        (leases.renewed(&of.key, id, &answers), leases.renewal_ended(&of.key))
+                    };
+                    ring(fills, WaitEnd::Freed);
                     match renewed {
-                        // Only a fill waits for this; other waiters look again and find the key held still.
-                        Ok(ticket) => {
-                            self.wake(&of.key, WaitEnd::Freed);
-                            self.look_after_lease(&of, id, &ticket);
-                        }
+                        Ok(ticket) => self.look_after_lease(&of, id, &ticket),
                         Err((end, asks)) => {
                             self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
                             let released = !asks.is_empty();

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-mod wire;
+#[doc(hidden)] // for tests/sim, which speaks to its servers as production does
+pub mod wire;
 mod desk;
 mod tag_cache;
 mod operation;

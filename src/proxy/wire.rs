@@ -11,7 +11,7 @@ use crate::upstream::inbox::Reply;
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 
 /// Appends a command about `key`.
-pub(super) fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
+pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
     match what {
         What::Get { value, vivify, touch } => {
             start(out, b"mg ", key);
@@ -71,7 +71,7 @@ fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
 }
 
 /// Over which connections a command may go: the epoch of the CAS it depends on.
-pub(super) fn depends_on(what: &What) -> Option<u32> {
+pub fn depends_on(what: &What) -> Option<u32> {
     match what {
         What::Get { .. } => None,
         What::Store { cas, .. } | What::Delete { cas } | What::MarkStale { cas, .. } => {
@@ -81,7 +81,7 @@ pub(super) fn depends_on(what: &What) -> Option<u32> {
 }
 
 /// Reads the reply to a command.
-pub(super) fn decode(ask: &Ask, reply: Reply) -> Answer {
+pub fn decode(ask: &Ask, reply: Reply) -> Answer {
     let (bytes, epoch) = match reply {
         Reply::Answered { bytes, epoch } => (bytes, epoch),
         Reply::Moved => return Answer::Exists,

@@ -1,0 +1,176 @@
+//! What the clients play on: memcacheds that both sidecars reach, and the sidecars, all in this process.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
+
+use tokio::runtime;
+use tokio::task::{LocalSet, spawn_local};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::clock::unix_ms;
+use crate::config::Config;
+use crate::embedded::{Store, server};
+
+/// What one memcached may hold, in bytes. The demo stores a few hundred.
+const LIMIT: u64 = 1 << 20;
+
+/// Whether the demo's keys are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// A raw rule.
+    Off,
+    /// A guarded rule.
+    On,
+}
+
+/// Empty memcacheds on ports of 127.0.0.1 that the system chose; the configuration's `embedded:` would give each sidecar its
+/// own. Dropping it ends them.
+pub(super) struct Memcacheds {
+    addresses: Vec<SocketAddr>,
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Memcacheds {
+    /// Starts so many, on one thread.
+    pub(super) fn start(n: usize) -> io::Result<Memcacheds> {
+        let listeners: Vec<_> =
+            (0..n).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+        listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+        let stop = CancellationToken::new();
+        let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
+        let serve = {
+            let stop = stop.clone();
+            async move {
+                for listener in listeners {
+                    spawn_local(accept(listener));
+                }
+                stop.cancelled().await;
+            }
+        };
+        let body = move || LocalSet::new().block_on(&runtime, serve);
+        let thread = thread::Builder::new().name("demo-memcached".to_owned()).spawn(body)?;
+        Ok(Memcacheds { addresses, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Memcacheds {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread.take() {
+            // An error means that it panicked, which has been reported by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One memcached.
+async fn accept(listener: TcpListener) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let store = Rc::new(RefCell::new(Store::new(LIMIT, unix_ms())));
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        spawn_local(server::serve(stream, Rc::clone(&store), unix_ms));
+    }
+}
+
+/// The memcacheds and, in front of them, the sidecars.
+pub(super) struct Stage {
+    sidecars: Vec<App>,
+    /// Behind the sidecars, so that they are dropped first.
+    _memcacheds: Memcacheds,
+}
+
+impl Stage {
+    /// Starts it all. Each sidecar is a whole one: its own workers, connections and leases, and it knows of no other.
+    pub(super) fn start(
+        sidecars: usize,
+        memcacheds: usize,
+        guard: Guard,
+    ) -> Result<Stage, Box<dyn std::error::Error>> {
+        let memcacheds = Memcacheds::start(memcacheds)?;
+        // No environment: what KENNEL_… means for the operator's own sidecar is not meant for these.
+        let config =
+            Config::read("the demo's configuration", &configuration(&memcacheds.addresses, guard), [])?;
+        let sidecars = (0..sidecars).map(|_| App::start(&config)).collect::<Result<_, _>>()?;
+        Ok(Stage { sidecars, _memcacheds: memcacheds })
+    }
+
+    /// Where a client may connect to, the sidecars in turn.
+    pub(super) fn address(&self, client: usize) -> SocketAddr {
+        self.sidecars[client % self.sidecars.len()].tcp()[0]
+    }
+
+    /// How many values the sidecars have served that were stale, by their own count.
+    pub(super) fn stale_served(&self) -> usize {
+        let totals = self.sidecars.iter().flat_map(|app| app.metrics().rule_totals());
+        usize::try_from(totals.map(|rule| rule.stale).sum::<u64>()).unwrap_or(usize::MAX)
+    }
+
+    /// Stops the sidecars one after the other, then the memcacheds. Blocks until that is done.
+    pub(super) fn stop(self) {
+        self.sidecars.into_iter().for_each(App::stop);
+    }
+}
+
+fn configuration(servers: &[SocketAddr], guard: Guard) -> String {
+    let kind = match guard {
+        Guard::Off => "kind = \"raw\"",
+        Guard::On => "kind = \"guarded\"\nstale_for = \"10s\"",
+    };
+    let servers: Vec<String> = servers.iter().map(SocketAddr::to_string).collect();
+    format!(
+        "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 1\n\n[admin]\nlisten = \"\"\n\n\
+         [pools.main]\nservers = {servers:?}\n\n[[rules]]\nname = \"pages\"\nmatch = \"page:*\"\n{kind}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    fn ask(address: SocketAddr, question: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "{question}\r\nquit\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn what_is_stored_through_one_sidecar_is_read_through_the_other_and_only_the_guard_wraps_it() {
+        for guard in [Guard::Off, Guard::On] {
+            let stage = Stage::start(2, 3, guard).unwrap();
+            assert_ne!(stage.address(0), stage.address(1));
+            assert_eq!(stage.address(0), stage.address(2));
+            assert_eq!(ask(stage.address(0), "set page:1 0 60 5\r\nhello"), "STORED\r\n");
+            assert_eq!(ask(stage.address(1), "get page:1"), "VALUE page:1 0 5\r\nhello\r\nEND\r\n");
+            let sizes = stage._memcacheds.addresses.iter().map(|address| {
+                let said = ask(*address, "mg page:1 s");
+                said.trim().strip_prefix("HD s").map_or(0, |size| size.parse::<usize>().unwrap())
+            });
+            let size: usize = sizes.sum();
+            let (bare, wrapped) = (size == 5, size > 5);
+            assert_eq!((bare, wrapped), (guard == Guard::Off, guard == Guard::On), "{size} bytes");
+            assert_eq!(stage.stale_served(), 0);
+            stage.stop();
+        }
+    }
+
+    #[test]
+    fn the_memcacheds_end_with_the_stage() {
+        let memcacheds = Memcacheds::start(2).unwrap();
+        let addresses = memcacheds.addresses.clone();
+        assert!(addresses.iter().all(|address| ask(*address, "version").starts_with("VERSION 1.6.")));
+        drop(memcacheds);
+        assert!(addresses.iter().all(|address| TcpStream::connect(address).is_err()));
+    }
+}

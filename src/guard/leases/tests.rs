@@ -1,0 +1,121 @@
+use super::*;
+
+const KEY: &[u8] = b"k";
+const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
+
+fn ticket(base: u64) -> Ticket {
+    let base = Some(Cas { number: base, epoch: 1 });
+    Ticket { base, lock: None, versions: Versions::new(), at: NOW, vanishes: None }
+}
+
+/// A table in which connection 1 holds a lease over CAS 7.
+fn leased() -> Leases<u32> {
+    let mut leases = Leases::default();
+    leases.grant(KEY, 1, ticket(7), &Policy::default()).unwrap();
+    leases
+}
+
+fn fill(leases: &mut Leases<u32>, owner: Owner) -> (Option<u64>, bool, bool) {
+    match leases.attribute(KEY, owner) {
+        Attribution::Fill { ticket, lease, wary, .. } => (ticket.base.map(|cas| cas.number), lease, wary),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_set_fills_the_lease_of_its_own_connection_and_only_once() {
+    let mut leases = leased();
+    assert_eq!(fill(&mut leases, 1), (Some(7), true, false));
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+}
+
+#[test]
+fn a_set_of_another_connection_fills_it_too_and_the_winners_own_set_is_wary_then() {
+    let mut leases = leased();
+    assert_eq!(fill(&mut leases, 2), (Some(7), true, false));
+    assert_eq!(leases.attribute(KEY, 3), Attribution::Blind);
+    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, ticket(7))), &Policy::default());
+    assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
+}
+
+#[test]
+fn a_delete_of_another_connection_dooms_the_winners_set_wherever_it_comes() {
+    for pooled in [false, true] {
+        let mut leases = leased();
+        assert_eq!(leases.invalidate(KEY, 9), 1);
+        assert_eq!(leases.attribute(KEY, if pooled { 2 } else { 1 }), Attribution::Doomed);
+        assert_eq!(leases.attribute(KEY, 3), Attribution::Blind, "one miss dooms one set");
+    }
+}
+
+#[test]
+fn a_winners_own_set_stays_doomed_when_a_pooled_one_was_taken_for_it() {
+    let mut leases = leased();
+    leases.invalidate(KEY, 9);
+    assert_eq!(leases.attribute(KEY, 2), Attribution::Doomed);
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+}
+
+#[test]
+fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
+    let mut leases = leased();
+    leases.invalidate(KEY, 9);
+    assert_eq!(leases.attribute(KEY, 9), Attribution::Blind);
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+    let mut leases = leased();
+    assert_eq!(leases.invalidate(KEY, 1), 1, "the winner gives it up");
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+}
+
+#[test]
+fn a_fresh_hit_ends_an_earlier_miss_but_not_a_lease() {
+    let mut leases: Leases<u32> = Leases::default();
+    leases.saw(KEY, 1, ticket(7), &Policy::default());
+    leases.hit(KEY, 1);
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+    let mut leases = leased();
+    leases.hit(KEY, 1);
+    assert_eq!(fill(&mut leases, 1), (Some(7), true, false));
+}
+
+#[test]
+fn a_miss_without_a_lease_binds_its_own_connection_alone() {
+    let mut leases: Leases<u32> = Leases::default();
+    leases.saw(KEY, 1, ticket(7), &Policy::default());
+    assert_eq!(leases.attribute(KEY, 2), Attribution::Blind);
+    assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
+}
+
+#[test]
+fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.unfilled(KEY, NOW);
+    assert!(matches!(leases.wait(KEY, NOW, &policy, 1), Admission::Waits { poll: true, .. }));
+    assert_eq!(leases.unfilled(KEY, NOW), [1]);
+    assert_eq!(leases.wait(KEY, NOW, &policy, 2), Admission::Refused);
+    let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
+    assert!(matches!(leases.wait(KEY, later, &policy, 3), Admission::Waits { .. }));
+}
+
+#[test]
+fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_renewal_gave() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let (id, _) = leases.grant(KEY, 1, ticket(7), &policy).unwrap();
+    assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Renewing);
+    assert!(leases.disconnect(1).is_empty());
+    let renewed = Cas { number: 8, epoch: 1 };
+    let released = leases.renewed(KEY, id, &[Answer::Stored(renewed)]).unwrap_err();
+    assert_eq!(released, (End::Disconnected, smallvec![delete(At::Item, Some(renewed))]));
+}
+
+#[test]
+fn what_is_forgotten_leaves_nothing_behind() {
+    let mut leases = leased();
+    leases.invalidate(KEY, 9);
+    leases.unfilled(KEY, NOW);
+    leases.sweep(Now { mono: NOW.mono + 10_000_000, ..NOW });
+    assert!(leases.keys.is_empty() && leases.owned.is_empty() && leases.tickets == 0);
+}

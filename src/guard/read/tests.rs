@@ -1,0 +1,73 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::envelope::{Envelope, TagName};
+use super::super::{Now, Policy};
+use super::*;
+
+fn policy() -> Policy {
+    Policy {
+        stale_for: Duration::from_secs(10),
+        lock_ttl: Duration::from_secs(2),
+        max_rebuild: Duration::from_secs(20),
+        stale_wait: Duration::ZERO,
+        cold_wait: Duration::from_secs(1),
+        on_tag: Leaves::Stale,
+        on_delete: Leaves::Nothing,
+        early_beta: 0.0,
+        max_ttl: Duration::ZERO,
+    }
+}
+
+fn item(value: Bytes, number: u64) -> Answer {
+    let cas = Cas { number, epoch: 1 };
+    let size = value.len();
+    Answer::Item(Item { value, size, flags: 0, cas, ttl: Some(60), won: false, stale: false })
+}
+
+fn sealed(name: &TagName, version: u64) -> Bytes {
+    let tags = [(name.clone(), version)].into_iter().collect();
+    let mut value = BytesMut::new();
+    Envelope { stale_for: 10, built_at: 0, rebuild: 0, tags }.seal(&mut value).unwrap();
+    value.extend_from_slice(b"old");
+    value.freeze()
+}
+
+fn lock(name: &TagName, version: u64) -> Bytes {
+    let tags = [(name.clone(), version)].into_iter().collect();
+    let mut value = BytesMut::new();
+    LockRecord { granted_at: 0, sidecar: 9, tags }.encode(&mut value).unwrap();
+    value.freeze()
+}
+
+fn asks(step: Step<ReadEnd>) -> Asks {
+    match step {
+        Step::Ask(asks) => asks,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
+    let (policy, name) = (policy(), TagName::from_slice(b"t"));
+    let tags = [name.clone()];
+    let now = Now { wall: 1_700_000_000_000, mono: 0 };
+    let scene =
+        Scene { policy: &policy, tags: &tags, sidecar: 1, room: 1 << 20, now, patient: true, chance: 1.0 };
+    let (mut read, _) = Read::start(&scene);
+    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    let tag = item(Bytes::from_static(b"200"), 1);
+    let claim = asks(told(smallvec![item(sealed(&name, 100), 7), tag.clone()]));
+    assert_eq!(claim[0].at, At::Lock);
+    let held = smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&name, 100), 5)];
+    let take_over = asks(told(held));
+    assert_eq!(take_over.len(), 1, "{take_over:?}");
+    assert!(
+        matches!(take_over[0].what, What::Store { cas: Some(Cas { number: 5, .. }), .. }),
+        "{take_over:?}"
+    );
+    // It has been given up and claimed by another meanwhile: nothing but a new look.
+    let again = asks(told(smallvec![Answer::Exists]));
+    assert!(again.iter().all(|ask| matches!(ask.what, What::Get { .. })), "{again:?}");
+}

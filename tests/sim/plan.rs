@@ -1,0 +1,169 @@
+//! What is different from seed to seed: sizes, rules, delays, faults; and what a mutant breaks.
+
+use std::time::Duration;
+
+use kennel::chance::Chance;
+use kennel::guard::{Leaves, Policy, TagName};
+
+/// What may go wrong. Each kind happens about once in so many milliseconds; 0: never.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    pub evict_item: u64,
+    pub evict_lock: u64,
+    pub evict_tag: u64,
+    pub restart: u64,
+    pub reset: u64,
+    pub kill: u64,
+    pub disconnect: u64,
+    /// One reply in so many is lost.
+    pub lost: u64,
+    /// One winner in so many never fills, or only after `max_rebuild`.
+    pub sloth: u64,
+    /// How far a sidecar's clock may be off, in ms.
+    pub offset: u64,
+}
+
+impl Faults {
+    pub fn all() -> Faults {
+        Faults {
+            evict_item: 900,
+            evict_lock: 1500,
+            evict_tag: 2500,
+            restart: 6000,
+            reset: 4000,
+            kill: 6000,
+            disconnect: 1500,
+            lost: 60,
+            sloth: 20,
+            offset: 5000,
+        }
+    }
+
+    /// Some kinds of them, by chance.
+    pub fn some(chance: &mut Chance) -> Faults {
+        let mut faults = Faults::all();
+        for kind in [
+            &mut faults.evict_item,
+            &mut faults.evict_lock,
+            &mut faults.evict_tag,
+            &mut faults.restart,
+            &mut faults.reset,
+            &mut faults.kill,
+            &mut faults.disconnect,
+            &mut faults.lost,
+            &mut faults.sloth,
+            &mut faults.offset,
+        ] {
+            if chance.below(2) == 0 {
+                *kind = 0;
+            }
+        }
+        faults
+    }
+}
+
+/// What is broken on purpose, between the guard and its servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A fill stores whatever stands there.
+    FillWithoutCas,
+    /// The look behind the lock sees what the read saw.
+    NoDoubleCheck,
+    /// A lock is deleted whoever holds it.
+    UnlockWithoutCompare,
+    /// A lost tag answers with the version that the value was sealed with.
+    LostTagIsUnmoved,
+    /// A fill is sealed with the versions of its own moment.
+    SnapshotAtSet,
+    /// No lease is ever renewed.
+    NoRenewal,
+    /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
+    DeleteSparesStub,
+}
+
+/// One guarded key and its rule.
+#[derive(Debug, Clone)]
+pub struct Guarded {
+    pub key: Vec<u8>,
+    pub policy: Policy,
+    pub tags: Vec<TagName>,
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub servers: usize,
+    pub sidecars: usize,
+    pub readers: usize,
+    pub keys: Vec<Guarded>,
+    pub tags: usize,
+    /// One client of each sidecar reads on one connection and writes on another.
+    pub pooled: bool,
+    pub faults: Faults,
+    pub mutant: Option<Mutant>,
+    /// The longest that a command or its reply travels, in ms.
+    pub delay: u64,
+    /// The longest rebuild, in ms.
+    pub think: u64,
+    /// The longest pause of a reader, in ms.
+    pub pause: u64,
+    /// From then on nothing goes wrong and nothing is invalidated, in ms.
+    pub quiet: u64,
+    pub end: u64,
+}
+
+pub fn tag_name(tag: usize) -> TagName {
+    TagName::from_slice(format!("t{tag}").as_bytes())
+}
+
+impl Plan {
+    pub fn new(seed: u64, faulty: bool, mutant: Option<Mutant>) -> Plan {
+        let mut chance = Chance::seeded(seed);
+        let c = &mut chance;
+        let faults = if faulty { Faults::some(c) } else { Faults::default() };
+        let tags = c.below(3) as usize;
+        let keys: Vec<Guarded> = (0..1 + c.below(3)).map(|n| guarded(n, tags, c)).collect();
+        let think = [100, 600, 2500][c.below(3) as usize];
+        let quiet = 8_000;
+        Plan {
+            seed,
+            servers: 1 + c.below(2) as usize,
+            sidecars: 1 + c.below(3) as usize,
+            readers: 2 + c.below(6) as usize,
+            tags,
+            pooled: c.below(4) == 0,
+            faults,
+            mutant,
+            delay: [2, 10, 60][c.below(3) as usize],
+            think,
+            pause: [50, 300, 900][c.below(3) as usize],
+            quiet,
+            end: quiet + if faulty { 16_000 } else { 8_000 },
+            keys,
+        }
+    }
+
+    /// The longest round trip.
+    pub fn trip(&self) -> u64 {
+        2 * self.delay + 2
+    }
+}
+
+fn guarded(n: u64, tags: usize, c: &mut Chance) -> Guarded {
+    let millis = Duration::from_millis;
+    let tags = (0..tags).filter(|_| c.below(3) > 0).map(tag_name).collect();
+    let leaves = |c: &mut Chance| if c.below(2) == 0 { Leaves::Stale } else { Leaves::Nothing };
+    let policy = Policy {
+        stale_for: Duration::from_secs([0, 1, 2, 4, 30][c.below(5) as usize]),
+        lock_ttl: Duration::from_secs(1 + c.below(2)),
+        max_rebuild: Duration::from_secs(5),
+        stale_wait: millis([0, 0, 300][c.below(3) as usize]),
+        cold_wait: millis([0, 500, 1000, 2000][c.below(4) as usize]),
+        on_tag: leaves(c),
+        on_delete: leaves(c),
+        early_beta: [0.0, 0.0, 0.0, 4.0][c.below(4) as usize],
+        max_ttl: Duration::from_secs([0, 0, 2][c.below(3) as usize]),
+    };
+    Guarded { key: format!("key{n}").into_bytes(), policy, tags }
+}

@@ -1,0 +1,51 @@
+//! A simulated memcached: the embedded store, spoken to in the same bytes as a real one.
+
+use bytes::{Bytes, BytesMut};
+use kennel::embedded::Store;
+use kennel::guard::Ask;
+use kennel::protocol::parse::parse;
+use kennel::protocol::request::{Limits, Parsed};
+use kennel::proxy::wire;
+
+const LIMIT: u64 = 64 << 20;
+
+pub struct Server {
+    store: Store,
+}
+
+impl Server {
+    pub fn start(wall: u64) -> Server {
+        Server { store: Store::new(LIMIT, wall) }
+    }
+
+    /// Carries out a command; gives the reply as it would stand on the wire.
+    pub fn execute(&mut self, ask: &Ask, key: &[u8], wall: u64) -> Bytes {
+        let mut command = BytesMut::new();
+        wire::encode(&ask.what, key, &mut command);
+        self.answer(&command, wall)
+    }
+
+    /// Takes an item out, as if it had been evicted.
+    pub fn evict(&mut self, key: &[u8], wall: u64) {
+        self.answer(&[b"md ", key, b"\r\n"].concat(), wall);
+    }
+
+    /// The value under a key, without a trace of having looked.
+    pub fn peek(&self, key: &[u8], wall: u64) -> Option<Bytes> {
+        let reply = Server { store: self.store.clone() }.answer(&[b"mg ", key, b" v\r\n"].concat(), wall);
+        let data = kennel::protocol::reply::meta(&reply);
+        reply.starts_with(b"VA").then(|| Bytes::copy_from_slice(data.data))
+    }
+
+    fn answer(&mut self, command: &[u8], wall: u64) -> Bytes {
+        let mut reply = Vec::new();
+        match parse(command, &Limits { max_value: 1 << 20 }) {
+            Parsed::Request { request, consumed } => {
+                assert_eq!(consumed, command.len(), "one command at a time: {}", command.escape_ascii());
+                self.store.answer(&request, wall, &mut reply);
+            }
+            other => panic!("the guard asked what no memcached takes: {} {other:?}", command.escape_ascii()),
+        }
+        Bytes::from(reply)
+    }
+}
