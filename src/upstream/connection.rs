@@ -198,10 +198,10 @@ impl Connection {
                     let made = self.server.connected(item_size);
                     info!(server = %self.server.address(), "connected");
                     self.metrics.upstream_connected(self.server.index);
-                    let mut state = self.state.borrow_mut();
-                    state.phase = Phase::Up;
-                    state.made = made;
-                    drop(state);
+                    {
+                        let mut state = self.state.borrow_mut();
+                        (state.phase, state.made) = (Phase::Up, made);
+                    }
                     (pause, reported) = (first, false);
                     self.serve(&mut socket).await
                 }
