@@ -1,5 +1,6 @@
 //! One worker: a thread with its own runtime, listeners and connections to the servers. Tasks never migrate.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime;
 use tokio::task::{LocalSet, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -27,6 +28,8 @@ use crate::upstream::pool::{Pool, SharedPool};
 const DRAIN: Duration = Duration::from_secs(4);
 /// How long to wait when the system has no room for another connection.
 const NO_ROOM: Duration = Duration::from_millis(50);
+/// How often that is logged.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -87,7 +90,13 @@ impl Worker {
         proxy.drive_connections();
         spawn_local(Rc::clone(&proxy).keep());
         let clients = TaskTracker::new();
-        let reception = Rc::new(Reception { proxy, door, stop: stop.clone(), clients: clients.clone() });
+        let reception = Rc::new(Reception {
+            proxy,
+            door,
+            stop: stop.clone(),
+            clients: clients.clone(),
+            said: Cell::new(None),
+        });
         for listener in sockets.tcp {
             let listener = TcpListener::from_std(listener)?;
             spawn_local(Rc::clone(&reception).accept_tcp(listener));
@@ -110,6 +119,8 @@ struct Reception {
     door: Arc<Doorkeeper>,
     stop: CancellationToken,
     clients: TaskTracker,
+    /// When it was last said that there is no room.
+    said: Cell<Option<Instant>>,
 }
 
 impl Reception {
@@ -159,7 +170,11 @@ impl Reception {
     }
 
     async fn no_room(&self, error: io::Error) {
-        warn!(%error, "cannot accept a client");
+        // It may stay so for long, and is tried many times a second.
+        if self.said.get().is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
+            self.said.set(Some(Instant::now()));
+            warn!(%error, "cannot accept a client");
+        }
         sleep(NO_ROOM).await;
     }
 }

@@ -444,11 +444,17 @@ impl<W> Leases<W> {
     }
 
     /// Takes the answers to a renewal. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
-    /// meanwhile, or nothing if it was lost. The fills that wait for it go on either way: [`Leases::renewal_ended`].
+    /// meanwhile, or nothing if it was lost; with how it ended, unless something else had ended it before. The fills that wait
+    /// for it go on either way: [`Leases::renewal_ended`].
     #[allow(clippy::result_large_err, reason = "called every few seconds, and used at once")]
-    pub fn renewed(&mut self, key: &[u8], id: TicketId, answers: &[Answer]) -> Result<Ticket, (End, Asks)> {
-        let Some(held) = self.find(key, id) else { return Err((End::Lost, Asks::new())) };
-        let Kind::Lease { orphan, .. } = held.kind else { return Err((End::Lost, Asks::new())) };
+    pub fn renewed(
+        &mut self,
+        key: &[u8],
+        id: TicketId,
+        answers: &[Answer],
+    ) -> Result<Ticket, (Option<End>, Asks)> {
+        let Some(held) = self.find(key, id) else { return Err((None, Asks::new())) };
+        let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Asks::new())) };
         let mut lost = false;
         for (answer, clears) in answers.iter().zip([answers.len() > 1, false]) {
             match (answer, held.ticket.lock) {
@@ -472,11 +478,11 @@ impl<W> Leases<W> {
         };
         let ticket = held.ticket.clone();
         if lost {
-            return Err((End::Lost, Asks::new()));
+            return Err((Some(End::Lost), Asks::new()));
         }
         if orphan {
             self.remove_where(key, |held| held.id == id);
-            return Err((End::Disconnected, release(&ticket)));
+            return Err((Some(End::Disconnected), release(&ticket)));
         }
         Ok(ticket)
     }

@@ -99,7 +99,9 @@ impl Proxy {
                     match renewed {
                         Ok(ticket) => self.look_after_lease(&of, id, &ticket),
                         Err((end, asks)) => {
-                            self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
+                            if let Some(end) = end {
+                                self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
+                            }
                             let released = !asks.is_empty();
                             self.ask(asks, &of).await;
                             match released {

@@ -103,8 +103,7 @@ impl<M: Machine> Operation<M> {
                     self.asks = asks;
                     self.send(of, proxy, inbox);
                 }
-                Step::Wait(until) if self.wait(until, of, policy, now, proxy) => {}
-                Step::Wait(_) => next = Some(Event::Over),
+                Step::Wait(until) => next = self.wait(until, of, policy, now, proxy),
             }
         }
     }
@@ -131,18 +130,25 @@ impl<M: Machine> Operation<M> {
         Poll::Ready(answers.collect())
     }
 
-    /// Begins to wait, unless that would be in vain.
-    fn wait(&mut self, until: u64, of: &Guarded, policy: &Policy, now: Now, proxy: &Rc<Proxy>) -> bool {
+    /// Begins to wait. What it gives is what the machine is to be told if that would be in vain.
+    fn wait(
+        &mut self,
+        until: u64,
+        of: &Guarded,
+        policy: &Policy,
+        now: Now,
+        proxy: &Rc<Proxy>,
+    ) -> Option<Event> {
         let (bell, hears) = oneshot::channel();
         let admission = proxy.desk.of(&of.key).wait(&of.key, now, policy, bell);
-        let Admission::Waits { waiter, poll } = admission else { return false };
+        let Admission::Waits { waiter, poll } = admission else { return Some(Event::Over) };
         if poll {
             proxy.clone().poll_for_others(of.clone());
         }
         proxy.metrics.wait_began();
         let time = Duration::from_millis(until.saturating_sub(now.mono));
         self.wait = Some(Box::new(Wait { waiter, bell: hears, until: Box::pin(sleep(time)) }));
-        true
+        None
     }
 
     fn poll_wait(&mut self, of: &Guarded, patient: bool, proxy: &Proxy, cx: &mut Context<'_>) -> Poll<Event> {

@@ -110,7 +110,18 @@ fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_rene
     assert!(leases.disconnect(1).is_empty());
     let renewed = Cas { number: 8, epoch: 1 };
     let released = leases.renewed(KEY, id, &[Answer::Stored(renewed)]).unwrap_err();
-    assert_eq!(released, (End::Disconnected, smallvec![delete(At::Item, Some(renewed))]));
+    assert_eq!(released, (Some(End::Disconnected), smallvec![delete(At::Item, Some(renewed))]));
+}
+
+#[test]
+fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let (id, _) = leases.grant(KEY, 1, ticket(7), &policy).unwrap();
+    assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
+    assert_eq!(leases.invalidate(KEY, 2), 1);
+    let after = leases.renewed(KEY, id, &[Answer::Exists]).unwrap_err();
+    assert_eq!(after, (None, Asks::new()));
 }
 
 #[test]
