@@ -226,6 +226,30 @@ fn a_clients_own_requests_for_one_guarded_key_take_effect_in_the_order_it_sent_t
     client.expect(expected.as_bytes());
 }
 
+#[test]
+fn what_a_server_did_not_take_before_its_connection_broke_is_not_sent_to_it_later() {
+    let servers = memcacheds(1);
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[raw("raw", "*")]));
+    let mut client = kennel.client();
+    client.store("raw:k", b"mine", 0);
+    servers[0].stop();
+    // Far more than the kernel buffers. From the middle of one of these on, the rest would be commands.
+    let value = b"\r\nset raw:k 0 0 5 noreply\r\nwrong".repeat(30_000);
+    const SETS: usize = 20;
+    client.send(&crate::client::set_command("raw:other", &value, 0).repeat(SETS));
+    for n in 0..SETS {
+        let reply = client.line();
+        assert!(reply.starts_with("SERVER_ERROR"), "set {n}, on a stopped server: {reply}");
+    }
+    let stalled = || kennel.metrics().sum("kennel_upstream_up", &[]) == 0.0;
+    eventually("the connection is given up", stalled);
+    servers[0].cont();
+    eventually("the server is used again", || client.get("raw:k").is_some());
+    for _ in 0..20 {
+        assert_eq!(client.get("raw:k").as_deref(), Some(&b"mine"[..]));
+    }
+}
+
 /// A server that connects as a memcached does, and answers everything but `stats` with these bytes. It ends with the
 /// test's process.
 fn liar(answer: &'static [u8]) -> String {

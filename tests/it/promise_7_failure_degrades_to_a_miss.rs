@@ -284,13 +284,22 @@ fn a_server_that_has_gone_silent_for_good_is_connected_to_anew() {
 #[test]
 fn a_server_that_was_dead_for_long_is_used_again_as_soon() {
     let mut servers = memcacheds(1);
-    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules()));
+    // One worker, so that every attempt to connect is the same one's.
+    let toml = sidecar_toml(&addresses(&servers), &rules()).replace("workers = 2", "workers = 1");
+    let kennel = Kennel::start(&toml);
     let mut client = kennel.client();
     client.store("raw:k", b"v", 0);
     servers[0].kill();
-    // Doubled each time from 10 ms on, the pause between two attempts would be 2.5 s or more by now.
-    std::thread::sleep(Duration::from_millis(3500));
+    // Doubled each time from 10 ms on, the pause between two attempts would be a second or more by now.
+    std::thread::sleep(Duration::from_secs(3));
     assert_eq!(value(&mut client, "raw:k"), None);
+    let listener = TcpListener::bind(servers[0].address).expect("the dead server's port");
+    listener.set_nonblocking(true).expect("a listener that does not block");
+    let attempt = || within(Duration::from_secs(10), "an attempt to connect", || listener.accept().is_ok());
+    attempt();
+    let pause = attempt();
+    assert!(pause < Duration::from_secs(1), "{pause:?} between two attempts to connect");
+    drop(listener);
     servers[0].restart();
     within(BACK_IN_USE, "the server is used again", || client.set("raw:k", b"back", 0) == "STORED");
 }
