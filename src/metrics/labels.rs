@@ -62,8 +62,6 @@ label! {
         MetaNoop = "mn",
         /// `me`
         MetaDebug = "me",
-        /// Any command on one of the reserved keys through which clients talk to tags.
-        Tag = "tag",
         /// `flush_all`
         FlushAll = "flush_all",
         /// `version`
@@ -134,12 +132,10 @@ label! {
         Expired = "expired",
         /// Its fill came and was dropped.
         Dropped = "dropped",
-        /// A write that needs no lease replaced the key meanwhile.
+        /// This sidecar granted another for the same key, so this one was dead.
         Superseded = "superseded",
-        /// A renewal found the lock gone: evicted, or its server restarted.
+        /// A renewal found its stub or lock gone: evicted, invalidated or taken over, or its server restarted.
         Lost = "lost",
-        /// A tag moved, so a reader who saw it took over the rebuild.
-        TakenOver = "taken_over",
         /// This sidecar stopped.
         Shutdown = "shutdown",
     }
@@ -156,8 +152,6 @@ label! {
         Hurried = "hurried",
         /// The lease ended without a fill.
         Freed = "freed",
-        /// The waiting client's connection closed.
-        Disconnected = "disconnected",
     }
 }
 
@@ -168,11 +162,7 @@ label! {
         Changed = "changed",
         /// The key is gone: deleted, flushed or evicted during the rebuild.
         Gone = "gone",
-        /// The connection to the server was remade since the miss, so CAS numbers no longer compare.
-        Reconnected = "reconnected",
-        /// The rebuild took longer than `max_rebuild`.
-        Late = "late",
-        /// The server could not be asked.
+        /// The server was down when the miss was told: nothing is known of what stood there. The client is told `SERVER_ERROR`.
         Unreachable = "unreachable",
     }
 }
