@@ -8,6 +8,7 @@ use crate::client::Client;
 use crate::gate::Gate;
 use crate::world::{
     Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
+    until_disconnected,
 };
 
 /// What counts as at once: far below every `cold_wait` here, far above a round trip on a busy machine.
@@ -82,6 +83,24 @@ fn a_key_that_is_claimed_and_not_filled_twice_in_a_row_stops_causing_waits() {
         assert_eq!(value, None);
         assert!(took < AT_ONCE, "waited {took:?} for a key that nobody fills");
     }
+}
+
+#[test]
+fn that_a_key_was_given_up_elsewhere_counts_too_for_those_who_waited_for_it() {
+    let (_servers, sidecars) = fleet("8s");
+    let first = winner(&sidecars[0], "hot:never");
+    let mut second = sidecars[1].client();
+    second.send(b"get hot:never\r\n");
+    second.silent_for(Duration::from_millis(200));
+    drop(first);
+    assert_eq!(second.only_value("hot:never"), None, "the winner's going wakes the loser, who wins");
+    drop(second);
+    until_disconnected(&sidecars[1], 1.0);
+    let mut third = sidecars[1].client();
+    assert_eq!(third.get("hot:never"), None);
+    let (value, took) = timed(|| sidecars[1].client().get("hot:never"));
+    assert_eq!(value, None);
+    assert!(took < AT_ONCE, "waited {took:?} for a key that was given up twice");
 }
 
 #[test]
