@@ -136,9 +136,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let Session { proxy, client, calls, active, out, .. } = self;
         // A call may wait for another client only if nothing of its own waits behind it.
         let quiet = self.input.is_empty() && !self.eof && self.state == State::Open;
-        loop {
-            let alone = calls.len() == 1;
-            let Some(call) = calls.front_mut() else { break };
+        // Whatever stands behind it counts, also what is answered already and has only to be said.
+        while let (alone, Some(call)) = (calls.len() == 1, calls.front_mut()) {
             let (is_active, patient) = (call.is_active(), quiet && alone);
             if call.poll(proxy, client, patient, cx, out).is_pending() {
                 break;

@@ -357,6 +357,23 @@ fn a_delete_that_leaves_the_old_value_leaves_it_as_stale_and_defeats_the_fill_in
 }
 
 #[test]
+fn a_delete_that_leaves_the_old_value_and_is_overtaken_by_a_fill_marks_that_too() {
+    let rule = "on_delete = \"stale\"\nstale_for = \"30s\"\ncold_wait = \"0ms\"";
+    let (servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let (mut slow, mut quick) = (sidecars[0].client(), sidecars[1].client());
+    quick.store("hot:k", b"old", 1);
+    until_stale(&servers, "hot:k", 30);
+    assert_eq!(quick.get("hot:k"), None);
+    gate.hold("md hot:k I");
+    slow.send(b"delete hot:k\r\n");
+    gate.until_held();
+    quick.store("hot:k", b"late", 60);
+    gate.release();
+    assert_eq!(slow.line(), "DELETED", "the fill was there before the delete was");
+    assert_eq!(quick.get("hot:k"), None, "built before the delete");
+}
+
+#[test]
 fn what_is_marked_stale_behind_kennels_back_or_was_never_wrapped_is_stale_once_it_is_marked() {
     let (servers, sidecars) = fleet("on_delete = \"stale\"\nstale_for = \"30s\"\ncold_wait = \"0ms\"");
     let (mut a, mut b) = (sidecars[0].client(), sidecars[1].client());

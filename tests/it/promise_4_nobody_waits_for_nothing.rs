@@ -5,8 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::gate::Gate;
 use crate::world::{
     Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
+    until_disconnected,
 };
 
 /// What counts as at once: far below every `cold_wait` here, far above a round trip on a busy machine.
@@ -84,6 +86,24 @@ fn a_key_that_is_claimed_and_not_filled_twice_in_a_row_stops_causing_waits() {
 }
 
 #[test]
+fn that_a_key_was_given_up_elsewhere_counts_too_for_those_who_waited_for_it() {
+    let (_servers, sidecars) = fleet("8s");
+    let first = winner(&sidecars[0], "hot:never");
+    let mut second = sidecars[1].client();
+    second.send(b"get hot:never\r\n");
+    second.silent_for(Duration::from_millis(200));
+    drop(first);
+    assert_eq!(second.only_value("hot:never"), None, "the winner's going wakes the loser, who wins");
+    drop(second);
+    until_disconnected(&sidecars[1], 1.0);
+    let mut third = sidecars[1].client();
+    assert_eq!(third.get("hot:never"), None);
+    let (value, took) = timed(|| sidecars[1].client().get("hot:never"));
+    assert_eq!(value, None);
+    assert!(took < AT_ONCE, "waited {took:?} for a key that was given up twice");
+}
+
+#[test]
 fn a_get_with_requests_pipelined_behind_it_never_waits() {
     let (_servers, sidecars) = fleet("8s");
     let mut other = sidecars[0].client();
@@ -110,6 +130,56 @@ fn a_get_with_requests_pipelined_behind_it_never_waits() {
         });
         assert!(took < AT_ONCE, "went on waiting for {took:?} though {behind} came behind it");
     }
+}
+
+#[test]
+fn a_get_never_waits_with_anything_at_all_behind_it() {
+    let (_servers, sidecars) = fleet("8s");
+    let _winner = winner(&sidecars[0], "hot:k");
+    for sidecar in &sidecars {
+        let mut other = sidecar.client();
+        // Answered without a server, by one server, and not even a request.
+        for (behind, reply) in [("mn", "MN\r\n"), ("get raw:none", "END\r\n"), ("nonsense", "ERROR\r\n")] {
+            let ((), took) = timed(|| {
+                other.send(format!("get hot:k\r\n{behind}\r\n").as_bytes());
+                other.expect(format!("END\r\n{reply}").as_bytes());
+            });
+            assert!(took < AT_ONCE, "waited {took:?} with {behind} behind it");
+        }
+    }
+}
+
+#[test]
+fn a_get_does_not_wait_with_an_answer_behind_it_that_came_earlier_than_its_own() {
+    let servers = memcacheds(2);
+    let gate = Gate::start(servers[0].address);
+    let rule = guarded("hot", "hot:*", "stale_for = \"10s\"\nlock_ttl = \"30s\"\ncold_wait = \"8s\"");
+    let toml = sidecar_toml(&[gate.address(), servers[1].address()], &[rule]);
+    let sidecar = Kennel::start(&toml.replace("request_timeout = \"500ms\"", "request_timeout = \"20s\""));
+    let mut client = sidecar.client();
+    let mut keys = [const { String::new() }; 2];
+    for n in 0..1000 {
+        let key = format!("hot:{n}");
+        client.store(&key, b"v", 60);
+        let at = holder(&servers, &key);
+        keys[at] = key;
+        if keys.iter().all(|key| !key.is_empty()) {
+            break;
+        }
+    }
+    let [slow, quick] = keys;
+    assert_eq!(client.delete(&slow), "DELETED");
+    let _winner = winner(&sidecar, &slow);
+    gate.hold_replies();
+    let hits = || sidecar.metrics().sum("kennel_requests_total", &["outcome=\"hit\""]);
+    let before = hits();
+    client.send(format!("get {slow}\r\nget {quick}\r\n").as_bytes());
+    eventually("the second answer is here", || hits() > before);
+    gate.release();
+    let (value, took) = timed(|| client.only_value(&slow));
+    assert_eq!(value, None);
+    assert!(took < AT_ONCE, "waited {took:?} with an answer behind it");
+    assert_eq!(client.only_value(&quick).as_deref(), Some(&b"v"[..]));
 }
 
 #[test]

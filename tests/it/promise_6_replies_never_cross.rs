@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::client::Client;
+use crate::gate::Gate;
 use crate::slow_server::SlowServer;
 use crate::world::{Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml};
 
@@ -224,6 +225,35 @@ fn a_clients_own_requests_for_one_guarded_key_take_effect_in_the_order_it_sent_t
     }
     client.send(sent.as_bytes());
     client.expect(expected.as_bytes());
+    // A bump takes two round trips, and its key is another.
+    for n in 0..20 {
+        client.store("hot:tagged", b"v", 60);
+        client.send(b"delete @tag:posts\r\nget hot:tagged\r\n");
+        assert_eq!(client.line(), "DELETED", "round {n}");
+        assert_eq!(client.only_value("hot:tagged"), None, "round {n}");
+    }
+}
+
+#[test]
+fn a_reply_that_comes_after_its_time_out_is_nobody_elses() {
+    let servers = memcacheds(1);
+    let gate = Gate::start(servers[0].address);
+    // One worker, and so one connection.
+    let toml = sidecar_toml(&[gate.address()], &[raw("raw", "*")]).replace("workers = 2", "workers = 1");
+    let kennel = Kennel::start(&toml);
+    let (mut first, mut second) = (kennel.client(), kennel.client());
+    first.store("raw:a", b"10", 0);
+    second.store("raw:b", b"100", 0);
+    for n in 1..4 {
+        gate.hold_replies();
+        let reply = first.ask("incr raw:a 1");
+        assert!(reply.starts_with("SERVER_ERROR"), "timed out: {reply}");
+        second.send(b"incr raw:b 1\r\n");
+        second.silent_for(Duration::from_millis(50));
+        gate.release();
+        assert_eq!(second.line(), (100 + n).to_string());
+        assert_eq!(first.get("raw:a"), Some((10 + n).to_string().into_bytes()));
+    }
 }
 
 #[test]
