@@ -26,7 +26,7 @@ use crate::protocol::request::{Request, Store, Verb};
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 /// Ours. Whether the key was invalidated since the miss cannot be known, so the value may be too old to store.
-const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: the server was down when this key was missed\r\n";
+const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
 const RESERVED: &[u8] = b"CLIENT_ERROR this key is a tag: only get, delete and incr are allowed\r\n";
 
 /// One command on its way.
