@@ -21,19 +21,6 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What a guarded rule does where nothing else is written.
-const DEFAULT: Policy = Policy {
-    stale_for: MINUTE,
-    lock_ttl: Duration::from_secs(5),
-    max_rebuild: MINUTE,
-    stale_wait: Duration::ZERO,
-    cold_wait: Duration::from_secs(2),
-    on_tag: Leaves::Stale,
-    on_delete: Leaves::Nothing,
-    early_beta: 0.0,
-    max_ttl: Duration::ZERO,
-};
-
 pub(super) fn rules(
     r: &mut Reader<'_>,
     written: Written<Vec<Written<written::Rule>>>,
@@ -176,7 +163,7 @@ fn tags(
 }
 
 fn policy(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Policy> {
-    let d = DEFAULT;
+    let d = Policy::default();
     let zero = Duration::ZERO;
     let on_tag = [("stale", Leaves::Stale), ("drop", Leaves::Nothing)];
     let on_delete = [("drop", Leaves::Nothing), ("stale", Leaves::Stale)];
