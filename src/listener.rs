@@ -146,14 +146,17 @@ fn bind_tcp(address: &ListenAddress, times: usize) -> io::Result<(SocketAddr, Ve
     let mut resolved = (address.host.as_str(), address.port).to_socket_addrs()?;
     let mut address = resolved.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
     // SO_REUSEPORT would let a second Kennel of the same user in on the same port without a word: one socket without it
-    // finds that out first.
-    address = TcpListener::bind(address)?.local_addr()?;
+    // finds that out first. Port 0 is not tried, or another could be given the port before it is bound again.
+    if address.port() != 0 {
+        TcpListener::bind(address)?;
+    }
     let mut listeners = Vec::new();
     for _ in 0..times {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
+        address = socket.local_addr()?.as_socket().unwrap_or(address);
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         listeners.push(TcpListener::from(socket));

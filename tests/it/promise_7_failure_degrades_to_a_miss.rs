@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::gate::Gate;
+use crate::gate::{Gate, gated_fleet};
 use crate::world::{
     Kennel, Memcached, addresses, eventually, guarded, holder, memcacheds, raw, sidecar_toml, timed, within,
 };
@@ -302,4 +302,36 @@ fn a_server_that_was_dead_for_long_is_used_again_as_soon() {
     drop(listener);
     servers[0].restart();
     within(BACK_IN_USE, "the server is used again", || client.set("raw:k", b"back", 0) == "STORED");
+}
+
+#[test]
+fn a_delete_that_could_not_mark_the_old_value_as_stale_is_not_acknowledged() {
+    let rule = "on_delete = \"stale\"\nstale_for = \"30s\"\ncold_wait = \"0ms\"";
+    let (mut servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
+    let mut client = sidecars[0].client();
+    client.store("hot:k", b"v", 60);
+    // Between the look and the mark.
+    gate.hold("md hot:k I");
+    client.send(b"delete hot:k\r\n");
+    gate.until_held();
+    servers[0].kill();
+    gate.release();
+    let reply = client.line();
+    assert!(reply.starts_with("SERVER_ERROR"), "the mark was lost: {reply}");
+    let mut client = sidecars[1].client();
+    let reply = client.delete("hot:k");
+    assert!(reply.starts_with("SERVER_ERROR"), "the server is dead: {reply}");
+    assert_eq!(client.get("hot:k"), None);
+}
+
+#[test]
+fn a_set_that_ends_no_rebuild_is_not_acknowledged_by_a_dead_server() {
+    let mut servers = memcacheds(1);
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", "")]));
+    let mut client = kennel.client();
+    client.store("hot:k", b"v", 60);
+    servers[0].kill();
+    // This client has been told no miss.
+    let reply = client.set("hot:k", b"new", 60);
+    assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
 }
