@@ -277,6 +277,12 @@ impl<W> Leases<W> {
             self.remove_where(key, |held| held.id == id);
         } else {
             held.kind = Kind::Spent { doomed };
+            // One refusal is enough to say that misses were told while nothing was known; the next `set` counts again.
+            for other in state.tickets.iter_mut().filter(|other| other.ticket.base.is_none()) {
+                if ticket.base.is_none() && other.kind == Kind::Seen {
+                    other.kind = Kind::Spent { doomed: true };
+                }
+            }
         }
         match kind {
             _ if doomed => Attribution::Doomed,

@@ -91,10 +91,6 @@ impl Fill {
     pub fn start(lease: &Ticket, wary: bool, offer: Offer, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
         let mut fill = Fill { plain: false, wary, clearing: false };
         let Some(base) = lease.base else {
-            if wary {
-                fill.clearing = true;
-                return (fill, Step::Ask(cleared()));
-            }
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         };
         let rebuild = scene.now.mono.saturating_sub(lease.at.mono);

@@ -89,6 +89,17 @@ fn a_set_that_may_be_anybodys_is_stored_over_what_the_miss_saw_or_clears_the_key
 }
 
 #[test]
+fn misses_of_a_dead_server_refuse_one_set_of_another_connection_in_all() {
+    let mut leases: Leases<u32> = Leases::default();
+    for owner in 1..=3 {
+        leases.saw(KEY, owner, Ticket { base: None, ..ticket(7) }, &Policy::default());
+    }
+    assert_eq!(fill(&mut leases, 9).0, None);
+    assert_eq!(leases.attribute(KEY, 9), Attribution::Blind);
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+}
+
+#[test]
 fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
