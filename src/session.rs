@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use crate::metrics::LeaseEnd;
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Request};
-use crate::proxy::{Call, Client, Proxy};
+use crate::proxy::{Call, Client, Footprint, Proxy};
 
 /// The most requests of one client that are on their way.
 const MAX_CALLS: usize = 1024;
@@ -172,7 +172,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 }
                 break;
             }
-            let consumed = match parse(&self.input, &self.limits) {
+            let (calls, active) = (&self.calls, self.active);
+            let busy = |footprint: &Footprint| {
+                active > 0 && calls.iter().any(|call| call.footprint().conflicts(footprint))
+            };
+            let (call, closes, swallow, consumed) = match parse(&self.input, &self.limits) {
                 Parsed::Incomplete { at_least } => {
                     self.missing = at_least.max(1);
                     if self.eof {
@@ -181,38 +185,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                     break;
                 }
                 Parsed::Request { request, consumed } => {
-                    let (calls, active) = (&self.calls, self.active);
-                    let busy = |footprint: &_| {
-                        active > 0 && calls.iter().any(|call| call.footprint().conflicts(footprint))
-                    };
-                    let Some(call) = Call::begin(&request, &self.proxy, &self.client, busy) else {
-                        self.missing = 0;
-                        break;
-                    };
-                    if matches!(request, Request::Quit) {
-                        self.state = State::Finishing;
-                    }
-                    self.active += usize::from(call.is_active());
-                    self.calls.push_back(call);
-                    consumed
+                    let call = Call::begin(&request, &self.proxy, &self.client, busy);
+                    (call, matches!(request, Request::Quit), 0, consumed)
                 }
                 Parsed::Refused(refused) => {
                     // A server may have said since that it takes larger values.
                     let max_value = self.proxy.max_value();
-                    if refused.deletes.is_some() && max_value > self.limits.max_value {
+                    if refused.swallow > 0 && max_value > self.limits.max_value {
                         self.limits.max_value = max_value;
                         continue;
                     }
-                    let call = Call::refuse(&refused, &self.proxy, &self.client);
-                    if refused.close {
-                        self.state = State::Finishing;
-                    }
-                    self.swallow = refused.swallow;
-                    self.active += usize::from(call.is_active());
-                    self.calls.push_back(call);
-                    refused.consumed
+                    let call = Call::refuse(&refused, &self.proxy, &self.client, busy);
+                    (call, refused.close, refused.swallow, refused.consumed)
                 }
             };
+            let Some(call) = call else {
+                self.missing = 0;
+                break;
+            };
+            if closes {
+                self.state = State::Finishing;
+            }
+            self.swallow = swallow;
+            self.active += usize::from(call.is_active());
+            self.calls.push_back(call);
             self.input.advance(consumed);
             begun = true;
         }

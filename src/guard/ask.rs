@@ -225,7 +225,8 @@ impl Lifetime {
                 match sum {
                     0 => -1, // 0 would mean never
                     1..=RELATIVE_LIMIT => i64::try_from(sum).unwrap_or(i64::MAX),
-                    _ => i64::try_from(now.wall / 1000 + sum).unwrap_or(i64::MAX),
+                    // memcached keeps 32 bits of it, signed.
+                    _ => i64::try_from(now.wall / 1000 + sum).unwrap_or(i64::MAX).min(i64::from(i32::MAX)),
                 }
             }
         }
@@ -252,6 +253,7 @@ mod tests {
         assert_eq!(Lifetime::Seconds(2_592_000).exptime(0, NOW), 2_592_000);
         assert_eq!(Lifetime::Seconds(2_592_000).exptime(60, NOW), 1_700_000_000 + 2_592_060);
         assert_eq!(Lifetime::Endless.exptime(60, NOW), 0);
+        assert_eq!(Lifetime::of(2_147_483_647, NOW).exptime(60, NOW), 2_147_483_647);
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl<W> Leases<W> {
         owner: Owner,
         ticket: Ticket,
         policy: &Policy,
-    ) -> Option<(TicketId, usize)> {
+    ) -> (Option<TicketId>, usize) {
         let kind = Kind::Lease { renewing: false, orphan: false };
         let mut superseded = 0;
         let state = self.keys.get_mut(key);
@@ -190,7 +190,7 @@ impl<W> Leases<W> {
                 superseded += 1;
             }
         }
-        Some((self.insert(key, owner, kind, ticket, 10 * millis(policy.max_rebuild))?, superseded))
+        (self.insert(key, owner, kind, ticket, 10 * millis(policy.max_rebuild)), superseded)
     }
 
     /// A miss without the right to rebuild. A lease of the same owner stays: whoever reads again what they are rebuilding has
@@ -280,7 +280,7 @@ impl<W> Leases<W> {
             // One refusal is enough to say that misses were told while nothing was known; the next `set` counts again.
             for other in state.tickets.iter_mut().filter(|other| other.ticket.base.is_none()) {
                 if ticket.base.is_none() && other.kind == Kind::Seen {
-                    other.kind = Kind::Spent { doomed: true };
+                    other.kind = Kind::Spent { doomed: false };
                 }
             }
         }
@@ -310,7 +310,12 @@ impl<W> Leases<W> {
         spent: Option<(Owner, Ticket)>,
         policy: &Policy,
     ) -> Vec<W> {
-        if let Some((owner, ticket)) = spent {
+        let leads = |held: &Held| matches!(held.kind, Kind::Lease { .. });
+        let tickets = self.keys.get(key).map(|state| &state.tickets[..]).unwrap_or_default();
+        if let Some((owner, ticket)) = spent
+            // It may have won again while the fill was on its way.
+            && !tickets.iter().any(|held| held.owner == owner && leads(held))
+        {
             let ticket = Ticket { base: Some(cas), lock: None, ..ticket };
             self.insert(key, owner, Kind::Spent { doomed: false }, ticket, millis(policy.max_rebuild));
         }
@@ -322,6 +327,10 @@ impl<W> Leases<W> {
 
     /// A lease ended without a value. Returns who waits.
     pub fn unfilled(&mut self, key: &[u8], now: Now) -> Vec<W> {
+        // Beyond the bound a key that nobody knows is not remembered; it has no waiters either.
+        if self.keys.len() >= MAX_TICKETS && !self.keys.contains_key(key) {
+            return Vec::new();
+        }
         let state = self.keys.entry(key.into()).or_default();
         let before = if now.mono < state.remember_until { state.unfilled } else { 0 };
         state.unfilled = before.saturating_add(1);

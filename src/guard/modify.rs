@@ -10,9 +10,12 @@ use crate::protocol::number::uint64;
 
 use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, get};
 use super::freshness::{Hit, Standing, judge};
-use super::tags::{Gather, MAX_ROUNDS, Versions};
+use super::tags::{Gather, Versions};
 use super::write::Offer;
 use super::{Event, Machine, Scene, Step};
+
+/// For how long a write that others keep overtaking is tried again, in ms.
+const PATIENCE_MS: u64 = 2_000;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -77,22 +80,38 @@ pub enum ModifyEnd {
 pub struct Modify {
     change: Change,
     state: State,
-    rounds: u8,
+    /// On the monotonic clock.
+    began: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
     Looking,
-    Tagging { item: Option<Item>, gather: Gather },
-    Writing { counted: u64 },
-    Touching { was: Hit },
+    Tagging {
+        item: Option<Item>,
+        gather: Gather,
+    },
+    /// `used`: the seconds that the old item had left when it was read, if the new one is to end with it.
+    Writing {
+        counted: u64,
+        used: Option<u32>,
+    },
+    /// It was written in a later second than it was read in, and so would end too late: its end is being put back.
+    /// `None`: what stood there by then was another's, which is given its own end back.
+    Settling {
+        counted: u64,
+        used: Option<u32>,
+    },
+    Touching {
+        was: Hit,
+    },
     Untouching,
 }
 
 impl Modify {
     /// Begins.
     pub fn start(change: Change, scene: &Scene<'_>) -> (Modify, Asks) {
-        let mut modify = Modify { change, state: State::Looking, rounds: 0 };
+        let mut modify = Modify { change, state: State::Looking, began: scene.now.mono };
         let asks = modify.look(scene);
         (modify, asks)
     }
@@ -141,7 +160,8 @@ impl Modify {
             Some(ttl) => Lifetime::Seconds(u64::from(ttl)).exptime(0, scene.now),
             None => 0,
         };
-        self.state = State::Writing { counted: 0 };
+        let used = item.as_ref().and_then(|item| item.ttl);
+        self.state = State::Writing { counted: 0, used: None };
         let ask = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
             (Change::Add(offer), None) => match physical {
@@ -174,12 +194,13 @@ impl Modify {
             }
             (Change::Prepend(more), Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
+                self.state = State::Writing { counted: 0, used };
                 changed(&hit, body, exptime)
             }
             (Change::Count { decr, delta }, Some(hit)) => match count(&hit.payload, *decr, *delta) {
                 None => return Step::Done(ModifyEnd::NotANumber),
                 Some((counted, body)) => {
-                    self.state = State::Writing { counted };
+                    self.state = State::Writing { counted, used };
                     changed(&hit, body, exptime)
                 }
             },
@@ -203,16 +224,34 @@ impl Modify {
                 _ => {}
             }
         }
-        Step::Ask(smallvec![ask])
+        let mut asks: Asks = smallvec![ask];
+        if matches!(self.state, State::Writing { used: Some(_), .. }) {
+            let what = What::Get { value: false, vivify: None, touch: None };
+            asks.insert(0, Ask { at: At::Item, what });
+        }
+        Step::Ask(asks)
     }
 
-    fn written(&mut self, counted: u64, answers: Answers, scene: &Scene<'_>) -> Step<ModifyEnd> {
-        Step::Done(match answers.into_iter().next() {
-            Some(Answer::Stored(_) | Answer::Done) => match &self.change {
-                Change::Count { .. } => ModifyEnd::Counted(counted),
-                Change::Touch(_) => ModifyEnd::Touched(Hit::nothing()),
-                _ => ModifyEnd::Stored,
-            },
+    fn written(
+        &mut self,
+        counted: u64,
+        used: Option<u32>,
+        answers: Answers,
+        scene: &Scene<'_>,
+    ) -> Step<ModifyEnd> {
+        let mut answers = answers.into_iter();
+        let left = used.and_then(|_| answers.next());
+        Step::Done(match answers.next() {
+            Some(Answer::Stored(_) | Answer::Done) => {
+                // The server's clock counts whole seconds: one may have passed between the read and the write.
+                if let (Some(used), Some(Answer::Item(Item { ttl: Some(left), .. }))) = (used, left)
+                    && left < used
+                {
+                    self.state = State::Settling { counted, used: Some(used) };
+                    return Step::Ask(smallvec![touch(left)]);
+                }
+                self.done(counted)
+            }
             // Both together are too large, or what was to be appended to is gone: memcached says the same of either.
             Some(Answer::NotStored) if matches!(self.change, Change::Append(_)) => ModifyEnd::NotStored,
             Some(Answer::TooLarge) if matches!(self.change, Change::Prepend(_)) => ModifyEnd::NotStored,
@@ -220,13 +259,34 @@ impl Modify {
             Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
             Some(_) => {
-                self.rounds += 1;
-                if self.rounds < MAX_ROUNDS {
+                // Each round one of all who write it wins: how many rounds it takes depends on how many there are.
+                if scene.now.mono < self.began.saturating_add(PATIENCE_MS) {
                     return Step::Ask(self.look(scene));
                 }
                 ModifyEnd::Failed(Failure::Overloaded)
             }
         })
+    }
+
+    fn done(&self, counted: u64) -> ModifyEnd {
+        match &self.change {
+            Change::Count { .. } => ModifyEnd::Counted(counted),
+            Change::Touch(_) => ModifyEnd::Touched(Hit::nothing()),
+            _ => ModifyEnd::Stored,
+        }
+    }
+
+    /// What stood there when its end was put back was ours, or made from ours and as late; else that end was right.
+    fn settled(&mut self, counted: u64, used: Option<u32>, answers: Answers) -> Step<ModifyEnd> {
+        match (used, answers.into_iter().next()) {
+            (Some(used), Some(Answer::Item(Item { ttl: Some(ttl), .. })))
+                if ttl != used && ttl + 1 != used =>
+            {
+                self.state = State::Settling { counted, used: None };
+                Step::Ask(smallvec![touch(ttl)])
+            }
+            _ => Step::Done(self.done(counted)),
+        }
     }
 
     /// `mg T` cannot be made conditional. If another item stood there by then, and one whose end must not move, its end is
@@ -240,8 +300,7 @@ impl Modify {
             _ => return Step::Done(ModifyEnd::NotFound),
         };
         self.state = State::Untouching;
-        let what = What::Get { value: false, vivify: None, touch: Some(i64::from(back)) };
-        Step::Ask(smallvec![Ask { at: At::Item, what }])
+        Step::Ask(smallvec![touch(back)])
     }
 }
 
@@ -262,7 +321,8 @@ impl Machine for Modify {
                 self.gathered(item, Gather::new(scene.tags.len()), &tags, scene)
             }
             State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
-            State::Writing { counted } => self.written(counted, answers, scene),
+            State::Writing { counted, used } => self.written(counted, used, answers, scene),
+            State::Settling { counted, used } => self.settled(counted, used, answers),
             State::Touching { was } => self.touched(was, answers, scene),
             State::Untouching => Step::Done(match answers.into_iter().next() {
                 Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
@@ -289,6 +349,12 @@ fn offered(offer: &Offer, mode: Mode, cas: Option<Cas>, versions: &Versions, sce
             offer.clone().store(mode, cas, versions, began, scene).0
         }
     }
+}
+
+/// Gives the item so many seconds, and asks what it had.
+fn touch(seconds: u32) -> Ask {
+    let what = What::Get { value: false, vivify: None, touch: Some(i64::from(seconds.max(1))) };
+    Ask { at: At::Item, what }
 }
 
 /// The same item with another body: behind the same header, with the same flags and end.
@@ -345,5 +411,28 @@ mod tests {
             let counted = counted.map(|(number, text): (u64, &'static str)| (number, Bytes::from(text)));
             assert_eq!(count(value.as_bytes(), false, 1), counted, "{value:?}");
         }
+    }
+
+    #[test]
+    fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
+        let policy = crate::guard::Policy::default();
+        let now = Now { wall: 1_700_000_000_000, mono: 5 };
+        let scene =
+            Scene { policy: &policy, tags: &[], sidecar: 1, room: 1 << 20, now, patient: false, chance: 1.0 };
+        let cas = |number| Cas { number, epoch: 1 };
+        let item = |value: &'static str, number, ttl| {
+            let value = Bytes::from(value);
+            let size = value.len();
+            Answer::Item(Item { value, size, flags: 0, cas: cas(number), ttl, won: false, stale: false })
+        };
+        let (mut modify, _) = Modify::start(Change::Count { decr: false, delta: 1 }, &scene);
+        let Step::Ask(asks) = modify.resume(Event::Answers(smallvec![item("7", 1, Some(90))]), &scene) else {
+            panic!("it is there")
+        };
+        assert!(matches!(asks[1].what, What::Store { exptime: 90, .. }), "{asks:?}");
+        let answers = smallvec![item("", 1, Some(89)), Answer::Stored(cas(2))];
+        assert_eq!(modify.resume(Event::Answers(answers), &scene), Step::Ask(smallvec![touch(89)]));
+        let end = modify.resume(Event::Answers(smallvec![item("", 2, Some(90))]), &scene);
+        assert_eq!(end, Step::Done(ModifyEnd::Counted(8)));
     }
 }

@@ -29,17 +29,27 @@ pub struct Client {
     pub inbox: Rc<Inbox>,
     /// Of which keys (by hash) it was told a miss, and has not set them since. A hint: at worst a table is looked at in vain.
     missed: RefCell<HashSet<u64>>,
+    /// They were too many to remember: it may be any key.
+    missed_many: Cell<bool>,
     /// Whether it was ever told one.
     holds: Cell<bool>,
 }
 
-/// With so many misses remembered, the hint is thrown away: a client that never fills gains nothing from it.
+/// The most misses of one client that are remembered.
 const MAX_MISSED: usize = 4096;
+/// A call for more keys than this conflicts with every write: they are not compared one by one.
+const MAX_COMPARED: usize = 64;
 
 impl Client {
     /// A new connection.
     pub fn new(owner: u64) -> Client {
-        Client { owner, inbox: Rc::default(), missed: RefCell::default(), holds: Cell::new(false) }
+        Client {
+            owner,
+            inbox: Rc::default(),
+            missed: RefCell::default(),
+            missed_many: Cell::new(false),
+            holds: Cell::new(false),
+        }
     }
 
     /// It was told a miss of this key.
@@ -48,14 +58,16 @@ impl Client {
         let mut missed = self.missed.borrow_mut();
         if missed.len() >= MAX_MISSED {
             missed.clear();
+            self.missed_many.set(true);
         }
         missed.insert(key);
     }
 
-    /// Whether it was told a miss of this key before; forgets it.
+    /// Whether it may have been told a miss of this key before; forgets it.
     pub(super) fn take_miss(&self, key: impl FnOnce() -> u64) -> bool {
         let mut missed = self.missed.borrow_mut();
-        !missed.is_empty() && missed.remove(&key())
+        let many = self.missed_many.get();
+        many || (!missed.is_empty() && missed.remove(&key()))
     }
 
     /// Whether something may have to be given back when it closes.
@@ -76,7 +88,11 @@ pub struct Footprint {
 
 impl Footprint {
     pub(super) fn of(keys: impl IntoIterator<Item = u64>, write: bool) -> Footprint {
-        Footprint { keys: keys.into_iter().collect(), write, all: false }
+        let keys: SmallVec<_> = keys.into_iter().collect();
+        match keys.len() {
+            0..=MAX_COMPARED => Footprint { keys, write, all: false },
+            _ => Footprint { keys: SmallVec::new(), write, all: true },
+        }
     }
 
     pub(super) fn everything() -> Footprint {
@@ -242,14 +258,21 @@ impl Call {
     }
 
     /// A request that the parser refused. If it was one that deletes what its key held, that is done.
-    pub fn refuse(refused: &Refused<'_>, proxy: &Rc<Proxy>, client: &Client) -> Call {
+    /// `None` as in [`Call::begin`].
+    pub fn refuse(
+        refused: &Refused<'_>,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&Footprint) -> bool,
+    ) -> Option<Call> {
         let said = Bytes::from_static(refused.reply);
+        // What noreply silences stays silent, also if the delete that goes with it fails.
+        let quiet = refused.reply.is_empty();
         let outcome = match () {
             () if refused.reply.starts_with(b"SERVER_ERROR") => Outcome::ServerError,
             () if refused.reply.starts_with(b"CLIENT_ERROR") => Outcome::ClientError,
             () => Outcome::Error,
         };
-        proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
         let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
         let deletes = decoded.as_deref().or(refused.deletes);
         let (kind, footprint) = match deletes.map(|key| (key, proxy.target(key))) {
@@ -261,10 +284,14 @@ impl Call {
             }
             Some((key, Target::Guarded(of))) => {
                 let footprint = Footprint::of([proxy.hash(key)], true);
+                if busy(&footprint) {
+                    return None;
+                }
                 (Kind::Guarded(Box::new(GuardedCall::delete_saying(of, said, proxy, client))), footprint)
             }
         };
-        Call { command: Command::Other, began: Instant::now(), quiet: false, footprint, kind }
+        proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
+        Some(Call { command: Command::Other, began: Instant::now(), quiet, footprint, kind })
     }
 
     /// The guarded keys that it reads or writes.

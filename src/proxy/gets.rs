@@ -245,6 +245,7 @@ impl GuardedGet {
             State::Touching(modify, hit) => match modify.poll(&self.of, patient, proxy, &client.inbox, cx) {
                 Poll::Pending => return false,
                 Poll::Ready(ModifyEnd::Touched(touched)) => {
+                    end_earlier_miss(&self.of, scope);
                     scope.count(proxy.metric(self.of.guard), Outcome::Hit);
                     // It may have ended with this very command.
                     Shown::Value(if touched.cas.number == 0 { hit.clone() } else { touched })
@@ -266,9 +267,7 @@ impl GuardedGet {
         let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
         match end {
             ReadEnd::Fresh(hit) => {
-                if client.take_miss(|| proxy.hash(&of.key)) {
-                    proxy.desk.of(&of.key).hit(&of.key, client.owner);
-                }
+                end_earlier_miss(of, scope);
                 scope.count(rule, Outcome::Hit);
                 Shown::Value(hit)
             }
@@ -298,14 +297,15 @@ impl GuardedGet {
         let Scope { proxy, client, .. } = scope;
         let of = &self.of;
         let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
-        let granted = proxy.desk.of(&of.key).grant(&of.key, client.owner, lease.clone(), policy);
-        // A full table grants nothing; what was won ends by itself after lock_ttl.
-        let Some((id, superseded)) = granted else { return };
-        proxy.metrics.lease_granted();
+        let (id, superseded) = proxy.desk.of(&of.key).grant(&of.key, client.owner, lease.clone(), policy);
         for _ in 0..superseded {
             proxy.metrics.lease_ended(rule, crate::metrics::LeaseEnd::Superseded, std::time::Duration::ZERO);
         }
-        proxy.look_after_lease(of, id, &lease);
+        // A full table grants nothing; what was won ends by itself after lock_ttl.
+        if let Some(id) = id {
+            proxy.metrics.lease_granted();
+            proxy.look_after_lease(of, id, &lease);
+        }
     }
 
     /// The key's server is dead: as good as a miss, after which nothing may be stored that was built without knowing what
@@ -324,6 +324,14 @@ impl GuardedGet {
         proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, proxy.policy(of.guard));
         scope.count(rule, Outcome::Miss);
         Shown::Miss
+    }
+}
+
+/// Whoever is served a fresh value does not fill for a miss that they were told before.
+fn end_earlier_miss(of: &Guarded, scope: &Scope<'_>) {
+    let Scope { proxy, client, .. } = scope;
+    if client.take_miss(|| proxy.hash(&of.key)) {
+        proxy.desk.of(&of.key).hit(&of.key, client.owner);
     }
 }
 

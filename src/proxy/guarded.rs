@@ -50,7 +50,8 @@ enum Run {
     Modify(Operation<Modify>),
     Delete {
         run: Operation<Delete>,
-        says: Option<Bytes>,
+        /// Said in place of its own end; counted here, unless that was done where it was refused.
+        says: Option<(Bytes, Option<Outcome>)>,
     },
     Bump {
         run: Operation<Bump>,
@@ -82,9 +83,12 @@ impl GuardedCall {
                 let body = Bytes::copy_from_slice(data);
                 let lifetime = Lifetime::of(exptime, now);
                 match (verb, lifetime) {
-                    (Verb::Set, Lifetime::Gone) => {
-                        begin_delete(&of, Some(Bytes::from_static(b"STORED\r\n")), proxy, client)
-                    }
+                    (Verb::Set, Lifetime::Gone) => begin_delete(
+                        &of,
+                        Some((Bytes::from_static(b"STORED\r\n"), Some(Outcome::Stored))),
+                        proxy,
+                        client,
+                    ),
                     (Verb::Append, _) => begin_modify(Change::Append(body), &of, proxy, client),
                     (Verb::Prepend, _) => begin_modify(Change::Prepend(body), &of, proxy, client),
                     _ => begin_store(verb, Offer { body, flags, lifetime }, &of, proxy, client),
@@ -105,7 +109,7 @@ impl GuardedCall {
 
     /// The delete that goes with a value that was refused as too large, with the refusal said in its place.
     pub(super) fn delete_saying(of: Guarded, says: Bytes, proxy: &Rc<Proxy>, client: &Client) -> GuardedCall {
-        let run = begin_delete(&of, Some(says), proxy, client);
+        let run = begin_delete(&of, Some((says, None)), proxy, client);
         GuardedCall { of, run }
     }
 
@@ -178,7 +182,11 @@ impl GuardedCall {
                 };
                 match says {
                     None => (said, outcome),
-                    Some(says) => (&says[..], Outcome::Stored),
+                    Some((says, Some(outcome))) => (&says[..], *outcome),
+                    Some((says, None)) => {
+                        out.extend_from_slice(says);
+                        return Poll::Ready(());
+                    }
                 }
             }
             Run::Bump { run, delete } => match ready!(run.poll(of, false, proxy, inbox, cx)) {
@@ -262,7 +270,12 @@ fn begin_modify(change: Change, of: &Guarded, proxy: &Rc<Proxy>, client: &Client
     Run::Modify(Operation::start(modify, asks, of, proxy, &client.inbox))
 }
 
-fn begin_delete(of: &Guarded, says: Option<Bytes>, proxy: &Rc<Proxy>, client: &Client) -> Run {
+fn begin_delete(
+    of: &Guarded,
+    says: Option<(Bytes, Option<Outcome>)>,
+    proxy: &Rc<Proxy>,
+    client: &Client,
+) -> Run {
     // Before it is sent: a lease that is granted from now on may well begin after it.
     let ended = proxy.desk.of(&of.key).invalidate(&of.key, client.owner);
     for _ in 0..ended {

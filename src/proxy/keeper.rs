@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::smallvec;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Proxy;
 use super::desk::ring;
@@ -49,7 +49,12 @@ impl Keeper {
 impl Proxy {
     /// Renews leases for as long as it is polled.
     pub async fn keep(self: Rc<Self>) {
+        let mut swept = Instant::now();
         loop {
+            if swept.elapsed() >= SWEEP {
+                swept = Instant::now();
+                self.desk.sweep(self.now());
+            }
             let first = self.keeper.due.borrow().peek().map(|Reverse(kept)| kept.at);
             let now = self.now();
             match first {
@@ -61,9 +66,8 @@ impl Proxy {
                 }
                 first => {
                     let pause = first.map_or(SWEEP, |at| Duration::from_millis(at - now.mono).min(SWEEP));
-                    if timeout(pause, self.keeper.sooner.notified()).await.is_err() && pause == SWEEP {
-                        self.desk.sweep(self.now());
-                    }
+                    // Over or not: the loop looks at the clock itself.
+                    let _ = timeout(pause, self.keeper.sooner.notified()).await;
                 }
             }
         }
@@ -145,6 +149,7 @@ impl Proxy {
         spawn_local(async move {
             let look = |at| Ask { at, what: What::Get { value: false, vivify: None, touch: None } };
             let (mut pause, longest) = POLL;
+            let mut before = None;
             loop {
                 let jittered = self.chance.borrow_mut().jitter(pause, 0.5);
                 sleep(jittered).await;
@@ -156,9 +161,14 @@ impl Proxy {
                 let found = match &answers[..] {
                     [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
                     [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
+                    // The lock has gone, and left the value as it was.
+                    [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
                     [Answer::Item(_), _] => Polled::Filled,
                     _ => Polled::Freed,
                 };
+                if let Some(Answer::Item(item)) = answers.first() {
+                    before = Some(item.cas.number);
+                }
                 let bells = self.desk.of(&of.key).polled(&of.key, found, self.now());
                 let why = if found == Polled::Filled { WaitEnd::Filled } else { WaitEnd::Freed };
                 ring(bells, why);

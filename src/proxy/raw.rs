@@ -169,7 +169,7 @@ impl FanOut {
         let mut said = Bytes::new();
         for reply in self.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
             match reply {
-                Reply::Answered { bytes, .. } if bytes.starts_with(b"SERVER_ERROR") => {
+                Reply::Answered { bytes, .. } if self.says.is_some_and(|says| bytes != says) => {
                     trouble = trouble.or(Some(Failure::Refused));
                 }
                 Reply::Answered { bytes, .. } => said = bytes,

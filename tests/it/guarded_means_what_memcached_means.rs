@@ -43,3 +43,44 @@ fn what_grows_too_large_is_refused_and_the_old_value_stays() {
         assert_eq!(ours, theirs, "a set drops it");
     }
 }
+
+#[test]
+fn a_time_as_far_away_as_it_goes_is_not_gone_at_once() {
+    let (reference, _servers, kennel) = both();
+    for mut client in [direct(&reference), kennel.client()] {
+        client.store("g:e", b"x", 2_147_483_647);
+        assert_eq!(client.get("g:e").as_deref(), Some(&b"x"[..]));
+    }
+}
+
+#[test]
+fn no_count_is_lost_or_refused_however_many_count_at_once() {
+    let (_reference, _servers, kennel) = both();
+    kennel.client().store("g:count", b"0", 100);
+    std::thread::scope(|s| {
+        for _ in 0..20 {
+            let mut client = kennel.client();
+            s.spawn(move || {
+                for _ in 0..10 {
+                    let reply = client.ask("incr g:count 1");
+                    assert!(reply.parse::<u64>().is_ok(), "{reply}");
+                }
+            });
+        }
+    });
+    assert_eq!(kennel.client().get("g:count").as_deref(), Some(&b"200"[..]));
+}
+
+#[test]
+fn values_above_a_mebibyte_are_taken_by_every_command_if_the_servers_take_them() {
+    let servers = [Memcached::start(&["-I", "4m"])];
+    let rules = [guarded("guarded", "g:*", "cold_wait = \"0ms\"")];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    for key in ["g:big", "raw:big"] {
+        let mut client = kennel.client();
+        client.send(format!("add {key} 0 0 1500000\r\n").as_bytes());
+        client.send(&vec![b'n'; 1_500_000]);
+        assert_eq!(client.ask(""), "STORED", "{key}");
+        assert_eq!(client.get(key).map(|value| value.len()), Some(1_500_000));
+    }
+}

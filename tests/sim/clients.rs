@@ -228,7 +228,7 @@ impl World {
             }
             ReadEnd::Won { lease, early } => {
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
-                if let Some((id, _)) = leases.grant(&name, owner, lease, &policy) {
+                if let (Some(id), _) = leases.grant(&name, owner, lease, &policy) {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
                     rebuild = Some(self.checker.rebuild(key, began, now, early));
                 }
