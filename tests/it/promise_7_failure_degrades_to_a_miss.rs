@@ -64,8 +64,13 @@ fn the_other_servers_do_not_notice(kennel: &Kennel, keys: &[String; 3]) {
             assert!(reply.starts_with("SERVER_ERROR"), "round {round}, {command}: {reply}");
         }
         client.send(
-            format!("set {dead} 0 0 1 noreply\r\nx\r\ndelete {dead} noreply\r\nget {well}\r\n").as_bytes(),
+            format!(
+                "set {dead} 0 0 1 noreply\r\nx\r\ndelete {dead} noreply\r\nset {dead} 0 0 9000000 noreply\r\n"
+            )
+            .as_bytes(),
         );
+        client.send(&vec![b'x'; 9_000_000]);
+        client.send(format!("\r\nget {well}\r\n").as_bytes());
         assert_eq!(client.only_value(well).as_deref(), Some(well.as_bytes()), "noreply stays silent");
         client.store(alive, alive.as_bytes(), 0);
     }
@@ -334,4 +339,14 @@ fn a_set_that_ends_no_rebuild_is_not_acknowledged_by_a_dead_server() {
     // This client has been told no miss.
     let reply = client.set("hot:k", b"new", 60);
     assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
+}
+
+#[test]
+fn a_flush_that_a_server_refuses_is_not_acknowledged() {
+    let servers = [Memcached::start(&[]), Memcached::start(&["-F"])];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[raw("raw", "*")]));
+    let mut client = kennel.client();
+    let reply = client.ask("flush_all");
+    assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
+    assert_eq!(client.ask("flush_all noreply\r\nverbosity 1"), "OK", "and noreply says nothing");
 }
