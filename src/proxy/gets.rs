@@ -21,6 +21,8 @@ use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
 
 /// memcached takes any length of `get`, but a `gat` only up to 2 KiB.
 const MAX_GAT_LINE: usize = 1900;
+/// The most guarded keys of one request that are on their way: the others wait for those before them.
+const MAX_READING: usize = 1000;
 
 /// One request for one or more keys.
 pub(super) struct Get {
@@ -29,6 +31,10 @@ pub(super) struct Get {
     /// What was sent for the raw keys: at most a few lines to each server.
     parts: SmallVec<[Part; 4]>,
     keys: Vec<KeyGet>,
+    /// How many of the keys, from the first, need no further look.
+    settled: usize,
+    /// How many of them have been begun.
+    begun: usize,
     /// This request holds a win: it must not wait for another key, or two of them could wait for each other.
     won: bool,
 }
@@ -52,6 +58,7 @@ struct GuardedGet {
 }
 
 enum State {
+    Waiting,
     Reading(Operation<Read>),
     Touching(Operation<Modify>, Hit),
     Done(Shown),
@@ -71,19 +78,15 @@ impl Get {
         proxy: &Proxy,
         client: &Client,
     ) -> Get {
-        let mut get = Get { exptime, cas, parts: SmallVec::new(), keys: Vec::new(), won: false };
+        let mut get =
+            Get { exptime, cas, parts: SmallVec::new(), keys: Vec::new(), settled: 0, begun: 0, won: false };
         for (key, target) in targets {
             let key = match target {
                 Target::Raw { pool, rule } => {
                     KeyGet::Raw { key: key.into(), rule, part: get.part(key, pool, proxy) }
                 }
                 Target::Tag(_) => KeyGet::Tag { key: key.into(), ticket: send_tag(key, proxy, client) },
-                Target::Guarded(of) => {
-                    let scene = proxy.scene(&of, proxy.policy(of.guard), proxy.now(), true);
-                    let (read, asks) = Read::start(&scene);
-                    let state = State::Reading(Operation::start(read, asks, &of, proxy, &client.inbox));
-                    KeyGet::Guarded(Box::new(GuardedGet { of, state }))
-                }
+                Target::Guarded(of) => KeyGet::Guarded(Box::new(GuardedGet { of, state: State::Waiting })),
             };
             get.keys.push(key);
         }
@@ -95,7 +98,22 @@ impl Get {
             });
             part.line = BytesMut::new();
         }
+        get.begin(MAX_READING, proxy, client);
         get
+    }
+
+    /// Begins to read so many more of the guarded keys.
+    fn begin(&mut self, mut more: usize, proxy: &Proxy, client: &Client) {
+        while more > 0 && self.begun < self.keys.len() {
+            if let KeyGet::Guarded(get) = &mut self.keys[self.begun] {
+                let of = &get.of;
+                let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), true);
+                let (read, asks) = Read::start(&scene);
+                get.state = State::Reading(Operation::start(read, asks, of, proxy, &client.inbox));
+                more -= 1;
+            }
+            self.begun += 1;
+        }
     }
 
     /// Puts a raw key on the line to its server.
@@ -116,16 +134,21 @@ impl Get {
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         loop {
-            let (won, mut done) = (self.won, true);
-            for key in &mut self.keys {
-                if let KeyGet::Guarded(get) = key {
-                    let patient = scope.patient && !self.won;
-                    done &= get.poll(self.exptime, patient, &mut self.won, scope, cx);
-                }
+            let (won, mut reading) = (self.won, 0);
+            for at in self.settled..self.begun {
+                let patient = scope.patient && !self.won;
+                let done = match &mut self.keys[at] {
+                    KeyGet::Guarded(get) => get.poll(self.exptime, patient, &mut self.won, scope, cx),
+                    KeyGet::Raw { .. } | KeyGet::Tag { .. } => true,
+                };
+                reading += usize::from(!done);
+                self.settled += usize::from(done && self.settled == at);
             }
-            // A win ends the waiting of the keys before it.
-            if won == self.won {
-                if !done {
+            let begun = self.begun;
+            self.begin(MAX_READING - reading, scope.proxy, scope.client);
+            // A win ends the waiting of the keys before it, and what has just been begun may need nothing more.
+            if won == self.won && begun == self.begun {
+                if self.settled < self.keys.len() {
                     return Poll::Pending;
                 }
                 break;
@@ -229,6 +252,7 @@ impl GuardedGet {
         let Scope { proxy, client, .. } = scope;
         let shown = match &mut self.state {
             State::Done(_) => return true,
+            State::Waiting => return false,
             State::Reading(read) => match read.poll(&self.of, patient, proxy, &client.inbox, cx) {
                 Poll::Pending => return false,
                 Poll::Ready(ReadEnd::Fresh(hit)) if exptime.is_some() => {

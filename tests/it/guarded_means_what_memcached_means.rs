@@ -84,3 +84,29 @@ fn values_above_a_mebibyte_are_taken_by_every_command_if_the_servers_take_them()
         assert_eq!(client.get(key).map(|value| value.len()), Some(1_500_000));
     }
 }
+
+#[test]
+fn a_get_of_thousands_of_keys_of_every_kind_is_answered_whole_and_in_order() {
+    let (_reference, _servers, kennel) = both();
+    let mut client = kennel.client();
+    // Those without a value would leave stubs, and each of them its own win: the last of every kind stands alone.
+    for last in ["g:2999", "raw:2999", "t:2999"] {
+        let mut keys: Vec<String> = (0..3000).map(|n| format!("{}:{n}", ["g", "raw", "t"][n % 3])).collect();
+        keys.push(last.to_owned());
+        for key in keys.iter().step_by(7).chain([&last.to_owned()]) {
+            client.store(key, key.as_bytes(), 0);
+        }
+        let mut reader = kennel.client();
+        let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let items = reader.get_many(&wanted);
+        let stored = |key: &&str| items.iter().any(|item| item.key == **key);
+        let expected: Vec<&str> = wanted.iter().copied().filter(|key| stored(key)).collect();
+        let got: Vec<&str> = items.iter().map(|item| item.key.as_str()).collect();
+        assert_eq!(got, expected, "in the order asked");
+        for key in keys.iter().step_by(7) {
+            assert!(stored(&key.as_str()), "{key}");
+        }
+        assert_eq!(got.last(), Some(&last));
+        assert!(items.iter().all(|item| item.value == item.key.as_bytes()));
+    }
+}
