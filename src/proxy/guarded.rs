@@ -120,7 +120,9 @@ impl GuardedCall {
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedCall {
-        let of = Guarded { guard: proxy.plan.tag_guard, key: Rc::from(&name[..]), tags: smallvec![name] };
+        let guard = proxy.plan.tag_guard;
+        let place = proxy.pool_of(guard).place(&name);
+        let of = Guarded { guard, place, key: Rc::from(&name[..]), tags: smallvec![name] };
         let delete = matches!(request, Request::Delete { .. });
         let run = if delete || matches!(request, Request::Arith { decr: false, .. }) {
             let (bump, asks) = Bump::start();

@@ -36,6 +36,7 @@ use crate::clock::Clock;
 use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
 use crate::rule::{Captures, Rules, Template};
+use crate::upstream::connection::Connection;
 use crate::upstream::pool::Pool;
 use operation::Guarded;
 
@@ -181,9 +182,14 @@ impl Proxy {
             None => Target::Raw { pool: self.plan.main_pool, rule: NO_RULE },
             Some(rule) => match self.plan.routes[rule] {
                 Route { pool, guard: None } => Target::Raw { pool, rule },
-                Route { guard: Some(guard), .. } => {
+                Route { pool, guard: Some(guard) } => {
                     let tags = self.tags(key, &captures, &self.plan.guards[guard].tags);
-                    Target::Guarded(Guarded { guard, key: key.into(), tags })
+                    Target::Guarded(Guarded {
+                        guard,
+                        place: self.pools[pool].place(key),
+                        key: key.into(),
+                        tags,
+                    })
                 }
             },
         }
@@ -211,6 +217,11 @@ impl Proxy {
         &self.pools[self.plan.guards[guard].pool]
     }
 
+    /// The connection to the server that holds a guarded key.
+    fn home(&self, of: &Guarded) -> &Rc<Connection> {
+        &self.pool_of(of.guard).connections()[of.place]
+    }
+
     fn policy(&self, guard: usize) -> &Policy {
         &self.plan.guards[guard].policy
     }
@@ -225,7 +236,7 @@ impl Proxy {
     }
 
     /// The connections to every server of every pool.
-    fn everywhere(&self) -> impl Iterator<Item = &Rc<crate::upstream::connection::Connection>> {
+    fn everywhere(&self) -> impl Iterator<Item = &Rc<Connection>> {
         self.pools.iter().flat_map(|pool| pool.connections())
     }
 

@@ -27,6 +27,8 @@ use crate::upstream::inbox::{Inbox, Ticket};
 pub(super) struct Guarded {
     /// How: an index into the plan's guards.
     pub(super) guard: usize,
+    /// Where the key lies: the place of its server in the pool.
+    pub(super) place: usize,
     /// The key.
     pub(super) key: Rc<[u8]>,
     /// The names of its tags.
@@ -182,7 +184,7 @@ impl Proxy {
         reply: impl Fn(Ticket) -> T,
         known: impl Fn(Answer) -> T,
     ) -> SmallVec<[T; 4]> {
-        let home = self.pool_of(of.guard).connection(&of.key);
+        let home = self.home(of);
         let send = |ask: &crate::guard::Ask| {
             let seen = wire::depends_on(&ask.what);
             let on = |connection: &crate::upstream::connection::Connection, key: &[u8]| {
@@ -232,7 +234,7 @@ impl Proxy {
             policy,
             tags: &of.tags,
             sidecar: self.sidecar,
-            room: self.pool_of(of.guard).connection(&of.key).server().room(of.key.len()),
+            room: self.home(of).server().room(of.key.len()),
             now,
             patient,
             chance: if policy.early_beta > 0.0 { self.chance.borrow_mut().unit() } else { 1.0 },
