@@ -23,8 +23,12 @@ use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Request};
 use crate::proxy::{Call, Client, Footprint, Proxy};
 
-/// The most requests of one client that are on their way.
+/// The most requests of one client that are on their way, while their answers are small.
 const MAX_CALLS: usize = 1024;
+/// About so many bytes of answers may be on their way to one client: the larger they are, the fewer requests.
+const MAX_AWAITED: usize = 16 * 1024 * 1024;
+/// How large the answers to a new client are taken to be.
+const FIRST_ANSWER: usize = 256 * 1024;
 /// With more than this waiting to be written to a client, no further request of it is begun.
 const MAX_OUT: usize = 256 * 1024;
 /// With more than this read and not parsed yet, a client is not read any more, unless it is all one request.
@@ -50,6 +54,7 @@ where
         swallow: 0,
         calls: VecDeque::new(),
         active: 0,
+        typical: FIRST_ANSWER,
         out: BytesMut::new(),
         state: State::Open,
     };
@@ -81,6 +86,8 @@ struct Session<S> {
     calls: VecDeque<Call>,
     /// How many of them are active.
     active: usize,
+    /// How large this client's answers are lately, in bytes: rises at once, and falls slowly.
+    typical: usize,
     out: BytesMut,
     state: State,
 }
@@ -100,9 +107,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         drained: &mut Pin<&mut WaitForCancellationFuture<'_>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        if self.state == State::Open && drained.as_mut().poll(cx).is_ready() {
-            self.parse();
-            self.state = State::Finishing;
+        // Told to stop, it reads no more, and goes on with what it has read.
+        if !self.eof && drained.as_mut().poll(cx).is_ready() {
+            self.eof = true;
         }
         loop {
             self.client.inbox.wake_on_next(cx);
@@ -133,15 +140,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Answers what can be answered, and keeps the others moving.
     fn poll_calls(&mut self, cx: &mut Context<'_>) {
-        let Session { proxy, client, calls, active, out, .. } = self;
+        let Session { proxy, client, calls, active, typical, out, .. } = self;
         // A call may wait for another client only if nothing of its own waits behind it.
         let quiet = self.input.is_empty() && !self.eof && self.state == State::Open;
         // Whatever stands behind it counts, also what is answered already and has only to be said.
         while let (alone, Some(call)) = (calls.len() == 1, calls.front_mut()) {
-            let (is_active, patient) = (call.is_active(), quiet && alone);
+            let (is_active, patient, before) = (call.is_active(), quiet && alone, out.len());
             if call.poll(proxy, client, patient, cx, out).is_pending() {
                 break;
             }
+            let answer = out.len() - before;
+            *typical = answer.max((*typical * 7 + answer) / 8);
             *active -= usize::from(is_active);
             calls.pop_front();
         }
@@ -158,10 +167,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
+    /// How many requests may be on their way now.
+    fn window(&self) -> usize {
+        (MAX_AWAITED / self.typical.max(1)).clamp(1, MAX_CALLS)
+    }
+
     /// Begins every request that is whole. True if there was one.
     fn parse(&mut self) -> bool {
         let mut begun = false;
-        while self.state == State::Open && self.calls.len() < MAX_CALLS && self.out.len() < MAX_OUT {
+        while self.state == State::Open && self.calls.len() < self.window() && self.out.len() < MAX_OUT {
             let swallowed = self.swallow.min(self.input.len() as u64);
             self.input.advance(swallowed as usize);
             self.swallow -= swallowed;
@@ -217,7 +231,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Reads what there is, if there is room for it. True if something came.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
-        let full = self.calls.len() >= MAX_CALLS || self.out.len() >= MAX_OUT;
+        let full = self.calls.len() >= self.window() || self.out.len() >= MAX_OUT;
         let enough = self.missing == 0 && self.input.len() >= MAX_INPUT;
         if self.eof || self.state != State::Open || full || enough {
             return false;
