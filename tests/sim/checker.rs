@@ -185,12 +185,17 @@ impl Checker {
         }
     }
 
-    /// A reader that began at `began` is given a value as fresh.
-    pub fn fresh(&mut self, key: usize, value: ValueId, began: u64, now: u64) -> Result<(), Broken> {
-        self.seen.fresh += 1;
+    /// A key is fresh again. Its fill says so as well as a reader: it may expire before anybody reads it.
+    pub fn filled(&mut self, key: usize, now: u64) {
         if now >= self.plan.quiet {
             self.first_fresh[key].get_or_insert(now);
         }
+    }
+
+    /// A reader that began at `began` is given a value as fresh.
+    pub fn fresh(&mut self, key: usize, value: ValueId, began: u64, now: u64) -> Result<(), Broken> {
+        self.seen.fresh += 1;
+        self.filled(key, now);
         let of = &self.values[value];
         if of.key != key {
             return Err(Broken(format!("key {key} was answered with a value of key {}", of.key)));
@@ -328,8 +333,9 @@ impl Checker {
                     && rebuild.start <= held.end + slack
                     && rebuild.acked.is_none_or(|acked| acked + slack >= held.begin)
             });
-            // A claim that finds the value moved holds the lock for a moment, and gives it back.
-            if !reason && !self.moved_between(key, held.begin.saturating_sub(slack), held.end) {
+            // A claim that finds the value moved, be it while a stub is put in its place, holds the lock for a moment, and
+            // gives it back.
+            if !reason && !self.moved_between(key, held.begin.saturating_sub(slack), held.end + slack) {
                 return Err(Broken(format!("nobody rebuilt what was withheld: key {key} {held:?}")));
             }
         }

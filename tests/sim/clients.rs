@@ -379,6 +379,9 @@ impl World {
             _ => leases.wake(&name),
         };
         self.wake_all(bells);
+        if matches!(end, FillEnd::Stored { .. }) {
+            self.checker.filled(put.making.key, self.now);
+        }
         self.checker.seen.dropped += u64::from(matches!(end, FillEnd::Dropped { .. }));
         self.stored(put, !matches!(end, FillEnd::Failed(_)))
     }
