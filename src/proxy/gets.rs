@@ -102,10 +102,13 @@ impl Get {
         get
     }
 
-    /// Begins to read so many more of the guarded keys.
+    /// Begins to read so many more of the guarded keys; stands before the next one then, whose turn a reply will bring.
     fn begin(&mut self, mut more: usize, proxy: &Proxy, client: &Client) {
-        while more > 0 && self.begun < self.keys.len() {
+        while self.begun < self.keys.len() {
             if let KeyGet::Guarded(get) = &mut self.keys[self.begun] {
+                if more == 0 {
+                    return;
+                }
                 let of = &get.of;
                 let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), true);
                 let (read, asks) = Read::start(&scene);
@@ -144,10 +147,9 @@ impl Get {
                 reading += usize::from(!done);
                 self.settled += usize::from(done && self.settled == at);
             }
-            let begun = self.begun;
             self.begin(MAX_READING - reading, scope.proxy, scope.client);
-            // A win ends the waiting of the keys before it, and what has just been begun may need nothing more.
-            if won == self.won && begun == self.begun {
+            // A win ends the waiting of the keys before it.
+            if won == self.won {
                 if self.settled < self.keys.len() {
                     return Poll::Pending;
                 }
