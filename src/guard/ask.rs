@@ -26,6 +26,11 @@ pub struct Cas {
     pub epoch: u32,
 }
 
+impl Cas {
+    /// No item's: memcached counts from one.
+    pub const NONE: Cas = Cas { number: 0, epoch: 0 };
+}
+
 /// Which item a command is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum At {
@@ -56,14 +61,7 @@ pub type Answers = SmallVec<[Answer; 4]>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum What {
     /// `mg … t f c s`.
-    Get {
-        /// `v`: with its value.
-        value: bool,
-        /// `N`: on a miss, leave a stub that lasts this many seconds.
-        vivify: Option<u32>,
-        /// `T`: give it this exptime (what is answered is the old one).
-        touch: Option<i64>,
-    },
+    Get(Look),
     /// `ms … c`.
     Store {
         /// `M`: under which condition.
@@ -76,6 +74,8 @@ pub enum What {
         exptime: i64,
         /// `C`: only if the item's CAS is still this.
         cas: Option<Cas>,
+        /// `E`: the CAS that the client wants it to have.
+        explicit: Option<u64>,
     },
     /// `md`.
     Delete {
@@ -88,7 +88,24 @@ pub enum What {
         seconds: Option<u32>,
         /// `C`: only if the item's CAS is still this.
         cas: Option<Cas>,
+        /// `E`: the CAS that the client wants it to have.
+        explicit: Option<u64>,
     },
+}
+
+/// What a look at an item gives and does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Look {
+    /// `v`: with its value.
+    pub value: bool,
+    /// `h l`: whether it was hit before, and for how long it has not been.
+    pub usage: bool,
+    /// `u`: without counting as a use of it.
+    pub unseen: bool,
+    /// `N`: on a miss, leave a stub that lasts this many seconds.
+    pub vivify: Option<u32>,
+    /// `T`: give it this exptime (what is answered is the old one).
+    pub touch: Option<i64>,
 }
 
 /// Under which condition a value is stored.
@@ -166,11 +183,27 @@ pub struct Item {
     pub won: bool,
     /// `X`: marked stale.
     pub stale: bool,
+    /// How it has been used; as it is in a new item if that was not asked.
+    pub usage: Usage,
+}
+
+/// How an item has been used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Usage {
+    /// `h`: it has been hit since it was stored.
+    pub hit: bool,
+    /// `l`: seconds since that was last so.
+    pub idle: u32,
 }
 
 /// A get of the whole item.
 pub(super) fn get(at: At) -> Ask {
-    Ask { at, what: What::Get { value: true, vivify: None, touch: None } }
+    Ask { at, what: What::Get(Look { value: true, ..Look::default() }) }
+}
+
+/// A get of all but its value.
+pub(super) fn peek(at: At) -> Ask {
+    Ask { at, what: What::Get(Look::default()) }
 }
 
 /// A delete, conditional if a CAS is given.

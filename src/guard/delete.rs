@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, What, delete, get};
+use super::ask::{Answer, Ask, Asks, At, Look, What, delete, get};
 use super::freshness::{Standing, judge};
 use super::tags::{Gather, MAX_ROUNDS};
 use super::{Event, Leaves, Machine, Scene, Step};
@@ -13,15 +13,29 @@ use super::{Event, Leaves, Machine, Scene, Step};
 /// before it can be stored after it; even when the key was absent, because then the stub stood there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Delete {
+    removal: Removal,
     state: State,
     rounds: u8,
+}
+
+/// What `md` says beyond `delete` (protocol.txt, "Meta Delete").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Removal {
+    /// `C`: only the item with this CAS, stale or not.
+    pub compare: Option<u64>,
+    /// `I`: the value stays, as stale, whatever the rule says.
+    pub stale: bool,
+    /// `T`: for so many seconds; the rule's `stale_for` bounds it.
+    pub seconds: Option<u32>,
+    /// `E`: the CAS that what stays is to have.
+    pub explicit: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
     /// Everything in one round: a look for the reply, and the delete behind it.
     Deleting,
-    /// `on_delete = "stale"`: what to leave depends on what is there.
+    /// What to do, or to leave, depends on what is there.
     Looking,
     Marking {
         present: bool,
@@ -35,6 +49,8 @@ pub enum DeleteEnd {
     Deleted,
     /// There was none; a stub or stale value is gone all the same.
     NotFound,
+    /// It has another CAS than [`Removal::compare`].
+    Exists,
     /// Whether it is gone is not known; it must not be acknowledged.
     Failed(Failure),
 }
@@ -42,12 +58,17 @@ pub enum DeleteEnd {
 impl Delete {
     /// Begins.
     pub fn start(scene: &Scene<'_>) -> (Delete, Asks) {
+        Delete::removing(Removal::default(), scene)
+    }
+
+    /// Begins a delete that is more particular.
+    pub fn removing(removal: Removal, scene: &Scene<'_>) -> (Delete, Asks) {
         // Whether a tag has moved can only be told from the envelope; without tags the TTL tells enough.
         let mut asks: Asks = smallvec![Ask {
             at: At::Item,
-            what: What::Get { value: !scene.tags.is_empty(), vivify: None, touch: None }
+            what: What::Get(Look { value: !scene.tags.is_empty(), ..Look::default() })
         }];
-        let state = if scene.policy.on_delete == Leaves::Stale && scene.policy.stale_seconds() > 0 {
+        let state = if removal.compare.is_some() || removal.leaves_stale(scene) {
             asks[0] = get(At::Item);
             State::Looking
         } else {
@@ -55,7 +76,13 @@ impl Delete {
             State::Deleting
         };
         Gather::new(scene.tags.len()).ask(&mut asks, scene.now);
-        (Delete { state, rounds: 0 }, asks)
+        (Delete { removal, state, rounds: 0 }, asks)
+    }
+}
+
+impl Removal {
+    fn leaves_stale(&self, scene: &Scene<'_>) -> bool {
+        (self.stale || scene.policy.on_delete == Leaves::Stale) && scene.policy.stale_seconds() > 0
     }
 }
 
@@ -77,14 +104,24 @@ impl Machine for Delete {
             State::Looking => match &answers[..] {
                 [Answer::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
                 [look @ Answer::Item(item), tags @ ..] => {
-                    self.state = State::Marking { present: is_present(look, tags, scene) };
-                    let what = if item.size == 0 {
+                    let Removal { compare, seconds, explicit, .. } = self.removal;
+                    if compare.is_some_and(|compare| compare != item.cas.number) {
+                        return Step::Done(match item.size {
+                            0 => DeleteEnd::NotFound,
+                            _ => DeleteEnd::Exists,
+                        });
+                    }
+                    // Whoever names its CAS has seen it, stale or not.
+                    let present = compare.is_some() || is_present(look, tags, scene);
+                    self.state = State::Marking { present };
+                    let what = if item.size == 0 || !self.removal.leaves_stale(scene) {
                         What::Delete { cas: Some(item.cas) }
                     } else {
                         // Never beyond the end it has already.
-                        let seconds = scene.policy.stale_seconds();
+                        let longest = scene.policy.stale_seconds();
+                        let seconds = seconds.unwrap_or(longest).min(longest);
                         let seconds = Some(item.ttl.map_or(seconds, |ttl| ttl.min(seconds)).max(1));
-                        What::MarkStale { seconds, cas: Some(item.cas) }
+                        What::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
                     Step::Ask(smallvec![Ask { at: At::Item, what }, delete(At::Lock, None)])
                 }
@@ -94,7 +131,7 @@ impl Machine for Delete {
                 [Answer::Done, ..] if present => Step::Done(DeleteEnd::Deleted),
                 [Answer::Done | Answer::Absent, ..] => Step::Done(DeleteEnd::NotFound),
                 [Answer::Exists, ..] if self.rounds < MAX_ROUNDS => {
-                    let (delete, asks) = Delete::start(scene);
+                    let (delete, asks) = Delete::removing(self.removal, scene);
                     *self = Delete { rounds: self.rounds + 1, ..delete };
                     Step::Ask(asks)
                 }

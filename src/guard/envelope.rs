@@ -220,11 +220,12 @@ impl LockRecord {
     }
 }
 
-/// The key of the lock on `key`, at most 250 bytes. It lives on the server of `key`, wherever the ring would put it.
+/// The key of the lock on `key`, at most 250 bytes, and none that the text protocol could not spell (a meta command's
+/// base64 key may be any bytes). It lives on the server of `key`, wherever the ring would put it.
 pub fn lock_key(key: &[u8]) -> SmallVec<[u8; 64]> {
     const PREFIX: &[u8] = b"@lock:";
     let mut lock = SmallVec::from_slice(PREFIX);
-    if key.len() <= 250 - PREFIX.len() {
+    if key.len() <= 250 - PREFIX.len() && !key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' ')) {
         lock.extend_from_slice(key);
     } else {
         lock.push(b'#');
@@ -536,6 +537,8 @@ mod tests {
     fn a_lock_key_is_never_longer_than_memcached_allows() {
         assert_eq!(&lock_key(b"blog:7")[..], b"@lock:blog:7");
         assert_eq!(lock_key(&[b'k'; 244]).len(), 250);
+        // printf 'a b' | md5sum
+        assert_eq!(&lock_key(b"a b")[..], b"@lock:#0cc9cd4dd26c5137b675a0d819cb9ab0");
         // echo -n kkk…k | md5sum
         assert_eq!(&lock_key(&[b'k'; 245])[..], b"@lock:#9a1cf355dc0e0af87daa8b928a668e3b");
     }

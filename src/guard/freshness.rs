@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::Scene;
-use super::ask::{Cas, Item};
+use super::ask::{Cas, Item, Usage};
 use super::envelope::{Header, Opened};
 use super::{Leaves, tags::Versions};
 
@@ -22,6 +22,8 @@ pub struct Hit {
     pub stale_ms: u64,
     /// How many milliseconds its last rebuild took.
     pub rebuild: u32,
+    /// How it has been used, if that was asked.
+    pub usage: Usage,
     /// The envelope's header as stored, so that a changed value can be put behind the same one.
     pub header: Bytes,
 }
@@ -52,6 +54,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
         ttl: item.ttl,
         stale_ms: 0,
         rebuild: 0,
+        usage: item.usage,
         header: Bytes::new(),
     };
     let (envelope, payload_at) = match Header::open(&item.value) {

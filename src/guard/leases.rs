@@ -79,6 +79,8 @@ struct Held {
     owner: Owner,
     kind: Kind,
     ticket: Ticket,
+    /// The CAS number that the client may have been shown with its miss; renewals move the ticket's.
+    shown: Option<u64>,
     forget_at: u64,
 }
 
@@ -224,7 +226,8 @@ impl<W> Leases<W> {
             state.tickets.remove(oldest);
             self.tickets -= 1;
         }
-        state.tickets.push(Held { id, owner, kind, ticket, forget_at });
+        let shown = ticket.base.map(|cas| cas.number);
+        state.tickets.push(Held { id, owner, kind, ticket, shown, forget_at });
         self.tickets += 1;
         self.owned.entry(owner).or_default().insert(key.into());
         Some(id)
@@ -292,6 +295,23 @@ impl<W> Leases<W> {
                 owner: (whose != owner).then_some(whose),
                 wary: matches!(kind, Kind::Spent { .. }) || (whose != owner && kind == Kind::Seen),
             },
+        }
+    }
+
+    /// Which ticket a `set` belongs to that names the CAS of its miss: that one, whichever connection it comes on. It is taken
+    /// with it, and nothing else is: [`Attribution::Blind`] if there is none, or an invalidation has ended it.
+    pub fn named(&mut self, key: &[u8], cas: u64) -> Attribution {
+        let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
+        let named = state.tickets.iter().find(|held| held.shown == Some(cas));
+        let Some(Held { id, kind, ticket, .. }) = named.cloned() else { return Attribution::Blind };
+        if matches!(kind, Kind::Lease { renewing: true, .. }) {
+            return Attribution::Renewing;
+        }
+        self.remove_where(key, |held| held.id == id);
+        let lease = matches!(kind, Kind::Lease { .. });
+        match lease || kind == Kind::Seen {
+            true => Attribution::Fill { ticket, lease, owner: None, wary: false },
+            false => Attribution::Blind,
         }
     }
 
@@ -595,7 +615,14 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
         let flags = u32::try_from(age).unwrap_or(u32::MAX);
         Ask {
             at: At::Item,
-            what: What::Store { mode: Mode::Set, value: Stored::default(), flags, exptime, cas },
+            what: What::Store {
+                mode: Mode::Set,
+                value: Stored::default(),
+                flags,
+                exptime,
+                cas,
+                explicit: None,
+            },
         }
     };
     let Some(lock) = ticket.lock else { return smallvec![stub(ticket.base)] };
@@ -608,7 +635,7 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
     // A record that does not fit was not written at the claim either; the lock holds without it.
     let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
     let value = Stored::plain(value.freeze());
-    let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock) };
+    let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
     smallvec![Ask { at: At::Lock, what }]
 }
 

@@ -19,12 +19,12 @@ mod modify;
 mod delete;
 pub mod leases;
 
-pub use ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What};
-pub use delete::{Delete, DeleteEnd};
+pub use ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Now, Stored, Usage, What};
+pub use delete::{Delete, DeleteEnd, Removal};
 pub use envelope::TagName;
 pub use freshness::Hit;
-pub use modify::{Change, Modify, ModifyEnd};
-pub use read::{Read, ReadEnd};
+pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
+pub use read::{Read, ReadEnd, Wish};
 pub use tags::{Bump, BumpEnd, Versions};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 

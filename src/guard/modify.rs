@@ -8,7 +8,10 @@ use smallvec::smallvec;
 use crate::error::Failure;
 use crate::protocol::number::uint64;
 
-use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, get};
+use super::ask::{
+    Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Now, Stored, Usage, What, delete, get,
+    peek,
+};
 use super::freshness::{Hit, Standing, judge};
 use super::tags::{Gather, Versions};
 use super::write::Offer;
@@ -25,29 +28,82 @@ pub enum Change {
     /// `replace`: store if there is one.
     Replace(Offer),
     /// `append`.
-    Append(Bytes),
-    /// `prepend`.
-    Prepend(Bytes),
-    /// `cas`: store if the item's CAS number is this.
-    Cas(u64, Offer),
-    /// `incr`, or `decr`.
-    Count {
-        /// Down instead of up.
-        decr: bool,
-        /// By how much.
-        delta: u64,
+    Append {
+        /// What to put behind the value.
+        more: Bytes,
+        /// `C`: only if the item's CAS number is this.
+        compare: Option<u64>,
     },
+    /// `prepend`.
+    Prepend {
+        /// What to put before the value.
+        more: Bytes,
+        /// `C`: only if the item's CAS number is this.
+        compare: Option<u64>,
+    },
+    /// `cas`: store if the item's CAS number is this.
+    Cas {
+        /// The number.
+        number: u64,
+        /// What to store.
+        offer: Offer,
+        /// Meta clients are shown stale items and stubs with their CAS, and may name those too.
+        sees_stale: bool,
+        /// `I`: if the item's CAS number is higher, store all the same, as stale.
+        invalidate: bool,
+    },
+    /// `incr`, `decr` and `ma`.
+    Count(Count),
     /// `touch` and `gat`.
     Touch(Lifetime),
+    /// `md x`: leave the item with neither value nor flags.
+    Empty {
+        /// `C`: only if the item's CAS number is this.
+        compare: Option<u64>,
+        /// `T`.
+        lifetime: Lifetime,
+        /// `E`: the CAS that the client wants it to have.
+        explicit: Option<u64>,
+    },
+}
+
+/// What `incr` and `decr` do, and what `ma` may say beyond them (protocol.txt, "Meta Arithmetic").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Count {
+    /// Down instead of up.
+    pub decr: bool,
+    /// By how much.
+    pub delta: u64,
+    /// `C`: only if the item's CAS number is this.
+    pub compare: Option<u64>,
+    /// `N` and `J`: what to begin with if there is no item, and how long that lasts.
+    pub create: Option<(Lifetime, u64)>,
+    /// `T`: how long the item lasts from now on.
+    pub lifetime: Option<Lifetime>,
+    /// `E`: the CAS that the client wants it to have.
+    pub explicit: Option<u64>,
+}
+
+/// What counting gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counted {
+    /// The number as it is now.
+    pub number: u64,
+    /// The item's CAS.
+    pub cas: Cas,
+    /// Whole seconds until the soft expiry that it had; `None`: none, or it was created.
+    pub ttl: Option<u32>,
+    /// There was no item.
+    pub created: bool,
 }
 
 impl Change {
     /// How many bytes of a value the client sent with it.
     fn sent(&self) -> usize {
         match self {
-            Change::Add(offer) | Change::Replace(offer) | Change::Cas(_, offer) => offer.body.len(),
-            Change::Append(more) | Change::Prepend(more) => more.len(),
-            Change::Count { .. } | Change::Touch(_) => 0,
+            Change::Add(offer) | Change::Replace(offer) | Change::Cas { offer, .. } => offer.body.len(),
+            Change::Append { more, .. } | Change::Prepend { more, .. } => more.len(),
+            Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
         }
     }
 }
@@ -55,16 +111,16 @@ impl Change {
 /// How it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModifyEnd {
-    /// Stored.
-    Stored,
+    /// Stored, under this CAS; [`Cas::NONE`] if it ended with this very command.
+    Stored(Cas),
     /// The condition did not hold.
     NotStored,
     /// `cas`: the item is another by now.
     Exists,
     /// There is no logical item.
     NotFound,
-    /// `incr`, `decr`: the new number.
-    Counted(u64),
+    /// `incr`, `decr`, `ma`: the new number.
+    Counted(Counted),
     /// `incr`, `decr`: the value is not a number.
     NotANumber,
     /// `touch`, `gat`: what was there, with its new lifetime.
@@ -93,13 +149,13 @@ enum State {
     },
     /// `used`: the seconds that the old item had left when it was read, if the new one is to end with it.
     Writing {
-        counted: u64,
+        counted: Counted,
         used: Option<u32>,
     },
     /// It was written in a later second than it was read in, and so would end too late: its end is being put back.
     /// `None`: what stood there by then was another's, which is given its own end back.
     Settling {
-        counted: u64,
+        counted: Counted,
         used: Option<u32>,
     },
     Touching {
@@ -161,80 +217,115 @@ impl Modify {
             None => 0,
         };
         let used = item.as_ref().and_then(|item| item.ttl);
-        self.state = State::Writing { counted: 0, used: None };
+        self.state = State::Writing { counted: Counted::NOTHING, used: None };
         let ask = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
             (Change::Add(offer), None) => match physical {
                 None => offered(offer, Mode::Add, None, versions, scene),
                 cas => offered(offer, Mode::Set, cas, versions, scene),
             },
-            (Change::Replace(_) | Change::Append(_) | Change::Prepend(_), None) => {
+            (Change::Replace(_) | Change::Append { .. } | Change::Prepend { .. }, None) => {
                 return Step::Done(ModifyEnd::NotStored);
             }
-            (Change::Cas(..) | Change::Count { .. } | Change::Touch(_), None) => {
+            (Change::Cas { number, offer, sees_stale: true, invalidate }, None) => {
+                match (&item, self.over_stale(*number, offer, *invalidate, item.as_ref(), scene)) {
+                    (_, Some(ask)) => ask,
+                    (Some(item), None) if item.size > 0 => return Step::Done(ModifyEnd::Exists),
+                    (_, None) => return Step::Done(ModifyEnd::NotFound),
+                }
+            }
+            (Change::Count(Count { create: Some((lifetime, initial)), explicit, .. }), None) => {
+                let (lifetime, explicit) = (*lifetime, *explicit);
+                let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
+                self.state = State::Writing { counted, used: None };
+                let body = Bytes::from(initial.to_string());
+                let offer = Offer { body, flags: 0, lifetime, explicit };
+                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, versions, scene)
+            }
+            (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
                 return Step::Done(ModifyEnd::NotFound);
             }
+            (
+                Change::Append { compare: Some(compare), .. }
+                | Change::Prepend { compare: Some(compare), .. }
+                | Change::Count(Count { compare: Some(compare), .. })
+                | Change::Empty { compare: Some(compare), .. },
+                Some(hit),
+            ) if *compare != hit.cas.number => return Step::Done(ModifyEnd::Exists),
             (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), versions, scene),
-            (Change::Cas(number, _), Some(hit)) if hit.cas.number != *number => {
+            (Change::Cas { number, offer, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
+                let sealed = sealed_versions(&hit, scene).unwrap_or_else(|| versions.clone());
+                offered(&offer.stale(), Mode::Set, Some(hit.cas), &sealed, scene)
+            }
+            (Change::Cas { number, .. }, Some(hit)) if hit.cas.number != *number => {
                 return Step::Done(ModifyEnd::Exists);
             }
             // The new value was made from the one that `gets` returned, and is no newer than that one's tags: it goes behind
             // the versions that one was sealed with.
-            (Change::Cas(_, offer), Some(hit)) if offer.lifetime != Lifetime::Gone => {
+            (Change::Cas { offer, .. }, Some(hit)) if offer.lifetime != Lifetime::Gone => {
                 let sealed = sealed_versions(&hit, scene).unwrap_or_else(|| versions.clone());
                 offered(offer, Mode::Set, Some(hit.cas), &sealed, scene)
             }
-            (Change::Cas(..), Some(hit)) => delete(At::Item, Some(hit.cas)),
-            (Change::Append(more), Some(hit)) => {
+            (Change::Cas { .. }, Some(hit)) => delete(At::Item, Some(hit.cas)),
+            (Change::Empty { lifetime, explicit, .. }, Some(hit)) => {
+                let sealed = sealed_versions(&hit, scene).unwrap_or_else(|| versions.clone());
+                let offer = Offer { body: Bytes::new(), flags: 0, lifetime: *lifetime, explicit: *explicit };
+                offered(&offer, Mode::Set, Some(hit.cas), &sealed, scene)
+            }
+            (Change::Append { more, .. }, Some(hit)) => {
                 // The header stands before the payload, so memcached's own append is right, and moves only the new bytes.
-                let value = Stored::plain(more.clone());
-                let what =
-                    What::Store { mode: Mode::Append, value, flags: 0, exptime: 0, cas: Some(hit.cas) };
+                let (mode, value, cas) = (Mode::Append, Stored::plain(more.clone()), Some(hit.cas));
+                let what = What::Store { mode, value, flags: 0, exptime: 0, cas, explicit: None };
                 Ask { at: At::Item, what }
             }
-            (Change::Prepend(more), Some(hit)) => {
+            (Change::Prepend { more, .. }, Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
-                self.state = State::Writing { counted: 0, used };
-                changed(&hit, body, exptime)
+                self.state = State::Writing { counted: Counted::NOTHING, used };
+                changed(&hit, body, exptime, None)
             }
-            (Change::Count { decr, delta }, Some(hit)) => match count(&hit.payload, *decr, *delta) {
-                None => return Step::Done(ModifyEnd::NotANumber),
-                Some((counted, body)) => {
-                    self.state = State::Writing { counted, used };
-                    changed(&hit, body, exptime)
-                }
-            },
+            (Change::Count(Count { decr, delta, lifetime, explicit, .. }), Some(hit)) => {
+                let Some((number, body)) = count(&hit.payload, *decr, *delta) else {
+                    return Step::Done(ModifyEnd::NotANumber);
+                };
+                let counted = Counted { number, cas: Cas::NONE, ttl: hit.ttl, created: false };
+                let ask = match lifetime {
+                    Some(Lifetime::Gone) => delete(At::Item, Some(hit.cas)),
+                    Some(lifetime) => changed(&hit, body, soft(*lifetime, &hit, scene), *explicit),
+                    None => changed(&hit, body, exptime, *explicit),
+                };
+                let used = used.filter(|_| lifetime.is_none());
+                self.state = State::Writing { counted, used };
+                ask
+            }
             (Change::Touch(Lifetime::Gone), Some(hit)) => delete(At::Item, Some(hit.cas)),
             (Change::Touch(lifetime), Some(hit)) => {
-                // An item without an envelope has no soft expiry.
-                let extra = if hit.header.is_empty() { 0 } else { scene.policy.stale_seconds() };
-                let lifetime = lifetime.at_most(scene.policy.max_ttl.as_secs());
-                let touch = Some(lifetime.exptime(extra, scene.now));
+                let touch = Some(soft(*lifetime, &hit, scene));
                 self.state = State::Touching { was: hit };
-                Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch } }
+                Ask { at: At::Item, what: What::Get(Look { touch, ..Look::default() }) }
             }
         };
         if let What::Store { value, .. } = &ask.what {
             match &self.change {
-                Change::Append(_) if scene.refuses(item.map_or(0, |item| item.size) + value.len()) => {
+                Change::Append { .. } if scene.refuses(item.map_or(0, |item| item.size) + value.len()) => {
                     return Step::Done(ModifyEnd::NotStored);
                 }
-                Change::Prepend(_) if scene.refuses(value.len()) => return Step::Done(ModifyEnd::NotStored),
+                Change::Prepend { .. } if scene.refuses(value.len()) => {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
                 _ if scene.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
                 _ => {}
             }
         }
         let mut asks: Asks = smallvec![ask];
         if matches!(self.state, State::Writing { used: Some(_), .. }) {
-            let what = What::Get { value: false, vivify: None, touch: None };
-            asks.insert(0, Ask { at: At::Item, what });
+            asks.insert(0, peek(At::Item));
         }
         Step::Ask(asks)
     }
 
     fn written(
         &mut self,
-        counted: u64,
+        counted: Counted,
         used: Option<u32>,
         answers: Answers,
         scene: &Scene<'_>,
@@ -242,7 +333,9 @@ impl Modify {
         let mut answers = answers.into_iter();
         let left = used.and_then(|_| answers.next());
         Step::Done(match answers.next() {
-            Some(Answer::Stored(_) | Answer::Done) => {
+            Some(stored @ (Answer::Stored(_) | Answer::Done)) => {
+                let cas = if let Answer::Stored(cas) = stored { cas } else { Cas::NONE };
+                let counted = Counted { cas, ..counted };
                 // The server's clock counts whole seconds: one may have passed between the read and the write.
                 if let (Some(used), Some(Answer::Item(Item { ttl: Some(left), .. }))) = (used, left)
                     && left < used
@@ -253,8 +346,8 @@ impl Modify {
                 self.done(counted)
             }
             // Both together are too large, or what was to be appended to is gone: memcached says the same of either.
-            Some(Answer::NotStored) if matches!(self.change, Change::Append(_)) => ModifyEnd::NotStored,
-            Some(Answer::TooLarge) if matches!(self.change, Change::Prepend(_)) => ModifyEnd::NotStored,
+            Some(Answer::NotStored) if matches!(self.change, Change::Append { .. }) => ModifyEnd::NotStored,
+            Some(Answer::TooLarge) if matches!(self.change, Change::Prepend { .. }) => ModifyEnd::NotStored,
             Some(Answer::TooLarge) => ModifyEnd::TooLarge,
             Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
@@ -268,16 +361,45 @@ impl Modify {
         })
     }
 
-    fn done(&self, counted: u64) -> ModifyEnd {
+    fn done(&self, counted: Counted) -> ModifyEnd {
         match &self.change {
-            Change::Count { .. } => ModifyEnd::Counted(counted),
+            Change::Count(_) => ModifyEnd::Counted(counted),
             Change::Touch(_) => ModifyEnd::Touched(Hit::nothing()),
-            _ => ModifyEnd::Stored,
+            _ => ModifyEnd::Stored(counted.cas),
         }
     }
 
+    /// What stores over a stub or stale item whose CAS number a meta client has named. Whoever was given that number with a win
+    /// through another sidecar comes here too: what the tags were at that moment is not known then, but they were no older
+    /// than what stands there was sealed with.
+    fn over_stale(
+        &self,
+        number: u64,
+        offer: &Offer,
+        invalidate: bool,
+        item: Option<&Item>,
+        scene: &Scene<'_>,
+    ) -> Option<Ask> {
+        let item = item?;
+        let offer = match () {
+            () if number == item.cas.number => offer.clone(),
+            () if invalidate && number < item.cas.number && item.size > 0 => offer.stale(),
+            () => return None,
+        };
+        let sealed = match judge(item, None, scene) {
+            Standing::Stale(hit) => sealed_versions(&hit, scene),
+            _ => None,
+        };
+        let (offer, versions) = match sealed {
+            Some(sealed) => (offer, sealed),
+            // Versions that no tag ever has.
+            None => (offer, scene.tags.iter().map(|_| 0).collect()),
+        };
+        Some(offered(&offer, Mode::Set, Some(item.cas), &versions, scene))
+    }
+
     /// What stood there when its end was put back was ours, or made from ours and as late; else that end was right.
-    fn settled(&mut self, counted: u64, used: Option<u32>, answers: Answers) -> Step<ModifyEnd> {
+    fn settled(&mut self, counted: Counted, used: Option<u32>, answers: Answers) -> Step<ModifyEnd> {
         match (used, answers.into_iter().next()) {
             (Some(used), Some(Answer::Item(Item { ttl: Some(ttl), .. })))
                 if ttl != used && ttl + 1 != used =>
@@ -333,12 +455,16 @@ impl Machine for Modify {
 }
 
 impl Hit {
-    /// Stands for an item that ended with the command that touched it.
-    fn nothing() -> Hit {
-        let cas = Cas { number: 0, epoch: 0 };
+    /// Stands for an item that ended with the command that touched it, and for one without bytes or time.
+    pub fn nothing() -> Hit {
         let (payload, header) = (Bytes::new(), Bytes::new());
-        Hit { payload, flags: 0, cas, ttl: None, stale_ms: 0, rebuild: 0, header }
+        let usage = Usage::default();
+        Hit { payload, flags: 0, cas: Cas::NONE, ttl: None, stale_ms: 0, rebuild: 0, usage, header }
     }
+}
+
+impl Counted {
+    const NOTHING: Counted = Counted { number: 0, cas: Cas::NONE, ttl: None, created: false };
 }
 
 fn offered(offer: &Offer, mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_>) -> Ask {
@@ -353,14 +479,21 @@ fn offered(offer: &Offer, mode: Mode, cas: Option<Cas>, versions: &Versions, sce
 
 /// Gives the item so many seconds, and asks what it had.
 fn touch(seconds: u32) -> Ask {
-    let what = What::Get { value: false, vivify: None, touch: Some(i64::from(seconds.max(1))) };
-    Ask { at: At::Item, what }
+    let touch = Some(i64::from(seconds.max(1)));
+    Ask { at: At::Item, what: What::Get(Look { touch, ..Look::default() }) }
+}
+
+/// The exptime of an item that is to be fresh for so long. One without an envelope has no soft expiry.
+fn soft(lifetime: Lifetime, hit: &Hit, scene: &Scene<'_>) -> i64 {
+    let extra = if hit.header.is_empty() { 0 } else { scene.policy.stale_seconds() };
+    lifetime.at_most(scene.policy.max_ttl.as_secs()).exptime(extra, scene.now)
 }
 
 /// The same item with another body: behind the same header, with the same flags and end.
-fn changed(hit: &Hit, body: Bytes, exptime: i64) -> Ask {
+fn changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> Ask {
     let value = Stored { header: hit.header.clone(), body };
-    let what = What::Store { mode: Mode::Set, value, flags: hit.flags, exptime, cas: Some(hit.cas) };
+    let what =
+        What::Store { mode: Mode::Set, value, flags: hit.flags, exptime, cas: Some(hit.cas), explicit };
     Ask { at: At::Item, what }
 }
 
@@ -423,9 +556,18 @@ mod tests {
         let item = |value: &'static str, number, ttl| {
             let value = Bytes::from(value);
             let size = value.len();
-            Answer::Item(Item { value, size, flags: 0, cas: cas(number), ttl, won: false, stale: false })
+            Answer::Item(Item {
+                value,
+                size,
+                flags: 0,
+                cas: cas(number),
+                ttl,
+                won: false,
+                stale: false,
+                usage: Usage::default(),
+            })
         };
-        let (mut modify, _) = Modify::start(Change::Count { decr: false, delta: 1 }, &scene);
+        let (mut modify, _) = Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &scene);
         let Step::Ask(asks) = modify.resume(Event::Answers(smallvec![item("7", 1, Some(90))]), &scene) else {
             panic!("it is there")
         };
@@ -433,6 +575,7 @@ mod tests {
         let answers = smallvec![item("", 1, Some(89)), Answer::Stored(cas(2))];
         assert_eq!(modify.resume(Event::Answers(answers), &scene), Step::Ask(smallvec![touch(89)]));
         let end = modify.resume(Event::Answers(smallvec![item("", 2, Some(90))]), &scene);
-        assert_eq!(end, Step::Done(ModifyEnd::Counted(8)));
+        let counted = Counted { number: 8, cas: cas(2), ttl: Some(30), created: false };
+        assert_eq!(end, Step::Done(ModifyEnd::Counted(counted)));
     }
 }

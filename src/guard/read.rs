@@ -17,7 +17,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Mode, Stored, What, delete, get};
+use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Look, Mode, Stored, What, delete, get, peek};
 use super::envelope::LockRecord;
 use super::freshness::{Hit, Standing, judge};
 use super::leases::Ticket;
@@ -29,14 +29,18 @@ use super::{Event, Leaves, Machine, Scene, Step};
 pub enum ReadEnd {
     /// Serve this as a hit.
     Fresh(Hit),
+    /// Serve this as a hit; somebody else refreshes it early.
+    Refreshing(Hit),
     /// Serve this; it is stale, and somebody is rebuilding it, or nobody can now.
     Stale(Hit),
-    /// The client is told a miss, and has the right to rebuild.
+    /// The client has the right to rebuild, and is told a miss, unless it can be told more than that.
     Won {
         /// What was seen at that moment, for the fill.
         lease: Ticket,
         /// The value was still fresh: this refreshes it early.
         early: bool,
+        /// What stands there, if it may be served meanwhile.
+        old: Option<Hit>,
     },
     /// The client is told a miss, without that right.
     Missed {
@@ -49,9 +53,23 @@ pub enum ReadEnd {
     Failed(Failure),
 }
 
+/// What a reader that speaks meta commands wants besides the value (protocol.txt, "Meta Get").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Wish {
+    /// `R`: to refresh the value if it is fresh for less than so many seconds.
+    pub recache: Option<u32>,
+    /// `N`: to be told at once that somebody else builds the value, in place of waiting for it.
+    pub at_once: bool,
+    /// `h l`: how it has been used.
+    pub usage: bool,
+    /// `u`: that this does not count as a use.
+    pub unseen: bool,
+}
+
 /// A read of one guarded key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Read {
+    wish: Wish,
     state: State,
     /// When the request began, on the monotonic clock: all its waiting is counted from here.
     began: u64,
@@ -102,10 +120,23 @@ enum Fallback {
 impl Read {
     /// Begins.
     pub fn start(scene: &Scene<'_>) -> (Read, Asks) {
+        Read::wishing(Wish::default(), scene)
+    }
+
+    /// Begins, for a reader that wants more than a value.
+    pub fn wishing(wish: Wish, scene: &Scene<'_>) -> (Read, Asks) {
         let mut asks = Asks::new();
-        let read = Read { state: State::Reading { skip: 0 }, began: scene.now.mono, rounds: 0 };
-        ask_all(&mut asks, scene);
+        let read = Read { wish, state: State::Reading { skip: 0 }, began: scene.now.mono, rounds: 0 };
+        read.ask_all(&mut asks, scene);
         (read, asks)
+    }
+
+    fn ask_all(&self, asks: &mut Asks, scene: &Scene<'_>) {
+        let Wish { usage, unseen, .. } = self.wish;
+        let vivify = Some(scene.policy.lock_seconds());
+        let look = Look { value: true, usage, unseen, vivify, touch: None };
+        asks.push(Ask { at: At::Item, what: What::Get(look) });
+        Gather::new(scene.tags.len()).ask(asks, scene.now);
     }
 
     fn read(&mut self, skip: u8, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
@@ -184,6 +215,7 @@ impl Read {
                         vanishes: None,
                     },
                     early: false,
+                    old: None,
                 });
             }
             Standing::Stub => {
@@ -192,7 +224,9 @@ impl Read {
                     Ticket { base: Some(item.cas), lock: None, versions, at: scene.now, vanishes: None };
                 return self.held(Fallback::Miss(seen), age, scene);
             }
-            Standing::Fresh(hit) if refreshes_early(&hit, scene) => Fallback::Fresh(hit),
+            Standing::Fresh(hit) if self.recaches(&hit) || refreshes_early(&hit, scene) => {
+                Fallback::Fresh(hit)
+            }
             Standing::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
             Standing::Stale(hit) => Fallback::Stale(hit),
             Standing::Unservable => Fallback::Miss(Ticket {
@@ -211,7 +245,7 @@ impl Read {
         let mut asks: Asks = smallvec![
             take_lock(Mode::Add, None, &claim.versions, scene),
             // The double check: behind the lock, so that what it sees is what the lock protects.
-            Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch: None } },
+            peek(At::Item),
         ];
         if !scene.tags.is_empty() {
             asks.push(get(At::Lock));
@@ -248,12 +282,15 @@ impl Read {
                 flags: 0,
                 exptime: i64::from(scene.policy.lock_seconds()),
                 cas: Some(claim.base),
+                explicit: None,
             };
             self.state = State::Clearing(claim);
             return Step::Ask(smallvec![Ask { at: At::Item, what: stub }, delete(At::Lock, Some(lock))]);
         }
+        let (early, old) = claim.fallback.old();
         Step::Done(ReadEnd::Won {
-            early: matches!(claim.fallback, Fallback::Fresh(_)),
+            early,
+            old,
             lease: Ticket {
                 base: Some(claim.base),
                 lock: Some(lock),
@@ -266,16 +303,20 @@ impl Read {
 
     fn cleared(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
         match answers.into_iter().next() {
-            Some(Answer::Stored(base)) => Step::Done(ReadEnd::Won {
-                lease: Ticket {
-                    base: Some(base),
-                    lock: None,
-                    versions: claim.versions,
-                    at: scene.now,
-                    vanishes: None,
-                },
-                early: matches!(claim.fallback, Fallback::Fresh(_)),
-            }),
+            Some(Answer::Stored(base)) => {
+                let (early, old) = claim.fallback.old();
+                Step::Done(ReadEnd::Won {
+                    lease: Ticket {
+                        base: Some(base),
+                        lock: None,
+                        versions: claim.versions,
+                        at: scene.now,
+                        vanishes: None,
+                    },
+                    early,
+                    old,
+                })
+            }
             Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
             Some(_) => self.again(Asks::new(), scene),
         }
@@ -295,8 +336,11 @@ impl Read {
         match answers.into_iter().next() {
             Some(Answer::Stored(lock)) => {
                 let asks = smallvec![
-                    Ask { at: At::Item, what: What::MarkStale { seconds: None, cas: Some(claim.base) } },
-                    Ask { at: At::Item, what: What::Get { value: false, vivify: None, touch: None } },
+                    Ask {
+                        at: At::Item,
+                        what: What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None }
+                    },
+                    peek(At::Item),
                 ];
                 self.state = State::Marking { claim, lock };
                 Step::Ask(asks)
@@ -319,6 +363,11 @@ impl Read {
         }
     }
 
+    /// Whether the reader asked to refresh it (`R`).
+    fn recaches(&self, hit: &Hit) -> bool {
+        matches!((self.wish.recache, hit.ttl), (Some(recache), Some(ttl)) if ttl < recache)
+    }
+
     /// Somebody else rebuilds it: wait if that is allowed and promising. `age` is how long they have at least.
     fn held(&mut self, fallback: Fallback, age: u64, scene: &Scene<'_>) -> Step<ReadEnd> {
         let cold_wait = as_millis(scene.policy.cold_wait);
@@ -328,7 +377,8 @@ impl Read {
             Fallback::Miss(_) => (cold_wait, age >= cold_wait),
         };
         let until = self.began.saturating_add(limit);
-        if !scene.patient || too_old || scene.now.mono >= until {
+        let impatient = !scene.patient || self.wish.at_once;
+        if impatient || too_old || scene.now.mono >= until {
             return Step::Done(fallback.end());
         }
         self.state = State::Waiting(fallback);
@@ -338,7 +388,7 @@ impl Read {
     /// Reads the key anew, behind what `asks` holds already.
     fn again(&mut self, mut asks: Asks, scene: &Scene<'_>) -> Step<ReadEnd> {
         let skip = u8::try_from(asks.len()).unwrap_or(u8::MAX);
-        ask_all(&mut asks, scene);
+        self.ask_all(&mut asks, scene);
         self.rounds += 1;
         self.state = State::Reading { skip };
         Step::Ask(asks)
@@ -378,9 +428,18 @@ impl Machine for Read {
 impl Fallback {
     fn end(self) -> ReadEnd {
         match self {
-            Fallback::Fresh(hit) => ReadEnd::Fresh(hit),
+            Fallback::Fresh(hit) => ReadEnd::Refreshing(hit),
             Fallback::Stale(hit) => ReadEnd::Stale(hit),
             Fallback::Miss(seen) => ReadEnd::Missed { seen, held: true },
+        }
+    }
+
+    /// What its winner may serve meanwhile, and whether that is fresh.
+    fn old(self) -> (bool, Option<Hit>) {
+        match self {
+            Fallback::Fresh(hit) => (true, Some(hit)),
+            Fallback::Stale(hit) => (false, Some(hit)),
+            Fallback::Miss(_) => (false, None),
         }
     }
 }
@@ -388,12 +447,6 @@ impl Fallback {
 fn missed(base: Option<Cas>, versions: Versions, scene: &Scene<'_>, held: bool) -> ReadEnd {
     let seen = Ticket { base, lock: None, versions, at: scene.now, vanishes: None };
     ReadEnd::Missed { seen, held }
-}
-
-fn ask_all(asks: &mut Asks, scene: &Scene<'_>) {
-    let vivify = Some(scene.policy.lock_seconds());
-    asks.push(Ask { at: At::Item, what: What::Get { value: true, vivify, touch: None } });
-    Gather::new(scene.tags.len()).ask(asks, scene.now);
 }
 
 fn take_lock(mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_>) -> Ask {
@@ -414,6 +467,7 @@ fn take_lock(mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_
             flags: 0,
             exptime: i64::from(scene.policy.lock_seconds()),
             cas,
+            explicit: None,
         },
     }
 }

@@ -110,7 +110,7 @@ fn parse(value: &[u8]) -> Option<u64> {
 
 fn store(at: At, mode: Mode, version: u64, cas: Option<Cas>) -> Ask {
     let value = Stored::plain(Bytes::from(version.to_string()));
-    Ask { at, what: What::Store { mode, value, flags: 0, exptime: 0, cas } }
+    Ask { at, what: What::Store { mode, value, flags: 0, exptime: 0, cas, explicit: None } }
 }
 
 /// Making the tag `At::Tag(0)` grow.

@@ -20,9 +20,17 @@ pub struct Offer {
     pub flags: u32,
     /// How long it is fresh. Never [`Lifetime::Gone`]: that is a delete.
     pub lifetime: Lifetime,
+    /// `E`: the CAS that the client wants it to have.
+    pub explicit: Option<u64>,
 }
 
 impl Offer {
+    /// The same, to be stored as stale.
+    pub(super) fn stale(&self) -> Offer {
+        // Its fresh seconds are over, and those of `stale_for` begin.
+        Offer { lifetime: Lifetime::Seconds(0), ..self.clone() }
+    }
+
     /// The command that stores it, wrapped and sealed with the versions that were read before it was built.
     ///
     /// A value that would be too large once wrapped is stored plain, if the rule has no tags that a plain value would
@@ -50,7 +58,7 @@ impl Offer {
             if plain { (Bytes::new(), 0) } else { (header.freeze(), scene.policy.stale_seconds()) };
         let exptime = lifetime.exptime(extra, scene.now);
         let value = Stored { header, body: self.body };
-        let what = What::Store { mode, value, flags: self.flags, exptime, cas };
+        let what = What::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
         (Ask { at: At::Item, what }, plain)
     }
 }
@@ -149,8 +157,10 @@ pub struct Set {
 /// How a blind set ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetEnd {
-    /// It is stored.
+    /// It is stored, under this CAS.
     Stored {
+        /// Its CAS.
+        cas: Cas,
         /// Without an envelope, because it would have been too large.
         plain: bool,
     },
@@ -196,7 +206,7 @@ impl Machine for Set {
             };
         }
         Step::Done(match answers.into_iter().next() {
-            Some(Answer::Stored(_)) => SetEnd::Stored { plain: self.plain },
+            Some(Answer::Stored(cas)) => SetEnd::Stored { cas, plain: self.plain },
             Some(Answer::TooLarge) => SetEnd::TooLarge,
             Some(Answer::Failed(failure)) => SetEnd::Failed(failure),
             _ => SetEnd::Failed(Failure::Refused),

@@ -22,6 +22,86 @@ impl<'a> Meta<'a> {
     }
 }
 
+/// What the flags of a command say, as numbers. The parser has checked them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// `v`
+    pub value: bool,
+    /// `h` or `l`
+    pub usage: bool,
+    /// `u`
+    pub unseen: bool,
+    /// `I`
+    pub invalidate: bool,
+    /// `x`
+    pub empty: bool,
+    /// The letter of `M`; 0 if it was not given.
+    pub mode: u8,
+    /// The exptime of `N`.
+    pub vivify: Option<i64>,
+    /// The exptime of `T`.
+    pub exptime: Option<i64>,
+    /// The seconds of `R`.
+    pub recache: Option<i64>,
+    /// `C`
+    pub compare: Option<u64>,
+    /// `E`
+    pub explicit: Option<u64>,
+    /// `F`: the low 32 bits of what was sent, as memcached keeps them.
+    pub flags: u32,
+    /// `J`
+    pub initial: u64,
+    /// `D`: 1 if it was not given.
+    pub delta: u64,
+}
+
+impl Meta<'_> {
+    /// Reads the flags.
+    pub fn options(&self) -> Options {
+        let mut options = Options {
+            value: false,
+            usage: false,
+            unseen: false,
+            invalidate: false,
+            empty: false,
+            mode: 0,
+            vivify: None,
+            exptime: None,
+            recache: None,
+            compare: None,
+            explicit: None,
+            flags: 0,
+            initial: 0,
+            delta: 1,
+        };
+        for (flag, token) in self.tokens() {
+            match flag {
+                b'v' => options.value = true,
+                b'h' | b'l' => options.usage = true,
+                b'u' => options.unseen = true,
+                b'I' => options.invalidate = true,
+                b'x' => options.empty = true,
+                b'M' => options.mode = token.first().copied().unwrap_or(0),
+                b'N' => options.vivify = Some(exptime(token)),
+                b'T' => options.exptime = Some(exptime(token)),
+                b'R' => options.recache = Some(exptime(token)),
+                b'C' => options.compare = number::uint64(token),
+                b'E' => options.explicit = number::uint64(token),
+                b'F' => options.flags = number::uint32(token).unwrap_or(0),
+                b'J' => options.initial = number::uint64(token).unwrap_or(0),
+                b'D' => options.delta = number::uint64(token).unwrap_or(1),
+                _ => {}
+            }
+        }
+        options
+    }
+}
+
+/// The exptime of a token that the parser has checked, as memcached reads it.
+pub fn exptime(token: &[u8]) -> i64 {
+    number::int32(token).map_or(0, i64::from)
+}
+
 /// Meta flags, of a request or a reply: each one's letter and the token behind it, often empty.
 #[derive(Debug, Clone)]
 pub struct Tokens<'a>(pub(super) &'a [u8]);
@@ -107,7 +187,9 @@ fn check(meta: &Meta<'_>) -> Result<bool, &'static [u8]> {
             b'M' if token.len() == 1 => mode = Some(token[0]),
             b'M' => complaint = Some(b"CLIENT_ERROR incorrect length for M token\r\n"),
             b'N' | b'T' | b'R' if number::int32(token).is_some() => {}
-            // E is for the server to judge: memcached has it from 1.6.27.
+            // For the server to judge, since it depends on its age.
+            b'x' if meta.verb == MetaVerb::Delete => {}
+            // E too: memcached has it from 1.6.27.
             b'C' | b'E' if number::uint64(token).is_some() => {}
             b'N' | b'T' | b'R' | b'C' | b'E' => {
                 complaint = Some(b"CLIENT_ERROR bad token in command line format\r\n");

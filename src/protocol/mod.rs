@@ -3,7 +3,7 @@
 pub mod request;
 mod line;
 pub mod parse;
-mod meta;
+pub mod meta;
 pub mod base64;
 pub(crate) mod number;
 pub mod reply;

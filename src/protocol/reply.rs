@@ -24,6 +24,8 @@ pub enum Shape {
     Values,
     /// One line; behind `VA <size>` the data block.
     Meta,
+    /// Nothing, or what [`Shape::Meta`] is; and behind it the `MN` of an `mn` that was sent behind a quiet command.
+    Quiet,
     /// Lines until `END`; or one line: an error, `OK`, `RESET`.
     Stats,
 }
@@ -84,15 +86,22 @@ impl Framer {
                     Frame::Partial { at_least } => return Ok(Frame::Partial { at_least: at_least + 5 }),
                 }
             },
-            Shape::Meta => {
-                let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
-                match Status::read(line) {
-                    None => Err(Garbage("a word that begins no meta reply")),
-                    Some((Status::Va, rest)) => {
-                        let size = number(word(rest).0).ok_or(Garbage("VA without a size"))?;
-                        self.block(buffer, line.len() + 2, size)
+            Shape::Meta => self.meta(buffer).map(|(_, frame)| frame),
+            Shape::Quiet => {
+                if self.done == 0 {
+                    match self.meta(buffer)? {
+                        (Status::Mn, whole) => return Ok(whole),
+                        (_, Frame::Whole(length)) => self.done = length,
+                        // Nothing less than `MN` follows.
+                        (_, Frame::Partial { at_least }) => {
+                            return Ok(Frame::Partial { at_least: at_least + 4 });
+                        }
                     }
-                    Some(_) => Ok(Frame::Whole(line.len() + 2)),
+                }
+                match line(&buffer[self.done..])? {
+                    None => Ok(PARTIAL),
+                    Some(b"MN") => Ok(Frame::Whole(self.done + 4)),
+                    Some(_) => Err(Garbage("two replies to a quiet command")),
                 }
             }
             Shape::Stats => loop {
@@ -107,6 +116,19 @@ impl Framer {
                 }
                 self.done = end;
             },
+        }
+    }
+
+    /// One meta reply. The status is [`Status::Error`] as long as it is not known.
+    fn meta(&self, buffer: &[u8]) -> Result<(Status, Frame), Garbage> {
+        let Some(line) = line(buffer)? else { return Ok((Status::Error, PARTIAL)) };
+        match Status::read(line) {
+            None => Err(Garbage("a word that begins no meta reply")),
+            Some((Status::Va, rest)) => {
+                let size = number(word(rest).0).ok_or(Garbage("VA without a size"))?;
+                Ok((Status::Va, self.block(buffer, line.len() + 2, size)?))
+            }
+            Some((status, _)) => Ok((status, Frame::Whole(line.len() + 2))),
         }
     }
 

@@ -10,8 +10,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::gets::Get;
-use super::guarded::GuardedCall;
+use super::guarded::{GuardedCall, only};
+use super::meta_get::MetaGet;
 use super::raw::{FanOut, Forward};
+use super::wording::{Voice, Wording};
 use super::{Proxy, Target};
 use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::base64;
@@ -129,6 +131,7 @@ enum Kind {
     Forward(Forward),
     FanOut(FanOut),
     Get(Box<Get>),
+    MetaGet(Box<MetaGet>),
     Guarded(Box<GuardedCall>),
 }
 
@@ -179,7 +182,7 @@ impl Call {
                     if busy(&footprint) {
                         return None;
                     }
-                    Kind::Guarded(Box::new(GuardedCall::tag(request, name, proxy, client)))
+                    Kind::Guarded(Box::new(GuardedCall::tag(request, name, Voice::Classic, proxy, client)))
                 }
                 Target::Guarded(of) => {
                     footprint = Footprint::of([proxy.hash(key)], true);
@@ -217,13 +220,41 @@ impl Call {
             Request::Meta(meta) => {
                 let decoded = meta.token(b'b').and_then(|_| base64::decode(meta.key));
                 let key = decoded.as_deref().unwrap_or(meta.key);
-                match proxy.target(key) {
+                let reads = meta.verb == MetaVerb::Get;
+                let target = proxy.target(key);
+                footprint = match &target {
+                    Target::Raw { .. } => Footprint::default(),
+                    Target::Tag(_) if !reads => Footprint::everything(),
+                    _ => Footprint::of([proxy.hash(key)], !reads || meta.token(b'T').is_some()),
+                };
+                if busy(&footprint) {
+                    return None;
+                }
+                let wording = || Wording::of(meta, key, proxy.now());
+                match target {
                     Target::Raw { pool, rule } => {
                         Kind::Forward(Forward::meta(meta, key, pool, rule, proxy, client))
                     }
-                    Target::Guarded(_) | Target::Tag(_) => {
-                        count(Outcome::ClientError);
-                        said("CLIENT_ERROR meta commands are not supported on guarded keys\r\n")
+                    // What stands there, as it stands there: for people who look for a fault.
+                    Target::Guarded(of) if meta.verb == MetaVerb::Debug => {
+                        let guard = &proxy.plan.guards[of.guard];
+                        Kind::Forward(Forward::meta(meta, key, guard.pool, guard.rule, proxy, client))
+                    }
+                    Target::Guarded(of) if reads => {
+                        Kind::MetaGet(Box::new(MetaGet::new(meta, of, wording(), proxy, client)))
+                    }
+                    Target::Guarded(of) => {
+                        let voice = Voice::Meta(wording());
+                        Kind::Guarded(Box::new(GuardedCall::meta(meta, of, voice, proxy, client)))
+                    }
+                    Target::Tag(_)
+                        if meta.verb == MetaVerb::Debug || (reads && only(meta, b"kqObvfstchlu")) =>
+                    {
+                        Kind::Forward(Forward::meta(meta, key, proxy.plan.tag_pool, NO_RULE, proxy, client))
+                    }
+                    Target::Tag(name) => {
+                        let voice = Voice::Meta(wording());
+                        Kind::Guarded(Box::new(GuardedCall::tag(request, name, voice, proxy, client)))
                     }
                 }
             }
@@ -302,7 +333,7 @@ impl Call {
     /// Whether it has to be polled even while an earlier call has not been answered: its guarded keys take more than one
     /// round trip.
     pub fn is_active(&self) -> bool {
-        matches!(self.kind, Kind::Get(_) | Kind::Guarded(_))
+        matches!(self.kind, Kind::Get(_) | Kind::MetaGet(_) | Kind::Guarded(_))
     }
 
     /// Goes on as far as it can; once it is done, its answer has been appended to `out`. `patient`: no request of this client
@@ -325,6 +356,7 @@ impl Call {
             Kind::Forward(forward) => forward.poll(&scope, out),
             Kind::FanOut(fan_out) => fan_out.poll(&scope, out),
             Kind::Get(get) => get.poll(&scope, cx, out),
+            Kind::MetaGet(get) => get.poll(&scope, cx, out),
             Kind::Guarded(call) => call.poll(&scope, cx, out),
         };
         if self.quiet && polled.is_ready() {

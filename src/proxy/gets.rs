@@ -6,14 +6,11 @@ use bytes::BytesMut;
 use smallvec::SmallVec;
 
 use super::calls::{Client, Scope};
-use super::operation::{Guarded, Operation};
 use super::raw::{put_get, put_key, put_number};
+use super::read::{GuardedRead, Shown};
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
-use crate::guard::leases::{Ticket as LeaseTicket, Ticket};
-use crate::guard::{
-    Answer, Ask, At, Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, Versions, What,
-};
+use crate::guard::{Answer, Ask, At, Look, What, Wish};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Shape, Value, values};
 use crate::upstream::OnError;
@@ -49,25 +46,7 @@ struct Part {
 enum KeyGet {
     Raw { key: Box<[u8]>, rule: usize, part: usize },
     Tag { key: Box<[u8]>, ticket: ReplyTicket },
-    Guarded(Box<GuardedGet>),
-}
-
-struct GuardedGet {
-    of: Guarded,
-    state: State,
-}
-
-enum State {
-    Waiting,
-    Reading(Operation<Read>),
-    Touching(Operation<Modify>, Hit),
-    Done(Shown),
-}
-
-enum Shown {
-    Value(Hit),
-    Miss,
-    Failed(Failure),
+    Guarded(Box<GuardedRead>),
 }
 
 impl Get {
@@ -86,7 +65,7 @@ impl Get {
                     KeyGet::Raw { key: key.into(), rule, part: get.part(key, pool, proxy) }
                 }
                 Target::Tag(_) => KeyGet::Tag { key: key.into(), ticket: send_tag(key, proxy, client) },
-                Target::Guarded(of) => KeyGet::Guarded(Box::new(GuardedGet { of, state: State::Waiting })),
+                Target::Guarded(of) => KeyGet::Guarded(Box::new(GuardedRead::new(of))),
             };
             get.keys.push(key);
         }
@@ -109,10 +88,7 @@ impl Get {
                 if more == 0 {
                     return;
                 }
-                let of = &get.of;
-                let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), true);
-                let (read, asks) = Read::start(&scene);
-                get.state = State::Reading(Operation::start(read, asks, of, proxy, &client.inbox));
+                get.begin(Wish::default(), proxy, client);
                 more -= 1;
             }
             self.begun += 1;
@@ -215,12 +191,12 @@ impl Get {
                     let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
                     scope.count(crate::metrics::NO_RULE, outcome);
                 }
-                KeyGet::Guarded(get) => match &get.state {
-                    State::Done(Shown::Value(hit)) => {
+                KeyGet::Guarded(get) => match get.shown() {
+                    Some(Shown::Value(hit, _)) => {
                         let cas = self.cas.then_some(hit.cas.number);
                         put_value(out, &get.of.key, hit.flags, cas, &hit.payload);
                     }
-                    State::Done(Shown::Failed(failure)) => trouble = Some(*failure),
+                    Some(Shown::Failed(failure)) => trouble = Some(*failure),
                     _ => {}
                 },
             }
@@ -241,129 +217,9 @@ impl Get {
     }
 }
 
-impl GuardedGet {
-    /// True once it is known what to say.
-    fn poll(
-        &mut self,
-        exptime: Option<i64>,
-        patient: bool,
-        won: &mut bool,
-        scope: &Scope<'_>,
-        cx: &mut Context<'_>,
-    ) -> bool {
-        let Scope { proxy, client, .. } = scope;
-        let shown = match &mut self.state {
-            State::Done(_) => return true,
-            State::Waiting => return false,
-            State::Reading(read) => match read.poll(&self.of, patient, proxy, &client.inbox, cx) {
-                Poll::Pending => return false,
-                Poll::Ready(ReadEnd::Fresh(hit)) if exptime.is_some() => {
-                    let now = proxy.now();
-                    let change = Change::Touch(Lifetime::of(exptime.unwrap_or(0), now));
-                    let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), now, false);
-                    let (modify, asks) = Modify::start(change, &scene);
-                    let touch = Operation::start(modify, asks, &self.of, proxy, &client.inbox);
-                    self.state = State::Touching(touch, hit);
-                    return self.poll(exptime, patient, won, scope, cx);
-                }
-                Poll::Ready(end) => self.read(end, won, scope),
-            },
-            State::Touching(modify, hit) => match modify.poll(&self.of, patient, proxy, &client.inbox, cx) {
-                Poll::Pending => return false,
-                Poll::Ready(ModifyEnd::Touched(touched)) => {
-                    end_earlier_miss(&self.of, scope);
-                    scope.count(proxy.metric(self.of.guard), Outcome::Hit);
-                    // It may have ended with this very command.
-                    Shown::Value(if touched.cas.number == 0 { hit.clone() } else { touched })
-                }
-                Poll::Ready(ModifyEnd::Failed(failure)) => self.failed(failure, scope),
-                Poll::Ready(_) => {
-                    scope.count(proxy.metric(self.of.guard), Outcome::Miss);
-                    Shown::Miss
-                }
-            },
-        };
-        self.state = State::Done(shown);
-        true
-    }
-
-    fn read(&mut self, end: ReadEnd, won: &mut bool, scope: &Scope<'_>) -> Shown {
-        let Scope { proxy, client, .. } = scope;
-        let of = &self.of;
-        let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
-        match end {
-            ReadEnd::Fresh(hit) => {
-                end_earlier_miss(of, scope);
-                scope.count(rule, Outcome::Hit);
-                Shown::Value(hit)
-            }
-            ReadEnd::Stale(hit) => {
-                scope.count(rule, Outcome::Stale);
-                proxy.metrics.stale_served(rule, std::time::Duration::from_millis(hit.stale_ms));
-                Shown::Value(hit)
-            }
-            ReadEnd::Won { lease, .. } => {
-                *won = true;
-                client.note_miss(proxy.hash(&of.key));
-                scope.count(rule, Outcome::MissWon);
-                self.grant(lease, scope);
-                Shown::Miss
-            }
-            ReadEnd::Missed { seen, held } => {
-                client.note_miss(proxy.hash(&of.key));
-                scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
-                proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, policy);
-                Shown::Miss
-            }
-            ReadEnd::Failed(failure) => self.failed(failure, scope),
-        }
-    }
-
-    fn grant(&self, lease: LeaseTicket, scope: &Scope<'_>) {
-        let Scope { proxy, client, .. } = scope;
-        let of = &self.of;
-        let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
-        let (id, superseded) = proxy.desk.of(&of.key).grant(&of.key, client.owner, lease.clone(), policy);
-        for _ in 0..superseded {
-            proxy.metrics.lease_ended(rule, crate::metrics::LeaseEnd::Superseded, std::time::Duration::ZERO);
-        }
-        // A full table grants nothing; what was won ends by itself after lock_ttl.
-        if let Some(id) = id {
-            proxy.metrics.lease_granted();
-            proxy.look_after_lease(of, id, &lease);
-        }
-    }
-
-    /// The key's server is dead: as good as a miss, after which nothing may be stored that was built without knowing what
-    /// stood there.
-    fn failed(&self, failure: Failure, scope: &Scope<'_>) -> Shown {
-        let Scope { proxy, client, .. } = scope;
-        let of = &self.of;
-        let rule = proxy.metric(of.guard);
-        if proxy.pool_of(of.guard).on_error() == OnError::Error {
-            scope.count(rule, Outcome::ServerError);
-            return Shown::Failed(failure);
-        }
-        let seen =
-            Ticket { base: None, lock: None, versions: Versions::new(), at: proxy.now(), vanishes: None };
-        client.note_miss(proxy.hash(&of.key));
-        proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, proxy.policy(of.guard));
-        scope.count(rule, Outcome::Miss);
-        Shown::Miss
-    }
-}
-
-/// Whoever is served a fresh value does not fill for a miss that they were told before.
-fn end_earlier_miss(of: &Guarded, scope: &Scope<'_>) {
-    let Scope { proxy, client, .. } = scope;
-    if client.take_miss(|| proxy.hash(&of.key)) {
-        proxy.desk.of(&of.key).hit(&of.key, client.owner);
-    }
-}
-
 /// A tag's version is read as it is stored: its key is reserved, so nothing else stands there.
 fn tag_ask() -> Ask {
-    Ask { at: At::Tag(0), what: What::Get { value: true, vivify: None, touch: None } }
+    Ask { at: At::Tag(0), what: What::Get(Look { value: true, ..Look::default() }) }
 }
 
 fn send_tag(key: &[u8], proxy: &Proxy, client: &Client) -> ReplyTicket {

@@ -14,24 +14,24 @@ use super::Proxy;
 use super::calls::{Client, Scope};
 use super::desk::ring;
 use super::operation::{Guarded, Operation};
+use super::wording::{Said, Voice};
 use crate::guard::leases::{Attribution, Owner, Ticket};
 use crate::guard::{
-    Bump, BumpEnd, Change, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Set, SetEnd,
-    Step, TagName,
+    Bump, BumpEnd, Cas, Change, Count, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer,
+    Removal, Set, SetEnd, Step, TagName,
 };
 use crate::metrics::{DropReason, LeaseEnd, Outcome, WaitEnd};
-use crate::protocol::request::{Request, Store, Verb};
+use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 
-/// memcached's words.
-const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 /// Ours. Whether the key was invalidated since the miss cannot be known, so the value may be too old to store.
 const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
-const RESERVED: &[u8] = b"CLIENT_ERROR this key is a tag: only get, delete and incr are allowed\r\n";
+const RESERVED: &[u8] =
+    b"CLIENT_ERROR this key is a tag: it can only be read, and bumped by delete and incr\r\n";
 
 /// One command on its way.
 pub(super) struct GuardedCall {
     of: Guarded,
+    voice: Voice,
     run: Run,
 }
 
@@ -39,7 +39,7 @@ enum Run {
     /// Its lease is being renewed at this moment.
     Renewal {
         bell: oneshot::Receiver<WaitEnd>,
-        verb: Verb,
+        how: How,
         offer: Offer,
     },
     Fill {
@@ -51,18 +51,33 @@ enum Run {
     Delete {
         run: Operation<Delete>,
         /// Said in place of its own end; counted here, unless that was done where it was refused.
-        says: Option<(Bytes, Option<Outcome>)>,
+        says: Option<(Said, Option<Outcome>)>,
     },
     Bump {
         run: Operation<Bump>,
         delete: bool,
     },
-    Said(&'static [u8], Outcome),
+    Said(Said, Outcome),
+}
+
+/// Under which condition a value is to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Set,
+    Add,
+    Replace,
+    Cas(u64),
+    /// `ms C`: the CAS may be that of a miss, and then names the lease; and `I`.
+    Named {
+        cas: u64,
+        invalidate: bool,
+    },
 }
 
 /// What a fill is for.
 struct Filling {
-    add: bool,
+    how: How,
+    offer: Offer,
     ticket: Ticket,
     lease: bool,
     /// Whose lease it was, if another connection's.
@@ -70,7 +85,7 @@ struct Filling {
 }
 
 impl GuardedCall {
-    /// A command on a guarded key.
+    /// A classic command on a guarded key.
     pub(super) fn begin(
         request: &Request<'_>,
         of: Guarded,
@@ -78,180 +93,256 @@ impl GuardedCall {
         client: &Client,
     ) -> GuardedCall {
         let now = proxy.now();
+        let modify = |change| begin_modify(change, &of, proxy, client);
         let run = match *request {
             Request::Store(Store { verb, flags, exptime, data, .. }) => {
                 let body = Bytes::copy_from_slice(data);
-                let lifetime = Lifetime::of(exptime, now);
-                match (verb, lifetime) {
-                    (Verb::Set, Lifetime::Gone) => begin_delete(
-                        &of,
-                        Some((Bytes::from_static(b"STORED\r\n"), Some(Outcome::Stored))),
-                        proxy,
-                        client,
-                    ),
-                    (Verb::Append, _) => begin_modify(Change::Append(body), &of, proxy, client),
-                    (Verb::Prepend, _) => begin_modify(Change::Prepend(body), &of, proxy, client),
-                    _ => begin_store(verb, Offer { body, flags, lifetime }, &of, proxy, client),
+                let offer =
+                    |body| Offer { body, flags, lifetime: Lifetime::of(exptime, now), explicit: None };
+                match verb {
+                    Verb::Append => modify(Change::Append { more: body, compare: None }),
+                    Verb::Prepend => modify(Change::Prepend { more: body, compare: None }),
+                    Verb::Set => begin_store(How::Set, offer(body), &of, proxy, client),
+                    Verb::Add => begin_store(How::Add, offer(body), &of, proxy, client),
+                    Verb::Replace => begin_store(How::Replace, offer(body), &of, proxy, client),
+                    Verb::Cas(number) => begin_store(How::Cas(number), offer(body), &of, proxy, client),
                 }
             }
             Request::Arith { decr, delta, .. } => {
-                begin_modify(Change::Count { decr, delta }, &of, proxy, client)
+                modify(Change::Count(Count { decr, delta, ..Count::default() }))
             }
-            Request::Touch { exptime, .. } => {
-                begin_modify(Change::Touch(Lifetime::of(exptime, now)), &of, proxy, client)
-            }
-            Request::Delete { .. } => begin_delete(&of, None, proxy, client),
+            Request::Touch { exptime, .. } => modify(Change::Touch(Lifetime::of(exptime, now))),
+            Request::Delete { .. } => begin_delete(Removal::default(), &of, None, proxy, client),
             // Nothing else writes one key.
-            _ => Run::Said(b"ERROR\r\n", Outcome::Error),
+            _ => Run::Said(Said::Verbatim(Bytes::from_static(b"ERROR\r\n")), Outcome::Error),
         };
-        GuardedCall { of, run }
+        GuardedCall { of, voice: Voice::Classic, run }
+    }
+
+    /// A meta command that writes a guarded key.
+    pub(super) fn meta(
+        meta: &Meta<'_>,
+        of: Guarded,
+        voice: Voice,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+    ) -> GuardedCall {
+        let now = proxy.now();
+        let options = meta.options();
+        let (compare, explicit) = (options.compare, options.explicit);
+        let lifetime = options.exptime.map(|exptime| Lifetime::of(exptime, now));
+        let modify = |change| begin_modify(change, &of, proxy, client);
+        let run = match meta.verb {
+            MetaVerb::Set => {
+                let body = Bytes::copy_from_slice(meta.data);
+                let lifetime = lifetime.unwrap_or(Lifetime::Endless);
+                let offer = |body| Offer { body, flags: options.flags, lifetime, explicit };
+                match (options.mode, compare) {
+                    (b'A', _) => modify(Change::Append { more: body, compare }),
+                    (b'P', _) => modify(Change::Prepend { more: body, compare }),
+                    (b'E', _) => begin_store(How::Add, offer(body), &of, proxy, client),
+                    (_, Some(cas)) => {
+                        let how = How::Named { cas, invalidate: options.invalidate };
+                        begin_store(how, offer(body), &of, proxy, client)
+                    }
+                    (b'R', None) => begin_store(How::Replace, offer(body), &of, proxy, client),
+                    (_, None) => begin_store(How::Set, offer(body), &of, proxy, client),
+                }
+            }
+            MetaVerb::Arith => modify(Change::Count(Count {
+                decr: matches!(options.mode, b'D' | b'-'),
+                delta: options.delta,
+                compare,
+                create: options.vivify.map(|exptime| (Lifetime::of(exptime, now), options.initial)),
+                lifetime,
+                explicit,
+            })),
+            MetaVerb::Delete if options.empty => {
+                let endless = if options.invalidate { Lifetime::Seconds(0) } else { Lifetime::Endless };
+                let lifetime = lifetime.filter(|_| !options.invalidate).unwrap_or(endless);
+                modify(Change::Empty { compare, lifetime, explicit })
+            }
+            _ => {
+                let seconds = match lifetime {
+                    Some(Lifetime::Seconds(seconds)) => Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+                    Some(Lifetime::Gone) => Some(0),
+                    _ => None,
+                };
+                let removal = Removal { compare, stale: options.invalidate, seconds, explicit };
+                begin_delete(removal, &of, None, proxy, client)
+            }
+        };
+        GuardedCall { of, voice, run }
     }
 
     /// The delete that goes with a value that was refused as too large, with the refusal said in its place.
     pub(super) fn delete_saying(of: Guarded, says: Bytes, proxy: &Rc<Proxy>, client: &Client) -> GuardedCall {
-        let run = begin_delete(&of, Some((says, None)), proxy, client);
-        GuardedCall { of, run }
+        let says = Some((Said::Verbatim(says), None));
+        let run = begin_delete(Removal::default(), &of, says, proxy, client);
+        GuardedCall { of, voice: Voice::Classic, run }
     }
 
-    /// A command on the key of a tag: `delete` and `incr` bump it.
+    /// A command on the key of a tag: `delete` and `incr` bump it, and so do `md` and `ma`.
     pub(super) fn tag(
         request: &Request<'_>,
         name: TagName,
+        voice: Voice,
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedCall {
         let guard = proxy.plan.tag_guard;
         let place = proxy.pool_of(guard).place(&name);
         let of = Guarded { guard, place, key: Rc::from(&name[..]), tags: smallvec![name] };
-        let delete = matches!(request, Request::Delete { .. });
-        let run = if delete || matches!(request, Request::Arith { decr: false, .. }) {
+        let bump = |delete| {
             let (bump, asks) = Bump::start();
             Run::Bump { run: Operation::start(bump, asks, &of, proxy, &client.inbox), delete }
-        } else {
-            Run::Said(RESERVED, Outcome::ClientError)
         };
-        GuardedCall { of, run }
+        let run = match request {
+            Request::Delete { .. } => bump(true),
+            Request::Arith { decr: false, .. } => bump(false),
+            Request::Meta(meta) if only(meta, b"kqOb") && meta.verb == MetaVerb::Delete => bump(true),
+            Request::Meta(meta) if only(meta, b"kqObvDM") && meta.verb == MetaVerb::Arith => {
+                match meta.options().mode {
+                    b'D' | b'-' => reserved(),
+                    _ => bump(false),
+                }
+            }
+            _ => reserved(),
+        };
+        GuardedCall { of, voice, run }
     }
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         let Scope { proxy, client, .. } = scope;
         let of = &self.of;
         let inbox = &client.inbox;
-        let rule = proxy.metric(of.guard);
-        let (said, outcome): (&[u8], Outcome) = match &mut self.run {
-            Run::Renewal { bell, verb, offer } => {
+        let (said, outcome) = match &mut self.run {
+            Run::Renewal { bell, how, offer } => {
                 // Rung or not: if the renewal has ended, the lease says so.
                 let _ = ready!(Pin::new(bell).poll(cx));
-                self.run = begin_store(*verb, offer.clone(), of, proxy, client);
+                self.run = begin_store(*how, offer.clone(), of, proxy, client);
                 return self.poll(scope, cx, out);
             }
             Run::Fill { run, filling } => {
                 let end = ready!(run.poll(of, false, proxy, inbox, cx));
-                filled(end, filling, of, proxy)
+                match filled(end, filling, of, proxy) {
+                    Ok(said) => said,
+                    Err(change) => {
+                        self.run = begin_modify(change, of, proxy, client);
+                        return self.poll(scope, cx, out);
+                    }
+                }
             }
             Run::Set(run) => match ready!(run.poll(of, false, proxy, inbox, cx)) {
-                SetEnd::Stored { plain } => {
+                SetEnd::Stored { cas, plain } => {
                     count_plain(plain, of, proxy);
                     proxy.wake(&of.key, WaitEnd::Filled);
-                    (b"STORED\r\n", Outcome::Stored)
+                    (Said::Stored(cas), Outcome::Stored)
                 }
-                SetEnd::TooLarge => (TOO_LARGE, Outcome::ServerError),
-                SetEnd::Failed(failure) => return fail(failure, rule, scope, out),
+                SetEnd::TooLarge => (Said::TooLarge, Outcome::ServerError),
+                SetEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
             },
             Run::Modify(run) => match ready!(run.poll(of, false, proxy, inbox, cx)) {
-                ModifyEnd::Stored => (b"STORED\r\n", Outcome::Stored),
-                ModifyEnd::NotStored => (b"NOT_STORED\r\n", Outcome::NotStored),
-                ModifyEnd::Exists => (b"EXISTS\r\n", Outcome::Exists),
-                ModifyEnd::NotFound => (b"NOT_FOUND\r\n", Outcome::NotFound),
-                ModifyEnd::NotANumber => (NOT_A_NUMBER, Outcome::ClientError),
-                ModifyEnd::Touched(_) => (b"TOUCHED\r\n", Outcome::Touched),
-                ModifyEnd::TooLarge => (TOO_LARGE, Outcome::ServerError),
-                ModifyEnd::Failed(failure) => return fail(failure, rule, scope, out),
-                ModifyEnd::Counted(number) => {
-                    scope.count(rule, Outcome::Counted);
-                    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-                    out.extend_from_slice(b"\r\n");
-                    return Poll::Ready(());
-                }
+                ModifyEnd::Stored(cas) => (Said::Stored(cas), Outcome::Stored),
+                ModifyEnd::NotStored => (Said::NotStored, Outcome::NotStored),
+                ModifyEnd::Exists => (Said::Exists, Outcome::Exists),
+                ModifyEnd::NotFound => (Said::NotFound, Outcome::NotFound),
+                ModifyEnd::NotANumber => (Said::NotANumber, Outcome::ClientError),
+                ModifyEnd::Touched(_) => (Said::Touched, Outcome::Touched),
+                ModifyEnd::TooLarge => (Said::TooLarge, Outcome::ServerError),
+                ModifyEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
+                ModifyEnd::Counted(counted) => (Said::Counted(counted), Outcome::Counted),
             },
             Run::Delete { run, says } => {
                 let end = ready!(run.poll(of, false, proxy, inbox, cx));
                 proxy.wake(&of.key, WaitEnd::Freed);
-                let (said, outcome): (&[u8], _) = match end {
-                    DeleteEnd::Deleted => (b"DELETED\r\n", Outcome::Deleted),
-                    DeleteEnd::NotFound => (b"NOT_FOUND\r\n", Outcome::NotFound),
-                    DeleteEnd::Failed(failure) => return fail(failure, rule, scope, out),
+                let own = match end {
+                    DeleteEnd::Deleted => (Said::Deleted, Outcome::Deleted),
+                    DeleteEnd::NotFound => (Said::NotFound, Outcome::NotFound),
+                    DeleteEnd::Exists => (Said::Exists, Outcome::Exists),
+                    DeleteEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
                 };
-                match says {
-                    None => (said, outcome),
-                    Some((says, Some(outcome))) => (&says[..], *outcome),
-                    Some((says, None)) => {
-                        out.extend_from_slice(says);
-                        return Poll::Ready(());
+                match says.take() {
+                    Some((says, outcome)) if !matches!(own.0, Said::Failed(_)) => {
+                        let Some(outcome) = outcome else {
+                            self.voice.say(&says, out);
+                            return Poll::Ready(());
+                        };
+                        (says, outcome)
                     }
+                    _ => own,
                 }
             }
             Run::Bump { run, delete } => match ready!(run.poll(of, false, proxy, inbox, cx)) {
-                BumpEnd::Failed(failure) => return fail(failure, rule, scope, out),
+                BumpEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
                 BumpEnd::Bumped(version) => {
                     proxy.metrics.tag_bumped();
-                    scope.count(rule, Outcome::Bumped);
-                    match delete {
-                        true => out.extend_from_slice(b"DELETED\r\n"),
-                        false => {
-                            out.extend_from_slice(itoa::Buffer::new().format(version).as_bytes());
-                            out.extend_from_slice(b"\r\n");
-                        }
-                    }
-                    return Poll::Ready(());
+                    (Said::Bumped { version, delete: *delete }, Outcome::Bumped)
                 }
             },
-            Run::Said(text, outcome) => (*text, *outcome),
+            Run::Said(said, outcome) => (said.clone(), *outcome),
         };
-        out.extend_from_slice(said);
-        scope.count(rule, outcome);
+        self.voice.say(&said, out);
+        scope.count(proxy.metric(of.guard), outcome);
         Poll::Ready(())
     }
 }
 
-/// `set` and `add` may end a rebuild; every other storage command looks before it writes.
-fn begin_store(verb: Verb, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: &Client) -> Run {
-    let add = match verb {
-        Verb::Set => false,
-        Verb::Add if offer.lifetime != Lifetime::Gone => true,
-        Verb::Add => return begin_modify(Change::Add(offer), of, proxy, client),
-        Verb::Cas(number) => return begin_modify(Change::Cas(number, offer), of, proxy, client),
-        Verb::Replace | Verb::Append | Verb::Prepend => {
-            return begin_modify(Change::Replace(offer), of, proxy, client);
-        }
+/// Whether a meta command has no flags but these.
+pub(super) fn only(meta: &Meta<'_>, flags: &[u8]) -> bool {
+    meta.tokens().all(|(flag, _)| flags.contains(&flag))
+}
+
+fn reserved() -> Run {
+    Run::Said(Said::Verbatim(Bytes::from_static(RESERVED)), Outcome::ClientError)
+}
+
+/// `set` and `add` may end a rebuild, and so may a store that names the CAS of its miss; every other looks before it writes.
+fn begin_store(how: How, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: &Client) -> Run {
+    if how == How::Set && offer.lifetime == Lifetime::Gone {
+        let says = (Said::Stored(Cas::NONE), Some(Outcome::Stored));
+        return begin_delete(Removal::default(), of, Some(says), proxy, client);
+    }
+    let looks = match how {
+        How::Set | How::Named { .. } => false,
+        How::Add => offer.lifetime == Lifetime::Gone,
+        How::Replace | How::Cas(_) => true,
     };
+    if looks {
+        return begin_modify(how.change(offer), of, proxy, client);
+    }
     let rule = proxy.metric(of.guard);
     let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), false);
     client.take_miss(|| proxy.hash(&of.key));
     let mut leases = proxy.desk.of(&of.key);
-    match leases.attribute(&of.key, client.owner) {
+    let attribution = match how {
+        // That is no value to fill with; what stands there is deleted if it is still the one that was named.
+        How::Named { .. } if offer.lifetime == Lifetime::Gone => Attribution::Blind,
+        How::Named { cas, .. } => leases.named(&of.key, cas),
+        _ => leases.attribute(&of.key, client.owner),
+    };
+    match attribution {
         Attribution::Renewing => {
             let (bell, hears) = oneshot::channel();
             leases.await_renewal(&of.key, bell);
-            Run::Renewal { bell: hears, verb, offer }
+            Run::Renewal { bell: hears, how, offer }
         }
         Attribution::Doomed => {
             proxy.metrics.fill_dropped(rule, DropReason::Gone);
-            Run::Said(b"STORED\r\n", Outcome::FillDropped)
-        }
-        Attribution::Blind if add => {
-            drop(leases);
-            begin_modify(Change::Add(offer), of, proxy, client)
+            Run::Said(Said::Stored(Cas::NONE), Outcome::FillDropped)
         }
         Attribution::Blind => {
             drop(leases);
+            if how != How::Set {
+                return begin_modify(how.change(offer), of, proxy, client);
+            }
             let (set, asks) = Set::start(offer, &scene);
             Run::Set(Operation::start(set, asks, of, proxy, &client.inbox))
         }
         Attribution::Fill { ticket, lease, owner, wary } => {
             drop(leases);
-            let (fill, step) = Fill::start(&ticket, wary, offer, &scene);
-            let filling = Filling { add, ticket, lease, owner };
+            let (fill, step) = Fill::start(&ticket, wary, offer.clone(), &scene);
+            let filling = Filling { how, offer, ticket, lease, owner };
             match step {
                 Step::Ask(asks) => {
                     let run = Operation::start(fill, asks, of, proxy, &client.inbox);
@@ -259,9 +350,23 @@ fn begin_store(verb: Verb, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client
                 }
                 _ => {
                     proxy.metrics.fill_dropped(rule, DropReason::Unreachable);
-                    Run::Said(UNKNOWN_BASE, Outcome::ServerError)
+                    Run::Said(Said::Verbatim(Bytes::from_static(UNKNOWN_BASE)), Outcome::ServerError)
                 }
             }
+        }
+    }
+}
+
+impl How {
+    /// The same for a store that looks first.
+    fn change(self, offer: Offer) -> Change {
+        match self {
+            How::Add => Change::Add(offer),
+            How::Cas(number) => Change::Cas { number, offer, sees_stale: false, invalidate: false },
+            How::Named { cas, invalidate } => {
+                Change::Cas { number: cas, offer, sees_stale: true, invalidate }
+            }
+            How::Set | How::Replace => Change::Replace(offer),
         }
     }
 }
@@ -273,23 +378,44 @@ fn begin_modify(change: Change, of: &Guarded, proxy: &Rc<Proxy>, client: &Client
 }
 
 fn begin_delete(
+    mut removal: Removal,
     of: &Guarded,
-    says: Option<(Bytes, Option<Outcome>)>,
+    says: Option<(Said, Option<Outcome>)>,
     proxy: &Rc<Proxy>,
     client: &Client,
 ) -> Run {
-    // Before it is sent: a lease that is granted from now on may well begin after it.
-    let ended = proxy.desk.of(&of.key).invalidate(&of.key, client.owner);
+    let ended = {
+        let mut leases = proxy.desk.of(&of.key);
+        match removal.compare {
+            // Before it is sent: a lease that is granted from now on may well begin after it.
+            None => leases.invalidate(&of.key, client.owner),
+            // It takes effect only where every fill for what it removes fails by itself. If it names a lease, that one is given
+            // up, under the CAS that its renewals have given it.
+            Some(cas) => match leases.named(&of.key, cas) {
+                Attribution::Fill { ticket, lease, .. } => {
+                    removal.compare = ticket.base.map(|base| base.number);
+                    usize::from(lease)
+                }
+                _ => 0,
+            },
+        }
+    };
     for _ in 0..ended {
         proxy.metrics.lease_ended(proxy.metric(of.guard), LeaseEnd::Released, Duration::ZERO);
     }
     let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), false);
-    let (delete, asks) = Delete::start(&scene);
+    let (delete, asks) = Delete::removing(removal, &scene);
     Run::Delete { run: Operation::start(delete, asks, of, proxy, &client.inbox), says }
 }
 
-/// What the end of a fill means for the lease, for those who wait, and for the client.
-fn filled(end: FillEnd, filling: &Filling, of: &Guarded, proxy: &Proxy) -> (&'static [u8], Outcome) {
+/// What the end of a fill means for the lease, for those who wait, and for the client. `Err`: it is to be stored all the same,
+/// as stale.
+fn filled(
+    end: FillEnd,
+    filling: &mut Filling,
+    of: &Guarded,
+    proxy: &Proxy,
+) -> Result<(Said, Outcome), Change> {
     let rule = proxy.metric(of.guard);
     let now = proxy.now();
     let ended = |end| {
@@ -298,46 +424,46 @@ fn filled(end: FillEnd, filling: &Filling, of: &Guarded, proxy: &Proxy) -> (&'st
             proxy.metrics.lease_ended(rule, end, Duration::from_millis(took));
         }
     };
-    match end {
+    Ok(match end {
         FillEnd::Stored { cas, plain } => {
             ended(LeaseEnd::Filled);
             count_plain(plain, of, proxy);
             let spent = filling.owner.map(|owner| (owner, filling.ticket.clone()));
             let bells = proxy.desk.of(&of.key).filled(&of.key, cas, spent, proxy.policy(of.guard));
             ring(bells, WaitEnd::Filled);
-            (b"STORED\r\n", Outcome::Stored)
+            (Said::Stored(cas), Outcome::Stored)
         }
         FillEnd::Dropped { exists } => {
             ended(LeaseEnd::Dropped);
             let why = if exists { DropReason::Changed } else { DropReason::Gone };
             proxy.metrics.fill_dropped(rule, why);
             proxy.wake(&of.key, WaitEnd::Freed);
-            match filling.add && exists {
-                true => (b"NOT_STORED\r\n", Outcome::NotStored),
-                false => (b"STORED\r\n", Outcome::FillDropped),
+            match filling.how {
+                How::Named { invalidate: true, .. } if exists => {
+                    return Err(filling.how.change(filling.offer.clone()));
+                }
+                // Whoever names a CAS asks to be told.
+                How::Named { .. } if exists => (Said::Exists, Outcome::Exists),
+                How::Named { .. } => (Said::NotFound, Outcome::NotFound),
+                How::Add if exists => (Said::NotStored, Outcome::NotStored),
+                _ => (Said::Stored(Cas::NONE), Outcome::FillDropped),
             }
         }
         FillEnd::TooLarge => {
             ended(LeaseEnd::Dropped);
             proxy.free(&of.key);
-            (TOO_LARGE, Outcome::ServerError)
+            (Said::TooLarge, Outcome::ServerError)
         }
         FillEnd::Failed(failure) => {
             ended(LeaseEnd::Dropped);
             proxy.free(&of.key);
-            (failure.line(), Outcome::ServerError)
+            (Said::Failed(failure), Outcome::ServerError)
         }
-    }
+    })
 }
 
 fn count_plain(plain: bool, of: &Guarded, proxy: &Proxy) {
     if plain {
         proxy.metrics.value_plain(proxy.metric(of.guard));
     }
-}
-
-fn fail(failure: crate::error::Failure, rule: usize, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
-    out.extend_from_slice(failure.line());
-    scope.count(rule, Outcome::ServerError);
-    Poll::Ready(())
 }

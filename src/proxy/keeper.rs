@@ -15,7 +15,7 @@ use super::Proxy;
 use super::desk::ring;
 use super::operation::Guarded;
 use crate::guard::leases::{Due, Leases, Polled, Ticket, TicketId};
-use crate::guard::{Answer, Ask, At, What};
+use crate::guard::{Answer, Ask, At, Look, What};
 use crate::metrics::{LeaseEnd, WaitEnd};
 
 /// How often what is too old to matter is forgotten.
@@ -147,7 +147,7 @@ impl Proxy {
     /// waits any more.
     pub(super) fn poll_for_others(self: Rc<Self>, of: Guarded) {
         spawn_local(async move {
-            let look = |at| Ask { at, what: What::Get { value: false, vivify: None, touch: None } };
+            let look = |at| Ask { at, what: What::Get(Look::default()) };
             let (mut pause, longest) = POLL;
             let mut before = None;
             loop {

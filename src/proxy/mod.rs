@@ -3,7 +3,7 @@
 //! ```text
 //!  session ──▶ calls::begin ──raw──────────▶ upstream ──▶ raw ─────┐
 //!                 │                              ▲                 ├──▶ bytes for the client
-//!                 └──guarded──▶ operation ◀──────┴──▶ guarded ─────┘
+//!                 └──guarded──▶ operation ◀──────┴──▶ read, guarded ─▶ wording
 //!                                 │   the guard's machines
 //!                              keeper (renewal, polling), desk (leases of all workers)
 //! ```
@@ -25,7 +25,10 @@ mod keeper;
 mod calls;
 mod raw;
 mod gets;
+mod read;
+mod meta_get;
 mod guarded;
+mod wording;
 
 pub use calls::{Call, Client, Footprint};
 pub use desk::Desk;

@@ -15,7 +15,7 @@ use super::desk::ring;
 use super::{Proxy, wire};
 use crate::guard::leases::Admission;
 use crate::guard::{
-    Answer, Answers, Asks, At, Cas, Event, Item, Machine, Now, Policy, Scene, Step, TagName, What,
+    Answer, Answers, Asks, At, Cas, Event, Item, Machine, Now, Policy, Scene, Step, TagName, Usage, What,
     envelope::lock_key,
 };
 use crate::metrics::WaitEnd;
@@ -243,17 +243,17 @@ impl Proxy {
 
     /// The version of a tag as this sidecar read it less than `tags.cache` ago.
     fn cached_tag(&self, name: &TagName, what: &What, now: Now) -> Option<Answer> {
-        let What::Get { .. } = what else { return None };
+        let What::Get(_) = what else { return None };
         let version = self.tag_cache.get(name, now)?;
         let value = Bytes::from(version.to_string());
         let cas = Cas { number: 0, epoch: 0 };
-        let size = value.len();
-        Some(Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false }))
+        let (size, usage) = (value.len(), Usage::default());
+        Some(Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage }))
     }
 
     fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {
         let text = match (what, answer) {
-            (What::Get { .. }, Answer::Item(item)) => &item.value,
+            (What::Get(_), Answer::Item(item)) => &item.value,
             (What::Store { value, .. }, Answer::Stored(_)) => &value.body,
             _ => return,
         };

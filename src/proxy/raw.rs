@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::Proxy;
 use super::calls::{Client, Scope};
+use super::wording::miss;
 use crate::error::Failure;
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::reply::{Shape, values};
@@ -20,10 +21,14 @@ pub(super) struct Forward {
     rule: usize,
     /// For a `get`: its pool, and the key that a value must be of.
     get: Option<(usize, SmallVec<[u8; 32]>)>,
+    /// For an `mg`: its pool, and a miss in its words.
+    meta_get: Option<(usize, SmallVec<[u8; 32]>)>,
     /// Said in place of the server's reply.
     says: Option<Bytes>,
-    /// What a quiet meta command does not say: replies that begin with this.
-    hides: &'static [&'static [u8]],
+    /// What a quiet `mg` or `ms` does not say.
+    hides: Option<&'static [u8]>,
+    /// An `mn` was sent behind it.
+    fenced: bool,
 }
 
 impl Forward {
@@ -60,7 +65,9 @@ impl Forward {
         Forward::of(ticket, rule)
     }
 
-    /// A meta command about one key. It goes without `q`, for the same reason, and what `q` hides is thrown away here.
+    /// A meta command about one key. `mg` and `ms` go without `q`, for the same reason, and what it hides is thrown away here.
+    /// What `q` hides of the others depends on the server's version, and of `ma` on whether it created the item: they go with
+    /// it, and with an `mn` behind them.
     pub(super) fn meta(
         meta: &Meta<'_>,
         key: &[u8],
@@ -70,18 +77,20 @@ impl Forward {
         client: &Client,
     ) -> Forward {
         let connection = proxy.pools[pool].connection(key);
-        let ticket = connection.send(&client.inbox, Shape::Meta, None, |out| put_meta(out, meta));
-        let hides: &[&[u8]] = match (meta.token(b'q'), meta.verb) {
-            (None, _) => &[],
-            (Some(_), MetaVerb::Get) => &[b"EN"],
-            (Some(_), MetaVerb::Arith) => &[b"HD", b"VA"],
-            (Some(_), _) => &[b"HD"],
+        let (hides, fenced) = match (meta.token(b'q'), meta.verb) {
+            (Some(_), MetaVerb::Get) => (Some(&b"EN"[..]), false),
+            (Some(_), MetaVerb::Set) => (Some(&b"HD"[..]), false),
+            (Some(_), MetaVerb::Delete | MetaVerb::Arith) => (None, true),
+            _ => (None, false),
         };
-        Forward { hides, ..Forward::of(ticket, rule) }
+        let shape = if fenced { Shape::Quiet } else { Shape::Meta };
+        let ticket = connection.send(&client.inbox, shape, None, |out| put_meta(out, meta, fenced));
+        let meta_get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
+        Forward { hides, fenced, meta_get, ..Forward::of(ticket, rule) }
     }
 
     fn of(ticket: Ticket, rule: usize) -> Forward {
-        Forward { ticket, rule, get: None, says: None, hides: &[] }
+        Forward { ticket, rule, get: None, meta_get: None, says: None, hides: None, fenced: false }
     }
 
     /// The same, but with this said in place of the reply.
@@ -99,8 +108,11 @@ impl Forward {
         }
         let misses = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Miss;
         let outcome = match reply {
-            Reply::Answered { bytes, .. } => {
-                if !self.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
+            Reply::Answered { mut bytes, .. } => {
+                if self.fenced {
+                    bytes.truncate(bytes.len().saturating_sub(b"MN\r\n".len()));
+                }
+                if !self.hides.is_some_and(|hidden| bytes.starts_with(hidden)) {
                     out.extend_from_slice(self.says.as_ref().unwrap_or(&bytes));
                 }
                 outcome(&bytes)
@@ -109,10 +121,16 @@ impl Forward {
                 out.extend_from_slice(b"END\r\n");
                 Outcome::Miss
             }
-            Reply::Failed(failure) => {
-                out.extend_from_slice(failure.line());
-                Outcome::ServerError
-            }
+            Reply::Failed(failure) => match &self.meta_get {
+                Some((pool, miss)) if misses(*pool) => {
+                    out.extend_from_slice(miss);
+                    Outcome::Miss
+                }
+                _ => {
+                    out.extend_from_slice(failure.line());
+                    Outcome::ServerError
+                }
+            },
             Reply::Moved => {
                 out.extend_from_slice(Failure::Down.line());
                 Outcome::ServerError
@@ -274,8 +292,8 @@ fn put(out: &mut BytesMut, request: &Request<'_>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A meta command as it was sent, but for `q`.
-fn put_meta(out: &mut BytesMut, meta: &Meta<'_>) {
+/// A meta command as it was sent; without `q`, or `fenced` by an `mn`.
+fn put_meta(out: &mut BytesMut, meta: &Meta<'_>, fenced: bool) {
     out.reserve(meta.data.len() + meta.key.len() + meta.flags.len() + 32);
     out.extend_from_slice(match meta.verb {
         MetaVerb::Get => b"mg",
@@ -289,7 +307,7 @@ fn put_meta(out: &mut BytesMut, meta: &Meta<'_>) {
     if meta.verb == MetaVerb::Set {
         put_number(out, meta.data.len());
     }
-    for (flag, token) in meta.tokens().filter(|(flag, _)| *flag != b'q') {
+    for (flag, token) in meta.tokens().filter(|(flag, _)| fenced || *flag != b'q') {
         out.extend_from_slice(&[b' ', flag]);
         out.extend_from_slice(token);
     }
@@ -297,6 +315,9 @@ fn put_meta(out: &mut BytesMut, meta: &Meta<'_>) {
     if meta.verb == MetaVerb::Set {
         out.extend_from_slice(meta.data);
         out.extend_from_slice(b"\r\n");
+    }
+    if fenced {
+        out.extend_from_slice(b"mn\r\n");
     }
 }
 

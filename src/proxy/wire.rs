@@ -3,7 +3,8 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::error::Failure;
-use crate::guard::{Answer, Ask, Cas, Item, Mode, What};
+use crate::guard::{Answer, Ask, Cas, Item, Look, Mode, Usage, What};
+use crate::protocol::base64;
 use crate::protocol::reply::{MetaReply, Status, meta};
 use crate::upstream::inbox::Reply;
 
@@ -12,16 +13,31 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 
 /// Appends a command about `key`.
 pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
+    // Only a meta command can have named such a key, in base64; so do these.
+    let binary = memchr::memchr3(b' ', b'\n', 0, key).is_some();
+    let encoded = |key: &[u8]| {
+        let mut text = Vec::new();
+        base64::encode(key, &mut text);
+        text
+    };
+    let text = if binary { &encoded(key)[..] } else { key };
+    let end: &[u8] = if binary { b" b\r\n" } else { b"\r\n" };
     match what {
-        What::Get { value, vivify, touch } => {
-            start(out, b"mg ", key);
+        What::Get(Look { value, usage, unseen, vivify, touch }) => {
+            start(out, b"mg ", text);
             out.extend_from_slice(if *value { b" v t f c s" } else { b" t f c s" });
+            if *usage {
+                out.extend_from_slice(b" h l");
+            }
+            if *unseen {
+                out.extend_from_slice(b" u");
+            }
             number(out, b" N", vivify.map(i64::from));
             number(out, b" T", *touch);
         }
-        What::Store { mode, value, flags, exptime, cas } => {
+        What::Store { mode, value, flags, exptime, cas, explicit } => {
             out.reserve(value.len() + key.len() + 64);
-            start(out, b"ms ", key);
+            start(out, b"ms ", text);
             number(out, b" ", i64::try_from(value.len()).ok());
             out.extend_from_slice(match mode {
                 Mode::Set => b" c",
@@ -33,22 +49,26 @@ pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
                 number(out, b" F", Some(i64::from(*flags)));
             }
             compare(out, cas);
-            out.extend_from_slice(b"\r\n");
+            unsigned(out, b" E", *explicit);
+            out.extend_from_slice(end);
             out.extend_from_slice(&value.header);
             out.extend_from_slice(&value.body);
+            out.extend_from_slice(b"\r\n");
+            return;
         }
         What::Delete { cas } => {
-            start(out, b"md ", key);
+            start(out, b"md ", text);
             compare(out, cas);
         }
-        What::MarkStale { seconds, cas } => {
-            start(out, b"md ", key);
+        What::MarkStale { seconds, cas, explicit } => {
+            start(out, b"md ", text);
             out.extend_from_slice(b" I");
             number(out, b" T", seconds.map(i64::from));
             compare(out, cas);
+            unsigned(out, b" E", *explicit);
         }
     }
-    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(end);
 }
 
 fn start(out: &mut BytesMut, word: &[u8], key: &[u8]) {
@@ -63,17 +83,21 @@ fn number(out: &mut BytesMut, before: &[u8], number: Option<i64>) {
     }
 }
 
-fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
-    if let Some(cas) = cas {
-        out.extend_from_slice(b" C");
-        out.extend_from_slice(itoa::Buffer::new().format(cas.number).as_bytes());
+fn unsigned(out: &mut BytesMut, before: &[u8], number: Option<u64>) {
+    if let Some(number) = number {
+        out.extend_from_slice(before);
+        out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
+}
+
+fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
+    unsigned(out, b" C", cas.map(|cas| cas.number));
 }
 
 /// Over which connections a command may go: the epoch of the CAS it depends on.
 pub fn depends_on(what: &What) -> Option<u32> {
     match what {
-        What::Get { .. } => None,
+        What::Get(_) => None,
         What::Store { cas, .. } | What::Delete { cas } | What::MarkStale { cas, .. } => {
             cas.map(|cas| cas.epoch)
         }
@@ -89,7 +113,7 @@ pub fn decode(ask: &Ask, reply: Reply) -> Answer {
     };
     let reply = meta(&bytes);
     match (reply.status, &ask.what) {
-        (Status::Va | Status::Hd, What::Get { .. }) => {
+        (Status::Va | Status::Hd, What::Get(_)) => {
             item(&bytes, &reply, epoch).map_or(Answer::Failed(Failure::Refused), Answer::Item)
         }
         (Status::Hd, What::Store { .. }) => match reply.number(b'c') {
@@ -114,6 +138,7 @@ fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
         ttl: None,
         won: false,
         stale: false,
+        usage: Usage::default(),
     };
     for (flag, token) in reply.tokens() {
         let token = std::str::from_utf8(token).ok()?;
@@ -123,6 +148,8 @@ fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
             b'f' => item.flags = token.parse().ok()?,
             b'c' => item.cas.number = token.parse().ok()?,
             b's' => item.size = token.parse().ok()?,
+            b'h' => item.usage.hit = token == "1",
+            b'l' => item.usage.idle = token.parse().ok()?,
             b'W' => item.won = true,
             b'X' => item.stale = true,
             _ => {}
@@ -146,26 +173,26 @@ mod tests {
     fn commands_are_spelled_as_memcached_reads_them() {
         let cas = Some(Cas { number: 7, epoch: 1 });
         assert_eq!(
-            encoded(&What::Get { value: true, vivify: Some(6), touch: None }),
+            encoded(&What::Get(Look { value: true, vivify: Some(6), ..Look::default() })),
             "mg k v t f c s N6\r\n"
         );
-        assert_eq!(
-            encoded(&What::Get { value: false, vivify: None, touch: Some(-1) }),
-            "mg k t f c s T-1\r\n"
-        );
+        assert_eq!(encoded(&What::Get(Look { touch: Some(-1), ..Look::default() })), "mg k t f c s T-1\r\n");
         let value = Stored { header: Bytes::from_static(b"he"), body: Bytes::from_static(b"bo") };
-        let store = What::Store { mode: Mode::Set, value, flags: 3, exptime: 9, cas };
+        let store = What::Store { mode: Mode::Set, value, flags: 3, exptime: 9, cas, explicit: None };
         assert_eq!(encoded(&store), "ms k 4 c T9 F3 C7\r\nhebo\r\n");
         let value = Stored::plain(Bytes::from_static(b"x"));
-        let append = What::Store { mode: Mode::Append, value, flags: 0, exptime: 0, cas };
+        let append = What::Store { mode: Mode::Append, value, flags: 0, exptime: 0, cas, explicit: None };
         assert_eq!(encoded(&append), "ms k 1 c MA C7\r\nx\r\n");
         assert_eq!(encoded(&What::Delete { cas: None }), "md k\r\n");
-        assert_eq!(encoded(&What::MarkStale { seconds: Some(4), cas }), "md k I T4 C7\r\n");
+        let mut out = BytesMut::new();
+        encode(&What::Delete { cas: None }, b"a b", &mut out);
+        assert_eq!(&out[..], b"md YSBi b\r\n");
+        assert_eq!(encoded(&What::MarkStale { seconds: Some(4), cas, explicit: None }), "md k I T4 C7\r\n");
     }
 
     #[test]
     fn an_item_is_read_with_all_that_is_known_of_it() {
-        let ask = Ask { at: At::Item, what: What::Get { value: true, vivify: None, touch: None } };
+        let ask = Ask { at: At::Item, what: What::Get(Look { value: true, ..Look::default() }) };
         let reply =
             |text: &'static str| Reply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 };
         let Answer::Item(item) = decode(&ask, reply("VA 2 t-1 f5 c9 s2 X W\r\nab\r\n")) else { panic!() };

@@ -503,7 +503,16 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
     value.extend_from_slice(b"old");
     let cas = Cas { number: 7, epoch: 1 };
     let size = value.len();
-    let item = Item { value: value.freeze(), size, flags: 0, cas, ttl: Some(120), won: false, stale: false };
+    let item = Item {
+        value: value.freeze(),
+        size,
+        flags: 0,
+        cas,
+        ttl: Some(120),
+        won: false,
+        stale: false,
+        usage: kennel::guard::Usage::default(),
+    };
     let read = |tag: Answer| {
         let (mut read, _) = Read::start(&scene);
         let mut step =
@@ -524,6 +533,7 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         ttl: None,
         won: false,
         stale: false,
+        usage: kennel::guard::Usage::default(),
     };
     assert!(
         matches!(read(Answer::Item(tag)), Step::Done(ReadEnd::Fresh(_))),

@@ -217,7 +217,7 @@ impl World {
         let leases = &mut self.sidecars[sidecar].leases;
         let mut rebuild = None;
         let miss = match end {
-            ReadEnd::Fresh(hit) => {
+            ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit) => {
                 leases.hit(&name, owner);
                 self.checker.fresh(key, World::value_of(&hit.payload)?, began, now)?;
                 false
@@ -226,7 +226,7 @@ impl World {
                 self.checker.stale(key, World::value_of(&hit.payload)?, began, now)?;
                 false
             }
-            ReadEnd::Won { lease, early } => {
+            ReadEnd::Won { lease, early, .. } => {
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
                 if let (Some(id), _) = leases.grant(&name, owner, lease, &policy) {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
@@ -326,6 +326,7 @@ impl World {
             body: Bytes::from(format!("v{}", put.making.value)),
             flags: 0,
             lifetime: Lifetime::of(put.making.ttl as i64, self.moment(sidecar)),
+            explicit: None,
         };
         match attribution {
             Attribution::Renewing => {

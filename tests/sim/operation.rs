@@ -3,7 +3,7 @@
 use kennel::guard::leases::Admission;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Item,
-    Machine, Mode, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What, envelope::Header,
+    Look, Machine, Mode, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What, envelope::Header,
     envelope::Opened,
 };
 
@@ -134,7 +134,7 @@ impl World {
         let mut answers: Answers = op.answers.drain(..).flatten().collect();
         self.mutate_answers(&op, &mut answers);
         for (ask, answer) in op.asks.iter().zip(&answers) {
-            if let (Ask { at: At::Item, what: What::Get { value: true, .. } }, Answer::Item(item)) =
+            if let (Ask { at: At::Item, what: What::Get(Look { value: true, .. }) }, Answer::Item(item)) =
                 (ask, answer)
             {
                 op.read = Some(item.clone());
@@ -253,7 +253,7 @@ impl World {
             (Mutant::DeleteSparesStub, Doing::Delete(_), At::Item, what @ What::Delete { .. })
                 if self.stands_a_stub(op.key) =>
             {
-                *what = What::Get { value: false, vivify: None, touch: None };
+                *what = What::Get(Look::default());
             }
             _ => {}
         }

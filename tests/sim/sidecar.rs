@@ -1,7 +1,7 @@
 //! A sidecar: its table of leases, and what goes on behind the requests.
 
 use kennel::guard::leases::{Due, Leases, Polled};
-use kennel::guard::{Answer, Answers, Ask, Asks, At, What};
+use kennel::guard::{Answer, Answers, Ask, Asks, At, Look, What};
 
 use super::checker::Broken;
 use super::operation::{Doing, End, Op, OpId, Purpose};
@@ -82,7 +82,7 @@ impl World {
         if self.sidecars[sidecar].life != life || !self.sidecars[sidecar].leases.is_awaited(&name) {
             return;
         }
-        let look = |at| Ask { at, what: What::Get { value: false, vivify: None, touch: None } };
+        let look = |at| Ask { at, what: What::Get(Look::default()) };
         let asks = Asks::from_iter([look(At::Item), look(At::Lock)]);
         self.ask_plainly(sidecar, key, asks, Purpose::Polling(pause));
     }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::envelope::{Envelope, TagName};
-use super::super::{Now, Policy};
+use super::super::{Now, Policy, Usage};
 use super::*;
 
 fn policy() -> Policy {
@@ -23,7 +23,16 @@ fn policy() -> Policy {
 fn item(value: Bytes, number: u64) -> Answer {
     let cas = Cas { number, epoch: 1 };
     let size = value.len();
-    Answer::Item(Item { value, size, flags: 0, cas, ttl: Some(60), won: false, stale: false })
+    Answer::Item(Item {
+        value,
+        size,
+        flags: 0,
+        cas,
+        ttl: Some(60),
+        won: false,
+        stale: false,
+        usage: Usage::default(),
+    })
 }
 
 fn sealed(name: &TagName, version: u64) -> Bytes {
@@ -69,5 +78,5 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     );
     // It has been given up and claimed by another meanwhile: nothing but a new look.
     let again = asks(told(smallvec![Answer::Exists]));
-    assert!(again.iter().all(|ask| matches!(ask.what, What::Get { .. })), "{again:?}");
+    assert!(again.iter().all(|ask| matches!(ask.what, What::Get(_))), "{again:?}");
 }

@@ -1,0 +1,59 @@
+//! `mg` of a guarded key. Its client sees more than that of a `get`: which value is stale (`X`), who rebuilds it (`W`), and
+//! that somebody does (`Z`).
+
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+
+use super::Proxy;
+use super::calls::{Client, Scope};
+use super::operation::Guarded;
+use super::read::GuardedRead;
+use super::wording::Wording;
+use crate::guard::{Lifetime, Wish};
+use crate::protocol::request::Meta;
+
+/// One `mg` on its way.
+pub(super) struct MetaGet {
+    read: GuardedRead,
+    wording: Wording,
+    /// `T`
+    exptime: Option<i64>,
+}
+
+impl MetaGet {
+    pub(super) fn new(
+        meta: &Meta<'_>,
+        of: Guarded,
+        wording: Wording,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> MetaGet {
+        let options = meta.options();
+        let recache = options.recache.map(|exptime| match Lifetime::of(exptime, proxy.now()) {
+            Lifetime::Seconds(seconds) => u32::try_from(seconds).unwrap_or(u32::MAX),
+            Lifetime::Gone | Lifetime::Endless => 0,
+        });
+        let wish = Wish {
+            recache,
+            // Whoever asks for stubs means to wait for itself.
+            at_once: options.vivify.is_some(),
+            usage: options.usage,
+            unseen: options.unseen,
+        };
+        let mut read = GuardedRead::new(of);
+        read.begin(wish, proxy, client);
+        MetaGet { read, wording, exptime: options.exptime }
+    }
+
+    pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
+        let mut won = false;
+        if !self.read.poll(self.exptime, scope.patient, &mut won, scope, cx) {
+            return Poll::Pending;
+        }
+        if let Some(shown) = self.read.shown() {
+            self.wording.show(shown, out);
+        }
+        Poll::Ready(())
+    }
+}

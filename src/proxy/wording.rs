@@ -1,0 +1,287 @@
+//! What became of a command on a guarded key, in the words of the protocol that the client speaks.
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+use super::raw::put_number;
+use super::read::{Mark, Shown};
+use crate::error::Failure;
+use crate::guard::{Cas, Counted, Hit, Lifetime, Now};
+use crate::protocol::base64;
+use crate::protocol::meta::exptime;
+use crate::protocol::request::{Meta, MetaVerb};
+
+/// memcached's words.
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+
+/// What became of a command that writes.
+#[derive(Debug, Clone)]
+pub(super) enum Said {
+    /// Under this CAS; [`Cas::NONE`] for a value that is not there any more.
+    Stored(Cas),
+    NotStored,
+    Exists,
+    NotFound,
+    Deleted,
+    Touched,
+    Counted(Counted),
+    /// A tag has this version now.
+    Bumped {
+        version: u64,
+        /// It was asked for by a delete, which has no number to answer.
+        delete: bool,
+    },
+    NotANumber,
+    TooLarge,
+    Failed(Failure),
+    /// The same in every protocol.
+    Verbatim(Bytes),
+}
+
+/// Which protocol.
+#[derive(Debug)]
+pub(super) enum Voice {
+    Classic,
+    Meta(Wording),
+}
+
+impl Voice {
+    pub(super) fn say(&self, said: &Said, out: &mut BytesMut) {
+        match (said, self) {
+            (Said::NotANumber, _) => out.extend_from_slice(NOT_A_NUMBER),
+            (Said::TooLarge, _) => out.extend_from_slice(TOO_LARGE),
+            (Said::Failed(failure), _) => out.extend_from_slice(failure.line()),
+            (Said::Verbatim(line), _) => out.extend_from_slice(line),
+            (_, Voice::Meta(wording)) => wording.say(said, out),
+            (Said::Stored(_), Voice::Classic) => out.extend_from_slice(b"STORED\r\n"),
+            (Said::NotStored, Voice::Classic) => out.extend_from_slice(b"NOT_STORED\r\n"),
+            (Said::Exists, Voice::Classic) => out.extend_from_slice(b"EXISTS\r\n"),
+            (Said::NotFound, Voice::Classic) => out.extend_from_slice(b"NOT_FOUND\r\n"),
+            (Said::Deleted | Said::Bumped { delete: true, .. }, Voice::Classic) => {
+                out.extend_from_slice(b"DELETED\r\n");
+            }
+            (Said::Touched, Voice::Classic) => out.extend_from_slice(b"TOUCHED\r\n"),
+            (
+                Said::Counted(Counted { number, .. }) | Said::Bumped { version: number, .. },
+                Voice::Classic,
+            ) => {
+                out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+}
+
+/// A meta command, for as long as its reply is on its way: what the reply repeats and which flags it answers, in the order
+/// asked (protocol.txt, "Meta Commands").
+#[derive(Debug)]
+pub(super) struct Wording {
+    verb: MetaVerb,
+    /// In base64 if it came so.
+    key: Box<[u8]>,
+    flags: Box<[u8]>,
+    quiet: bool,
+    /// When it was asked: from here `T` and `N` count.
+    asked: Now,
+}
+
+impl Wording {
+    /// `key` is the command's, decoded.
+    pub(super) fn of(meta: &Meta<'_>, key: &[u8], asked: Now) -> Wording {
+        let quiet = meta.token(b'q').is_some();
+        Wording {
+            verb: meta.verb,
+            key: spelled(meta, key).into_boxed_slice(),
+            flags: meta.flags.into(),
+            quiet,
+            asked,
+        }
+    }
+
+    fn meta(&self) -> Meta<'_> {
+        Meta { verb: self.verb, key: &self.key, flags: &self.flags, data: &[] }
+    }
+
+    /// The reply to `ms`, `md` or `ma`.
+    fn say(&self, said: &Said, out: &mut BytesMut) {
+        let (status, cas): (&[u8], Cas) = match said {
+            Said::Counted(counted) => return self.counted(counted, out),
+            Said::Bumped { version, delete: false } => {
+                let counted = Counted { number: *version, cas: Cas::NONE, ttl: None, created: false };
+                return self.counted(&counted, out);
+            }
+            Said::Stored(_) | Said::Deleted | Said::Touched | Said::Bumped { .. } if self.quiet => return,
+            Said::Stored(cas) => (b"HD", *cas),
+            Said::Deleted | Said::Touched | Said::Bumped { .. } => (b"HD", Cas::NONE),
+            Said::NotStored => (b"NS", Cas::NONE),
+            Said::Exists => (b"EX", Cas::NONE),
+            _ => (b"NF", Cas::NONE),
+        };
+        out.extend_from_slice(status);
+        for (flag, token) in self.meta().tokens() {
+            match flag {
+                b'c' if self.verb == MetaVerb::Set => put_count(out, b'c', cas.number),
+                _ => echo(&self.meta(), &self.key, flag, token, out),
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn counted(&self, counted: &Counted, out: &mut BytesMut) {
+        if self.quiet && !counted.created {
+            return;
+        }
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(counted.number);
+        self.status(Some(digits.len()), out);
+        let mut ttl = counted.ttl;
+        for (flag, token) in self.meta().tokens() {
+            match flag {
+                b'c' => put_count(out, b'c', counted.cas.number),
+                b't' => put_ttl(out, ttl),
+                b'T' => ttl = self.lasts(token),
+                b'N' if counted.created => ttl = self.lasts(token),
+                _ => echo(&self.meta(), &self.key, flag, token, out),
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+        if self.meta().token(b'v').is_some() {
+            out.extend_from_slice(digits.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// The reply to `mg`.
+    pub(super) fn show(&self, shown: &Shown, out: &mut BytesMut) {
+        // Whoever did not ask for stubs is shown none.
+        let vivifies = self.meta().token(b'N').is_some();
+        match shown {
+            Shown::Failed(failure) => out.extend_from_slice(failure.line()),
+            Shown::Value(hit, mark) => self.hit(hit, *mark, out),
+            Shown::Won { old: Some(hit), mark } => self.hit(hit, *mark, out),
+            Shown::Won { old: None, mark } if vivifies => self.stub(*mark, out),
+            Shown::Miss(Some(cas)) if vivifies => {
+                self.stub(Mark { held: true, ..Mark::of(*cas) }, out);
+            }
+            Shown::Won { old: None, .. } | Shown::Miss(_) => {
+                out.extend_from_slice(&miss_line(&self.meta(), &self.key));
+            }
+        }
+    }
+
+    /// Nothing is there yet, and the client has asked to be told who builds it.
+    fn stub(&self, mark: Mark, out: &mut BytesMut) {
+        self.hit(&Hit::nothing(), Mark { stub: true, ..mark }, out);
+    }
+
+    fn hit(&self, hit: &Hit, mark: Mark, out: &mut BytesMut) {
+        self.status(Some(hit.payload.len()), out);
+        let mut ttl = hit.ttl;
+        for (flag, token) in self.meta().tokens() {
+            match flag {
+                b's' => put_count(out, b's', hit.payload.len() as u64),
+                b't' => put_ttl(out, ttl),
+                b'T' if !mark.stale => ttl = self.lasts(token),
+                b'N' if mark.stub => ttl = self.lasts(token),
+                b'c' => put_count(out, b'c', mark.cas),
+                b'f' => put_count(out, b'f', u64::from(hit.flags)),
+                b'h' => put_count(out, b'h', u64::from(hit.usage.hit)),
+                b'l' => put_count(out, b'l', u64::from(hit.usage.idle)),
+                _ => echo(&self.meta(), &self.key, flag, token, out),
+            }
+        }
+        if mark.held {
+            out.extend_from_slice(b" Z");
+        }
+        if mark.stale {
+            out.extend_from_slice(b" X");
+        }
+        if mark.won {
+            out.extend_from_slice(b" W");
+        }
+        out.extend_from_slice(b"\r\n");
+        if self.meta().token(b'v').is_some() {
+            out.extend_from_slice(&hit.payload);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn status(&self, length: Option<usize>, out: &mut BytesMut) {
+        match length.filter(|_| self.meta().token(b'v').is_some()) {
+            Some(length) => {
+                out.extend_from_slice(b"VA");
+                put_number(out, length);
+            }
+            None => out.extend_from_slice(b"HD"),
+        }
+    }
+
+    /// What `t` says behind a token of `T` or `N`.
+    fn lasts(&self, token: &[u8]) -> Option<u32> {
+        match Lifetime::of(exptime(token), self.asked) {
+            Lifetime::Gone => Some(0),
+            Lifetime::Endless => None,
+            Lifetime::Seconds(seconds) => Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
+/// What `mg` says where there is nothing to show: `EN`, or nothing if it is quiet. `key` is decoded.
+pub(super) fn miss(meta: &Meta<'_>, key: &[u8]) -> SmallVec<[u8; 32]> {
+    miss_line(meta, &spelled(meta, key))
+}
+
+fn miss_line(meta: &Meta<'_>, key: &[u8]) -> SmallVec<[u8; 32]> {
+    let mut line = SmallVec::new();
+    if meta.token(b'q').is_none() {
+        line.extend_from_slice(b"EN");
+        for (flag, token) in meta.tokens() {
+            echo(meta, key, flag, token, &mut line);
+        }
+        line.extend_from_slice(b"\r\n");
+    }
+    line
+}
+
+/// The key as a reply repeats it: in base64 if it came so, but spelled anew, for memcached knows it only decoded.
+fn spelled(meta: &Meta<'_>, key: &[u8]) -> SmallVec<[u8; 64]> {
+    if meta.token(b'b').is_none() {
+        return SmallVec::from_slice(key);
+    }
+    let mut text = Vec::new();
+    base64::encode(key, &mut text);
+    SmallVec::from_vec(text)
+}
+
+/// Repeats `O` and `k`, as every reply does.
+fn echo(meta: &Meta<'_>, key: &[u8], flag: u8, token: &[u8], out: &mut impl Extend<u8>) {
+    let mut put = |bytes: &[u8]| out.extend(bytes.iter().copied());
+    match flag {
+        b'O' => {
+            put(b" O");
+            put(token);
+        }
+        b'k' => {
+            put(b" k");
+            put(key);
+            if meta.token(b'b').is_some() {
+                put(b" b");
+            }
+        }
+        _ => {}
+    }
+}
+
+fn put_count(out: &mut BytesMut, flag: u8, count: u64) {
+    out.extend_from_slice(&[b' ', flag]);
+    out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
+}
+
+/// `t`: whole seconds left, -1 for ever.
+fn put_ttl(out: &mut BytesMut, ttl: Option<u32>) {
+    match ttl {
+        None => out.extend_from_slice(b" t-1"),
+        Some(seconds) => put_count(out, b't', u64::from(seconds)),
+    }
+}
