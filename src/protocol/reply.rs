@@ -507,4 +507,21 @@ mod tests {
         reply.extend_from_slice(b"END\r\n");
         assert_eq!(framer.frame(&reply), Ok(Frame::Whole(length)));
     }
+
+    #[test]
+    fn a_quiet_reply_ends_at_its_mn_and_may_have_another_before_it() {
+        for reply in ["MN\r\n", "NF\r\nMN\r\n", "VA 4 t5\r\nMN\r\n\r\nMN\r\n", "CLIENT_ERROR x\r\nMN\r\n"] {
+            let stream = format!("{reply}HD\r\n");
+            assert_eq!(whole(Shape::Quiet, stream.as_bytes()), reply.len());
+            for cut in 0..reply.len() {
+                let mut framer = Framer::new(Shape::Quiet, MAX);
+                let Ok(Frame::Partial { at_least }) = framer.frame(&stream.as_bytes()[..cut]) else {
+                    panic!("{reply:?} is whole after {cut} bytes")
+                };
+                assert!(cut + at_least <= reply.len(), "{reply:?} wants too much after {cut} bytes");
+                assert_eq!(framer.frame(stream.as_bytes()), Ok(Frame::Whole(reply.len())));
+            }
+        }
+        assert!(frame(Shape::Quiet, b"HD\r\nHD\r\n", MAX).is_err());
+    }
 }

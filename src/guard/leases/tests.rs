@@ -136,6 +136,35 @@ fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
 }
 
 #[test]
+fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let id = leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+    leases.saw(KEY, 2, ticket(6), &policy);
+    assert_eq!(leases.named(KEY, 5), Attribution::Blind);
+    assert!(matches!(leases.named(KEY, 6), Attribution::Fill { lease: false, wary: false, .. }));
+    assert_eq!(leases.named(KEY, 6), Attribution::Blind, "it is taken");
+    assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
+    assert_eq!(leases.named(KEY, 7), Attribution::Renewing);
+    let renewed = Cas { number: 8, epoch: 1 };
+    leases.renewed(KEY, id, &[Answer::Stored(renewed)]).unwrap();
+    // The client was shown 7, and knows nothing of the renewal.
+    assert_eq!(leases.named(KEY, 8), Attribution::Blind);
+    let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7) else {
+        panic!("it is the lease")
+    };
+    assert_eq!(ticket.base, Some(renewed));
+}
+
+#[test]
+fn a_set_that_names_a_doomed_ticket_has_been_told_and_dooms_nothing_that_follows() {
+    let mut leases = leased();
+    leases.invalidate(KEY, 9);
+    assert_eq!(leases.named(KEY, 7), Attribution::Blind);
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+}
+
+#[test]
 fn what_is_forgotten_leaves_nothing_behind() {
     let mut leases = leased();
     leases.invalidate(KEY, 9);
