@@ -575,7 +575,7 @@ mod tests {
         let answers = smallvec![item("", 1, Some(89)), Answer::Stored(cas(2))];
         assert_eq!(modify.resume(Event::Answers(answers), &scene), Step::Ask(smallvec![touch(89)]));
         let end = modify.resume(Event::Answers(smallvec![item("", 2, Some(90))]), &scene);
-        let counted = Counted { number: 8, cas: cas(2), ttl: Some(30), created: false };
+        let counted = Counted { number: 8, cas: cas(2), ttl: Some(90), created: false };
         assert_eq!(end, Step::Done(ModifyEnd::Counted(counted)));
     }
 }

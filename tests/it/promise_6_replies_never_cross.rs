@@ -84,7 +84,7 @@ impl Request {
             }
             Request::MetaGet { key, opaque } => {
                 let line = client.line();
-                if line == "EN" || line.starts_with("SERVER_ERROR") {
+                if line == format!("EN k{key} O{opaque}") {
                     return 0;
                 }
                 let value = value_of(key);
