@@ -93,9 +93,10 @@ impl Framer {
                         (Status::Mn, whole) => return Ok(whole),
                         (_, Frame::Whole(length)) => self.done = length,
                         // Nothing less than `MN` follows.
-                        (_, Frame::Partial { at_least }) => {
+                        (Status::Va, Frame::Partial { at_least }) => {
                             return Ok(Frame::Partial { at_least: at_least + 4 });
                         }
+                        (_, partial) => return Ok(partial),
                     }
                 }
                 match line(&buffer[self.done..])? {
