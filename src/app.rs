@@ -205,7 +205,7 @@ fn plan(config: &Config) -> Plan {
                 Some(guards.len() - 1)
             }
         };
-        routes.push(Route { pool: rule.pool, guard });
+        routes.push(Route { pool: rule.pool, guard, invalidates: rule.invalidates.clone() });
     }
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, Kind, Rule};
 use crate::guard::{Leaves, Policy};
+use crate::rule::Template;
 use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
 
 /// Checks the file together with this process's `KENNEL_…` variables, as serving it would. All mistakes go to
@@ -122,18 +123,24 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
 }
 
 fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> fmt::Result {
-    let Rule { name, pattern, kind, .. } = rule;
+    let Rule { name, pattern, kind, invalidates, .. } = rule;
     match kind {
-        Kind::Raw => writeln!(f, "  rules[{i}] {name}: keys like {pattern} are raw, in pool {pool}"),
+        Kind::Raw => writeln!(f, "  rules[{i}] {name}: keys like {pattern} are raw, in pool {pool}")?,
         Kind::Guarded { policy, tags } => {
             writeln!(f, "  rules[{i}] {name}: keys like {pattern} are guarded, in pool {pool}")?;
-            let tags: Vec<&str> = tags.iter().map(|t| t.text()).collect();
-            if !tags.is_empty() {
-                writeln!(f, "    tags: {}", tags.join(", "))?;
-            }
-            write_policy(f, policy)
+            write_tags(f, "tags", tags)?;
+            write_policy(f, policy)?;
         }
     }
+    write_tags(f, "a change bumps", invalidates)
+}
+
+fn write_tags(f: &mut fmt::Formatter<'_>, what: &str, tags: &[Template]) -> fmt::Result {
+    if tags.is_empty() {
+        return Ok(());
+    }
+    let tags: Vec<&str> = tags.iter().map(Template::text).collect();
+    writeln!(f, "    {what}: {}", tags.join(", "))
 }
 
 fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {

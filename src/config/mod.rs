@@ -72,6 +72,8 @@ pub struct Rule {
     pub pool: usize,
     /// What is done.
     pub kind: Kind,
+    /// The tags that a change of such a key bumps, at most 16.
+    pub invalidates: Vec<Template>,
 }
 
 /// What a rule does with its keys.

@@ -87,13 +87,22 @@ fn rule(
     let kind = match guarded {
         Some(false) => raw(r, &at, &w),
         _ => {
-            let tags = tags(r, &at, &w, pattern.as_ref());
+            let tags = tags(r, &at, "tags", &w.tags, pattern.as_ref());
             let policy = policy(r, &at, &w);
             (|| Some(Kind::Guarded { policy: policy?, tags: tags? }))()
         }
     };
     guarded?;
-    Some(Rule { name: name?, pattern: pattern?, pool: pool?, kind: kind? })
+    let invalidates = tags(r, &at, "invalidates", &w.invalidates, pattern.as_ref())?;
+    let kind = kind?;
+    if let Kind::Guarded { tags, .. } = &kind
+        && let Some(both) = invalidates.iter().position(|tag| tags.contains(tag))
+    {
+        let what = "is one of its tags too: whatever is stored would be stale at once";
+        r.say(&at, &format!("invalidates[{both}]"), None, what);
+        return None;
+    }
+    Some(Rule { name: name?, pattern: pattern?, pool: pool?, kind, invalidates })
 }
 
 fn required<T>(
@@ -137,10 +146,11 @@ fn raw(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Kind> {
 fn tags(
     r: &mut Reader<'_>,
     at: &Place,
-    w: &written::Rule,
+    list: &str,
+    written: &Option<Value>,
     pattern: Option<&Pattern>,
 ) -> Option<Vec<Template>> {
-    let tags = r.list(at, "tags", &w.tags, Vec::new(), |r, key, v| {
+    let tags = r.list(at, list, written, Vec::new(), |r, key, v| {
         let template = |v: &Value| match pattern {
             Some(pattern) => {
                 Template::parse(text(v)?, pattern).map(Some).map_err(|e| format!("is no tag: {e}"))
@@ -151,12 +161,12 @@ fn tags(
     })?;
     for (i, tag) in tags.iter().enumerate() {
         if let Some(j) = tags[..i].iter().position(|t| t == tag) {
-            r.say(at, &format!("tags[{i}]"), None, format_args!("is tags[{j}] again: remove one"));
+            r.say(at, &format!("{list}[{i}]"), None, format_args!("is {list}[{j}] again: remove one"));
             return None;
         }
     }
     if tags.len() > TAGS_MAX {
-        r.say(at, "tags", None, format_args!("must be at most {TAGS_MAX}; these are {}", tags.len()));
+        r.say(at, list, None, format_args!("must be at most {TAGS_MAX}; these are {}", tags.len()));
         return None;
     }
     Some(tags)

@@ -112,6 +112,7 @@ table!(
         kind = "kind": Text,
         pool = "pool": Text,
         tags = "tags": List,
+        invalidates = "invalidates": List,
         stale_for = "stale_for": Text,
         lock_ttl = "lock_ttl": Text,
         max_rebuild = "max_rebuild": Text,

@@ -11,10 +11,12 @@ use tokio::time::Instant;
 
 use super::gets::Get;
 use super::guarded::{GuardedCall, only};
+use super::invalidation::{Invalidation, changes};
 use super::meta_get::MetaGet;
 use super::raw::{FanOut, Forward};
 use super::wording::{Voice, Wording};
 use super::{Proxy, Target};
+use crate::guard::TagName;
 use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::base64;
 use crate::protocol::request::{MetaVerb, Refused, Request, Store, Verb};
@@ -123,6 +125,8 @@ pub struct Call {
     /// noreply: nothing is said, whatever happens.
     quiet: bool,
     footprint: Footprint,
+    /// The tags that it bumps if it changes its key.
+    invalidates: SmallVec<[TagName; 2]>,
     kind: Kind,
 }
 
@@ -133,6 +137,7 @@ enum Kind {
     Get(Box<Get>),
     MetaGet(Box<MetaGet>),
     Guarded(Box<GuardedCall>),
+    Invalidation(Box<Invalidation>),
 }
 
 /// What is known of a call besides its own state.
@@ -163,6 +168,14 @@ impl Call {
         let said = |text: &'static str| Kind::Said(Bytes::from_static(text.as_bytes()));
         let count = |outcome| proxy.metrics.request(NO_RULE, command, outcome, std::time::Duration::ZERO);
         let mut footprint = Footprint::default();
+        let decoded = decode(request);
+        let invalidates = match changed_key(request, decoded.as_deref()) {
+            None => SmallVec::new(),
+            Some(key) => proxy.invalidated_by(key),
+        };
+        if !invalidates.is_empty() && busy(&Footprint::everything()) {
+            return None;
+        }
         let kind = match request {
             Request::Get { keys, cas } => {
                 return Call::get(command, None, keys.iter().collect(), *cas, proxy, client, busy);
@@ -218,7 +231,6 @@ impl Call {
                 said("MN\r\n")
             }
             Request::Meta(meta) => {
-                let decoded = meta.token(b'b').and_then(|_| base64::decode(meta.key));
                 let key = decoded.as_deref().unwrap_or(meta.key);
                 let reads = meta.verb == MetaVerb::Get;
                 let target = proxy.target(key);
@@ -259,7 +271,10 @@ impl Call {
                 }
             }
         };
-        Some(Call { command, began: Instant::now(), quiet, footprint, kind })
+        if !invalidates.is_empty() {
+            footprint = Footprint::everything();
+        }
+        Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
     }
 
     fn get(
@@ -272,7 +287,15 @@ impl Call {
         busy: impl Fn(&Footprint) -> bool,
     ) -> Option<Call> {
         let began = Instant::now();
-        let call = |kind, footprint| Call { command, began, quiet: false, footprint, kind };
+        let invalidates = SmallVec::new;
+        let call = |kind, footprint| Call {
+            command,
+            began,
+            quiet: false,
+            footprint,
+            invalidates: invalidates(),
+            kind,
+        };
         let mut targets: SmallVec<[Target; 8]> = keys.iter().map(|key| proxy.target(key)).collect();
         if let ([key], [Target::Raw { pool, rule }]) = (&keys[..], &targets[..]) {
             let forward = Forward::get(key, exptime, cas, *pool, *rule, proxy, client);
@@ -322,7 +345,8 @@ impl Call {
             }
         };
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
-        Some(Call { command: Command::Other, began: Instant::now(), quiet, footprint, kind })
+        let (command, invalidates) = (Command::Other, SmallVec::new());
+        Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
     }
 
     /// The guarded keys that it reads or writes.
@@ -333,7 +357,10 @@ impl Call {
     /// Whether it has to be polled even while an earlier call has not been answered: its guarded keys take more than one
     /// round trip.
     pub fn is_active(&self) -> bool {
-        matches!(self.kind, Kind::Get(_) | Kind::MetaGet(_) | Kind::Guarded(_))
+        match self.kind {
+            Kind::Get(_) | Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) => true,
+            Kind::Said(_) | Kind::Forward(_) | Kind::FanOut(_) => !self.invalidates.is_empty(),
+        }
     }
 
     /// Goes on as far as it can; once it is done, its answer has been appended to `out`. `patient`: no request of this client
@@ -353,11 +380,18 @@ impl Call {
                 out.extend_from_slice(bytes);
                 Poll::Ready(())
             }
-            Kind::Forward(forward) => forward.poll(&scope, out),
+            Kind::Forward(forward) => match forward.poll(&scope, out) {
+                Poll::Ready(outcome) => return self.done(outcome, length, &scope, cx, out),
+                Poll::Pending => Poll::Pending,
+            },
             Kind::FanOut(fan_out) => fan_out.poll(&scope, out),
             Kind::Get(get) => get.poll(&scope, cx, out),
             Kind::MetaGet(get) => get.poll(&scope, cx, out),
-            Kind::Guarded(call) => call.poll(&scope, cx, out),
+            Kind::Guarded(call) => match call.poll(&scope, cx, out) {
+                Poll::Ready(outcome) => return self.done(outcome, length, &scope, cx, out),
+                Poll::Pending => Poll::Pending,
+            },
+            Kind::Invalidation(invalidation) => invalidation.poll(&scope, cx, out),
         };
         if self.quiet && polled.is_ready() {
             out.truncate(length);
@@ -365,11 +399,55 @@ impl Call {
         polled
     }
 
+    /// It has become this, and its answer stands in `out` from `length` on: it is done, unless tags are to be bumped.
+    fn done(
+        &mut self,
+        outcome: Outcome,
+        length: usize,
+        scope: &Scope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<()> {
+        let invalidates = std::mem::take(&mut self.invalidates);
+        let answer =
+            if self.quiet || !invalidates.is_empty() { out.split_off(length) } else { BytesMut::new() };
+        if invalidates.is_empty() || !changes(self.command, outcome) {
+            if !self.quiet {
+                out.unsplit(answer);
+            }
+            return Poll::Ready(());
+        }
+        let Scope { proxy, client, .. } = scope;
+        self.kind = Kind::Invalidation(Box::new(Invalidation::begin(invalidates, answer, proxy, client)));
+        self.poll(proxy, client, scope.patient, cx, out)
+    }
+
     /// Once done ahead of its turn: keeps its answer until then.
     pub fn keep(&mut self, answer: BytesMut) {
         self.kind = Kind::Said(answer.freeze());
         self.footprint = Footprint::default();
         self.quiet = false;
+    }
+}
+
+/// The key of a meta command that sent it in base64.
+fn decode(request: &Request<'_>) -> Option<Vec<u8>> {
+    match request {
+        Request::Meta(meta) => meta.token(b'b').and_then(|_| base64::decode(meta.key)),
+        _ => None,
+    }
+}
+
+/// The key that a request may change.
+fn changed_key<'a>(request: &Request<'a>, decoded: Option<&'a [u8]>) -> Option<&'a [u8]> {
+    match request {
+        Request::Store(Store { key, .. }) | Request::Arith { key, .. } | Request::Delete { key, .. } => {
+            Some(key)
+        }
+        Request::Meta(meta) if matches!(meta.verb, MetaVerb::Set | MetaVerb::Delete | MetaVerb::Arith) => {
+            Some(decoded.unwrap_or(meta.key))
+        }
+        _ => None,
     }
 }
 

@@ -190,9 +190,7 @@ impl GuardedCall {
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedCall {
-        let guard = proxy.plan.tag_guard;
-        let place = proxy.pool_of(guard).place(&name);
-        let of = Guarded { guard, place, key: Rc::from(&name[..]), tags: smallvec![name] };
+        let of = tag(name, proxy);
         let bump = |delete| {
             let (bump, asks) = Bump::start();
             Run::Bump { run: Operation::start(bump, asks, &of, proxy, &client.inbox), delete }
@@ -212,7 +210,13 @@ impl GuardedCall {
         GuardedCall { of, voice, run }
     }
 
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
+    /// Once it is done: what became of it.
+    pub(super) fn poll(
+        &mut self,
+        scope: &Scope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Outcome> {
         let Scope { proxy, client, .. } = scope;
         let of = &self.of;
         let inbox = &client.inbox;
@@ -266,7 +270,7 @@ impl GuardedCall {
                     Some((says, outcome)) if !matches!(own.0, Said::Failed(_)) => {
                         let Some(outcome) = outcome else {
                             self.voice.say(&says, out);
-                            return Poll::Ready(());
+                            return Poll::Ready(Outcome::ServerError);
                         };
                         (says, outcome)
                     }
@@ -284,8 +288,15 @@ impl GuardedCall {
         };
         self.voice.say(&said, out);
         scope.count(proxy.metric(of.guard), outcome);
-        Poll::Ready(())
+        Poll::Ready(outcome)
     }
+}
+
+/// A tag, as what its bump is about.
+pub(super) fn tag(name: TagName, proxy: &Proxy) -> Guarded {
+    let guard = proxy.plan.tag_guard;
+    // Nothing but the tag itself is asked for.
+    Guarded { guard, place: 0, key: Rc::from(&name[..]), tags: smallvec![name] }
 }
 
 /// Whether a meta command has no flags but these.

@@ -29,6 +29,7 @@ mod read;
 mod meta_get;
 mod guarded;
 mod wording;
+mod invalidation;
 
 pub use calls::{Call, Client, Footprint};
 pub use desk::Desk;
@@ -59,6 +60,8 @@ pub struct Plan {
     tag_pool: usize,
     /// The guard under which tags are bumped: none of any rule's.
     tag_guard: usize,
+    /// Whether any rule has tags that its keys' changes bump.
+    invalidates: bool,
 }
 
 impl Plan {
@@ -73,7 +76,8 @@ impl Plan {
     ) -> Plan {
         let tag_guard = guards.len();
         guards.push(Guard { rule: NO_RULE, pool: tag_pool, policy: Policy::default(), tags: Vec::new() });
-        Plan { rules, routes, guards, main_pool, tag_prefix, tag_pool, tag_guard }
+        let invalidates = routes.iter().any(|route: &Route| !route.invalidates.is_empty());
+        Plan { rules, routes, guards, main_pool, tag_prefix, tag_pool, tag_guard, invalidates }
     }
 }
 
@@ -83,6 +87,8 @@ pub struct Route {
     pub pool: usize,
     /// How they are guarded, as an index into the plan's guards; `None`: not at all.
     pub guard: Option<usize>,
+    /// What the tags are called that a change of such a key bumps.
+    pub invalidates: Vec<Template>,
 }
 
 /// How the keys of one rule are guarded.
@@ -184,8 +190,8 @@ impl Proxy {
         match self.plan.rules.find(key, &mut captures) {
             None => Target::Raw { pool: self.plan.main_pool, rule: NO_RULE },
             Some(rule) => match self.plan.routes[rule] {
-                Route { pool, guard: None } => Target::Raw { pool, rule },
-                Route { pool, guard: Some(guard) } => {
+                Route { pool, guard: None, .. } => Target::Raw { pool, rule },
+                Route { pool, guard: Some(guard), .. } => {
                     let tags = self.tags(key, &captures, &self.plan.guards[guard].tags);
                     Target::Guarded(Guarded {
                         guard,
@@ -206,6 +212,17 @@ impl Proxy {
             TagName::from_slice(&tag[prefix.len()..])
         };
         templates.iter().map(render).collect()
+    }
+
+    /// The tags that a change of this key bumps.
+    fn invalidated_by(&self, key: &[u8]) -> SmallVec<[TagName; 2]> {
+        let mut captures = Captures::default();
+        if !self.plan.invalidates || key.starts_with(&self.plan.tag_prefix) {
+            return SmallVec::new();
+        }
+        let rule = self.plan.rules.find(key, &mut captures);
+        let templates = rule.map_or(&[][..], |rule| &self.plan.routes[rule].invalidates);
+        self.tags(key, &captures, templates)
     }
 
     /// The key as its rule guards it, if one does.

@@ -98,7 +98,8 @@ impl Forward {
         Forward { says: Some(text), ..self }
     }
 
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
+    /// Once the reply is here: what became of the request.
+    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<Outcome> {
         let Some(mut reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
         if let (Some((pool, key)), Reply::Answered { bytes, .. }) = (&self.get, &reply)
             && values(bytes).any(|value| value.key != &key[..])
@@ -139,7 +140,7 @@ impl Forward {
         if self.says.is_none() {
             scope.count(self.rule, outcome);
         }
-        Poll::Ready(())
+        Poll::Ready(outcome)
     }
 }
 

@@ -6,6 +6,9 @@ use md5::{Digest, Md5};
 
 use super::pattern::{Captures, KEY_MAX, Pattern, PatternError, PatternProblem, Piece, Pieces, Segment};
 
+/// The longest key whose base64 is a legal key.
+const BINARY_KEY_MAX: usize = KEY_MAX / 4 * 3;
+
 /// How a tag's name is made from what a key's captures hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
@@ -77,10 +80,11 @@ impl Template {
 }
 
 /// Makes a tag's key legal. `key` is the prefix (`prefix_len` bytes, at most 32) and the tag's name; when that is
-/// more than 250 bytes, the name becomes `~` and the 32 lower-case hex digits of its MD5. Who bumps such a tag
+/// more than 250 bytes (186, if it has bytes that only a meta command can name, in base64), the name becomes `~` and the 32 lower-case hex digits of its MD5. Who bumps such a tag
 /// by hand writes it that way: no client could send it at its full length.
 pub fn fold_tag(key: &mut Vec<u8>, prefix_len: usize) {
-    if key.len() <= KEY_MAX {
+    let spaced = key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' '));
+    if key.len() <= if spaced { BINARY_KEY_MAX } else { KEY_MAX } {
         return;
     }
     let digest = Md5::digest(&key[prefix_len..]);

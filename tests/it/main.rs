@@ -10,6 +10,7 @@ mod world;
 mod embedded_is_faithful;
 
 mod guarded_means_what_memcached_means;
+mod invalidates;
 mod libraries;
 mod meta;
 mod promise_1_one_rebuild;
