@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::config::units::{show_address, show_duration};
-use crate::config::{self, Config, Kind, Rule};
+use crate::config::{self, Config, FlushAll, Kind, Rule};
 use crate::guard::{Leaves, Policy};
 use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
 
@@ -84,6 +84,9 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     };
     let most = listen.max_connections;
     writeln!(f, "Clients come in at {all}: at most {most} at a time, on {workers}.")?;
+    if listen.flush_all == FlushAll::Refuse {
+        writeln!(f, "Their flush_all is refused.")?;
+    }
     match &config.admin {
         Some(address) => writeln!(f, "Metrics, health and the page are at http://{address}/."),
         None => writeln!(f, "Metrics, health and the page are turned off."),

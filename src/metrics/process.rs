@@ -8,7 +8,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// One look. What could not be read is `None` and is not exported.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    pub(super) cpu_seconds: Option<f64>,
+    pub(super) user_seconds: Option<f64>,
+    pub(super) system_seconds: Option<f64>,
     pub(super) resident_bytes: Option<f64>,
     pub(super) virtual_bytes: Option<f64>,
     pub(super) threads: Option<f64>,
@@ -25,9 +26,8 @@ pub(super) fn look() -> Process {
     let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
     let boot_seconds = number_after(&boot, "btime");
     Process {
-        cpu_seconds: field(&stat, 14)
-            .zip(field(&stat, 15))
-            .map(|(user, sys)| (user + sys) / TICKS_PER_SECOND),
+        user_seconds: field(&stat, 14).map(|ticks| ticks / TICKS_PER_SECOND),
+        system_seconds: field(&stat, 15).map(|ticks| ticks / TICKS_PER_SECOND),
         resident_bytes: number_after(&status, "VmRSS:").map(|kib| kib * 1024.0),
         virtual_bytes: number_after(&status, "VmSize:").map(|kib| kib * 1024.0),
         threads: number_after(&status, "Threads:"),
@@ -82,7 +82,7 @@ mod tests {
         let files: Vec<_> = (0..20).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
         assert!(look().open_fds.unwrap() >= before + 15.0);
         drop(files);
-        assert!(process.cpu_seconds.is_some());
+        assert!(process.user_seconds.is_some() && process.system_seconds.is_some());
         let now = crate::clock::unix_ms() as f64 / 1000.0;
         assert!((now - process.start_seconds.unwrap()).abs() < 600.0, "{process:?} at {now}");
     }

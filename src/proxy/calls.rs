@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::gets::Get;
 use super::guarded::GuardedCall;
 use super::raw::{FanOut, Forward};
+use super::stats::{Begun, Statistics};
 use super::{Proxy, Target};
 use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::base64;
@@ -20,6 +21,9 @@ use crate::upstream::inbox::Inbox;
 
 /// What memcached clients look at to tell what the server can do.
 const VERSION: &str = concat!("VERSION 1.6.45 (kennel ", env!("CARGO_PKG_VERSION"), ")\r\n");
+
+/// memcached's words, when it was started with `-F`.
+const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";
 
 /// A client's connection, as the pipeline knows it.
 pub struct Client {
@@ -128,6 +132,7 @@ enum Kind {
     Said(Bytes),
     Forward(Forward),
     FanOut(FanOut),
+    Statistics(Statistics),
     Get(Box<Get>),
     Guarded(Box<GuardedCall>),
 }
@@ -189,6 +194,10 @@ impl Call {
                     Kind::Guarded(Box::new(GuardedCall::begin(request, of, proxy, client)))
                 }
             },
+            Request::FlushAll { .. } if !proxy.front.flush_all => {
+                count(Outcome::ClientError);
+                said(NO_FLUSH)
+            }
             Request::FlushAll { delay, .. } => {
                 footprint = Footprint::everything();
                 if busy(&footprint) {
@@ -196,11 +205,13 @@ impl Call {
                 }
                 Kind::FanOut(FanOut::flush_all(*delay, proxy, client))
             }
-            Request::Stats { what: b"" } => {
-                count(Outcome::Ok);
-                Kind::Said(Bytes::from(proxy.statistics()))
-            }
-            Request::Stats { what } => Kind::FanOut(FanOut::stats(what, proxy, client)),
+            Request::Stats { what } => match Statistics::begin(what, proxy, client) {
+                Begun::Asked(statistics) => Kind::Statistics(statistics),
+                Begun::Said(text, outcome) => {
+                    count(outcome);
+                    Kind::Said(Bytes::from_static(text))
+                }
+            },
             Request::Version => {
                 count(Outcome::Ok);
                 said(VERSION)
@@ -290,6 +301,10 @@ impl Call {
                 (Kind::Guarded(Box::new(GuardedCall::delete_saying(of, said, proxy, client))), footprint)
             }
         };
+        // A block is swallowed that is too large, aloud or not, or that belongs to a meta command with a mistake in it.
+        if refused.swallow > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
+            proxy.metrics.too_large();
+        }
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
         Some(Call { command: Command::Other, began: Instant::now(), quiet, footprint, kind })
     }
@@ -324,9 +339,15 @@ impl Call {
             }
             Kind::Forward(forward) => forward.poll(&scope, out),
             Kind::FanOut(fan_out) => fan_out.poll(&scope, out),
+            Kind::Statistics(statistics) => statistics.poll(&scope, out),
             Kind::Get(get) => get.poll(&scope, cx, out),
             Kind::Guarded(call) => call.poll(&scope, cx, out),
         };
+        // What the parser refused was counted there, and what was kept has been here before.
+        let told = !matches!(self.kind, Kind::Said(_)) && self.command != Command::Other;
+        if polled.is_ready() && told {
+            note_refusal(&out[length..], proxy);
+        }
         if self.quiet && polled.is_ready() {
             out.truncate(length);
         }
@@ -338,6 +359,15 @@ impl Call {
         self.kind = Kind::Said(answer.freeze());
         self.footprint = Footprint::default();
         self.quiet = false;
+    }
+}
+
+/// Counts a value that found no room: `stats` has names for it.
+fn note_refusal(answer: &[u8], proxy: &Proxy) {
+    match answer {
+        [b'S', b'E', ..] if answer.starts_with(b"SERVER_ERROR object too large") => proxy.metrics.too_large(),
+        [b'S', b'E', ..] if answer.starts_with(b"SERVER_ERROR out of memory") => proxy.metrics.no_memory(),
+        _ => {}
     }
 }
 

@@ -26,9 +26,11 @@ mod calls;
 mod raw;
 mod gets;
 mod guarded;
+mod stats;
 
 pub use calls::{Call, Client, Footprint};
 pub use desk::Desk;
+pub use stats::Front;
 pub use tag_cache::TagCache;
 
 use crate::chance::Chance;
@@ -103,6 +105,7 @@ pub struct Proxy {
     sidecar: u64,
     clock: Clock,
     start: Instant,
+    front: Arc<Front>,
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
     hasher: RandomState,
@@ -124,6 +127,8 @@ pub struct Shared {
     pub clock: Clock,
     /// When the process started: the zero of the monotonic clock, which all workers must share.
     pub start: Instant,
+    /// What Kennel is to its clients.
+    pub front: Arc<Front>,
 }
 
 /// Where a key goes.
@@ -139,7 +144,7 @@ enum Target {
 impl Proxy {
     /// A worker's pipeline over its pools.
     pub fn new(shared: Shared, pools: Vec<Pool>, chance: Chance, metrics: Arc<WorkerMetrics>) -> Proxy {
-        let Shared { plan, desk, tag_cache, sidecar, clock, start } = shared;
+        let Shared { plan, desk, tag_cache, sidecar, clock, start, front } = shared;
         Proxy {
             plan,
             pools,
@@ -148,6 +153,7 @@ impl Proxy {
             sidecar,
             clock,
             start,
+            front,
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
             hasher: RandomState::new(),
