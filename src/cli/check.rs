@@ -206,6 +206,7 @@ mod tests {
         let said = meaning(
             r#"
             tags.cache = "100ms"
+            listen.flush_all = "refuse"
             [pools.main]
             servers = ["a:11211"]
             [[rules]]
@@ -228,6 +229,7 @@ mod tests {
         let mut rest = said.as_str();
         for part in [
             "at 127.0.0.1:11211: at most 10000",
+            "flush_all is refused",
             "http://127.0.0.1:9111/",
             "used for 100ms more",
             "rules[0] sessions: keys like sess:* are raw, in pool main\n",

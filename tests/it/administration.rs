@@ -156,3 +156,18 @@ fn a_rebuild_that_began_before_a_flush_is_not_kept() {
         assert_eq!(winner.get(key), Some(b"new".to_vec()), "{key}");
     }
 }
+
+#[test]
+fn a_rebuild_that_spans_the_moment_of_a_delayed_flush_is_not_kept() {
+    let servers = memcacheds(2);
+    let kennel = sidecar(&addresses(&servers), "");
+    let (mut winner, mut other) = (kennel.client(), kennel.client());
+    assert_eq!(winner.get("hot:k"), None);
+    other.store("raw", b"v", 0);
+    assert_eq!(other.ask("flush_all 1"), "OK");
+    // On both servers: each counts its own seconds.
+    let behind = |server: usize| direct(&servers[server]).ttl("hot:k").is_none();
+    eventually("the moment has come", || other.get("raw").is_none() && behind(0) && behind(1));
+    winner.store("hot:k", b"seen before the flush", 60);
+    assert_eq!(other.get("hot:k"), None);
+}
