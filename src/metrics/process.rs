@@ -24,10 +24,11 @@ pub(super) fn look() -> Process {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cpu = cpu_of(&stat);
     let boot_seconds = number_after(&boot, "btime");
     Process {
-        user_seconds: field(&stat, 14).map(|ticks| ticks / TICKS_PER_SECOND),
-        system_seconds: field(&stat, 15).map(|ticks| ticks / TICKS_PER_SECOND),
+        user_seconds: cpu.0,
+        system_seconds: cpu.1,
         resident_bytes: number_after(&status, "VmRSS:").map(|kib| kib * 1024.0),
         virtual_bytes: number_after(&status, "VmSize:").map(|kib| kib * 1024.0),
         threads: number_after(&status, "Threads:"),
@@ -38,6 +39,16 @@ pub(super) fn look() -> Process {
             .zip(boot_seconds)
             .map(|(ticks, boot)| boot + ticks / TICKS_PER_SECOND),
     }
+}
+
+/// Seconds in user space and in the kernel. One small file is read, however many descriptors are open: a worker may ask.
+pub(super) fn cpu() -> (Option<f64>, Option<f64>) {
+    cpu_of(&fs::read_to_string("/proc/self/stat").unwrap_or_default())
+}
+
+fn cpu_of(stat: &str) -> (Option<f64>, Option<f64>) {
+    let seconds = |n| field(stat, n).map(|ticks| ticks / TICKS_PER_SECOND);
+    (seconds(14), seconds(15))
 }
 
 /// Field `n` of /proc/PID/stat, counted from 1 as proc(5) does. The second is the program's name in parentheses, which may

@@ -44,9 +44,9 @@ pub struct Usage {
 impl Usage {
     /// Reads /proc; 0 where there is none.
     pub fn look() -> Usage {
-        let process = process::look();
+        let (user, system) = process::cpu();
         let micros = |seconds: Option<f64>| (seconds.unwrap_or(0.0) * 1e6).round() as u64;
-        Usage { user: micros(process.user_seconds), system: micros(process.system_seconds) }
+        Usage { user: micros(user), system: micros(system) }
     }
 }
 

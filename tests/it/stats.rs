@@ -328,3 +328,20 @@ fn stats_proxy_counts_by_command_under_the_names_of_memcacheds_proxy() {
     let general = stats(&mut client, "");
     assert_eq!(number(&general, "proxy_backend_total"), 2);
 }
+
+#[test]
+fn the_page_of_commands_says_what_each_of_the_sidecars_own_numbers_is() {
+    let mut servers = memcacheds(1);
+    let kennel = sidecar(&servers);
+    servers[0].kill();
+    let page = include_str!("../../docs/commands.md");
+    let mut client = kennel.client();
+    eventually("the server is given up", || stats(&mut client, "").contains_key("kennel_missing_1"));
+    let own = stats(&mut client, "");
+    assert!(own.len() > 50 && !own.contains_key("bytes"), "{own:?}");
+    for name in own.keys() {
+        let family = name.split('_').next().unwrap_or(name);
+        let is_there = page.contains(&format!("`{name}`")) || page.contains(&format!("`{family}_…`"));
+        assert!(is_there, "docs/commands.md should say what {name} is");
+    }
+}
