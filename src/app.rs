@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tracing::{error, info};
 use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
 use crate::chance::Chance;
 use crate::clock::{Clock, unix_ms};
-use crate::config::{Config, Kind};
+use crate::config::{Config, FlushAll, Kind};
 use crate::listener::{self, BindError, Bound};
 use crate::metrics::{Metrics, ServerName};
-use crate::proxy::{Desk, Guard, Plan, Route, Shared, TagCache};
+use crate::proxy::{Desk, Front, Guard, Plan, Route, Shared, TagCache};
 use crate::rule::Rules;
 use crate::upstream::pool::SharedPool;
 use crate::worker::{Doorkeeper, Worker};
@@ -89,6 +89,7 @@ impl App {
             sidecar: chance.below(u64::MAX),
             clock: Clock::system(),
             start: Instant::now(),
+            front: Arc::new(front(config, &bound, workers, &metrics)),
         };
         let mut app = App {
             bound,
@@ -210,6 +211,20 @@ fn plan(config: &Config) -> Plan {
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
     Plan::new(rules, routes, guards, main_pool, config.tags.prefix.clone(), config.tags.pool)
+}
+
+fn front(config: &Config, bound: &Bound, workers: usize, metrics: &Arc<Metrics>) -> Front {
+    let listen = &config.listen;
+    Front {
+        metrics: Arc::clone(metrics),
+        max_connections: listen.max_connections,
+        workers,
+        tcp: bound.tcp.first().map(|address| (address.ip().to_string(), address.port())),
+        unix: bound.unix.first().map(|path| path.display().to_string()),
+        unix_mode: listen.unix_mode,
+        flush_all: listen.flush_all == FlushAll::Allow,
+        baseline: Mutex::default(),
+    }
 }
 
 fn new_metrics(config: &Config, workers: usize) -> Metrics {

@@ -26,6 +26,17 @@ pub struct Listen {
     pub max_connections: usize,
     /// Worker threads, 0 to 64. 0: one per core, at most 4.
     pub workers: usize,
+    /// Whether clients may empty the pools.
+    pub flush_all: FlushAll,
+}
+
+/// What a client's `flush_all` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlushAll {
+    /// Every server is told.
+    Allow,
+    /// It is refused, as a memcached started with `-F` refuses it.
+    Refuse,
 }
 
 /// An address to listen on. The host is resolved when the listener is bound.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::config::units::{show_address, show_duration};
-use crate::config::{self, Config, Kind, Rule};
+use crate::config::{self, Config, FlushAll, Kind, Rule};
 use crate::guard::{Leaves, Policy};
 use crate::rule::Template;
 use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
@@ -85,6 +85,9 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     };
     let most = listen.max_connections;
     writeln!(f, "Clients come in at {all}: at most {most} at a time, on {workers}.")?;
+    if listen.flush_all == FlushAll::Refuse {
+        writeln!(f, "Their flush_all is refused.")?;
+    }
     match &config.admin {
         Some(address) => writeln!(f, "Metrics, health and the page are at http://{address}/."),
         None => writeln!(f, "Metrics, health and the page are turned off."),
@@ -210,6 +213,7 @@ mod tests {
         let said = meaning(
             r#"
             tags.cache = "100ms"
+            listen.flush_all = "refuse"
             [pools.main]
             servers = ["a:11211"]
             [[rules]]
@@ -232,6 +236,7 @@ mod tests {
         let mut rest = said.as_str();
         for part in [
             "at 127.0.0.1:11211: at most 10000",
+            "flush_all is refused",
             "http://127.0.0.1:9111/",
             "used for 100ms more",
             "rules[0] sessions: keys like sess:* are raw, in pool main\n",

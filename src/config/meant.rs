@@ -12,7 +12,7 @@ use config::{Value, ValueKind};
 use super::environment::Overlay;
 use super::units::{self, closest, show_duration};
 use super::written::{self, Root, Shape, Written};
-use super::{Config, Listen, ListenAddress, Mistakes, Tags, pools, rules};
+use super::{Config, FlushAll, Listen, ListenAddress, Mistakes, Tags, pools, rules};
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -249,6 +249,8 @@ fn listen(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Liste
     });
     let max_connections = r.leaf(&at, "max_connections", &w.max_connections, 10_000, count(1..=1_000_000));
     let workers = r.leaf(&at, "workers", &w.workers, 0, count(0..=64));
+    let flush_alls = [("allow", FlushAll::Allow), ("refuse", FlushAll::Refuse)];
+    let flush_all = r.leaf(&at, "flush_all", &w.flush_all, FlushAll::Allow, word(&flush_alls));
     let (tcp, unix) = (tcp?, unix?);
     let apart = r.twice(&at, "tcp", &tcp, same_listener);
     r.twice(&at, "unix", &unix, |a, b| a == b).and(apart)?;
@@ -262,7 +264,7 @@ fn listen(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Liste
         return None;
     }
     let (max_connections, workers) = (max_connections? as usize, workers? as usize);
-    Some(Listen { tcp, unix, unix_mode: unix_mode?, max_connections, workers })
+    Some(Listen { tcp, unix, unix_mode: unix_mode?, max_connections, workers, flush_all: flush_all? })
 }
 
 pub(super) fn same_listener(a: &ListenAddress, b: &ListenAddress) -> bool {

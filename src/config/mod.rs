@@ -12,7 +12,7 @@ use config::{FileFormat, Map, Source, Value};
 use serde::Deserialize;
 
 use crate::guard::Policy;
-pub use crate::listener::{Listen, ListenAddress};
+pub use crate::listener::{FlushAll, Listen, ListenAddress};
 use crate::rule::{Pattern, Template};
 use crate::upstream::PoolSpec;
 

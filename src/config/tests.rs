@@ -224,6 +224,8 @@ fn every_limit_is_where_the_reference_says() {
     for (good, bad) in [
         (listen("max_connections = 1"), listen("max_connections = 0")),
         (listen("max_connections = 1000000"), listen("max_connections = 1000001")),
+        (listen("flush_all = \"refuse\""), listen("flush_all = \"deny\"")),
+        (listen("flush_all = \"allow\""), listen("flush_all = false")),
         (listen("workers = 64"), listen("workers = 65")),
         (listen("workers = 0"), listen("workers = -1")),
         (listen("unix_mode = \"0777\""), listen("unix_mode = \"1777\"")),

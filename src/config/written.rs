@@ -64,6 +64,7 @@ table!(
         unix_mode = "unix_mode": Text,
         max_connections = "max_connections": Number,
         workers = "workers": Number,
+        flush_all = "flush_all": Text,
     }
 );
 

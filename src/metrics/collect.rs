@@ -120,7 +120,8 @@ fn alone(counts: &Counts, page: &mut Page) {
 
 fn of_process(page: &mut Page) {
     let process = process::look();
-    page.known(table::PROCESS_CPU, process.cpu_seconds);
+    let cpu = process.user_seconds.zip(process.system_seconds);
+    page.known(table::PROCESS_CPU, cpu.map(|(user, system)| user + system));
     page.known(table::PROCESS_RESIDENT, process.resident_bytes);
     page.known(table::PROCESS_VIRTUAL, process.virtual_bytes);
     page.known(table::PROCESS_THREADS, process.threads);

@@ -19,6 +19,7 @@ mod exposition;
 mod labels;
 mod process;
 mod table;
+mod totals;
 mod worker;
 
 use std::collections::HashSet;
@@ -30,6 +31,7 @@ use prometheus::{Registry, TextEncoder};
 
 pub use labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
 pub use table::{Family, Kind, TABLE, markdown};
+pub use totals::{Totals, Usage};
 use worker::Layout;
 pub use worker::WorkerMetrics;
 

@@ -8,7 +8,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// One look. What could not be read is `None` and is not exported.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    pub(super) cpu_seconds: Option<f64>,
+    pub(super) user_seconds: Option<f64>,
+    pub(super) system_seconds: Option<f64>,
     pub(super) resident_bytes: Option<f64>,
     pub(super) virtual_bytes: Option<f64>,
     pub(super) threads: Option<f64>,
@@ -23,11 +24,11 @@ pub(super) fn look() -> Process {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cpu = cpu_of(&stat);
     let boot_seconds = number_after(&boot, "btime");
     Process {
-        cpu_seconds: field(&stat, 14)
-            .zip(field(&stat, 15))
-            .map(|(user, sys)| (user + sys) / TICKS_PER_SECOND),
+        user_seconds: cpu.0,
+        system_seconds: cpu.1,
         resident_bytes: number_after(&status, "VmRSS:").map(|kib| kib * 1024.0),
         virtual_bytes: number_after(&status, "VmSize:").map(|kib| kib * 1024.0),
         threads: number_after(&status, "Threads:"),
@@ -38,6 +39,16 @@ pub(super) fn look() -> Process {
             .zip(boot_seconds)
             .map(|(ticks, boot)| boot + ticks / TICKS_PER_SECOND),
     }
+}
+
+/// Seconds in user space and in the kernel. One small file is read, however many descriptors are open: a worker may ask.
+pub(super) fn cpu() -> (Option<f64>, Option<f64>) {
+    cpu_of(&fs::read_to_string("/proc/self/stat").unwrap_or_default())
+}
+
+fn cpu_of(stat: &str) -> (Option<f64>, Option<f64>) {
+    let seconds = |n| field(stat, n).map(|ticks| ticks / TICKS_PER_SECOND);
+    (seconds(14), seconds(15))
 }
 
 /// Field `n` of /proc/PID/stat, counted from 1 as proc(5) does. The second is the program's name in parentheses, which may
@@ -82,7 +93,7 @@ mod tests {
         let files: Vec<_> = (0..20).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
         assert!(look().open_fds.unwrap() >= before + 15.0);
         drop(files);
-        assert!(process.cpu_seconds.is_some());
+        assert!(process.user_seconds.is_some() && process.system_seconds.is_some());
         let now = crate::clock::unix_ms() as f64 / 1000.0;
         assert!((now - process.start_seconds.unwrap()).abs() < 600.0, "{process:?} at {now}");
     }

@@ -30,7 +30,18 @@ impl WorkerMetrics {
     /// A key was answered, `took` after its request was parsed. Worker's thread only.
     pub fn request(&self, rule: usize, command: Command, outcome: Outcome, took: Duration) {
         self.own.bump(self.at.request(rule, command, outcome), 1);
+        self.own.bump(self.at.answered(command, outcome), 1);
         self.observe(&LATENCY, self.at.duration(rule), took);
+    }
+
+    /// A value was refused as too large, by us or its server. Worker's thread only.
+    pub fn too_large(&self) {
+        self.own.bump(TOO_LARGE, 1);
+    }
+
+    /// A server had no memory for a value. Worker's thread only.
+    pub fn no_memory(&self) {
+        self.own.bump(NO_MEMORY, 1);
     }
 
     /// A stale value was served, this long after its expiry (0 if only a tag had moved). Worker's thread only.
@@ -154,8 +165,10 @@ pub(super) struct Layout {
 const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width();
 /// Cells per server: outcomes, a histogram, in flight, up, connections.
 const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 3;
-/// Cells without a rule or server: clients connected, accepted, refused; bytes read, written.
-const OWN_REST: usize = 5;
+/// Cells without a rule or server: clients connected, accepted, refused; bytes read, written; values refused as too large,
+/// and for want of memory; requests of all rules together by command and outcome, so that a client's `stats` need not walk
+/// ten thousand rules on a worker's thread.
+const OWN_REST: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
 /// Cells per rule of the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
 const SHARED_RULE: usize =
     LeaseEnd::ALL.len() + WaitEnd::ALL.len() + DropReason::ALL.len() + REBUILD.width() + 1;
@@ -172,6 +185,9 @@ pub(super) const CLIENTS_TOTAL: usize = 1;
 pub(super) const CLIENTS_REFUSED: usize = 2;
 pub(super) const BYTES_READ: usize = 3;
 pub(super) const BYTES_WRITTEN: usize = 4;
+pub(super) const TOO_LARGE: usize = 5;
+pub(super) const NO_MEMORY: usize = 6;
+const ANSWERED: usize = 7;
 
 impl Layout {
     /// An index past the last rule, [`NO_RULE`] among them, is `none`.
@@ -181,6 +197,11 @@ impl Layout {
 
     pub(super) fn request(&self, rule: usize, command: Command, outcome: Outcome) -> usize {
         self.own_rule(rule) + command as usize * Outcome::ALL.len() + outcome as usize
+    }
+
+    /// The same, whichever the rule.
+    pub(super) fn answered(&self, command: Command, outcome: Outcome) -> usize {
+        ANSWERED + command as usize * Outcome::ALL.len() + outcome as usize
     }
 
     pub(super) fn duration(&self, rule: usize) -> usize {
@@ -248,8 +269,11 @@ mod tests {
     fn no_two_counters_share_a_cell_and_every_cell_is_inside_its_block() {
         let worker = WorkerMetrics::new(3, 2);
         let at = worker.at;
-        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4]), HashSet::from([0, 1, 2]));
+        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4, 5, 6]), HashSet::from([0, 1, 2]));
         let once = |cells: &mut HashSet<usize>, cell| assert!(cells.insert(cell), "cell {cell} twice");
+        for &command in Command::ALL {
+            Outcome::ALL.iter().for_each(|&o| once(&mut own, at.answered(command, o)));
+        }
         for rule in 0..3 {
             for &command in Command::ALL {
                 Outcome::ALL.iter().for_each(|&o| once(&mut own, at.request(rule, command, o)));

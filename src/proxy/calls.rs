@@ -14,6 +14,7 @@ use super::guarded::{GuardedCall, only};
 use super::invalidation::{Invalidation, changes};
 use super::meta_get::MetaGet;
 use super::raw::{FanOut, Forward};
+use super::stats::{Begun, Statistics};
 use super::wording::{Voice, Wording};
 use super::{Proxy, Target};
 use crate::guard::TagName;
@@ -24,6 +25,9 @@ use crate::upstream::inbox::Inbox;
 
 /// What memcached clients look at to tell what the server can do.
 const VERSION: &str = concat!("VERSION 1.6.45 (kennel ", env!("CARGO_PKG_VERSION"), ")\r\n");
+
+/// memcached's words, when it was started with `-F`.
+const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";
 
 /// A client's connection, as the pipeline knows it.
 pub struct Client {
@@ -134,6 +138,7 @@ enum Kind {
     Said(Bytes),
     Forward(Forward),
     FanOut(FanOut),
+    Statistics(Statistics),
     Get(Box<Get>),
     MetaGet(Box<MetaGet>),
     Guarded(Box<GuardedCall>),
@@ -205,6 +210,10 @@ impl Call {
                     Kind::Guarded(Box::new(GuardedCall::begin(request, of, proxy, client)))
                 }
             },
+            Request::FlushAll { .. } if !proxy.front.flush_all => {
+                count(Outcome::ClientError);
+                said(NO_FLUSH)
+            }
             Request::FlushAll { delay, .. } => {
                 footprint = Footprint::everything();
                 if busy(&footprint) {
@@ -212,11 +221,13 @@ impl Call {
                 }
                 Kind::FanOut(FanOut::flush_all(*delay, proxy, client))
             }
-            Request::Stats { what: b"" } => {
-                count(Outcome::Ok);
-                Kind::Said(Bytes::from(proxy.statistics()))
-            }
-            Request::Stats { what } => Kind::FanOut(FanOut::stats(what, proxy, client)),
+            Request::Stats { what } => match Statistics::begin(what, proxy, client) {
+                Begun::Asked(statistics) => Kind::Statistics(statistics),
+                Begun::Said(text, outcome) => {
+                    count(outcome);
+                    Kind::Said(Bytes::from_static(text))
+                }
+            },
             Request::Version => {
                 count(Outcome::Ok);
                 said(VERSION)
@@ -344,6 +355,10 @@ impl Call {
                 (Kind::Guarded(Box::new(GuardedCall::delete_saying(of, said, proxy, client))), footprint)
             }
         };
+        // A block is swallowed that is too large, aloud or not, or that belongs to a meta command with a mistake in it.
+        if refused.swallow > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
+            proxy.metrics.too_large();
+        }
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
         let (command, invalidates) = (Command::Other, SmallVec::new());
         Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
@@ -359,7 +374,9 @@ impl Call {
     pub fn is_active(&self) -> bool {
         match self.kind {
             Kind::Get(_) | Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) => true,
-            Kind::Said(_) | Kind::Forward(_) | Kind::FanOut(_) => !self.invalidates.is_empty(),
+            Kind::Said(_) | Kind::Forward(_) | Kind::FanOut(_) | Kind::Statistics(_) => {
+                !self.invalidates.is_empty()
+            }
         }
     }
 
@@ -385,6 +402,7 @@ impl Call {
                 Poll::Pending => Poll::Pending,
             },
             Kind::FanOut(fan_out) => fan_out.poll(&scope, out),
+            Kind::Statistics(statistics) => statistics.poll(&scope, out),
             Kind::Get(get) => get.poll(&scope, cx, out),
             Kind::MetaGet(get) => get.poll(&scope, cx, out),
             Kind::Guarded(call) => match call.poll(&scope, cx, out) {
@@ -408,6 +426,10 @@ impl Call {
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<()> {
+        // What the parser refused was counted there.
+        if self.command != Command::Other {
+            note_refusal(&out[length..], scope.proxy);
+        }
         let invalidates = std::mem::take(&mut self.invalidates);
         let answer =
             if self.quiet || !invalidates.is_empty() { out.split_off(length) } else { BytesMut::new() };
@@ -448,6 +470,15 @@ fn changed_key<'a>(request: &Request<'a>, decoded: Option<&'a [u8]>) -> Option<&
             Some(decoded.unwrap_or(meta.key))
         }
         _ => None,
+    }
+}
+
+/// Counts a value that found no room: `stats` has names for it.
+fn note_refusal(answer: &[u8], proxy: &Proxy) {
+    match answer {
+        [b'S', b'E', ..] if answer.starts_with(b"SERVER_ERROR object too large") => proxy.metrics.too_large(),
+        [b'S', b'E', ..] if answer.starts_with(b"SERVER_ERROR out of memory") => proxy.metrics.no_memory(),
+        _ => {}
     }
 }
 

@@ -28,11 +28,13 @@ mod gets;
 mod read;
 mod meta_get;
 mod guarded;
+mod stats;
 mod wording;
 mod invalidation;
 
 pub use calls::{Call, Client, Footprint};
 pub use desk::Desk;
+pub use stats::Front;
 pub use tag_cache::TagCache;
 
 use crate::chance::Chance;
@@ -112,6 +114,7 @@ pub struct Proxy {
     sidecar: u64,
     clock: Clock,
     start: Instant,
+    front: Arc<Front>,
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
     hasher: RandomState,
@@ -133,6 +136,8 @@ pub struct Shared {
     pub clock: Clock,
     /// When the process started: the zero of the monotonic clock, which all workers must share.
     pub start: Instant,
+    /// What Kennel is to its clients.
+    pub front: Arc<Front>,
 }
 
 /// Where a key goes.
@@ -148,7 +153,7 @@ enum Target {
 impl Proxy {
     /// A worker's pipeline over its pools.
     pub fn new(shared: Shared, pools: Vec<Pool>, chance: Chance, metrics: Arc<WorkerMetrics>) -> Proxy {
-        let Shared { plan, desk, tag_cache, sidecar, clock, start } = shared;
+        let Shared { plan, desk, tag_cache, sidecar, clock, start, front } = shared;
         Proxy {
             plan,
             pools,
@@ -157,6 +162,7 @@ impl Proxy {
             sidecar,
             clock,
             start,
+            front,
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
             hasher: RandomState::new(),

@@ -144,11 +144,11 @@ impl Forward {
     }
 }
 
-/// One request to every server of every pool, or to one for all.
+/// One request to every server of every pool, acknowledged only if all of them did.
 pub(super) struct FanOut {
     tickets: SmallVec<[Ticket; 8]>,
-    /// Said if every server agreed; `None`: what the one said.
-    says: Option<&'static [u8]>,
+    /// What each of them says then, and so does Kennel.
+    says: &'static [u8],
 }
 
 impl FanOut {
@@ -159,24 +159,7 @@ impl FanOut {
         let each = proxy.everywhere();
         let tickets =
             each.map(|connection| connection.send(&client.inbox, Shape::Line, None, send)).collect();
-        FanOut { tickets, says: Some(b"OK\r\n") }
-    }
-
-    /// `stats` with an argument: what the first server of the pool `main` says; `stats reset` reaches every server.
-    pub(super) fn stats(what: &[u8], proxy: &Proxy, client: &Client) -> FanOut {
-        let reset = what == b"reset";
-        let send = |out: &mut BytesMut| {
-            out.extend_from_slice(b"stats ");
-            out.extend_from_slice(what);
-            out.extend_from_slice(b"\r\n");
-        };
-        let first = &proxy.pools[proxy.plan.main_pool].connections()[..1];
-        let ask = |connection: &std::rc::Rc<crate::upstream::connection::Connection>| {
-            connection.send(&client.inbox, Shape::Stats, None, send)
-        };
-        let tickets =
-            if reset { proxy.everywhere().map(ask).collect() } else { first.iter().map(ask).collect() };
-        FanOut { tickets, says: reset.then_some(b"RESET\r\n") }
+        FanOut { tickets, says: b"OK\r\n" }
     }
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
@@ -185,43 +168,20 @@ impl FanOut {
             return Poll::Pending;
         }
         let mut trouble = None;
-        let mut said = Bytes::new();
         for reply in self.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
             match reply {
-                Reply::Answered { bytes, .. } if self.says.is_some_and(|says| bytes != says) => {
-                    trouble = trouble.or(Some(Failure::Refused));
-                }
-                Reply::Answered { bytes, .. } => said = bytes,
+                Reply::Answered { bytes, .. } if bytes == self.says => {}
+                Reply::Answered { .. } => trouble = trouble.or(Some(Failure::Refused)),
                 Reply::Failed(failure) => trouble = trouble.or(Some(failure)),
                 Reply::Moved => trouble = trouble.or(Some(Failure::Down)),
             }
         }
         match trouble {
             Some(failure) => out.extend_from_slice(failure.line()),
-            None => out.extend_from_slice(self.says.unwrap_or(&said)),
+            None => out.extend_from_slice(self.says),
         }
         scope.count(NO_RULE, if trouble.is_some() { Outcome::ServerError } else { Outcome::Ok });
         Poll::Ready(())
-    }
-}
-
-impl Proxy {
-    /// The answer to plain `stats`: this worker's process, under memcached's names.
-    pub(super) fn statistics(&self) -> String {
-        let now = self.now();
-        let stats = [
-            ("pid", u64::from(std::process::id())),
-            ("uptime", now.mono / 1000),
-            ("time", now.wall / 1000),
-            ("pointer_size", u64::from(usize::BITS)),
-        ];
-        let mut text: String = stats.iter().map(|(name, value)| format!("STAT {name} {value}\r\n")).collect();
-        text.push_str(concat!(
-            "STAT version 1.6.45\r\nSTAT kennel_version ",
-            env!("CARGO_PKG_VERSION"),
-            "\r\nEND\r\n"
-        ));
-        text
     }
 }
 
@@ -329,6 +289,7 @@ fn outcome(reply: &[u8]) -> Outcome {
         [b'E', b'N', ..] => Outcome::Miss,
         [b'S', b'T', ..] => Outcome::Stored,
         [b'N', b'O', b'T', b'_', b'S', ..] => Outcome::NotStored,
+        [b'N', b'S', ..] => Outcome::NotStored,
         [b'N', ..] => Outcome::NotFound,
         [b'E', b'X', ..] => Outcome::Exists,
         [b'D', ..] => Outcome::Deleted,

@@ -3,6 +3,7 @@
 //! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
 //! command back until an interleaving has happened; then one file a promise, in the order of the design.
 
+mod administration;
 mod client;
 mod gate;
 mod slow_server;
@@ -23,3 +24,4 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod shutdown;
+mod stats;

@@ -134,9 +134,18 @@ impl Memcached {
         });
     }
 
-    /// SIGSTOP: it keeps its connections and answers nobody.
+    /// SIGSTOP: it keeps its connections and answers nobody. Returns once all its threads stand still.
     pub(crate) fn stop(&self) {
-        self.process.as_ref().expect("a running memcached").signal("STOP");
+        let process = self.process.as_ref().expect("a running memcached");
+        process.signal("STOP");
+        let threads = format!("/proc/{}/task", process.child.id());
+        let stopped = |thread: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        eventually("a stopped memcached stands still", || {
+            std::fs::read_dir(&threads).expect("its threads").flatten().all(stopped)
+        });
     }
 
     /// SIGCONT.

@@ -1,0 +1,151 @@
+//! What all workers have counted together, for whoever asks a worker itself: a client's `stats`.
+
+use super::labels::{Command, Outcome, UpstreamOutcome};
+use super::{Counts, Metrics, process, worker};
+
+/// All rules and all workers summed, at one moment. The counters of another such sum can be taken off ([`Totals::since`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Totals {
+    /// By command and outcome.
+    requests: Vec<u64>,
+    /// By outcome, all servers together.
+    upstream: Vec<u64>,
+    /// Clients accepted.
+    pub clients_accepted: u64,
+    /// Clients turned away.
+    pub clients_refused: u64,
+    /// Bytes read from clients.
+    pub bytes_read: u64,
+    /// Bytes written to clients.
+    pub bytes_written: u64,
+    /// Values refused as too large.
+    pub too_large: u64,
+    /// Values a server had no memory for.
+    pub no_memory: u64,
+    /// Clients now connected.
+    pub clients: u64,
+    /// Requests to servers that have not ended yet.
+    pub in_flight: u64,
+    /// Requests now waiting for another client's fill.
+    pub waiters: u64,
+    /// Servers that a worker has given up.
+    pub servers_down: u64,
+}
+
+/// Processor time that this process has used, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// In user space.
+    pub user: u64,
+    /// In the kernel.
+    pub system: u64,
+}
+
+impl Usage {
+    /// Reads /proc; 0 where there is none.
+    pub fn look() -> Usage {
+        let (user, system) = process::cpu();
+        let micros = |seconds: Option<f64>| (seconds.unwrap_or(0.0) * 1e6).round() as u64;
+        Usage { user: micros(user), system: micros(system) }
+    }
+}
+
+impl Metrics {
+    /// The sums now. Work that does not grow with the rules: some hundred cells a worker, and a few a server.
+    pub fn totals(&self) -> Totals {
+        let counts: &Counts = &self.counts;
+        let level = |sum: u64| sum.cast_signed().max(0).cast_unsigned();
+        let servers = || 0..counts.servers.len();
+        let requests = Command::ALL.iter().flat_map(|&command| {
+            Outcome::ALL.iter().map(move |&outcome| counts.own(|at| at.answered(command, outcome)))
+        });
+        let upstream = UpstreamOutcome::ALL
+            .iter()
+            .map(|&outcome| servers().map(|server| counts.own(|at| at.upstream(server, outcome))).sum());
+        Totals {
+            requests: requests.collect(),
+            upstream: upstream.collect(),
+            clients_accepted: counts.own(|_| worker::CLIENTS_TOTAL),
+            clients_refused: counts.own(|_| worker::CLIENTS_REFUSED),
+            bytes_read: counts.own(|_| worker::BYTES_READ),
+            bytes_written: counts.own(|_| worker::BYTES_WRITTEN),
+            too_large: counts.own(|_| worker::TOO_LARGE),
+            no_memory: counts.own(|_| worker::NO_MEMORY),
+            clients: level(counts.own(|_| worker::CLIENTS)),
+            in_flight: servers().map(|server| level(counts.own(|at| at.in_flight(server)))).sum(),
+            waiters: level(counts.shared(|_| worker::WAITERS)),
+            servers_down: servers().filter(|&server| counts.up(server) == Some(false)).count() as u64,
+        }
+    }
+}
+
+impl Totals {
+    /// What has been counted since `earlier`. What is a level, not a count, stays.
+    pub fn since(mut self, earlier: &Totals) -> Totals {
+        let pairs = |now: &mut [u64], then: &[u64]| {
+            now.iter_mut().zip(then).for_each(|(now, then)| *now = now.saturating_sub(*then));
+        };
+        pairs(&mut self.requests, &earlier.requests);
+        pairs(&mut self.upstream, &earlier.upstream);
+        for (now, then) in [
+            (&mut self.clients_accepted, earlier.clients_accepted),
+            (&mut self.clients_refused, earlier.clients_refused),
+            (&mut self.bytes_read, earlier.bytes_read),
+            (&mut self.bytes_written, earlier.bytes_written),
+            (&mut self.too_large, earlier.too_large),
+            (&mut self.no_memory, earlier.no_memory),
+        ] {
+            *now = now.saturating_sub(then);
+        }
+        self
+    }
+
+    /// Keys answered so, of these commands.
+    pub fn answered(&self, commands: &[Command], outcomes: &[Outcome]) -> u64 {
+        let at = |&command: &Command, &outcome: &Outcome| {
+            self.requests[command as usize * Outcome::ALL.len() + outcome as usize]
+        };
+        commands.iter().flat_map(|command| outcomes.iter().map(move |outcome| at(command, outcome))).sum()
+    }
+
+    /// Requests to servers that ended so.
+    pub fn upstream(&self, outcomes: &[UpstreamOutcome]) -> u64 {
+        outcomes.iter().map(|&outcome| self.upstream[outcome as usize]).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{NO_RULE, ServerName};
+    use std::time::Duration;
+
+    #[test]
+    fn totals_add_the_rules_and_the_workers_and_a_difference_keeps_the_levels() {
+        let servers = vec![ServerName { pool: "main".to_owned(), server: "a".to_owned() }];
+        let metrics = Metrics::new(vec!["r".to_owned()], servers, 2);
+        let count = |worker: usize, rule| {
+            let worker = metrics.worker(worker);
+            worker.request(rule, Command::Get, Outcome::Hit, Duration::ZERO);
+            worker.request(rule, Command::MetaGet, Outcome::Miss, Duration::ZERO);
+            worker.client_connected();
+            worker.bytes_read(5);
+            worker.too_large();
+            worker.upstream_refused(0, UpstreamOutcome::Down);
+        };
+        count(0, 0);
+        count(1, NO_RULE);
+        let before = metrics.totals();
+        assert_eq!(before.answered(&[Command::Get, Command::MetaGet], &[Outcome::Hit]), 2);
+        assert_eq!(before.answered(&[Command::Get, Command::MetaGet], Outcome::ALL), 4);
+        assert_eq!(before.upstream(&[UpstreamOutcome::Down]), 2);
+        assert_eq!((before.clients, before.clients_accepted), (2, 2));
+        assert_eq!((before.bytes_read, before.too_large, before.no_memory), (10, 2, 0));
+        count(1, 0);
+        metrics.worker(0).upstream_up(0, false);
+        let since = metrics.totals().since(&before);
+        assert_eq!(since.answered(Command::ALL, Outcome::ALL), 2);
+        assert_eq!((since.clients, since.clients_accepted, since.bytes_read), (3, 1, 5));
+        assert_eq!((since.upstream(UpstreamOutcome::ALL), since.servers_down), (1, 1));
+    }
+}
