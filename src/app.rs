@@ -210,7 +210,8 @@ fn plan(config: &Config) -> Plan {
     }
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
-    Plan::new(rules, routes, guards, main_pool, config.tags.prefix.clone(), config.tags.pool)
+    let tags = &config.tags;
+    Plan::new(rules, routes, guards, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
 }
 
 fn front(config: &Config, bound: &Bound, workers: usize, metrics: &Arc<Metrics>) -> Front {

@@ -57,6 +57,9 @@ impl fmt::Display for Meaning<'_> {
             "\nTags are the keys that begin with {prefix:?}, in pool {}; ",
             config.pools[tags.pool].name
         )?;
+        if tags.replicas > 1 {
+            f.write_str("two of its servers keep each; ")?;
+        }
         match tags.cache {
             Duration::ZERO => writeln!(f, "their versions are read anew each time."),
             cache => writeln!(f, "a version that was read is used for {} more.", show_duration(cache)),

@@ -13,6 +13,7 @@ use super::environment::Overlay;
 use super::units::{self, closest, show_duration};
 use super::written::{self, Root, Shape, Written};
 use super::{Config, FlushAll, Listen, ListenAddress, Mistakes, Tags, pools, rules};
+use crate::upstream::PoolSpec;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -24,7 +25,7 @@ pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Con
     let admin = admin(&mut r, root.admin, listen.as_ref());
     let (specs, names) = pools::pools(&mut r, root.pools);
     pools::itself(&mut r, listen.as_ref(), specs.as_deref());
-    let tags = tags(&mut r, root.tags, &names);
+    let tags = tags(&mut r, root.tags, &names, specs.as_deref());
     let rules = rules::rules(&mut r, root.rules, &names, tags.as_ref());
     match (listen, admin, specs, tags, rules) {
         (Some(listen), Some(admin), Some(pools), Some(tags), Some(rules)) if r.mistakes.is_empty() => {
@@ -294,7 +295,12 @@ fn admin(
     Some(address)
 }
 
-fn tags(r: &mut Reader<'_>, written: Written<written::Tags>, pools: &[String]) -> Option<Tags> {
+fn tags(
+    r: &mut Reader<'_>,
+    written: Written<written::Tags>,
+    pools: &[String],
+    specs: Option<&[PoolSpec]>,
+) -> Option<Tags> {
     let w = r.table("tags", written)?;
     let at = Place::table("tags".to_owned());
     r.unknown(&at, &w.rest, keys(written::Tags::KEYS));
@@ -304,5 +310,13 @@ fn tags(r: &mut Reader<'_>, written: Written<written::Tags>, pools: &[String]) -
     });
     let cache = r.leaf(&at, "cache", &w.cache, Duration::ZERO, span(Duration::ZERO..=MINUTE));
     let pool = pools::pool_index(r, &at, &w.pool, pools);
-    Some(Tags { prefix: prefix?, cache: cache?, pool: pool? })
+    let replicas = r.leaf(&at, "replicas", &w.replicas, 1, count(1..=2))? as usize;
+    let pool = pool?;
+    let servers = specs.and_then(|specs| specs.get(pool)).map_or(replicas, |spec| spec.servers.len());
+    if servers < replicas {
+        let what = format!("needs a pool of as many servers, and {:?} has one", pools[pool]);
+        r.say(&at, "replicas", w.replicas.as_ref(), what);
+        return None;
+    }
+    Some(Tags { prefix: prefix?, cache: cache?, pool, replicas })
 }

@@ -59,6 +59,8 @@ pub struct Tags {
     pub cache: Duration,
     /// Which of the pools holds them.
     pub pool: usize,
+    /// How many of its servers keep each version: 1 or 2.
+    pub replicas: usize,
 }
 
 /// What is done with the keys that match a pattern.

@@ -90,7 +90,10 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.listen.tcp, [ListenAddress { host: "127.0.0.1".into(), port: 11211 }]);
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
-    assert_eq!(config.tags, super::Tags { prefix: b"@tag:".to_vec(), cache: Duration::ZERO, pool: 0 });
+    assert_eq!(
+        config.tags,
+        super::Tags { prefix: b"@tag:".to_vec(), cache: Duration::ZERO, pool: 0, replicas: 1 }
+    );
     let pool = &config.pools[0];
     assert_eq!((pool.distribution, pool.hash), (Distribution::Ketama, Hash::Md5));
     assert_eq!(pool.connect_timeout + pool.request_timeout, Duration::from_millis(700));

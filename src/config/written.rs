@@ -102,6 +102,7 @@ table!(
         prefix = "prefix": Text,
         cache = "cache": Text,
         pool = "pool": Text,
+        replicas = "replicas": Number,
     }
 );
 

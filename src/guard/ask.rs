@@ -40,6 +40,8 @@ pub enum At {
     Lock,
     /// The rule's n-th tag for this key.
     Tag(u8),
+    /// The same tag on the second server that keeps it.
+    Copy(u8),
 }
 
 /// One command.

@@ -75,7 +75,7 @@ impl Delete {
             asks.extend([delete(At::Item, None), delete(At::Lock, None)]);
             State::Deleting
         };
-        Gather::new(scene.tags.len()).ask(&mut asks, scene.now);
+        Gather::new(scene.tags.len()).ask(&mut asks, scene);
         (Delete { removal, state, rounds: 0 }, asks)
     }
 }
@@ -152,6 +152,6 @@ fn is_present(look: &Answer, tags: &[Answer], scene: &Scene<'_>) -> bool {
         return !item.stale && item.ttl.is_none_or(|ttl| ttl > scene.policy.stale_seconds());
     }
     let mut gather = Gather::new(scene.tags.len());
-    let versions = gather.absorb(tags).ok().and_then(|()| gather.versions());
+    let versions = gather.absorb(tags, scene).ok().and_then(|()| gather.known());
     matches!(judge(item, versions.as_ref(), scene), Standing::Fresh(_))
 }

@@ -63,6 +63,8 @@ pub struct Scene<'a> {
     pub sidecar: u64,
     /// The largest value in bytes, header included, that the key's server has room for.
     pub room: usize,
+    /// Whether two servers keep each tag.
+    pub copies: bool,
     /// The moment.
     pub now: Now,
     /// Whether this request may wait at all: nothing is pipelined behind it and it holds no win.

@@ -145,7 +145,7 @@ enum State {
     Looking,
     Tagging {
         item: Option<Item>,
-        gather: Gather,
+        gather: Box<Gather>,
     },
     /// `used`: the seconds that the old item had left when it was read, if the new one is to end with it.
     Writing {
@@ -175,24 +175,24 @@ impl Modify {
     fn look(&mut self, scene: &Scene<'_>) -> Asks {
         self.state = State::Looking;
         let mut asks: Asks = smallvec![get(At::Item)];
-        Gather::new(scene.tags.len()).ask(&mut asks, scene.now);
+        Gather::new(scene.tags.len()).ask(&mut asks, scene);
         asks
     }
 
     fn gathered(
         &mut self,
         item: Option<Item>,
-        mut gather: Gather,
+        mut gather: Box<Gather>,
         answers: &[Answer],
         scene: &Scene<'_>,
     ) -> Step<ModifyEnd> {
-        match gather.absorb(answers) {
+        match gather.absorb(answers, scene) {
             Err(failure) => Step::Done(ModifyEnd::Failed(failure)),
             Ok(()) => match gather.versions() {
                 Some(versions) => self.write(item, &versions, scene),
                 None => {
                     let mut asks = Asks::new();
-                    gather.ask(&mut asks, scene.now);
+                    gather.ask(&mut asks, scene);
                     self.state = State::Tagging { item, gather };
                     Step::Ask(asks)
                 }
@@ -440,7 +440,7 @@ impl Machine for Modify {
                     _ => None,
                 };
                 let tags: Answers = answers.collect();
-                self.gathered(item, Gather::new(scene.tags.len()), &tags, scene)
+                self.gathered(item, Box::new(Gather::new(scene.tags.len())), &tags, scene)
             }
             State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
             State::Writing { counted, used } => self.written(counted, used, answers, scene),
@@ -550,8 +550,16 @@ mod tests {
     fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
         let policy = crate::guard::Policy::default();
         let now = Now { wall: 1_700_000_000_000, mono: 5 };
-        let scene =
-            Scene { policy: &policy, tags: &[], sidecar: 1, room: 1 << 20, now, patient: false, chance: 1.0 };
+        let scene = Scene {
+            policy: &policy,
+            tags: &[],
+            sidecar: 1,
+            room: 1 << 20,
+            copies: false,
+            now,
+            patient: false,
+            chance: 1.0,
+        };
         let cas = |number| Cas { number, epoch: 1 };
         let item = |value: &'static str, number, ttl| {
             let value = Bytes::from(value);

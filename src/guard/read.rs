@@ -85,7 +85,7 @@ enum State {
     /// Some tags were missing: they are being created, the item waits to be judged.
     Tagging {
         item: Item,
-        gather: Gather,
+        gather: Box<Gather>,
     },
     Claiming(Claim),
     TakingOver(Claim),
@@ -136,7 +136,7 @@ impl Read {
         let vivify = Some(scene.policy.lock_seconds());
         let look = Look { value: true, usage, unseen, vivify, touch: None };
         asks.push(Ask { at: At::Item, what: What::Get(look) });
-        Gather::new(scene.tags.len()).ask(asks, scene.now);
+        Gather::new(scene.tags.len()).ask(asks, scene);
     }
 
     fn read(&mut self, skip: u8, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
@@ -149,18 +149,18 @@ impl Read {
         };
         let mut gather = Gather::new(scene.tags.len());
         let tags: Answers = answers.collect();
-        match gather.absorb(&tags) {
+        match gather.absorb(&tags, scene) {
             Err(_) => self.judge(item, None, false, scene),
             Ok(()) => match gather.versions() {
                 Some(versions) => self.judge(item, Some(versions), gather.lost, scene),
-                None => self.create_tags(item, gather, scene),
+                None => self.create_tags(item, Box::new(gather), scene),
             },
         }
     }
 
-    fn create_tags(&mut self, item: Item, mut gather: Gather, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn create_tags(&mut self, item: Item, mut gather: Box<Gather>, scene: &Scene<'_>) -> Step<ReadEnd> {
         let mut asks = Asks::new();
-        gather.ask(&mut asks, scene.now);
+        gather.ask(&mut asks, scene);
         self.state = State::Tagging { item, gather };
         Step::Ask(asks)
     }
@@ -168,11 +168,11 @@ impl Read {
     fn tagged(
         &mut self,
         item: Item,
-        mut gather: Gather,
+        mut gather: Box<Gather>,
         answers: &[Answer],
         scene: &Scene<'_>,
     ) -> Step<ReadEnd> {
-        match gather.absorb(answers) {
+        match gather.absorb(answers, scene) {
             Err(_) => self.judge(item, None, false, scene),
             Ok(()) => match gather.versions() {
                 Some(versions) => self.judge(item, Some(versions), gather.lost, scene),

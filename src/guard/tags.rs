@@ -2,13 +2,16 @@
 //!
 //! A version is the wall-clock millisecond at which the tag last moved, as ASCII decimal under the tag's key. Versions
 //! compare by equality: a tag that was lost is created anew with another number, and so counts as moved.
+//!
+//! With [`Scene::copies`] two servers keep each. The larger version counts, whoever finds the other behind brings it up, and a
+//! bump is acknowledged once all that can be reached have it: to lose one server invalidates nothing and resurrects nothing.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, get};
+use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Stored, What, get};
 use super::{Event, Machine, Scene, Step};
 
 /// The versions of a rule's tags, in the rule's order.
@@ -21,85 +24,136 @@ pub(super) const MAX_ROUNDS: u8 = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Gather {
     seen: SmallVec<[Seen; 4]>,
-    creating: bool,
+    writing: bool,
     rounds: u8,
     /// What those created now are created with: the answer comes at a later moment than the question.
     creates: u64,
-    /// One of them was missing: whatever was sealed before has outlived it.
+    /// One of them was missing everywhere: whatever was sealed before has outlived it.
     pub(super) lost: bool,
 }
 
+/// One tag.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Seen {
+    version: Option<u64>,
+    /// Where it is missing or behind, and what stands there in its place.
+    holes: Vec<(Side, Option<Cas>)>,
+}
+
+/// One of the servers that keep a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Seen {
-    Version(u64),
-    /// Not there, or not a number (then with the CAS under which it is to be replaced).
-    Missing(Option<Cas>),
+enum Side {
+    First,
+    Copy,
+}
+
+impl Side {
+    fn at(self, tag: u8) -> At {
+        match self {
+            Side::First => At::Tag(tag),
+            Side::Copy => At::Copy(tag),
+        }
+    }
+
+    /// Where tags are kept.
+    fn all(copies: bool) -> &'static [Side] {
+        if copies { &[Side::First, Side::Copy] } else { &[Side::First] }
+    }
+}
+
+/// What stands on each side that answered.
+type Found = SmallVec<[(Side, Option<u64>, Option<Cas>); 2]>;
+
+/// Takes one answer for each side. Fails if no side answered.
+fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a Answer>) -> Result<Found, Failure> {
+    let mut found = Found::new();
+    let mut failure = None;
+    for side in Side::all(copies) {
+        match answers.next() {
+            Some(Answer::Item(item)) => {
+                let version = parse(&item.value);
+                found.push((*side, version, Some(item.cas)));
+            }
+            Some(Answer::Failed(failed)) => failure = Some(*failed),
+            Some(Answer::TooLarge) | None => failure = Some(Failure::Refused),
+            Some(_) => found.push((*side, None, None)),
+        }
+    }
+    match failure {
+        Some(failure) if found.is_empty() => Err(failure),
+        _ => Ok(found),
+    }
 }
 
 impl Gather {
     pub(super) fn new(tags: usize) -> Gather {
         Gather {
-            seen: SmallVec::from_elem(Seen::Missing(None), tags),
-            creating: false,
+            seen: SmallVec::from_elem(Seen::default(), tags),
+            writing: false,
             rounds: 0,
             creates: 0,
             lost: false,
         }
     }
 
-    /// Asks for what is not known yet: reads first, then creations, then reads of what somebody else created.
-    pub(super) fn ask(&mut self, asks: &mut Asks, now: Now) {
-        self.creates = now.wall;
-        for (at, seen) in self.missing() {
-            asks.push(match (self.creating, seen) {
-                (false, _) => get(at),
-                (true, None) => store(at, Mode::Add, now.wall, None),
-                (true, cas) => store(at, Mode::Set, now.wall, cas),
-            });
+    /// Asks for what is not known yet: reads first, then creations and repairs, then reads of what somebody else created.
+    pub(super) fn ask(&mut self, asks: &mut Asks, scene: &Scene<'_>) {
+        self.creates = scene.now.wall;
+        for (tag, seen) in (0..).zip(&self.seen) {
+            if self.writing {
+                let version = seen.version.unwrap_or(self.creates);
+                asks.extend(seen.holes.iter().map(|(side, cas)| put(side.at(tag), version, *cas)));
+            } else if seen.version.is_none() {
+                asks.extend(Side::all(scene.copies).iter().map(|side| get(side.at(tag))));
+            }
         }
     }
 
     /// Takes the answers to [`Gather::ask`].
-    pub(super) fn absorb(&mut self, answers: &[Answer]) -> Result<(), Failure> {
+    pub(super) fn absorb(&mut self, answers: &[Answer], scene: &Scene<'_>) -> Result<(), Failure> {
         let mut answers = answers.iter();
-        for seen in self.seen.iter_mut().filter(|seen| matches!(seen, Seen::Missing(_))) {
-            *seen = match answers.next() {
-                Some(Answer::Item(item)) => match parse(&item.value) {
-                    Some(version) => Seen::Version(version),
-                    None => Seen::Missing(Some(item.cas)),
-                },
-                Some(Answer::Stored(_)) => Seen::Version(self.creates),
-                Some(Answer::Failed(failure)) => return Err(*failure),
-                Some(Answer::TooLarge) | None => return Err(Failure::Refused),
-                Some(_) => Seen::Missing(None),
-            };
+        for seen in &mut self.seen {
+            if self.writing {
+                let (mut stored, mut raced, mut failure) = (false, false, None);
+                for (_, answer) in seen.holes.drain(..).zip(&mut answers) {
+                    match answer {
+                        Answer::Stored(_) => stored = true,
+                        Answer::Failed(failed) => failure = Some(*failed),
+                        Answer::TooLarge => failure = Some(Failure::Refused),
+                        // Somebody else has written it.
+                        _ => raced = true,
+                    }
+                }
+                match failure {
+                    Some(failure) if seen.version.is_none() && !stored && !raced => return Err(failure),
+                    _ if stored && !raced => seen.version = seen.version.or(Some(self.creates)),
+                    _ => {}
+                }
+            } else if seen.version.is_none() {
+                let found = find(scene.copies, &mut answers)?;
+                seen.version = found.iter().filter_map(|(_, version, _)| *version).max();
+                self.lost |= seen.version.is_none();
+                let behind =
+                    found.into_iter().filter(|(_, version, _)| version.is_none() || *version < seen.version);
+                seen.holes = behind.map(|(side, _, cas)| (side, cas)).collect();
+            }
         }
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
             return Err(Failure::Overloaded);
         }
-        let missing = self.missing().next().is_some();
-        self.lost |= missing && !self.creating;
-        self.creating = missing && !self.creating;
+        self.writing = !self.writing && self.seen.iter().any(|seen| !seen.holes.is_empty());
         Ok(())
     }
 
-    fn missing(&self) -> impl Iterator<Item = (At, Option<Cas>)> {
-        self.seen.iter().zip(0..).filter_map(|(seen, index)| match seen {
-            Seen::Version(_) => None,
-            Seen::Missing(cas) => Some((At::Tag(index), *cas)),
-        })
+    /// The versions, once all are known and stand on every server that is there.
+    pub(super) fn versions(&self) -> Option<Versions> {
+        if self.writing { None } else { self.known() }
     }
 
     /// The versions, once all are known.
-    pub(super) fn versions(&self) -> Option<Versions> {
-        self.seen
-            .iter()
-            .map(|seen| match seen {
-                Seen::Version(version) => Some(*version),
-                Seen::Missing(_) => None,
-            })
-            .collect()
+    pub(super) fn known(&self) -> Option<Versions> {
+        self.seen.iter().map(|seen| seen.version).collect()
     }
 }
 
@@ -108,15 +162,17 @@ fn parse(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim_end().parse().ok()
 }
 
-fn store(at: At, mode: Mode, version: u64, cas: Option<Cas>) -> Ask {
+/// Writes a version over what stands there, or where nothing does.
+fn put(at: At, version: u64, over: Option<Cas>) -> Ask {
     let value = Stored::plain(Bytes::from(version.to_string()));
-    Ask { at, what: What::Store { mode, value, flags: 0, exptime: 0, cas, explicit: None } }
+    let mode = if over.is_some() { Mode::Set } else { Mode::Add };
+    Ask { at, what: What::Store { mode, value, flags: 0, exptime: 0, cas: over, explicit: None } }
 }
 
-/// Making the tag `At::Tag(0)` grow.
+/// Making the tag `At::Tag(0)` grow, on every server that keeps it and can be reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Bump {
-    /// The version found first: once the tag is past it, somebody bumped after us and our work is done.
+    /// The version found first: where the tag is past it, somebody bumped after us and our work is done.
     first: Option<u64>,
     storing: Option<u64>,
     rounds: u8,
@@ -133,9 +189,37 @@ pub enum BumpEnd {
 
 impl Bump {
     /// Begins.
-    pub fn start() -> (Bump, Asks) {
+    pub fn start(scene: &Scene<'_>) -> (Bump, Asks) {
         let bump = Bump { first: None, storing: None, rounds: 0 };
-        (bump, Asks::from_iter([get(At::Tag(0))]))
+        (bump, look(scene))
+    }
+
+    fn read(&mut self, answers: &[Answer], scene: &Scene<'_>) -> Step<BumpEnd> {
+        let found = match find(scene.copies, &mut answers.iter()) {
+            Ok(found) => found,
+            Err(failure) => return Step::Done(BumpEnd::Failed(failure)),
+        };
+        // A server that is there but does not answer sensibly would keep the old version.
+        let refusal = answers.iter().find_map(|answer| match answer {
+            Answer::Failed(failure @ (Failure::Refused | Failure::Overloaded)) => Some(*failure),
+            _ => None,
+        });
+        if let Some(failure) = refusal {
+            return Step::Done(BumpEnd::Failed(failure));
+        }
+        let now = found.iter().map(|(_, version, cas)| version.or(cas.map(|_| 0))).max().flatten();
+        let version = match (now, self.first) {
+            (Some(now), Some(first)) if now > first => now,
+            (now, _) => scene.now.wall.max(now.map_or(0, |now| now.saturating_add(1))),
+        };
+        self.first = self.first.or(now);
+        let behind = found.iter().filter(|(_, there, _)| *there < Some(version));
+        let asks: Asks = behind.map(|(side, _, cas)| put(side.at(0), version, *cas)).collect();
+        if asks.is_empty() {
+            return Step::Done(BumpEnd::Bumped(version));
+        }
+        self.storing = Some(version);
+        Step::Ask(asks)
     }
 }
 
@@ -143,50 +227,179 @@ impl Machine for Bump {
     type End = BumpEnd;
 
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<BumpEnd> {
-        let (answers, now) = (event.answers(), scene.now);
-        let Some(answer) = answers.into_iter().next() else {
-            return Step::Done(BumpEnd::Failed(Failure::Refused));
-        };
+        let answers = event.answers();
         self.rounds += 1;
         if self.rounds > 2 * MAX_ROUNDS {
             return Step::Done(BumpEnd::Failed(Failure::Overloaded));
         }
-        let (mode, version, cas) = match (self.storing.take(), answer) {
-            (_, Answer::Failed(failure)) => return Step::Done(BumpEnd::Failed(failure)),
-            (_, Answer::TooLarge) => return Step::Done(BumpEnd::Failed(Failure::Refused)),
-            (Some(version), Answer::Stored(_)) => return Step::Done(BumpEnd::Bumped(version)),
-            (Some(_), _) => return Step::Ask(Asks::from_iter([get(At::Tag(0))])),
-            (None, Answer::Item(item)) => {
-                let version = parse(&item.value).unwrap_or(0);
-                match self.first {
-                    Some(first) if version > first => return Step::Done(BumpEnd::Bumped(version)),
-                    _ => self.first = Some(version),
-                }
-                (Mode::Set, now.wall.max(version.saturating_add(1)), Some(item.cas))
+        let Some(version) = self.storing.take() else { return self.read(&answers, scene) };
+        let (mut stored, mut failure) = (false, None);
+        for answer in &answers {
+            match answer {
+                Answer::Stored(_) => stored = true,
+                Answer::Failed(failed @ (Failure::Down | Failure::TimedOut)) => failure = Some(*failed),
+                Answer::Failed(failed) => return Step::Done(BumpEnd::Failed(*failed)),
+                Answer::TooLarge => return Step::Done(BumpEnd::Failed(Failure::Refused)),
+                _ => return Step::Ask(look(scene)),
             }
-            (None, _) => (Mode::Add, now.wall, None),
-        };
-        self.storing = Some(version);
-        Step::Ask(Asks::from_iter([store(At::Tag(0), mode, version, cas)]))
+        }
+        Step::Done(match failure {
+            Some(failure) if !stored => BumpEnd::Failed(failure),
+            _ => BumpEnd::Bumped(version),
+        })
     }
+}
+
+fn look(scene: &Scene<'_>) -> Asks {
+    Side::all(scene.copies).iter().map(|side| get(side.at(0))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::{Item, Now, Policy, Usage};
+
+    fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Scene<'_>) -> T) -> T {
+        let now = Now { wall, mono: 0 };
+        let policy = Policy::default();
+        let (tags, sidecar, room, patient, chance) = (&[][..], 1, 1 << 20, false, 1.0);
+        run(&Scene { policy: &policy, tags, sidecar, room, copies, now, patient, chance })
+    }
+
+    fn item(version: &'static str, number: u64) -> Answer {
+        let value = Bytes::from_static(version.as_bytes());
+        let (size, cas) = (value.len(), Cas { number, epoch: 1 });
+        let usage = Usage::default();
+        Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+    }
+
+    const CAS: Cas = Cas { number: 1, epoch: 1 };
+    const DOWN: Answer = Answer::Failed(Failure::Down);
+
+    /// Gathers one tag: for each round, what is asked, and what is then answered.
+    fn gather(copies: bool, rounds: &[(&[Ask], &[Answer])]) -> Result<Gather, Failure> {
+        let mut gather = Gather::new(1);
+        for (wall, (asked, answered)) in (100..).zip(rounds) {
+            let mut asks = Asks::new();
+            on(wall, copies, |scene| gather.ask(&mut asks, scene));
+            assert_eq!(&asks[..], *asked);
+            on(wall, copies, |scene| gather.absorb(answered, scene))?;
+        }
+        Ok(gather)
+    }
+
+    const fn tag() -> At {
+        At::Tag(0)
+    }
 
     #[test]
     fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
-        let at = |wall| Now { wall, mono: 0 };
-        let mut gather = Gather::new(1);
-        let mut asks = Asks::new();
-        gather.ask(&mut asks, at(100));
-        gather.absorb(&[Answer::Absent]).unwrap();
-        let mut asks = Asks::new();
-        gather.ask(&mut asks, at(107));
-        assert_eq!(asks[0], store(At::Tag(0), Mode::Add, 107, None));
-        gather.absorb(&[Answer::Stored(Cas { number: 1, epoch: 1 })]).unwrap();
-        assert_eq!(gather.versions().unwrap()[..], [107]);
-        assert!(gather.lost);
+        let rounds: &[(&[Ask], &[Answer])] =
+            &[(&[get(tag())], &[Answer::Absent]), (&[put(tag(), 101, None)], &[Answer::Stored(CAS)])];
+        let gathered = gather(false, rounds).unwrap();
+        assert_eq!(gathered.versions().unwrap()[..], [101]);
+        assert!(gathered.lost);
+    }
+
+    #[test]
+    fn of_two_copies_the_larger_counts_and_the_other_is_brought_up() {
+        let look = &[get(tag()), get(At::Copy(0))];
+        let behind = Some(Cas { number: 7, epoch: 1 });
+        for (answers, repair) in [
+            ([item("50", 7), item("60", 8)], Some(put(tag(), 60, behind))),
+            ([item("60", 8), item("50", 7)], Some(put(At::Copy(0), 60, behind))),
+            ([Answer::Absent, item("60", 8)], Some(put(tag(), 60, None))),
+            ([item("60", 8), item("x", 7)], Some(put(At::Copy(0), 60, behind))),
+            ([item("60", 8), item("60", 7)], None),
+            ([DOWN, item("60", 7)], None),
+            ([item("60", 7), DOWN], None),
+        ] {
+            let gathered = gather(true, &[(look, &answers)]).unwrap();
+            assert_eq!(gathered.known().unwrap()[..], [60]);
+            assert!(!gathered.lost);
+            assert_eq!(gathered.versions().is_none(), repair.is_some());
+            if let Some(repair) = repair {
+                // Whatever comes of it, the version is known.
+                for answer in [Answer::Stored(CAS), Answer::Exists, DOWN] {
+                    let repaired =
+                        gather(true, &[(look, &answers), (std::slice::from_ref(&repair), &[answer])])
+                            .unwrap();
+                    assert_eq!(repaired.versions().unwrap()[..], [60]);
+                }
+            }
+        }
+        assert_eq!(gather(true, &[(look, &[DOWN, DOWN])]).unwrap_err(), Failure::Down);
+    }
+
+    #[test]
+    fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
+        let look = &[get(tag()), get(At::Copy(0))];
+        let both = [put(tag(), 101, None), put(At::Copy(0), 101, None)];
+        let created = gather(
+            true,
+            &[
+                (look, &[Answer::Absent, Answer::Absent]),
+                (&both, &[Answer::Stored(CAS), Answer::Stored(CAS)]),
+            ],
+        );
+        let created = created.unwrap();
+        assert!(created.lost && created.versions().unwrap()[..] == [101]);
+        let raced = gather(
+            true,
+            &[
+                (look, &[Answer::Absent, Answer::Absent]),
+                (&both, &[Answer::Stored(CAS), Answer::NotStored]),
+                (look, &[item("101", 2), item("99", 7)]),
+                (&[put(At::Copy(0), 101, Some(Cas { number: 7, epoch: 1 }))], &[Answer::Stored(CAS)]),
+            ],
+        );
+        assert_eq!(raced.unwrap().versions().unwrap()[..], [101]);
+        let alone = gather(true, &[(look, &[Answer::Absent, DOWN]), (&both[..1], &[Answer::Stored(CAS)])]);
+        assert!(alone.unwrap().lost);
+    }
+
+    fn bump(rounds: &[(&[Ask], &[Answer])]) -> Option<BumpEnd> {
+        let (mut bump, mut asks) = on(100, true, Bump::start);
+        for (wall, (asked, answered)) in (100..).zip(rounds) {
+            assert_eq!(&asks[..], *asked);
+            let answers = Event::Answers(answered.iter().cloned().collect());
+            match on(wall, true, |scene| bump.resume(answers, scene)) {
+                Step::Ask(more) => asks = more,
+                Step::Done(end) => return Some(end),
+                Step::Wait(_) => panic!("a bump never waits"),
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_bump_is_done_once_every_copy_that_can_be_reached_has_it() {
+        let look: &[Ask] = &[get(tag()), get(At::Copy(0))];
+        let over = |number| Some(Cas { number, epoch: 1 });
+        let found: &[Answer] = &[item("50", 7), item("70", 8)];
+        let both: &[Ask] = &[put(tag(), 100, over(7)), put(At::Copy(0), 100, over(8))];
+        let stored = || Answer::Stored(CAS);
+        assert_eq!(bump(&[(look, found), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
+        assert_eq!(bump(&[(look, found), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
+        assert_eq!(bump(&[(look, found), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
+        let refused = Answer::Failed(Failure::Refused);
+        let failed = Some(BumpEnd::Failed(Failure::Refused));
+        assert_eq!(bump(&[(look, found), (both, &[stored(), refused.clone()])]), failed);
+        assert_eq!(bump(&[(look, &[item("50", 7), refused])]), failed);
+        let one: &[Ask] = &[put(tag(), 100, over(7))];
+        assert_eq!(bump(&[(look, &[item("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
+        // Somebody has bumped behind us, but only one copy knows it yet.
+        let again: &[Answer] = &[item("120", 9), item("70", 8)];
+        let rest: &[Ask] = &[put(At::Copy(0), 120, over(8))];
+        let end = bump(&[
+            (look, found),
+            (both, &[Answer::Exists, Answer::Exists]),
+            (look, again),
+            (rest, &[stored()]),
+        ]);
+        assert_eq!(end, Some(BumpEnd::Bumped(120)));
+        let there: &[Answer] = &[item("120", 9), item("120", 8)];
+        let end = bump(&[(look, found), (both, &[Answer::Exists, Answer::Exists]), (look, there)]);
+        assert_eq!(end, Some(BumpEnd::Bumped(120)));
     }
 }

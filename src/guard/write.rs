@@ -188,7 +188,7 @@ impl Set {
                     asks.push(ask);
                 }
             }
-            None => self.gather.ask(&mut asks, scene.now),
+            None => self.gather.ask(&mut asks, scene),
         }
         asks
     }
@@ -200,7 +200,7 @@ impl Machine for Set {
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<SetEnd> {
         let answers = event.answers();
         if self.offer.is_some() {
-            return match self.gather.absorb(&answers) {
+            return match self.gather.absorb(&answers, scene) {
                 Err(failure) => Step::Done(SetEnd::Failed(failure)),
                 Ok(()) => Step::Ask(self.go_on(scene)),
             };

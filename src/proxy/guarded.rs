@@ -190,9 +190,10 @@ impl GuardedCall {
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedCall {
-        let of = tag(name, proxy);
+        let (of, now) = (tag(name, proxy), proxy.now());
         let bump = |delete| {
-            let (bump, asks) = Bump::start();
+            let scene = proxy.scene(&of, proxy.policy(of.guard), now, false);
+            let (bump, asks) = Bump::start(&scene);
             Run::Bump { run: Operation::start(bump, asks, &of, proxy, &client.inbox), delete }
         };
         let run = match request {

@@ -49,7 +49,8 @@ impl Invalidation {
     ) -> Invalidation {
         let bump = |name| {
             let of = tag(name, proxy);
-            let (bump, asks) = Bump::start();
+            let scene = proxy.scene(&of, proxy.policy(of.guard), proxy.now(), false);
+            let (bump, asks) = Bump::start(&scene);
             let run = Operation::start(bump, asks, &of, proxy, &client.inbox);
             (of, Some(run))
         };

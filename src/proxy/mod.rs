@@ -60,6 +60,8 @@ pub struct Plan {
     tag_prefix: Vec<u8>,
     /// Which pool holds the tags.
     tag_pool: usize,
+    /// Whether two of its servers keep each.
+    tag_copies: bool,
     /// The guard under which tags are bumped: none of any rule's.
     tag_guard: usize,
     /// Whether any rule has tags that its keys' changes bump.
@@ -75,11 +77,12 @@ impl Plan {
         main_pool: usize,
         tag_prefix: Vec<u8>,
         tag_pool: usize,
+        tag_copies: bool,
     ) -> Plan {
         let tag_guard = guards.len();
         guards.push(Guard { rule: NO_RULE, pool: tag_pool, policy: Policy::default(), tags: Vec::new() });
         let invalidates = routes.iter().any(|route: &Route| !route.invalidates.is_empty());
-        Plan { rules, routes, guards, main_pool, tag_prefix, tag_pool, tag_guard, invalidates }
+        Plan { rules, routes, guards, main_pool, tag_prefix, tag_pool, tag_copies, tag_guard, invalidates }
     }
 }
 

@@ -123,7 +123,7 @@ impl<M: Machine> Operation<M> {
                     return Answer::Failed(crate::error::Failure::Down);
                 };
                 let answer = wire::decode(ask, reply);
-                if let At::Tag(index) = ask.at {
+                if let At::Tag(index) | At::Copy(index) = ask.at {
                     proxy.note_tag(&of.tags[usize::from(index)], &ask.what, &answer, self.asked);
                 }
                 answer
@@ -193,7 +193,7 @@ impl Proxy {
             match ask.at {
                 At::Item => on(home, &of.key),
                 At::Lock => on(home, &lock_key(&of.key)),
-                At::Tag(index) => {
+                At::Tag(index) | At::Copy(index) => {
                     let name = &of.tags[usize::from(index)];
                     // A bump counts on what is stored now, and on its CAS.
                     let bumps = of.guard == self.plan.tag_guard;
@@ -202,7 +202,12 @@ impl Proxy {
                     }
                     let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
                     key.extend_from_slice(name);
-                    on(self.pools[self.plan.tag_pool].connection(&key), &key)
+                    let pool = &self.pools[self.plan.tag_pool];
+                    let place = match ask.at {
+                        At::Copy(_) => pool.second_place(&key),
+                        _ => pool.place(&key),
+                    };
+                    on(&pool.connections()[place], &key)
                 }
             }
         };
@@ -235,6 +240,7 @@ impl Proxy {
             tags: &of.tags,
             sidecar: self.sidecar,
             room: self.home(of).server().room(of.key.len()),
+            copies: self.plan.tag_copies,
             now,
             patient,
             chance: if policy.early_beta > 0.0 { self.chance.borrow_mut().unit() } else { 1.0 },

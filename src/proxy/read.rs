@@ -18,11 +18,12 @@ pub(super) struct GuardedRead {
     state: State,
 }
 
+#[allow(clippy::large_enum_variant, reason = "a read stands in a box, and Reading is what it mostly is")]
 enum State {
     /// Its turn has not come.
     Waiting,
     Reading(Operation<Read>),
-    Touching(Operation<Modify>, Hit, Mark),
+    Touching(Box<Operation<Modify>>, Hit, Mark),
     Done(Shown),
 }
 
@@ -104,7 +105,7 @@ impl GuardedRead {
                     let (modify, asks) = Modify::start(change, &scene);
                     let touch = Operation::start(modify, asks, &self.of, proxy, &client.inbox);
                     let mark = Mark { held, ..Mark::of(hit.cas.number) };
-                    self.state = State::Touching(touch, hit, mark);
+                    self.state = State::Touching(Box::new(touch), hit, mark);
                     return self.poll(Some(exptime), patient, won, scope, cx);
                 }
                 (Poll::Ready(end), _) => self.read(end, won, scope),

@@ -60,6 +60,17 @@ impl Pool {
         self.shared.ring.server(key)
     }
 
+    /// The place of another server for a copy of what is under this key: the same as long as the servers are, and mostly when one
+    /// is added or leaves. With one server there is no other.
+    pub fn second_place(&self, key: &[u8]) -> usize {
+        let (first, servers) = (self.place(key), self.connections.len());
+        let elsewhere = |n: u8| {
+            let place = self.shared.ring.server(&[key, b"#", &[b'0' + n]].concat());
+            (place != first).then_some(place)
+        };
+        (2..10).find_map(elsewhere).unwrap_or((first + 1) % servers)
+    }
+
     /// The connection to the server that holds this key.
     pub fn connection(&self, key: &[u8]) -> &Rc<Connection> {
         &self.connections[self.place(key)]

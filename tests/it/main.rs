@@ -25,3 +25,4 @@ mod promise_8_raw_is_exact;
 mod raw;
 mod shutdown;
 mod stats;
+mod tag_replicas;

@@ -490,8 +490,16 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
     let tags = [TagName::from_slice(b"posts")];
     let policy = Policy::default();
     let now = Now { wall: VERSION, mono: 1 };
-    let scene =
-        Scene { policy: &policy, tags: &tags, sidecar: 1, room: 1 << 20, now, patient: false, chance: 1.0 };
+    let scene = Scene {
+        policy: &policy,
+        tags: &tags,
+        sidecar: 1,
+        room: 1 << 20,
+        copies: false,
+        now,
+        patient: false,
+        chance: 1.0,
+    };
     let mut value = bytes::BytesMut::new();
     let envelope = Envelope {
         stale_for: 60,

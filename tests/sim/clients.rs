@@ -193,6 +193,7 @@ impl World {
             tags: &guarded.tags,
             sidecar: self.sidecars[sidecar].number,
             room: 1 << 20,
+            copies: false,
             now: self.moment(sidecar),
             patient: true,
             chance: 1.0,
@@ -438,7 +439,7 @@ impl World {
                 self.ask(op, asks);
             }
             Target::Tag(tag) => {
-                let (bump, asks) = Bump::start();
+                let (bump, asks) = self.on_scene(sidecar, 0, Bump::start);
                 let mut op = self.op(sidecar, 0, Doing::Bump(bump), Purpose::Invalidation(which));
                 op.tags = vec![tag_name(tag)];
                 assert!(asks.iter().all(|ask| ask.at == At::Tag(0)));

@@ -188,6 +188,7 @@ impl World {
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
             room: 1 << 20,
+            copies: false,
             now,
             patient,
             chance,

@@ -221,6 +221,10 @@ impl World {
                 let name = &op.tags[usize::from(tag)];
                 (self.tag_server(name), World::tag_key(name))
             }
+            At::Copy(tag) => {
+                let name = &op.tags[usize::from(tag)];
+                ((self.tag_server(name) + 1) % self.plan.servers, World::tag_key(name))
+            }
         };
         self.checker.seen.asks += 1;
         let (link, epoch) = self.sidecars[op.sidecar].links[server];

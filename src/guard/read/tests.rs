@@ -62,8 +62,16 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     let (policy, name) = (policy(), TagName::from_slice(b"t"));
     let tags = [name.clone()];
     let now = Now { wall: 1_700_000_000_000, mono: 0 };
-    let scene =
-        Scene { policy: &policy, tags: &tags, sidecar: 1, room: 1 << 20, now, patient: true, chance: 1.0 };
+    let scene = Scene {
+        policy: &policy,
+        tags: &tags,
+        sidecar: 1,
+        room: 1 << 20,
+        copies: false,
+        now,
+        patient: true,
+        chance: 1.0,
+    };
     let (mut read, _) = Read::start(&scene);
     let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
     let tag = item(Bytes::from_static(b"200"), 1);
