@@ -268,6 +268,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 }
             }
         }
+        // Over TLS, what has been taken may not be on its way yet.
+        if let Poll::Ready(Err(_)) = Pin::new(&mut self.socket).poll_flush(cx) {
+            self.state = State::Gone;
+        }
         written
     }
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
-use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::labels::{
+    AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+};
 
 /// One worker's counters. The methods that say so must be called by that worker's thread alone, or counts are lost; the
 /// others by any thread. Rules and servers are given by their index in [`Metrics::new`](super::Metrics::new).
@@ -124,6 +126,16 @@ impl WorkerMetrics {
         self.own.bump(CLIENTS_REFUSED, 1);
     }
 
+    /// A client that must give a user and a password was told this. Worker's thread only.
+    pub fn authentication(&self, outcome: AuthOutcome) {
+        self.own.bump(authentication(outcome), 1);
+    }
+
+    /// A TLS handshake ended. Worker's thread only.
+    pub fn handshake(&self, outcome: TlsOutcome) {
+        self.own.bump(handshake(outcome), 1);
+    }
+
     /// So many bytes came from a client. Worker's thread only.
     pub fn bytes_read(&self, bytes: usize) {
         self.own.bump(BYTES_READ, bytes as u64);
@@ -154,8 +166,9 @@ pub(super) struct Layout {
 const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width();
 /// Cells per server: outcomes, a histogram, in flight, up, connections.
 const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 3;
-/// Cells without a rule or server: clients connected, accepted, refused; bytes read, written.
-const OWN_REST: usize = 5;
+/// Cells without a rule or server: clients connected, accepted, refused; bytes read, written; authentications and
+/// handshakes by outcome.
+const OWN_REST: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 /// Cells per rule of the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
 const SHARED_RULE: usize =
     LeaseEnd::ALL.len() + WaitEnd::ALL.len() + DropReason::ALL.len() + REBUILD.width() + 1;
@@ -172,6 +185,16 @@ pub(super) const CLIENTS_TOTAL: usize = 1;
 pub(super) const CLIENTS_REFUSED: usize = 2;
 pub(super) const BYTES_READ: usize = 3;
 pub(super) const BYTES_WRITTEN: usize = 4;
+/// Behind them, the first of those by outcome.
+const OUTCOMES: usize = 5;
+
+pub(super) fn authentication(outcome: AuthOutcome) -> usize {
+    OUTCOMES + outcome as usize
+}
+
+pub(super) fn handshake(outcome: TlsOutcome) -> usize {
+    OUTCOMES + AuthOutcome::ALL.len() + outcome as usize
+}
 
 impl Layout {
     /// An index past the last rule, [`NO_RULE`] among them, is `none`.
@@ -250,6 +273,8 @@ mod tests {
         let at = worker.at;
         let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4]), HashSet::from([0, 1, 2]));
         let once = |cells: &mut HashSet<usize>, cell| assert!(cells.insert(cell), "cell {cell} twice");
+        AuthOutcome::ALL.iter().for_each(|&o| once(&mut own, authentication(o)));
+        TlsOutcome::ALL.iter().for_each(|&o| once(&mut own, handshake(o)));
         for rule in 0..3 {
             for &command in Command::ALL {
                 Outcome::ALL.iter().for_each(|&o| once(&mut own, at.request(rule, command, o)));
