@@ -202,8 +202,7 @@ fn announced(line: &[u8]) -> Option<u64> {
     }
 }
 
-/// A number as C's `strtoul` reads it: blanks and a sign before it, anything behind a blank. No digit at all is 0 if there
-/// is a blank.
+/// A number as C's `strtoul` reads it: blanks and a sign before it, anything behind a blank.
 fn number(word: &[u8]) -> Option<u64> {
     let is_blank = |byte: &u8| b"\t\n\x0b\x0c\r ".contains(byte);
     let skipped = word.iter().take_while(|byte| is_blank(byte)).count();
@@ -213,9 +212,6 @@ fn number(word: &[u8]) -> Option<u64> {
         rest => (rest, false),
     };
     let digits = signed.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    if digits == 0 {
-        return word.first().is_some_and(|byte| is_blank(byte)).then_some(0);
-    }
     let text = std::str::from_utf8(&signed[..digits]).ok()?;
     let number: u64 = text.parse().ok()?;
     let ends = signed.get(digits).is_none_or(is_blank);
@@ -322,7 +318,7 @@ mod tests {
             (b"09", Some(9)),
             (b"\t9\tx", Some(9)),
             (b"-0", Some(0)),
-            (b"\r", Some(0)),
+            (b"\r", None),
             (b"-9", None),
             (b"9x", None),
             (b"0x9", None),
