@@ -22,3 +22,4 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod shutdown;
+mod tls;
