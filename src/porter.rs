@@ -104,7 +104,7 @@ impl Porter {
         };
         let Some(users) = &self.users else { return Some(socket) };
         let mut introduction = Introduction { users, from, lodge, metrics };
-        let named = timeout(INTRODUCTION, introduction.hear(&mut socket));
+        let named = timeout(lodge.introduction, introduction.hear(&mut socket));
         match stop.run_until_cancelled(named).await {
             Some(Ok(Ok(Some(rest)))) => Some(Box::new(Resumed { rest, socket })),
             _ => {
@@ -121,10 +121,25 @@ fn show(from: Option<SocketAddr>) -> String {
 }
 
 /// What the porters of one worker share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lodge {
+    handshake: Duration,
+    max_handshakes: usize,
+    introduction: Duration,
     handshakes: Cell<usize>,
     refused: Seldom,
+}
+
+impl Default for Lodge {
+    fn default() -> Lodge {
+        Lodge {
+            handshake: HANDSHAKE,
+            max_handshakes: MAX_HANDSHAKES,
+            introduction: INTRODUCTION,
+            handshakes: Cell::new(0),
+            refused: Seldom::default(),
+        }
+    }
 }
 
 impl Lodge {
@@ -134,18 +149,18 @@ impl Lodge {
         socket: S,
         metrics: &WorkerMetrics,
     ) -> io::Result<impl Stream + use<S>> {
-        if self.handshakes.get() >= MAX_HANDSHAKES {
+        if self.handshakes.get() >= self.max_handshakes {
             metrics.handshake(TlsOutcome::Crowded);
             return Err(io::Error::other("too many at once"));
         }
         let _counted = Counted::new(&self.handshakes);
-        let shaken = timeout(HANDSHAKE, tls.accept(socket)).await;
+        let shaken = timeout(self.handshake, tls.accept(socket)).await;
         metrics.handshake(match &shaken {
             Ok(Ok(_)) => TlsOutcome::Done,
             Ok(Err(_)) => TlsOutcome::Failed,
             Err(_) => TlsOutcome::TimedOut,
         });
-        shaken.unwrap_or_else(|_| Err(io::Error::other(format!("not within {HANDSHAKE:?}"))))
+        shaken.unwrap_or_else(|_| Err(io::Error::other(format!("not within {:?}", self.handshake))))
     }
 }
 
@@ -268,5 +283,221 @@ impl AsyncWrite for Resumed {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::process::Command;
+
+    use tokio::io::{DuplexStream, duplex};
+
+    use crate::metrics::Metrics;
+
+    /// A directory with users, and a certificate and key of openssl's.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(test: &str) -> Files {
+            let files =
+                Files(std::env::temp_dir().join(format!("kennel-porter-{}-{test}", std::process::id())));
+            fs::create_dir_all(&files.0).unwrap();
+            fs::write(files.0.join("users"), "user:pass\n").unwrap();
+            let mut command = Command::new("openssl");
+            command.args([
+                "req",
+                "-x509",
+                "-nodes",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+            ]);
+            command.args(["-subj", "/CN=kennel", "-keyout", "key", "-out", "cert"]).current_dir(&files.0);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            files
+        }
+
+        fn users(&self) -> Terms {
+            Terms { tls: None, auth_file: Some(self.0.join("users")) }
+        }
+
+        fn tls(&self) -> Terms {
+            let (cert, key) = (self.0.join("cert"), self.0.join("key"));
+            Terms { tls: Some(TlsFiles { cert, key, client_ca: None }), auth_file: None }
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    struct Hall {
+        lodge: Lodge,
+        metrics: Metrics,
+        stop: CancellationToken,
+    }
+
+    impl Hall {
+        fn new() -> Hall {
+            let metrics = Metrics::new(vec![], vec![], 1);
+            Hall { lodge: Lodge::default(), metrics, stop: CancellationToken::new() }
+        }
+
+        async fn admit(&self, terms: &Terms, socket: DuplexStream) -> Option<Box<dyn Stream>> {
+            let porter = Porter::new(terms).unwrap().expect("terms that ask for something");
+            porter.admit(socket, None, &self.lodge, &self.metrics.worker(0), &self.stop).await
+        }
+
+        fn counted(&self, series: &str) -> bool {
+            self.metrics.render().contains(series)
+        }
+    }
+
+    #[test]
+    fn a_listener_that_asks_for_nothing_has_no_porter() {
+        assert!(Porter::new(&Terms::default()).unwrap().is_none());
+    }
+
+    #[test]
+    fn every_file_that_cannot_be_used_is_told_of() {
+        let nowhere = |name: &str| PathBuf::from(format!("/nowhere/{name}"));
+        let tls = TlsFiles { cert: nowhere("c"), key: nowhere("k"), client_ca: Some(nowhere("ca")) };
+        let bad = Porter::new(&Terms { tls: Some(tls), auth_file: Some(nowhere("a")) }).unwrap_err();
+        let said: Vec<String> = bad.iter().map(BadFile::to_string).collect();
+        assert_eq!(
+            bad.iter().map(|bad| bad.key).collect::<Vec<_>>(),
+            ["cert", "key", "client_ca", "auth_file"]
+        );
+        assert!(said[0].starts_with("cert (\"/nowhere/c\") cannot be read: No such file"), "{said:?}");
+    }
+
+    #[test]
+    fn files_that_are_something_else_are_named_and_not_quoted() {
+        let files = Files::new("else");
+        let what = |cert: &str, key: &str, ca: Option<&str>| {
+            let path = |name: &str| files.0.join(name);
+            let tls = TlsFiles { cert: path(cert), key: path(key), client_ca: ca.map(path) };
+            let bad = Porter::new(&Terms { tls: Some(tls), auth_file: None }).unwrap_err();
+            bad.into_iter().map(|bad| format!("{} {}", bad.key, bad.what)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            what("users", "users", Some("users")),
+            [
+                "cert has no CERTIFICATE in PEM",
+                "key has no PRIVATE KEY in PEM that is without a password",
+                "client_ca has no CERTIFICATE in PEM",
+            ]
+        );
+        assert_eq!(what("key", "cert", None).len(), 2);
+        let text = fs::read_to_string(files.0.join("key")).unwrap();
+        fs::write(files.0.join("cut"), &text[..text.len() - 40]).unwrap();
+        assert_eq!(what("cert", "cut", None), ["key ends in the middle of a PEM section"]);
+        let other = Files::new("another");
+        fs::copy(other.0.join("key"), files.0.join("other")).unwrap();
+        assert_eq!(what("cert", "other", None), ["key is not the key of the certificate in cert"]);
+        fs::write(files.0.join("junk"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+            .unwrap();
+        let said = what("junk", "key", None);
+        assert!(said[0].starts_with("key does not fit the certificate in cert: "), "{said:?}");
+        let said = what("cert", "key", Some("junk"));
+        assert!(said[0].starts_with("client_ca has a certificate that is unusable: "), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn who_gives_a_password_is_handed_on_with_what_it_sent_behind_it() {
+        let files = Files::new("in");
+        let hall = Hall::new();
+        let (mut client, ours) = duplex(64);
+        let sends = async {
+            client.write_all(b"set a 0 0 9\r\nuser pass\r\nget a\r\n").await.unwrap();
+            client.write_all(b"get b\r\n").await.unwrap();
+            let mut said = [0; 8];
+            client.read_exact(&mut said).await.unwrap();
+            assert_eq!(&said, b"STORED\r\n");
+        };
+        let terms = files.users();
+        let (admitted, ()) = tokio::join!(hall.admit(&terms, ours), sends);
+        let mut socket = admitted.expect("let in");
+        let mut requests = [0; 14];
+        // Small reads, so that what was read before is taken in several.
+        for part in requests.chunks_mut(3) {
+            socket.read_exact(part).await.unwrap();
+        }
+        assert_eq!(&requests, b"get a\r\nget b\r\n");
+        assert!(hall.counted("kennel_authentications_total{outcome=\"accepted\"} 1"));
+    }
+
+    #[tokio::test]
+    async fn who_does_not_give_a_password_in_time_is_hung_up_on() {
+        let files = Files::new("late");
+        let mut hall = Hall::new();
+        hall.lodge.introduction = Duration::from_millis(20);
+        let (mut client, ours) = duplex(64);
+        client.write_all(b"set a 0 0 9\r\nuser").await.unwrap();
+        assert!(hall.admit(&files.users(), ours).await.is_none());
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).await.unwrap();
+        assert_eq!(said, b"");
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_takes_too_long_is_given_up_and_counted() {
+        let files = Files::new("handshake");
+        let mut hall = Hall::new();
+        hall.lodge.handshake = Duration::from_millis(20);
+        let (_client, ours) = duplex(64);
+        assert!(hall.admit(&files.tls(), ours).await.is_none());
+        assert!(hall.counted("kennel_tls_handshakes_total{outcome=\"timed_out\"} 1"));
+        assert_eq!(hall.lodge.handshakes.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_handshake_too_many_is_not_begun_and_there_is_room_again_when_one_has_ended() {
+        let files = Files::new("crowd");
+        let (mut hall, terms) = (Hall::new(), files.tls());
+        hall.lodge.max_handshakes = 1;
+        let ((first, ours), (_second, other)) = (duplex(64), duplex(64));
+        let turned_away = async {
+            assert!(hall.admit(&terms, other).await.is_none());
+            assert!(hall.counted("kennel_tls_handshakes_total{outcome=\"crowded\"} 1"));
+            drop(first);
+        };
+        let (admitted, ()) = tokio::join!(hall.admit(&terms, ours), turned_away);
+        assert!(admitted.is_none());
+        assert!(hall.counted("kennel_tls_handshakes_total{outcome=\"failed\"} 1"));
+        assert_eq!(hall.lodge.handshakes.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn told_to_stop_the_porter_waits_for_nobody() {
+        let files = Files::new("stop");
+        for terms in [files.users(), files.tls()] {
+            let hall = Hall::new();
+            let (_client, ours) = duplex(64);
+            let stops = async { hall.stop.cancel() };
+            let (admitted, ()) = tokio::join!(hall.admit(&terms, ours), stops);
+            assert!(admitted.is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_not_logged_is_told_when_something_is_again() {
+        let seldom = Seldom::default();
+        let told = Cell::new(None);
+        seldom.say(|unsaid| told.set(Some(unsaid)));
+        assert_eq!(told.take(), Some(0));
+        for _ in 0..3 {
+            seldom.say(|unsaid| told.set(Some(unsaid)));
+        }
+        assert_eq!(told.take(), None);
+        seldom.said.set(None);
+        seldom.say(|unsaid| told.set(Some(unsaid)));
+        assert_eq!(told.take(), Some(3));
     }
 }

@@ -116,3 +116,80 @@ fn terms(r: &mut Reader<'_>, at: &Place, tls: &Option<Value>, auth_file: &Option
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Mistakes};
+    use super::*;
+
+    fn read(listen: &str) -> Result<Config, Mistakes> {
+        let text = format!("[pools.main]\nservers = [\"10.0.0.1:11211\"]\n[listen]\n{listen}\n");
+        Config::read("k.toml", &text, [])
+    }
+
+    fn mistakes(listen: &str) -> Vec<String> {
+        read(listen).expect_err(listen).lines().to_vec()
+    }
+
+    #[test]
+    fn an_entry_is_a_text_or_a_table() {
+        let config = read(
+            "tcp = [\"127.0.0.1:1\", { address = \"127.0.0.1:2\" }]\nunix = [\"/a\", { path = \"/b\" }]",
+        );
+        let listen = config.unwrap().listen;
+        assert_eq!(listen.tcp.iter().map(|e| e.at.port).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(listen.unix.iter().map(|e| e.at.to_str()).collect::<Vec<_>>(), [Some("/a"), Some("/b")]);
+        assert!(listen.tcp.iter().all(|e| e.terms == Terms::default()));
+        assert_eq!(
+            mistakes("tcp = [3]"),
+            [
+                "k.toml: listen.tcp[0] (3) must be \"host:port\" or { address = \"host:port\", auth_file = \"/path\" }"
+            ]
+        );
+        assert_eq!(mistakes("unix = [3]"), ["k.toml: listen.unix[0] (3) must be a text in quotes"]);
+        assert_eq!(mistakes("tcp = [\"a:1\", { address = \"A:1\" }]").len(), 1);
+        assert_eq!(mistakes("unix = [\"/a\", { path = \"/a\" }]").len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_entry_and_with_its_files_is_told_at_once() {
+        let said = mistakes(
+            "tcp = [{ adress = \"a:1\", tls = { cert = \"/nowhere/c\", key = \"k\" }, auth_file = \"/nowhere/a\" }]\n\
+             unix = [{ path = \"b\", tls = {}, auth_file = 7 }]",
+        );
+        let expected = [
+            "k.toml: listen.tcp[0].adress is not a key here: did you mean address?",
+            "k.toml: listen.tcp[0] has no address: add address = \"127.0.0.1:11211\"",
+            "k.toml: listen.tcp[0].tls.key (\"k\") must be an absolute path, beginning with /",
+            "k.toml: listen.tcp[0].auth_file (\"/nowhere/a\") cannot be read: No such file or directory (os error 2)",
+            "k.toml: listen.unix[0].tls is not a key here: there are path, auth_file",
+            "k.toml: listen.unix[0].path (\"b\") must be an absolute path, beginning with /",
+            "k.toml: listen.unix[0].auth_file (7) must be a text in quotes",
+        ];
+        assert_eq!(said, expected);
+        let said =
+            mistakes("tcp = [{ address = \"a:1\", tls = { cert = \"/nowhere/c\", key = \"/nowhere/k\" } }]");
+        let expected = [
+            "k.toml: listen.tcp[0].tls.cert (\"/nowhere/c\") cannot be read: No such file or directory (os error 2)",
+            "k.toml: listen.tcp[0].tls.key (\"/nowhere/k\") cannot be read: No such file or directory (os error 2)",
+        ];
+        assert_eq!(said, expected);
+        assert_eq!(
+            mistakes("tcp = [{ address = \"a:1\", tls = \"yes\" }]"),
+            ["k.toml: listen.tcp[0].tls (\"yes\") must be a table: { cert = \"/path\", key = \"/path\" }"]
+        );
+        assert_eq!(
+            mistakes("tcp = [{ address = \"a:1\", tls = {} }]"),
+            ["k.toml: listen.tcp[0].tls must name both, in PEM: cert = \"/path\", key = \"/path\""]
+        );
+    }
+
+    #[test]
+    fn the_reference_tells_of_every_key_of_an_entry() {
+        let reference = include_str!("../../config/kennel.toml");
+        let all = [written::TcpEntrance::KEYS, written::UnixEntrance::KEYS, written::Tls::KEYS].concat();
+        for (key, _) in all {
+            assert!(reference.contains(&format!("\n#   {key} ")), "config/kennel.toml should explain {key}");
+        }
+    }
+}

@@ -118,7 +118,7 @@ fn pymemcache_is_served_over_tls() {
 fn a_client_that_reads_late_gets_every_byte_of_its_answers() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let kennel = sidecar(&servers, &made.listener("", ""));
-    assert_eq!(says("much", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
+    assert_eq!(says("late", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
 }
 
 #[test]
