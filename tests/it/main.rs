@@ -23,3 +23,4 @@ mod promise_8_raw_is_exact;
 mod raw;
 mod shutdown;
 mod tls;
+mod unix_sockets;
