@@ -3,8 +3,8 @@
 //! A client answers to any key, flags and exptime:
 //!
 //! ```text
-//!  set auth 0 0 12\r\n
-//!  ann s3cret12\r\n           →  STORED, and from here on it is served
+//!  set auth 0 0 10\r\n
+//!  ann s3cret\r\n             →  STORED, and from here on it is served
 //! ```
 //!
 //! What is refused, and with which words, is what memcached 1.6 says to the same bytes, with two differences. memcached

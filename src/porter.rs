@@ -94,6 +94,8 @@ impl Porter {
                 let shaken = stop.run_until_cancelled(lodge.shake_hands(tls, socket, metrics)).await?;
                 match shaken {
                     Ok(stream) => Box::new(stream),
+                    // A probe that connects and goes is counted, and no news.
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return None,
                     Err(error) => {
                         let from = show(from);
                         lodge.refused.say(|unsaid| warn!(%from, unsaid, "TLS handshake failed: {error}"));

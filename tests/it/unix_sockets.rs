@@ -27,7 +27,9 @@ impl Place {
     fn refused(&self, toml: &str) -> String {
         let file = self.0.join("kennel.toml");
         std::fs::write(&file, toml).expect("write the configuration");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+        // One that does start is not waited for.
+        let mut command = Command::new("timeout");
+        command.args(["10", env!("CARGO_BIN_EXE_kennel")]);
         let Output { status, stderr, .. } =
             command.arg("--config").arg(&file).stdin(Stdio::null()).output().expect("run kennel");
         assert_eq!(status.code(), Some(1), "{status}");
