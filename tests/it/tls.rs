@@ -117,8 +117,11 @@ fn pymemcache_is_served_over_tls() {
 #[test]
 fn a_client_that_reads_late_gets_every_byte_of_its_answers() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
-    let kennel = sidecar(&servers, &made.listener("", ""));
+    // Nobody reads for a while, and a request that waits for that is not to become a miss.
+    let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]).replace("500ms", "30s");
+    let kennel = Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1));
     assert_eq!(says("late", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
+    assert_eq!(says("late_quit", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
 }
 
 #[test]
@@ -169,12 +172,9 @@ fn whoever_speaks_no_tls_is_hung_up_on_and_harms_nobody() {
         "done\n",
         "beside 20 that say nothing"
     );
-    assert_eq!(
-        kennel.said().matches("TLS handshake failed").count().clamp(1, 2),
-        kennel.said().matches("TLS handshake failed").count(),
-        "{}",
-        kennel.said()
-    );
+    let log = kennel.said();
+    // One for each worker, until 10 s are over.
+    assert!((1..=2).contains(&log.matches("TLS handshake failed").count()), "{log}");
     drop(silent);
     eventually("nobody is left but one", || kennel.metrics().sum("kennel_client_connections", &[]) == 1.0);
     let (status, took) = kennel.terminate();

@@ -67,6 +67,23 @@ def late():
     print("all of it")
 
 
+def late_quit():
+    """As above, but each connection has said quit, and nobody reads for longer than a goodbye may take."""
+    size = 30_000
+    one = b"VALUE p 0 %d\r\n" % size + b"y" * size + b"\r\nEND\r\n"
+    first = connect(context())
+    first.sendall(b"set p 0 0 %d\r\n" % size + b"y" * size + b"\r\n")
+    assert first.recv(100) == b"STORED\r\n"
+    asked = [(times, connect(context())) for times in range(130, 152, 1)]
+    for times, stream in asked:
+        stream.sendall(b"get p\r\n" * times + b"quit\r\n")
+    time.sleep(1.5)
+    for times, stream in asked:
+        got, _ = until_end(stream)
+        assert got == one * times, f"{len(got)} of {times * len(one)} bytes"
+    print("all of it")
+
+
 def hold():
     stream = connect(context())
     stream.sendall(b"version\r\n")
