@@ -7,8 +7,12 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use socket2::{Domain, Socket, Type};
+
+use crate::porter::{Porter, Terms};
+use crate::tls::BadFile;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -17,9 +21,9 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
     /// TCP addresses, no two alike unless their port is 0.
-    pub tcp: Vec<ListenAddress>,
+    pub tcp: Vec<Entrance<ListenAddress>>,
     /// Paths of Unix sockets, at most 107 bytes each, no two alike.
-    pub unix: Vec<PathBuf>,
+    pub unix: Vec<Entrance<PathBuf>>,
     /// The sockets' permission bits, at most 0o777.
     pub unix_mode: u32,
     /// How many clients at a time, 1 to 1,000,000.
@@ -37,6 +41,15 @@ pub enum FlushAll {
     Allow,
     /// It is refused, as a memcached started with `-F` refuses it.
     Refuse,
+}
+
+/// One of the places where clients come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entrance<A> {
+    /// Which.
+    pub at: A,
+    /// What is asked of clients there.
+    pub terms: Terms,
 }
 
 /// An address to listen on. The host is resolved when the listener is bound.
@@ -59,16 +72,31 @@ impl fmt::Display for ListenAddress {
 
 /// Why there is no listening there, and what to change.
 #[derive(Debug)]
-pub struct BindError {
-    key: &'static str,
-    variable: &'static str,
-    what: String,
-    error: io::Error,
+pub enum BindError {
+    /// The system does not let us.
+    Refused {
+        /// The configuration's key.
+        key: &'static str,
+        /// The variable that overrides it.
+        variable: &'static str,
+        /// The address or path.
+        what: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file that clients are to be asked by cannot be used: which listener, and all that is wrong.
+    Files(String, Vec<BadFile>),
 }
 
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BindError { key, variable, what, error } = self;
+        let (key, variable, what, error) = match self {
+            BindError::Refused { key, variable, what, error } => (key, variable, what, error),
+            BindError::Files(listener, files) => {
+                let files = files.iter().map(|bad| bad.to_string()).collect::<Vec<_>>();
+                return write!(f, "cannot listen on {listener}: {}", files.join("; "));
+            }
+        };
         write!(f, "{key}: cannot listen on {what}: {error}")?;
         match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -85,9 +113,9 @@ impl std::error::Error for BindError {}
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// TCP: each worker has its own, on the same address.
-    pub tcp: Vec<TcpListener>,
+    pub tcp: Vec<(TcpListener, Option<Arc<Porter>>)>,
     /// Unix: all workers share one.
-    pub unix: Vec<UnixListener>,
+    pub unix: Vec<(UnixListener, Option<Arc<Porter>>)>,
 }
 
 /// What is listened on.
@@ -112,30 +140,33 @@ impl Drop for Bound {
 pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), BindError> {
     let mut bound = Bound::default();
     let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
-    for address in &listen.tcp {
-        let error = |error| BindError {
+    for Entrance { at: address, terms } in &listen.tcp {
+        let error = |error| BindError::Refused {
             key: "listen.tcp",
             variable: "KENNEL_LISTEN__TCP",
             what: address.to_string(),
             error,
         };
+        let porter = Porter::new(terms).map_err(|files| BindError::Files(address.to_string(), files))?;
         let (address, listeners) = bind_tcp(address, workers).map_err(error)?;
         bound.tcp.push(address);
         for (worker, listener) in sockets.iter_mut().zip(listeners) {
-            worker.tcp.push(listener);
+            worker.tcp.push((listener, porter.clone()));
         }
     }
-    for path in &listen.unix {
-        let error = |error| BindError {
+    for Entrance { at: path, terms } in &listen.unix {
+        let error = |error| BindError::Refused {
             key: "listen.unix",
             variable: "KENNEL_LISTEN__UNIX",
             what: path.display().to_string(),
             error,
         };
+        let porter =
+            Porter::new(terms).map_err(|files| BindError::Files(path.display().to_string(), files))?;
         let listener = bind_unix(path, listen.unix_mode).map_err(error)?;
         bound.unix.push(path.clone());
         for worker in &mut sockets {
-            worker.unix.push(listener.try_clone().map_err(error)?);
+            worker.unix.push((listener.try_clone().map_err(error)?, porter.clone()));
         }
     }
     Ok((bound, sockets))
@@ -143,7 +174,7 @@ pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), Bi
 
 /// Binds the admin's address.
 pub fn bind_admin(address: &ListenAddress) -> Result<(SocketAddr, TcpListener), BindError> {
-    let error = |error| BindError {
+    let error = |error| BindError::Refused {
         key: "admin.listen",
         variable: "KENNEL_ADMIN__LISTEN",
         what: address.to_string(),

@@ -56,6 +56,7 @@ where
         active: 0,
         typical: FIRST_ANSWER,
         out: BytesMut::new(),
+        flushed: true,
         state: State::Open,
     };
     let mut drained = std::pin::pin!(drain.cancelled());
@@ -89,6 +90,8 @@ struct Session<S> {
     /// How large this client's answers are lately, in bytes: rises at once, and falls slowly.
     typical: usize,
     out: BytesMut,
+    /// The socket has passed on all that it took.
+    flushed: bool,
     state: State,
 }
 
@@ -121,7 +124,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             let written = self.poll_write(cx);
             match self.state {
                 State::Gone => return Poll::Ready(()),
-                State::Finishing if self.calls.is_empty() && self.out.is_empty() => return Poll::Ready(()),
+                State::Finishing if self.calls.is_empty() && self.out.is_empty() && self.flushed => {
+                    return Poll::Ready(());
+                }
                 _ if !read && !written => return Poll::Pending,
                 _ => {}
             }
@@ -267,6 +272,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                     written = true;
                 }
             }
+        }
+        // Over TLS, what has been taken may not be on its way yet.
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.flushed = flushed.is_ready();
+        if let Poll::Ready(Err(_)) = flushed {
+            self.state = State::Gone;
         }
         written
     }

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime;
 use tokio::task::{LocalSet, spawn_local};
@@ -20,6 +21,7 @@ use tracing::{debug, warn};
 use crate::chance::Chance;
 use crate::listener::Sockets;
 use crate::metrics::WorkerMetrics;
+use crate::porter::{Lodge, Porter, Stream};
 use crate::proxy::{Proxy, Shared};
 use crate::session;
 use crate::upstream::pool::{Pool, SharedPool};
@@ -96,14 +98,15 @@ impl Worker {
             stop: stop.clone(),
             clients: clients.clone(),
             said: Cell::new(None),
+            lodge: Lodge::default(),
         });
-        for listener in sockets.tcp {
+        for (listener, porter) in sockets.tcp {
             let listener = TcpListener::from_std(listener)?;
-            spawn_local(Rc::clone(&reception).accept_tcp(listener));
+            spawn_local(Rc::clone(&reception).accept_tcp(listener, porter));
         }
-        for listener in sockets.unix {
+        for (listener, porter) in sockets.unix {
             let listener = UnixListener::from_std(listener)?;
-            spawn_local(Rc::clone(&reception).accept_unix(listener));
+            spawn_local(Rc::clone(&reception).accept_unix(listener, porter));
         }
         stop.cancelled().await;
         clients.close();
@@ -121,28 +124,29 @@ struct Reception {
     clients: TaskTracker,
     /// When it was last said that there is no room.
     said: Cell<Option<Instant>>,
+    lodge: Lodge,
 }
 
 impl Reception {
-    async fn accept_tcp(self: Rc<Self>, listener: TcpListener) {
+    async fn accept_tcp(self: Rc<Self>, listener: TcpListener, porter: Option<Arc<Porter>>) {
         while let Some(accepted) = self.unless_stopped(listener.accept()).await {
             match accepted {
-                Ok((socket, _)) => {
+                Ok((socket, from)) => {
                     if let Err(error) = socket.set_nodelay(true) {
                         debug!(%error, "client is gone already");
                         continue;
                     }
-                    self.receive(socket);
+                    self.receive(socket, Some(from), porter.as_ref());
                 }
                 Err(error) => self.no_room(error).await,
             }
         }
     }
 
-    async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
+    async fn accept_unix(self: Rc<Self>, listener: UnixListener, porter: Option<Arc<Porter>>) {
         while let Some(accepted) = self.unless_stopped(listener.accept()).await {
             match accepted {
-                Ok((socket, _)) => self.receive(socket),
+                Ok((socket, _)) => self.receive(socket, None, porter.as_ref()),
                 Err(error) => self.no_room(error).await,
             }
         }
@@ -152,9 +156,17 @@ impl Reception {
         self.stop.run_until_cancelled(accepting).await
     }
 
-    fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(self: &Rc<Self>, mut socket: S) {
+    fn receive<S: Stream + 'static>(
+        self: &Rc<Self>,
+        mut socket: S,
+        from: Option<SocketAddr>,
+        porter: Option<&Arc<Porter>>,
+    ) {
         let Some(owner) = self.door.enter() else {
             self.proxy.metrics().client_refused();
+            if porter.is_some_and(|porter| porter.is_secret()) {
+                return;
+            }
             spawn_local(async move {
                 // Whether they hear it or not, they are gone.
                 let _ = timeout(Duration::from_secs(1), socket.write_all(TOO_MANY)).await;
@@ -163,9 +175,20 @@ impl Reception {
         };
         self.proxy.metrics().client_connected();
         let presence = Presence(Rc::clone(self));
+        let Some(porter) = porter.cloned() else {
+            self.clients.spawn_local(async move {
+                let Presence(reception) = &presence;
+                session::serve(socket, owner, Rc::clone(&reception.proxy), &reception.stop).await;
+            });
+            return;
+        };
         self.clients.spawn_local(async move {
             let Presence(reception) = &presence;
-            session::serve(socket, owner, Rc::clone(&reception.proxy), &reception.stop).await;
+            let Reception { proxy, lodge, stop, .. } = &**reception;
+            let admitted = porter.admit(socket, from, lodge, proxy.metrics(), stop).await;
+            if let Some(socket) = admitted {
+                session::serve(socket, owner, Rc::clone(proxy), stop).await;
+            }
         });
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, FlushAll, Kind, Rule};
 use crate::guard::{Leaves, Policy};
+use crate::porter::Terms;
 use crate::rule::Template;
 use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
 
@@ -78,8 +79,11 @@ impl fmt::Display for Meaning<'_> {
 
 fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     let listen = &config.listen;
-    let tcp = listen.tcp.iter().map(|a| a.to_string());
-    let unix = listen.unix.iter().map(|p| format!("unix:{} (mode {:04o})", p.display(), listen.unix_mode));
+    let tcp = listen.tcp.iter().map(|e| format!("{}{}", e.at, asked(&e.terms)));
+    let unix = listen
+        .unix
+        .iter()
+        .map(|e| format!("unix:{} (mode {:04o}){}", e.at.display(), listen.unix_mode, asked(&e.terms)));
     let all = tcp.chain(unix).collect::<Vec<_>>().join(", ");
     let workers = match listen.workers {
         0 => "one worker per core, at most 4".to_owned(),
@@ -94,6 +98,19 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     match &config.admin {
         Some(address) => writeln!(f, "Metrics, health and the page are at http://{address}/."),
         None => writeln!(f, "Metrics, health and the page are turned off."),
+    }
+}
+
+/// What a client must show, behind where it comes in.
+fn asked(terms: &Terms) -> &'static str {
+    let certificate = terms.tls.as_ref().map(|tls| tls.client_ca.is_some());
+    match (certificate, terms.auth_file.is_some()) {
+        (None, false) => "",
+        (None, true) => " with a password",
+        (Some(false), false) => " over TLS",
+        (Some(false), true) => " over TLS with a password",
+        (Some(true), false) => " over TLS with a certificate",
+        (Some(true), true) => " over TLS with a certificate and a password",
     }
 }
 

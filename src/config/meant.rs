@@ -12,7 +12,8 @@ use config::{Value, ValueKind};
 use super::environment::Overlay;
 use super::units::{self, closest, show_duration};
 use super::written::{self, Root, Shape, Written};
-use super::{Config, FlushAll, Listen, ListenAddress, Mistakes, Tags, pools, rules};
+use super::{Config, Entrance, FlushAll, Listen, ListenAddress, Mistakes, Tags, listen, pools, rules};
+use crate::porter::Terms;
 use crate::upstream::PoolSpec;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -21,7 +22,7 @@ pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Con
     let Overlay { variables, mistakes, warnings } = overlay;
     let mut r = Reader { file, variables, mistakes, warnings };
     r.unknown(&Place::top(), &root.rest, written::TABLES);
-    let listen = listen(&mut r, root.listen);
+    let listen = listeners(&mut r, root.listen);
     let admin = admin(&mut r, root.admin, listen.as_ref());
     let (specs, names) = pools::pools(&mut r, root.pools);
     pools::itself(&mut r, listen.as_ref(), specs.as_deref());
@@ -233,17 +234,14 @@ pub(super) fn word<T: Copy>(words: &[(&str, T)]) -> impl FnOnce(&Value) -> Resul
     }
 }
 
-fn listen(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Listen> {
+fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Listen> {
     let w = r.table("listen", written)?;
     let at = Place::table("listen".to_owned());
     r.unknown(&at, &w.rest, keys(written::Listen::KEYS));
-    let default = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: 11211 }];
-    let tcp = r.list(&at, "tcp", &w.tcp, default, |r, key, v| {
-        r.leaf(&at, &key, &Some(v.clone()), None, |v| units::listen_address(text(v)?).map(Some))?
-    });
-    let unix = r.list(&at, "unix", &w.unix, Vec::new(), |r, key, v| {
-        r.leaf(&at, &key, &Some(v.clone()), None, |v| units::unix_path(text(v)?).map(Some))?
-    });
+    let default = ListenAddress { host: "127.0.0.1".to_owned(), port: 11211 };
+    let default = vec![Entrance { at: default, terms: Terms::default() }];
+    let tcp = r.list(&at, "tcp", &w.tcp, default, |r, key, v| listen::tcp(r, &at, key, v));
+    let unix = r.list(&at, "unix", &w.unix, Vec::new(), |r, key, v| listen::unix(r, &at, key, v));
     let unix_mode = r.leaf(&at, "unix_mode", &w.unix_mode, 0o660, |v| match text(v) {
         Ok(s) => units::mode(s),
         Err(_) => Err("must be octal digits in quotes: \"0660\"".to_owned()),
@@ -253,8 +251,8 @@ fn listen(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Liste
     let flush_alls = [("allow", FlushAll::Allow), ("refuse", FlushAll::Refuse)];
     let flush_all = r.leaf(&at, "flush_all", &w.flush_all, FlushAll::Allow, word(&flush_alls));
     let (tcp, unix) = (tcp?, unix?);
-    let apart = r.twice(&at, "tcp", &tcp, same_listener);
-    r.twice(&at, "unix", &unix, |a, b| a == b).and(apart)?;
+    let apart = r.twice(&at, "tcp", &tcp, |a, b| same_listener(&a.at, &b.at));
+    r.twice(&at, "unix", &unix, |a, b| a.at == b.at).and(apart)?;
     if tcp.is_empty() && unix.is_empty() {
         r.say(
             &at,
@@ -287,7 +285,7 @@ fn admin(
         address => units::listen_address(address).map(Some),
     })?;
     let clients = listen.map_or(&[][..], |l| &l.tcp);
-    if let Some(i) = address.as_ref().and_then(|a| clients.iter().position(|c| same_listener(a, c))) {
+    if let Some(i) = address.as_ref().and_then(|a| clients.iter().position(|c| same_listener(a, &c.at))) {
         let what = format!("is listen.tcp[{i}] too: give the page a port of its own, or \"\" to turn it off");
         r.say(&at, "listen", w.listen.as_ref(), what);
         return None;

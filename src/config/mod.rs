@@ -12,11 +12,12 @@ use config::{FileFormat, Map, Source, Value};
 use serde::Deserialize;
 
 use crate::guard::Policy;
-pub use crate::listener::{FlushAll, Listen, ListenAddress};
+pub use crate::listener::{Entrance, FlushAll, Listen, ListenAddress};
 use crate::rule::{Pattern, Template};
 use crate::upstream::PoolSpec;
 
 mod environment;
+mod listen;
 mod meant;
 mod pools;
 mod rules;
@@ -94,7 +95,7 @@ pub enum Kind {
 
 impl Config {
     /// Reads the file at `path`, or without one the built-in default, lets the `KENNEL_…` variables among `env`
-    /// override it, and checks it all. The error holds every mistake, not only the first; a file that cannot be
+    /// override it, and checks it all, also the files that it names. The error holds every mistake, not only the first; a file that cannot be
     /// read or is not TOML is one.
     pub fn load(
         path: Option<&Path>,

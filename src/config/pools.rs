@@ -53,9 +53,9 @@ pub(super) fn itself(r: &mut Reader<'_>, listen: Option<&Listen>, pools: Option<
             let ours = match &server.address {
                 Address::Tcp { host, port } => {
                     let server = ListenAddress { host: host.clone(), port: *port };
-                    listen.tcp.iter().any(|a| same_listener(a, &server))
+                    listen.tcp.iter().any(|a| same_listener(&a.at, &server))
                 }
-                Address::Unix(path) => listen.unix.contains(path),
+                Address::Unix(path) => listen.unix.iter().any(|entrance| entrance.at == *path),
                 Address::Embedded { .. } => false,
             };
             if ours {

@@ -87,7 +87,8 @@ fn the_reference_has_every_key() {
 #[test]
 fn the_defaults_are_those_of_the_contract() {
     let config = read(&rule("match = \"user:{id}\"")).unwrap();
-    assert_eq!(config.listen.tcp, [ListenAddress { host: "127.0.0.1".into(), port: 11211 }]);
+    let address = ListenAddress { host: "127.0.0.1".into(), port: 11211 };
+    assert_eq!(config.listen.tcp, [Entrance { at: address, terms: Default::default() }]);
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
     assert_eq!(
@@ -117,7 +118,7 @@ fn the_defaults_are_those_of_the_contract() {
 #[test]
 fn without_a_file_everything_is_guarded_by_an_embedded_memcached() {
     let config = Config::load(None, []).unwrap();
-    assert_eq!(config.listen.tcp[0].to_string(), "127.0.0.1:11211");
+    assert_eq!(config.listen.tcp[0].at.to_string(), "127.0.0.1:11211");
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
     assert_eq!(config.pools[0].servers[0].address, Address::Embedded { limit: 64 << 20 });
     let [rule] = &config.rules[..] else { panic!("{:?}", config.rules) };
@@ -141,7 +142,7 @@ fn without_a_file_the_environment_still_overrides() {
     ]);
     let config = Config::load(None, variables).unwrap();
     assert_eq!(
-        config.listen.tcp.iter().map(|a| a.to_string()).collect::<Vec<_>>(),
+        config.listen.tcp.iter().map(|e| e.at.to_string()).collect::<Vec<_>>(),
         ["127.0.0.1:0", "[::1]:0"]
     );
     assert_eq!((config.admin, config.listen.max_connections), (None, 7));

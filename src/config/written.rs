@@ -69,6 +69,32 @@ table!(
 );
 
 table!(
+    /// One of `listen.tcp` that is written as a table.
+    TcpEntrance {
+        address = "address": Text,
+        tls = "tls": Text,
+        auth_file = "auth_file": Text,
+    }
+);
+
+table!(
+    /// One of `listen.unix` that is written as a table.
+    UnixEntrance {
+        path = "path": Text,
+        auth_file = "auth_file": Text,
+    }
+);
+
+table!(
+    /// `tls` of a listener.
+    Tls {
+        cert = "cert": Text,
+        key = "key": Text,
+        client_ca = "client_ca": Text,
+    }
+);
+
+table!(
     /// `[admin]`
     Admin {
         listen = "listen": Text,

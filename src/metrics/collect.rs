@@ -8,7 +8,9 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
-use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::labels::{
+    AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+};
 use super::table::{self, Family, Kind, TABLE};
 use super::{Counts, process, worker};
 
@@ -107,6 +109,15 @@ fn alone(counts: &Counts, page: &mut Page) {
     page.value(table::CLIENT_CONNECTIONS, level(counts.own(|_| worker::CLIENTS)));
     page.value(table::CLIENT_CONNECTIONS_TOTAL, counts.own(|_| worker::CLIENTS_TOTAL) as f64);
     page.value(table::CLIENT_CONNECTIONS_REFUSED, counts.own(|_| worker::CLIENTS_REFUSED) as f64);
+    let mut authentications = Series::of(table::AUTHENTICATIONS);
+    for &outcome in AuthOutcome::ALL {
+        authentications.seen(&[outcome.word()], counts.own(|_| worker::authentication(outcome)));
+    }
+    let mut handshakes = Series::of(table::TLS_HANDSHAKES);
+    for &outcome in TlsOutcome::ALL {
+        handshakes.seen(&[outcome.word()], counts.own(|_| worker::handshake(outcome)));
+    }
+    page.extend([authentications, handshakes]);
     page.value(table::BYTES_READ, counts.own(|_| worker::BYTES_READ) as f64);
     page.value(table::BYTES_WRITTEN, counts.own(|_| worker::BYTES_WRITTEN) as f64);
     let mut build = Series::of(table::BUILD_INFO);

@@ -183,6 +183,34 @@ label! {
     }
 }
 
+label! {
+    /// What a client was told that must give a user and a password.
+    AuthOutcome {
+        /// It is let in.
+        Accepted = "accepted",
+        /// The user or the password is wrong.
+        Wrong = "wrong",
+        /// It sent a `set`, but of nothing that could be a user and a password.
+        Malformed = "malformed",
+        /// It sent another command before either.
+        Missing = "missing",
+    }
+}
+
+label! {
+    /// How a TLS handshake with a client ended.
+    TlsOutcome {
+        /// Both sides agreed.
+        Done = "done",
+        /// The client spoke something else, wanted something else, or had no certificate that it must have.
+        Failed = "failed",
+        /// It took too long.
+        TimedOut = "timed_out",
+        /// It was not begun: too many were in progress.
+        Crowded = "crowded",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +226,6 @@ mod tests {
                 assert!(words.iter().all(|w| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{words:?}");
             )+};
         }
-        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome);
+        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome);
     }
 }

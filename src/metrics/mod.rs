@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use prometheus::{Registry, TextEncoder};
 
-pub use labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+pub use labels::{AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd};
 pub use table::{Family, Kind, TABLE, markdown};
 pub use totals::{Totals, Usage};
 use worker::Layout;
@@ -246,6 +246,8 @@ mod tests {
         worker.tag_bumped();
         worker.client_connected();
         worker.client_refused();
+        AuthOutcome::ALL.iter().for_each(|&outcome| worker.authentication(outcome));
+        TlsOutcome::ALL.iter().for_each(|&outcome| worker.handshake(outcome));
         worker.bytes_read(10);
         worker.bytes_written(20);
         metrics.config_read(true, 1_700_000_000_500);

@@ -1,6 +1,8 @@
 //! Every metric there is: its name, type, labels and help. docs/metrics.md shows the same table, and a test holds it to it.
 
-use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::labels::{
+    AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+};
 
 /// What Prometheus makes of a metric's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +87,10 @@ table! {
         "Clients accepted.";
     CLIENT_CONNECTIONS_REFUSED = Counter "kennel_client_connections_refused_total" []
         "Clients turned away because max_connections were connected.";
+    AUTHENTICATIONS = Counter "kennel_authentications_total" ["outcome"]
+        "Attempts of clients at listeners with an auth_file, by what they were told.";
+    TLS_HANDSHAKES = Counter "kennel_tls_handshakes_total" ["outcome"]
+        "TLS handshakes with clients that ended, by how.";
     BYTES_READ = Counter "kennel_bytes_read_total" []
         "Bytes read from clients.";
     BYTES_WRITTEN = Counter "kennel_bytes_written_total" []
@@ -129,6 +135,8 @@ pub fn markdown() -> String {
     row("why", &FILLS_DROPPED, DropReason::ALL.iter().map(|v| v.word()).collect());
     row("end", &WAITS, WaitEnd::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
+    row("outcome", &AUTHENTICATIONS, AuthOutcome::ALL.iter().map(|v| v.word()).collect());
+    row("outcome", &TLS_HANDSHAKES, TlsOutcome::ALL.iter().map(|v| v.word()).collect());
     page
 }
 

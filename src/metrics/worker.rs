@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
-use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::labels::{
+    AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+};
 
 /// One worker's counters. The methods that say so must be called by that worker's thread alone, or counts are lost; the
 /// others by any thread. Rules and servers are given by their index in [`Metrics::new`](super::Metrics::new).
@@ -135,6 +137,16 @@ impl WorkerMetrics {
         self.own.bump(CLIENTS_REFUSED, 1);
     }
 
+    /// A client that must give a user and a password was told this. Worker's thread only.
+    pub fn authentication(&self, outcome: AuthOutcome) {
+        self.own.bump(authentication(outcome), 1);
+    }
+
+    /// A TLS handshake ended. Worker's thread only.
+    pub fn handshake(&self, outcome: TlsOutcome) {
+        self.own.bump(handshake(outcome), 1);
+    }
+
     /// So many bytes came from a client. Worker's thread only.
     pub fn bytes_read(&self, bytes: usize) {
         self.own.bump(BYTES_READ, bytes as u64);
@@ -166,7 +178,7 @@ const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width(
 /// Cells per server: outcomes, a histogram, in flight, up, connections.
 const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 3;
 /// Cells without a rule or server: clients connected, accepted, refused; bytes read, written; values refused as too large,
-/// and for want of memory; requests of all rules together by command and outcome, so that a client's `stats` need not walk
+/// and for want of memory; authentications and handshakes by outcome; requests of all rules together by command and outcome, so that a client's `stats` need not walk
 /// ten thousand rules on a worker's thread.
 const OWN_REST: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
 /// Cells per rule of the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
@@ -187,7 +199,17 @@ pub(super) const BYTES_READ: usize = 3;
 pub(super) const BYTES_WRITTEN: usize = 4;
 pub(super) const TOO_LARGE: usize = 5;
 pub(super) const NO_MEMORY: usize = 6;
-const ANSWERED: usize = 7;
+/// Behind them, the first of those by outcome.
+const OUTCOMES: usize = 7;
+const ANSWERED: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
+
+pub(super) fn authentication(outcome: AuthOutcome) -> usize {
+    OUTCOMES + outcome as usize
+}
+
+pub(super) fn handshake(outcome: TlsOutcome) -> usize {
+    OUTCOMES + AuthOutcome::ALL.len() + outcome as usize
+}
 
 impl Layout {
     /// An index past the last rule, [`NO_RULE`] among them, is `none`.
@@ -274,6 +296,8 @@ mod tests {
         for &command in Command::ALL {
             Outcome::ALL.iter().for_each(|&o| once(&mut own, at.answered(command, o)));
         }
+        AuthOutcome::ALL.iter().for_each(|&o| once(&mut own, authentication(o)));
+        TlsOutcome::ALL.iter().for_each(|&o| once(&mut own, handshake(o)));
         for rule in 0..3 {
             for &command in Command::ALL {
                 Outcome::ALL.iter().for_each(|&o| once(&mut own, at.request(rule, command, o)));

@@ -9,11 +9,11 @@ mod gate;
 mod slow_server;
 mod world;
 mod embedded_is_faithful;
-
 mod guarded_means_what_memcached_means;
 mod invalidates;
 mod libraries;
 mod meta;
+mod passwords;
 mod promise_1_one_rebuild;
 mod promise_2_no_resurrection;
 mod promise_3_stale_is_bounded;
@@ -26,3 +26,5 @@ mod raw;
 mod shutdown;
 mod stats;
 mod tag_replicas;
+mod tls;
+mod unix_sockets;

@@ -162,10 +162,12 @@ fn spawn_memcached(address: SocketAddr, args: &[String]) -> Option<Process> {
     command.arg(address.port().to_string()).args(args).stdout(Stdio::null()).stderr(Stdio::null());
     let mut process = Process::spawn(&mut command);
     let pid = process.child.id();
+    // One that asks for a password knows this one.
+    let hello: &[u8] = if args.iter().any(|a| a == "-Y") { b"set a 0 0 9\r\nuser pass\r\n" } else { b"" };
     let start = Instant::now();
     loop {
         // Its pid, not merely an answer: somebody else's memcached may have won the port.
-        if pid_of_server(address) == Some(pid) {
+        if pid_of_server(address, hello) == Some(pid) {
             return Some(process);
         }
         if process.ended().is_some() {
@@ -176,10 +178,10 @@ fn spawn_memcached(address: SocketAddr, args: &[String]) -> Option<Process> {
     }
 }
 
-fn pid_of_server(address: SocketAddr) -> Option<u32> {
+fn pid_of_server(address: SocketAddr, hello: &[u8]) -> Option<u32> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(DEADLINE)).ok()?;
-    stream.write_all(b"stats\r\n").ok()?;
+    stream.write_all(&[hello, b"stats\r\n"].concat()).ok()?;
     let mut lines = BufReader::new(stream).lines();
     lines.find_map(|l| l.ok()?.strip_prefix("STAT pid ")?.parse().ok())
 }

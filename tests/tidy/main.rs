@@ -14,7 +14,7 @@ use pages::{dead_links, pages, wrong_limits};
 /// The rooms of `src/`, the highest floor first. Imports point down, or to a neighbour that is no sibling.
 const FLOORS: [&[&str]; 6] = [
     &["main", "app", "cli", "config", "log"],
-    &["listener", "session", "worker", "admin"],
+    &["listener", "porter", "tls", "auth", "session", "worker", "admin"],
     &["proxy"],
     SIBLINGS,
     &["embedded"],
@@ -43,9 +43,11 @@ struct Door {
     tests_too: bool,
 }
 
-const DOORS: [Door; 8] = [
+const DOORS: [Door; 10] = [
     Door { what: "bincode", words: &["bincode"], opens: &["src/guard/envelope.rs"], tests_too: true },
     Door { what: "prometheus", words: &["prometheus"], opens: &["src/metrics/"], tests_too: true },
+    Door { what: "rustls", words: &["rustls", "tokio_rustls"], opens: &["src/tls.rs"], tests_too: true },
+    Door { what: "subtle", words: &["subtle"], opens: &["src/auth.rs"], tests_too: true },
     Door { what: "socket2", words: &["socket2"], opens: &["src/listener.rs"], tests_too: false },
     Door {
         what: "async-memcached",
@@ -336,6 +338,7 @@ mod tests {
             "src/session.rs:3: names fastrand",
         );
         only(doors(&of("src/proxy/raw.rs", "use tokio::net::UnixStream;\n")), "sockets");
+        only(doors(&of("src/porter.rs", "use tokio_rustls::TlsAcceptor;\n")), "src/tls.rs only");
         only(doors(&of("src/upstream/server.rs", "use socket2::Socket;\n")), "src/listener.rs only");
         only(impurities(&of("src/guard/read.rs", "use tokio::time::sleep;\n")), "names tokio");
         let tests = "#[cfg(test)]\nmod tests {\n fn f() { fastrand::u8(..); }\n}\n";

@@ -1,0 +1,205 @@
+//! TLS towards clients. The only file that knows rustls.
+//!
+//! TLS 1.2 and 1.3, with ring's cryptography. Certificates and keys are read once, at start.
+
+use std::fmt;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
+
+/// The largest file that is read, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+/// How long a client that is hung up on may take to hear it.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and behind it those that lead from it to one that clients know.
+    pub cert: PathBuf,
+    /// The certificate's key, without a password.
+    pub key: PathBuf,
+    /// Who must have signed a client's certificate; none: clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Which file is wrong, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadFile {
+    /// The configuration's key for it: `cert`, `key` or `client_ca`.
+    pub key: &'static str,
+    /// Where it is.
+    pub path: PathBuf,
+    /// The end of a sentence that begins with the file's name.
+    pub what: String,
+}
+
+impl fmt::Display for BadFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:?}) {}", self.key, self.path, self.what)
+    }
+}
+
+/// Speaks TLS with clients.
+#[derive(Clone)]
+pub struct Acceptor(TlsAcceptor);
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Acceptor")
+    }
+}
+
+impl Acceptor {
+    /// Reads the files. The error is all that is wrong with them.
+    pub fn read(files: &TlsFiles) -> Result<Acceptor, Vec<BadFile>> {
+        let TlsFiles { cert, key, client_ca } = files;
+        let bad = |key, path: &Path| {
+            let path = path.to_owned();
+            move |what| BadFile { key, path, what }
+        };
+        let chain = certificates(cert).map_err(bad("cert", cert));
+        let key = private_key(key).map_err(bad("key", key));
+        let roots = client_ca.as_deref().map(|path| roots(path).map_err(bad("client_ca", path))).transpose();
+        let (chain, key, roots) = match (chain, key, roots) {
+            (Ok(chain), Ok(key), Ok(roots)) => (chain, key, roots),
+            (chain, key, roots) => {
+                return Err([chain.err(), key.err(), roots.err()].into_iter().flatten().collect());
+            }
+        };
+        let config = configure(files, chain, key, roots).map_err(|bad| vec![bad])?;
+        Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    /// Shakes hands. How long that may take is the caller's to say.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, socket: S) -> io::Result<Secured<S>> {
+        Ok(Secured { stream: self.0.accept(socket).await?, goodbye: None })
+    }
+}
+
+fn configure(
+    files: &TlsFiles,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Option<RootCertStore>,
+) -> Result<ServerConfig, BadFile> {
+    let provider = Arc::new(ring::default_provider());
+    let of_key = |error: Error| {
+        let what = match error {
+            Error::InconsistentKeys(_) => "is not the key of the certificate in cert".to_owned(),
+            error => format!("does not fit the certificate in cert: {error}"),
+        };
+        BadFile { key: "key", path: files.key.clone(), what }
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(of_key)?;
+    let builder = match roots {
+        None => builder.with_no_client_auth(),
+        Some(roots) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let verifier = verifier.map_err(|error| BadFile {
+                key: "client_ca",
+                path: files.client_ca.clone().unwrap_or_default(),
+                what: format!("cannot be used: {error}"),
+            })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    builder.with_single_cert(chain, key).map_err(of_key)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = contents(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match found.map_err(not_pem)? {
+        none if none.is_empty() => Err("has no CERTIFICATE in PEM".to_owned()),
+        found => Ok(found),
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let bytes = contents(path)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+        pem::Error::NoItemsFound => "has no PRIVATE KEY in PEM that is without a password".to_owned(),
+        error => not_pem(error),
+    })
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| format!("has a certificate that is unusable: {error}"))?;
+    }
+    Ok(roots)
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    match bytes.len() as u64 > MAX_FILE {
+        true => Err("is larger than 1 MiB: is it the right file?".to_owned()),
+        false => Ok(bytes),
+    }
+}
+
+/// Says nothing of what stands there: it may be a key.
+fn not_pem(error: pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "ends in the middle of a PEM section".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "has a PEM section that begins wrongly".to_owned(),
+        pem::Error::Base64Decode(_) => "has a PEM section that is not base64".to_owned(),
+        _ => "is not PEM".to_owned(),
+    }
+}
+
+/// A client's connection once hands are shaken. Whoever writes to it must flush, or the end of it may stay here.
+pub struct Secured<S> {
+    stream: TlsStream<S>,
+    /// Runs from when we began to close: a client that takes nothing any more would keep its place for ever.
+    goodbye: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    /// Says close_notify, so that a client can tell the end from a cut.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Poll::Ready(done) = Pin::new(&mut self.stream).poll_shutdown(cx) {
+            return Poll::Ready(done);
+        }
+        let goodbye = self.goodbye.get_or_insert_with(|| Box::pin(sleep(GOODBYE)));
+        goodbye.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}

@@ -1,0 +1,250 @@
+//! Listeners that ask for a user and a password: the same bytes as from memcached's `-Y`, and nothing before them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::client::{Client, show};
+use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, sidecar_toml, temp_dir};
+
+const FILE: &str = "user:pass\nuser:other\nann:a:b\n";
+const RIGHT: &[u8] = b"set auth 0 0 9\r\nuser pass\r\n";
+
+/// The file of this test, removed with it.
+struct AuthFile(PathBuf);
+
+impl AuthFile {
+    fn new(text: &str) -> AuthFile {
+        let dir = temp_dir();
+        std::fs::write(dir.join("users"), text).expect("write the file");
+        AuthFile(dir)
+    }
+
+    fn path(&self) -> String {
+        self.0.join("users").display().to_string()
+    }
+}
+
+impl Drop for AuthFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A raw sidecar before these servers, whose only TCP listener asks for a password.
+fn sidecar(servers: &[Memcached], file: &AuthFile) -> Kennel {
+    let toml = sidecar_toml(&addresses(servers), &[raw("everything", "*")]);
+    let asks = format!("{{ address = \"127.0.0.1:0\", auth_file = {:?} }}", file.path());
+    Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &asks, 1))
+}
+
+/// What one client sends, a piece after the other: memcached answers only the last of several commands that come in one
+/// read, so each piece is what it gives one line for.
+struct Script {
+    name: &'static str,
+    pieces: Vec<Vec<u8>>,
+    /// Instead of answering the last piece, memcached closes the connection.
+    closes: bool,
+}
+
+fn scripts() -> Vec<Script> {
+    let s = |name, pieces: &[&[u8]]| Script {
+        name,
+        pieces: pieces.iter().map(|piece| piece.to_vec()).collect(),
+        closes: false,
+    };
+    let c = |name, send: &[u8]| Script { name, pieces: vec![send.to_vec()], closes: true };
+    let spaces = |n: usize| {
+        [format!("set a 0 0 {n}\r\nuser pass").into_bytes(), b" ".repeat(n - 9), b"\r\n".to_vec()].concat()
+    };
+    vec![
+        s("the password at once", &[]),
+        s("a wrong password, twice", &[b"set a 0 0 9\r\nuser pasX\r\n", b"set a 0 0 9\r\nuser pasX\r\n"]),
+        s("a wrong user", &[b"set a 0 0 9\r\nuseX pass\r\n"]),
+        s("another's password", &[b"set a 0 0 8\r\nann pass\r\n"]),
+        s("the beginning of a password", &[b"set a 0 0 8\r\nuser pas\r\n"]),
+        s("more than a password", &[b"set a 0 0 10\r\nuser passs\r\n"]),
+        s("another password of the user", &[b"set a 0 0 10\r\nuser other\r\n"]),
+        s("a password with a colon", &[b"set a 0 0 7\r\nann a:b\r\n"]),
+        s("user and password with a colon between", &[b"set a 0 0 9\r\nuser:pass\r\n"]),
+        s("get", &[b"get a\r\n"]),
+        s("version", &[b"version\r\n"]),
+        s("quit", &[b"quit\r\n"]),
+        s("stats", &[b"stats\r\n"]),
+        s("flush_all noreply", &[b"flush_all noreply\r\n"]),
+        s("meta commands", &[b"mn\r\n", b"mg a v\r\n", b"md a q\r\n"]),
+        s("an empty line", &[b"\r\n", b" \r\n"]),
+        s("bare line ends", &[b"get a\n", b" \n"]),
+        s("HTTP", &[b"GET / HTTP/1.1\r\n"]),
+        s("the binary protocol's first byte", &[b"\x80\x0b\x00\x00\r\n"]),
+        s("set with too few words", &[b"set\r\n", b"set a 0 0\r\n"]),
+        s("other words for set", &[b"SET a 0 0 9\r\n", b"add a 0 0 9\r\n", b"sets a 0 0 9\r\n"]),
+        s("spaces around everything", &[b"  set  a  0 0   11 \r\n user  pass\r\n"]),
+        s("flags that are no number", &[b"set a x y 9\r\nuser pass\r\n"]),
+        s("a key that is too long", &[&[&b"set "[..], &[b'k'; 1900], b" 0 0 9\r\nuser pass\r\n"].concat()]),
+        s("noreply is answered", &[b"set a 0 0 9 noreply\r\nuser pass\r\n"]),
+        s("noreply is answered when wrong", &[b"set a 0 0 9 noreply\r\nuser pasX\r\n"]),
+        s(
+            "more words than there are",
+            &[&[&b"set a 0 0 9"[..], &b" b".repeat(40), b"\r\nuser pass\r\n"].concat()],
+        ),
+        s("a line that ends in a bare LF", &[b"set a 0 0 9\nuser pass\r\n"]),
+        s(
+            "lengths that are none",
+            &[b"set a 0 0 x\r\n", b"set a 0 0 9x\r\n", b"set a 0 0 -1\r\n", b"set a 0 0 0x9\r\n"],
+        ),
+        s("lengths as strtoul takes them", &[b"set a 0 0 +9\r\nuser pass\r\n"]),
+        s("a length with zeros", &[b"set a 0 0 0009\r\nuser pass\r\n"]),
+        s("a length far too large for a number", &[b"set a 0 0 99999999999999999999\r\n"]),
+        s("no length but a CR", &[b"set a 0 0 \r\n"]),
+        s("nothing", &[b"set a 0 0 0\r\n\r\n"]),
+        s(
+            "one word",
+            &[b"set a 0 0 4\r\nuser\r\n", b"set a 0 0 5\r\nuser \r\n", b"set a 0 0 9\r\nuser\tpass\r\n"],
+        ),
+        s("three words", &[b"set a 0 0 13\r\nuser pass foo\r\n"]),
+        s("data that ends otherwise", &[b"set a 0 0 9\r\nuser pass\n\n", b"set a 0 0 9\r\nuser passXX"]),
+        s("NUL behind the password", &[b"set a 0 0 11\r\nuser pass\0x\r\n"]),
+        s("NUL before the user", &[b"set a 0 0 10\r\n\0user pass\r\n"]),
+        s("NUL in the line", &[b"set a 0\0 0 9\r\n"]),
+        s("NUL behind the length", &[b"set a 0 0 9\0 zz\r\nuser pass\r\n"]),
+        s("long data", &[&spaces(3000)]),
+        s("the longest data", &[&spaces(16_000)]),
+        c("a line without end", &[b'x'; 2049]),
+        c("a multi-get without end", &[b"get ", &b"x".repeat(2045)[..]].concat()),
+    ]
+}
+
+/// The replies to the script, then to the right password and to a few commands behind it.
+fn transcript(mut client: Client, script: &Script) -> Vec<String> {
+    let mut said = Vec::new();
+    for piece in &script.pieces {
+        client.send(piece);
+        if script.closes {
+            return vec![show(&client.rest())];
+        }
+        said.push(client.line());
+    }
+    client.send(RIGHT);
+    said.push(client.line());
+    // In case that the script has been let in already, so that this was an ordinary set.
+    for command in ["get nothing", "mn", "delete auth", "delete auth", "nonsense"] {
+        said.push(client.ask(command));
+    }
+    said
+}
+
+#[test]
+fn everything_before_and_behind_the_password_is_answered_as_memcached_does() {
+    let file = AuthFile::new(FILE);
+    let memcached = Memcached::start(&["-Y", &file.path()]);
+    let servers = memcacheds(1);
+    let kennel = sidecar(&servers, &file);
+    for script in scripts() {
+        let expected = transcript(Client::tcp(memcached.address), &script);
+        assert_eq!(transcript(kennel.client(), &script), expected, "{}", script.name);
+    }
+    let metrics = kennel.metrics();
+    for outcome in ["accepted", "wrong", "malformed", "missing"] {
+        let label = format!("outcome=\"{outcome}\"");
+        assert!(metrics.sum("kennel_authentications_total", &[&label]) > 1.0, "{outcome}");
+    }
+}
+
+#[test]
+fn what_is_pipelined_behind_the_password_is_served() {
+    let file = AuthFile::new(FILE);
+    let servers = memcacheds(1);
+    let kennel = sidecar(&servers, &file);
+    let requests = b"set a 0 0 1\r\nx\r\nget a\r\nquit\r\n";
+    let replies = b"STORED\r\nSTORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n";
+    let whole = [RIGHT, requests].concat();
+    let mut client = kennel.client();
+    client.send(&whole);
+    assert_eq!(show(&client.rest()), show(replies));
+    let mut client = kennel.client();
+    whole.iter().for_each(|byte| client.send(&[*byte]));
+    assert_eq!(show(&client.rest()), show(replies), "a byte at a time");
+    // More than any buffer in front of the session holds at once.
+    let value = vec![b'y'; 300_000];
+    let mut client = kennel.client();
+    client.send(&[RIGHT, b"set big 0 0 300000\r\n", &value, b"\r\nget big\r\nquit\r\n"].concat());
+    let got = client.rest();
+    assert!(got.starts_with(b"STORED\r\nSTORED\r\nVALUE big 0 300000\r\nyyy"), "{}", show(&got));
+    assert_eq!(got.len(), 16 + 20 + 300_000 + 7);
+}
+
+#[test]
+fn nothing_of_a_client_without_the_password_reaches_a_server() {
+    let file = AuthFile::new(FILE);
+    let servers = memcacheds(1);
+    let kennel = sidecar(&servers, &file);
+    let mut known = kennel.client();
+    known.send(RIGHT);
+    assert_eq!(known.line(), "STORED");
+    known.store("k", b"v", 0);
+    let mut unknown = kennel.client();
+    for command in ["flush_all", "delete k", "set k 0 0 9\r\nuser pasX", "incr @tag:x 1"] {
+        let said = unknown.ask(command);
+        assert!(said.starts_with("CLIENT_ERROR "), "{command}: {said}");
+    }
+    assert_eq!(known.get("k").as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn an_ordinary_listener_beside_it_asks_for_nothing() {
+    let file = AuthFile::new(FILE);
+    let servers = memcacheds(1);
+    let sock = file.0.join("k.sock");
+    let unix = format!(
+        "[listen]\nunix = [{{ path = {:?}, auth_file = {:?} }}]",
+        sock.display().to_string(),
+        file.path()
+    );
+    let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]);
+    let kennel = Kennel::start(&toml.replacen("[listen]", &unix, 1));
+    kennel.client().store("k", b"v", 0);
+    let mut client = kennel.unix_client();
+    assert_eq!(client.ask("get k"), "CLIENT_ERROR unauthenticated");
+    client.send(RIGHT);
+    assert_eq!(client.line(), "STORED");
+    assert_eq!(client.get("k").as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn the_log_tells_of_wrong_passwords_without_repeating_them_and_not_each_time() {
+    let file = AuthFile::new("sheila:rosebud\n");
+    let servers = memcacheds(1);
+    let kennel = sidecar(&servers, &file);
+    for attempt in 0..50 {
+        let mut client = kennel.client();
+        assert_eq!(
+            client.ask("set a 0 0 14\r\nsheila rosebux"),
+            "CLIENT_ERROR authentication failure",
+            "{attempt}"
+        );
+    }
+    let log = kennel.said();
+    let lines = log.lines().filter(|line| line.contains("user or password is wrong")).count();
+    // One for each worker that met one, until 10 s are over.
+    assert!((1..=2).contains(&lines), "{log}");
+    assert!(log.contains("from=127.0.0.1:"), "{log}");
+    for secret in ["rosebu", "sheila"] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[test]
+fn sigterm_does_not_wait_for_a_client_that_has_not_given_its_password() {
+    let file = AuthFile::new(FILE);
+    let servers = memcacheds(1);
+    let kennel = sidecar(&servers, &file);
+    let (mut unknown, mut known) = (kennel.client(), kennel.client());
+    assert_eq!(unknown.ask("get a"), "CLIENT_ERROR unauthenticated");
+    known.send(RIGHT);
+    assert_eq!(known.line(), "STORED");
+    eventually("both are counted", || kennel.metrics().sum("kennel_client_connections", &[]) == 2.0);
+    let (status, took) = kennel.terminate();
+    assert_eq!(status.code(), Some(0), "{status}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!((unknown.rest(), known.rest()), (vec![], vec![]));
+}

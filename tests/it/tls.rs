@@ -1,0 +1,200 @@
+//! Listeners that speak TLS, with real clients: python's ssl, which tells an end from a cut, pymemcache, and openssl for the
+//! certificates.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, sidecar_toml, temp_dir};
+
+/// A CA, a server's certificate, a client's, and a stranger's that another CA has signed.
+struct Certificates(PathBuf);
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Certificates {
+    fn new() -> Certificates {
+        let made = Certificates(temp_dir());
+        std::fs::write(made.0.join("req"), "[req]\ndistinguished_name = name\n[name]\n").expect("write");
+        std::fs::write(made.0.join("users"), "user:pass\n").expect("write");
+        for (name, ca) in [
+            ("ca", None),
+            ("other", None),
+            ("server", Some("ca")),
+            ("client", Some("ca")),
+            ("stranger", Some("other")),
+        ] {
+            made.make(name, ca);
+        }
+        made
+    }
+
+    fn make(&self, name: &str, ca: Option<&str>) {
+        let (key, cert) = (self.path(&format!("{name}.key")), self.path(&format!("{name}.pem")));
+        let mut command = Command::new("openssl");
+        command.args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
+        command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config", &self.path("req")]);
+        command.args(["-subj", &format!("/CN={name}"), "-keyout", &key, "-out", &cert, "-addext"]);
+        match ca {
+            None => command.arg("basicConstraints=critical,CA:TRUE"),
+            Some(ca) => {
+                command.args([
+                    "basicConstraints=critical,CA:FALSE",
+                    "-addext",
+                    "subjectAltName=IP:127.0.0.1",
+                ]);
+                command.args(["-CA", &self.path(&format!("{ca}.pem"))]);
+                command.args(["-CAkey", &self.path(&format!("{ca}.key"))])
+            }
+        };
+        let output = command.output().expect("run openssl");
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// A listener with the server's certificate and these further keys.
+    fn listener(&self, tls: &str, more: &str) -> String {
+        let (cert, key) = (self.path("server.pem"), self.path("server.key"));
+        format!("{{ address = \"127.0.0.1:0\", tls = {{ cert = {cert:?}, key = {key:?}{tls} }}{more} }}")
+    }
+}
+
+/// A raw sidecar whose only TCP listener is this.
+fn sidecar(servers: &[Memcached], listener: &str) -> Kennel {
+    let toml = sidecar_toml(&addresses(servers), &[raw("everything", "*")]);
+    Kennel::start(&toml.replacen("\"127.0.0.1:0\"", listener, 1))
+}
+
+fn python(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> Child {
+    let python = std::env::var("KENNEL_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/py/tls_users.py");
+    let address = kennel.address();
+    let mut command = Command::new(&python);
+    command.args([script, what, &address.ip().to_string(), &address.port().to_string(), ca]).args(own);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.spawn().unwrap_or_else(|e| panic!("run {python}: {e}"))
+}
+
+/// What the script says of it.
+fn says(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> String {
+    let output = python(what, kennel, ca, own).wait_with_output().expect("its output");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{what}: {}\n{said}", output.status);
+    said
+}
+
+fn handshakes(kennel: &Kennel, outcome: &str) -> f64 {
+    kennel.metrics().sum("kennel_tls_handshakes_total", &[&format!("outcome=\"{outcome}\"")])
+}
+
+#[test]
+fn both_versions_are_spoken_and_the_end_of_a_connection_is_said() {
+    let (made, servers) = (Certificates::new(), memcacheds(1));
+    let kennel = sidecar(&servers, &made.listener("", ""));
+    assert_eq!(says("versions", &kennel, &made.path("ca.pem"), &[]), "TLSv1.2 ended\nTLSv1.3 ended\n");
+    assert_eq!(says("goodbye", &kennel, &made.path("ca.pem"), &[]), "both ended\n");
+    assert_eq!(handshakes(&kennel, "done"), 3.0);
+    assert_eq!(says("refused", &kennel, &made.path("other.pem"), &[]), "refused\n", "it is another's");
+    eventually("the client's refusal is counted", || handshakes(&kennel, "failed") == 1.0);
+}
+
+#[test]
+fn pymemcache_is_served_over_tls() {
+    let (made, servers) = (Certificates::new(), memcacheds(2));
+    let kennel = sidecar(&servers, &made.listener("", ""));
+    assert_eq!(says("pymemcache", &kennel, &made.path("ca.pem"), &[]), "done\n");
+}
+
+#[test]
+fn a_client_that_reads_late_gets_every_byte_of_its_answers() {
+    let (made, servers) = (Certificates::new(), memcacheds(1));
+    // Nobody reads for a while, and a request that waits for that is not to become a miss.
+    let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]).replace("500ms", "30s");
+    let kennel = Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1));
+    assert_eq!(says("late", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
+    assert_eq!(says("late_quit", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
+}
+
+#[test]
+fn with_client_ca_only_its_certificates_come_in() {
+    let (made, servers) = (Certificates::new(), memcacheds(1));
+    let listener = made.listener(&format!(", client_ca = {:?}", made.path("ca.pem")), "");
+    let kennel = sidecar(&servers, &listener);
+    let own = |name: &str| [made.path(&format!("{name}.pem")), made.path(&format!("{name}.key"))];
+    assert_eq!(
+        says("versions", &kennel, &made.path("ca.pem"), &own("client")),
+        "TLSv1.2 ended\nTLSv1.3 ended\n"
+    );
+    assert_eq!(says("refused", &kennel, &made.path("ca.pem"), &[]), "refused\n", "none");
+    assert_eq!(says("refused", &kennel, &made.path("ca.pem"), &own("stranger")), "refused\n", "another CA's");
+    eventually("both are counted", || handshakes(&kennel, "failed") == 2.0);
+}
+
+#[test]
+fn a_password_is_asked_for_inside_tls() {
+    let (made, servers) = (Certificates::new(), memcacheds(1));
+    let kennel = sidecar(&servers, &made.listener("", &format!(", auth_file = {:?}", made.path("users"))));
+    assert_eq!(says("password", &kennel, &made.path("ca.pem"), &[]), "in\n");
+}
+
+#[test]
+fn whoever_speaks_no_tls_is_hung_up_on_and_harms_nobody() {
+    let (made, servers) = (Certificates::new(), memcacheds(1));
+    let kennel = sidecar(&servers, &made.listener("", ""));
+    let mut held = python("hold", &kennel, &made.path("ca.pem"), &[]);
+    let mut said =
+        BufReader::new(held.stdout.take().expect("a pipe")).lines().map(|line| line.expect("a line"));
+    assert_eq!(said.next().as_deref(), Some("in"));
+    let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(kennel.address()).expect("connect")).collect();
+    for bytes in
+        [&b"get a\r\n"[..], b"\x16\x03\x01\xff\xff", b"\x80\x0b", b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"]
+    {
+        let mut stream = TcpStream::connect(kennel.address()).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out above zero");
+        stream.write_all(bytes).expect("send");
+        stream.shutdown(std::net::Shutdown::Write).expect("half-close");
+        let mut got = Vec::new();
+        let _ = stream.read_to_end(&mut got);
+        assert!(!got.windows(5).any(|w| w == b"ERROR"), "{}", got.escape_ascii());
+    }
+    eventually("they are counted", || handshakes(&kennel, "failed") == 4.0);
+    assert_eq!(
+        says("pymemcache", &kennel, &made.path("ca.pem"), &[]),
+        "done\n",
+        "beside 20 that say nothing"
+    );
+    let log = kennel.said();
+    // One for each worker, until 10 s are over.
+    assert!((1..=2).contains(&log.matches("TLS handshake failed").count()), "{log}");
+    drop(silent);
+    eventually("nobody is left but one", || kennel.metrics().sum("kennel_client_connections", &[]) == 1.0);
+    let (status, took) = kennel.terminate();
+    assert_eq!(status.code(), Some(0), "{status}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(said.next().as_deref(), Some("ended"), "told, not cut off");
+    assert!(held.wait().expect("its end").success());
+}
+
+#[test]
+fn a_client_too_many_is_hung_up_on_without_a_word_that_is_no_tls() {
+    let (made, servers) = (Certificates::new(), memcacheds(1));
+    let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]);
+    let toml = toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1);
+    let kennel = Kennel::start(&toml.replacen("workers = 2", "workers = 1\nmax_connections = 1", 1));
+    let _first = TcpStream::connect(kennel.address()).expect("connect");
+    eventually("the first is in", || kennel.metrics().sum("kennel_client_connections", &[]) == 1.0);
+    let mut second = TcpStream::connect(kennel.address()).expect("connect");
+    second.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out above zero");
+    let mut got = Vec::new();
+    second.read_to_end(&mut got).expect("the end");
+    assert_eq!(got, b"");
+}
