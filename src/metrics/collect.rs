@@ -8,7 +8,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
-use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::labels::{Command, DropReason, LeaseEnd, Limit, Outcome, UpstreamOutcome, WaitEnd};
 use super::table::{self, Family, Kind, TABLE};
 use super::{Counts, process, worker};
 
@@ -107,6 +107,12 @@ fn alone(counts: &Counts, page: &mut Page) {
     page.value(table::CLIENT_CONNECTIONS, level(counts.own(|_| worker::CLIENTS)));
     page.value(table::CLIENT_CONNECTIONS_TOTAL, counts.own(|_| worker::CLIENTS_TOTAL) as f64);
     page.value(table::CLIENT_CONNECTIONS_REFUSED, counts.own(|_| worker::CLIENTS_REFUSED) as f64);
+    page.value(table::CLIENTS_BINARY, counts.own(|_| worker::CLIENTS_BINARY) as f64);
+    let mut limits = Series::of(table::LIMIT_REACHED);
+    for &limit in Limit::ALL {
+        limits.seen(&[limit.word()], counts.own(|at| at.limit(limit)));
+    }
+    page.extend([limits]);
     page.value(table::BYTES_READ, counts.own(|_| worker::BYTES_READ) as f64);
     page.value(table::BYTES_WRITTEN, counts.own(|_| worker::BYTES_WRITTEN) as f64);
     let mut build = Series::of(table::BUILD_INFO);

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use prometheus::{Registry, TextEncoder};
 
-pub use labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+pub use labels::{Command, DropReason, LeaseEnd, Limit, Outcome, UpstreamOutcome, WaitEnd};
 pub use table::{Family, Kind, TABLE, markdown};
 use worker::Layout;
 pub use worker::WorkerMetrics;
@@ -244,6 +244,8 @@ mod tests {
         worker.tag_bumped();
         worker.client_connected();
         worker.client_refused();
+        worker.client_binary();
+        Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));
         worker.bytes_read(10);
         worker.bytes_written(20);
         metrics.config_read(true, 1_700_000_000_500);

@@ -1,6 +1,6 @@
 //! Every metric there is: its name, type, labels and help. docs/metrics.md shows the same table, and a test holds it to it.
 
-use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::labels::{Command, DropReason, LeaseEnd, Limit, Outcome, UpstreamOutcome, WaitEnd};
 
 /// What Prometheus makes of a metric's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +85,10 @@ table! {
         "Clients accepted.";
     CLIENT_CONNECTIONS_REFUSED = Counter "kennel_client_connections_refused_total" []
         "Clients turned away because max_connections were connected.";
+    CLIENTS_BINARY = Counter "kennel_client_connections_binary_total" []
+        "Clients refused because they spoke the binary protocol.";
+    LIMIT_REACHED = Counter "kennel_limit_reached_total" ["limit"]
+        "How often clients reached a limit.";
     BYTES_READ = Counter "kennel_bytes_read_total" []
         "Bytes read from clients.";
     BYTES_WRITTEN = Counter "kennel_bytes_written_total" []
@@ -129,6 +133,7 @@ pub fn markdown() -> String {
     row("why", &FILLS_DROPPED, DropReason::ALL.iter().map(|v| v.word()).collect());
     row("end", &WAITS, WaitEnd::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
+    row("limit", &LIMIT_REACHED, Limit::ALL.iter().map(|v| v.word()).collect());
     page
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
-use super::labels::{Command, DropReason, LeaseEnd, Outcome, UpstreamOutcome, WaitEnd};
+use super::labels::{Command, DropReason, LeaseEnd, Limit, Outcome, UpstreamOutcome, WaitEnd};
 
 /// One worker's counters. The methods that say so must be called by that worker's thread alone, or counts are lost; the
 /// others by any thread. Rules and servers are given by their index in [`Metrics::new`](super::Metrics::new).
@@ -124,6 +124,16 @@ impl WorkerMetrics {
         self.own.bump(CLIENTS_REFUSED, 1);
     }
 
+    /// A client spoke the binary protocol. Worker's thread only.
+    pub fn client_binary(&self) {
+        self.own.bump(CLIENTS_BINARY, 1);
+    }
+
+    /// A client reached a limit. Worker's thread only.
+    pub fn limit_reached(&self, limit: Limit) {
+        self.own.bump(self.at.limit(limit), 1);
+    }
+
     /// So many bytes came from a client. Worker's thread only.
     pub fn bytes_read(&self, bytes: usize) {
         self.own.bump(BYTES_READ, bytes as u64);
@@ -154,8 +164,8 @@ pub(super) struct Layout {
 const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width();
 /// Cells per server: outcomes, a histogram, in flight, up, connections.
 const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 3;
-/// Cells without a rule or server: clients connected, accepted, refused; bytes read, written.
-const OWN_REST: usize = 5;
+/// Cells without a rule or server: clients connected, accepted, refused, binary; bytes read, written; limits.
+const OWN_REST: usize = LIMITS + Limit::ALL.len();
 /// Cells per rule of the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
 const SHARED_RULE: usize =
     LeaseEnd::ALL.len() + WaitEnd::ALL.len() + DropReason::ALL.len() + REBUILD.width() + 1;
@@ -172,11 +182,18 @@ pub(super) const CLIENTS_TOTAL: usize = 1;
 pub(super) const CLIENTS_REFUSED: usize = 2;
 pub(super) const BYTES_READ: usize = 3;
 pub(super) const BYTES_WRITTEN: usize = 4;
+pub(super) const CLIENTS_BINARY: usize = 5;
+/// And as many as there are limits.
+const LIMITS: usize = 6;
 
 impl Layout {
     /// An index past the last rule, [`NO_RULE`] among them, is `none`.
     fn own_rule(&self, rule: usize) -> usize {
         OWN_REST + rule.min(self.rules - 1) * OWN_RULE
+    }
+
+    pub(super) fn limit(&self, limit: Limit) -> usize {
+        LIMITS + limit as usize
     }
 
     pub(super) fn request(&self, rule: usize, command: Command, outcome: Outcome) -> usize {
@@ -248,8 +265,9 @@ mod tests {
     fn no_two_counters_share_a_cell_and_every_cell_is_inside_its_block() {
         let worker = WorkerMetrics::new(3, 2);
         let at = worker.at;
-        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4]), HashSet::from([0, 1, 2]));
+        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4, 5]), HashSet::from([0, 1, 2]));
         let once = |cells: &mut HashSet<usize>, cell| assert!(cells.insert(cell), "cell {cell} twice");
+        Limit::ALL.iter().for_each(|&limit| once(&mut own, at.limit(limit)));
         for rule in 0..3 {
             for &command in Command::ALL {
                 Outcome::ALL.iter().for_each(|&o| once(&mut own, at.request(rule, command, o)));

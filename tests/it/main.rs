@@ -1,7 +1,8 @@
 //! The integration tests: real memcacheds, the real binary, real sockets. One test binary, so that it links once.
 //!
 //! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
-//! command back until an interleaving has happened; then one file a promise, in the order of the design.
+//! command back until an interleaving has happened; then one file a promise, in the order of the design. `poison` and
+//! `slow_clients` are those who mean no good, or do not know better.
 
 mod client;
 mod gate;
@@ -21,3 +22,4 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod shutdown;
+mod slow_clients;
