@@ -12,6 +12,7 @@ mod embedded_is_faithful;
 
 mod guarded_means_what_memcached_means;
 mod libraries;
+mod poison;
 mod promise_1_one_rebuild;
 mod promise_2_no_resurrection;
 mod promise_3_stale_is_bounded;
