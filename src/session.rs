@@ -13,9 +13,11 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
@@ -46,6 +48,8 @@ const LARGE_REQUEST: usize = 16 * 1024;
 const READ_SIZE: usize = 8 * 1024;
 /// An empty buffer that has grown beyond this is given back.
 const MAX_KEPT: usize = 64 * 1024;
+/// How long a client that is hung up on may take to read why and to close.
+const LINGER: Duration = Duration::from_secs(1);
 /// memcached's default `-I`: the largest value until a server says otherwise.
 const MAX_VALUE: usize = 1024 * 1024;
 
@@ -92,6 +96,7 @@ where
     };
     let mut drained = std::pin::pin!(drain.cancelled());
     poll_fn(|cx| session.poll(&mut drained, cx)).await;
+    let had_last_word = session.state == State::Finishing && !session.eof;
     // Whoever goes while a request of theirs is on its way may have won a lease with it.
     poll_fn(|cx| session.poll_abandoned(cx)).await;
     let end = if drain.is_cancelled() { LeaseEnd::Shutdown } else { LeaseEnd::Disconnected };
@@ -100,6 +105,10 @@ where
     }
     // The other side may have gone already.
     let _ = session.socket.shutdown().await;
+    // Closed with something unread, it would be reset, and the last word be lost on its way. It need not wait for us.
+    if had_last_word && !drain.is_cancelled() {
+        let _ = timeout(LINGER, session.ignore_the_rest()).await;
+    }
     session.spoke.unwrap_or(Spoke::Text)
 }
 
@@ -219,6 +228,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
         inbox.is_busy(waits && self.out.is_empty());
         inbox.holds(self.input.len() + self.out.len() + self.asked);
+    }
+
+    /// Reads until the client closes.
+    async fn ignore_the_rest(&mut self) {
+        self.input.reserve(READ_SIZE);
+        while self.socket.read_buf(&mut self.input).await.is_ok_and(|read| read > 0) {
+            self.input.clear();
+        }
     }
 
     /// Lets what is on its way go on, though nobody will hear of it.

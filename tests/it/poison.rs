@@ -18,6 +18,8 @@ struct Poison {
     name: &'static str,
     bytes: Vec<u8>,
     then: Then,
+    /// Of what is hung up on: the last line it is told.
+    told: &'static str,
 }
 
 /// What becomes of the connection.
@@ -37,8 +39,9 @@ fn poisons(prefix: &str) -> Vec<Poison> {
     let long = "k".repeat(251 - prefix.len());
     let long = format!("{prefix}{long}");
     let mut all = Vec::new();
-    let mut add = |then: Then, name: &'static str, text: String| {
-        all.push(Poison { name, bytes: text.replace('@', &key).replace('#', &long).into_bytes(), then });
+    let mut add = |then: Then, name: &'static str, text: String, told: &'static str| {
+        let bytes = text.replace('@', &key).replace('#', &long).into_bytes();
+        all.push(Poison { name, bytes, then, told });
     };
     use Then::{Answered, Closed, CutOff};
     for (name, text) in [
@@ -101,20 +104,31 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ("an exptime without keys", "gat 0\r\ngat\r\ngats 1\r\n"),
         ("a value that is too large", "set @ 0 0 1100000 noreply\r\n?\r\nversion\r\n"),
     ] {
-        add(Answered, name, text.replace('?', &"v".repeat(1_100_000)));
+        add(Answered, name, text.replace('?', &"v".repeat(1_100_000)), "");
     }
-    for (name, text) in [
-        ("a request of HTTP", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nget @\r\n".to_owned()),
-        ("a line of 3 KiB that is no get", format!("delete @ {}\r\n", "0 ".repeat(1500))),
-        ("a line without an end", "a".repeat(5000)),
-        ("a long get with a long key at its end", format!("get {}# @\r\n", "@ ".repeat(10_000))),
-        ("a long get with a NUL in it", format!("get {}\0\r\n", "@ ".repeat(10_000))),
-        ("a long gat without a number", format!("gat {}\r\n", "@ ".repeat(10_000))),
-        ("a binary get", format!("\u{0}{}@", "\u{0}".repeat(23))),
-        ("a binary header that lies", format!("\u{0}\u{1}{}", "\u{7f}".repeat(30))),
-        ("quit with something behind it", "quit\r\nget @\r\n".to_owned()),
+    let bad_format = "CLIENT_ERROR bad command line format\r\n";
+    let bad_exptime = "CLIENT_ERROR invalid exptime argument\r\n";
+    let binary = "kennel speaks the text protocol: turn the binary protocol off in this client";
+    for (name, text, told) in [
+        (
+            "a request of HTTP",
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nget @\r\n".to_owned(),
+            "",
+        ),
+        ("a line of 3 KiB that is no get", format!("delete @ {}\r\n", "0 ".repeat(1500)), ""),
+        ("a line without an end", "a".repeat(5000), ""),
+        ("a long get with a long key at its end", format!("get {}# @\r\n", "@ ".repeat(10_000)), bad_format),
+        (
+            "a long get with a NUL and no end",
+            format!("get {}\0{}", "@ ".repeat(10_000), "x".repeat(70_000)),
+            bad_format,
+        ),
+        ("a long gat without a number", format!("gat {}\r\n", "@ ".repeat(10_000)), bad_exptime),
+        ("a binary get", format!("\u{0}{}@", "\u{0}".repeat(23)), binary),
+        ("a binary header that lies", format!("\u{0}\u{1}{}", "\u{7f}".repeat(3000)), binary),
+        ("quit with something behind it", "quit\r\nget @\r\n".to_owned(), ""),
     ] {
-        add(Closed, name, text);
+        add(Closed, name, text, told);
     }
     for (name, text) in [
         ("half a line", "get @"),
@@ -127,7 +141,7 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ("half a block that is swallowed", "set @ 0 0 2000000\r\nget @\r\n"),
         ("requests whose answers nobody reads", "get @\r\nincr @ 1\r\nmg @ v\r\nget @ @ @\r\nget @"),
     ] {
-        add(CutOff, name, text.to_owned());
+        add(CutOff, name, text.to_owned(), "");
     }
     for poison in all.iter_mut().filter(|poison| poison.name.starts_with("a binary")) {
         poison.bytes[0] = 0x80;
@@ -236,7 +250,7 @@ fn beside_innocents(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
 
 fn every_known_mistake(prefix: &str) {
     beside_innocents(|kennel, unharmed| {
-        for Poison { name, bytes, then } in poisons(prefix) {
+        for Poison { name, bytes, then, told } in poisons(prefix) {
             let rounds = if bytes.len() > 100_000 { ROUNDS / 10 } else { ROUNDS };
             match then {
                 Then::Answered => {
@@ -249,7 +263,9 @@ fn every_known_mistake(prefix: &str) {
                 }
                 Then::Closed => {
                     for _ in 0..rounds {
-                        attack(kennel.address(), &bytes);
+                        let answer = attack(kennel.address(), &bytes);
+                        assert!(answer.ends_with(told.as_bytes()), "{name}: {}", show(&answer));
+                        assert_eq!(told.is_empty(), answer.is_empty(), "{name}: {}", show(&answer));
                     }
                 }
                 Then::CutOff => (0..rounds).for_each(|n| cut_off(kennel.address(), &bytes, n % 2 == 0)),
