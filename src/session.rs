@@ -32,8 +32,10 @@ use crate::upstream::roll::Roll;
 
 /// The most requests of one client that are on their way.
 const MAX_CALLS: usize = 1024;
-/// The most keys of one client that are being read, while their values are small. A get for more is taken in parts.
-const MAX_READS: usize = 128;
+/// So many keys of one client may be being read, while their values are small, before another request is begun.
+const MAX_READS: usize = 256;
+/// A get for more keys is taken in parts.
+const MAX_PART: usize = 128;
 /// About so many bytes of requests, and as many of answers, may be on their way for one client: the larger they are, the fewer.
 const MAX_AWAITED: usize = 16 * 1024 * 1024;
 /// How large a new client's values are taken to be.
@@ -46,7 +48,7 @@ const MAX_INPUT: usize = 64 * 1024;
 const LARGE_REQUEST: usize = 16 * 1024;
 /// What is read at once, at least.
 const READ_SIZE: usize = 8 * 1024;
-/// An empty buffer that has grown beyond this is given back.
+/// An empty buffer that has grown beyond this is given back when the client has done nothing for a second.
 const MAX_KEPT: usize = 64 * 1024;
 /// How long a client that is hung up on may take to read why and to close.
 const LINGER: Duration = Duration::from_secs(1);
@@ -89,6 +91,7 @@ where
         reads: 0,
         asked: 0,
         typical: FIRST_ANSWER,
+        full: false,
         held_back: false,
         out: BytesMut::new(),
         spoke: None,
@@ -137,6 +140,8 @@ struct Session<S> {
     asked: usize,
     /// How large this client's values are lately, in bytes: rises at once, and falls slowly.
     typical: usize,
+    /// There was no room for another request when it was looked at last.
+    full: bool,
     /// It was not read when it was looked at last.
     held_back: bool,
     out: BytesMut,
@@ -217,17 +222,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Nothing can be done until something comes: says what is held until then.
     fn rest(&mut self) {
+        let inbox = &self.client.inbox;
+        let gives_back = inbox.is_to_slim() || self.roll.is_tight();
+        let (mut held, mut kept) = (self.asked, false);
         for buffer in [&mut self.input, &mut self.out] {
-            // Its capacity does not count what has been taken from its front.
-            if buffer.is_empty() && buffer.try_reclaim(MAX_KEPT + 1) {
-                *buffer = BytesMut::new();
+            // Its capacity does not count what has been taken from its front, until that is reclaimed.
+            match buffer.is_empty() && buffer.try_reclaim(MAX_KEPT + 1) {
+                true if gives_back => *buffer = BytesMut::new(),
+                true => {
+                    kept = true;
+                    held += buffer.capacity();
+                }
+                false => held += buffer.len(),
             }
         }
-        let inbox = &self.client.inbox;
         // A whole request that has not begun waits for something too.
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
         inbox.is_busy(waits && self.out.is_empty());
-        inbox.holds(self.input.len() + self.out.len() + self.asked);
+        inbox.holds(held, kept);
     }
 
     /// Reads until the client closes.
@@ -287,9 +299,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         (MAX_AWAITED / self.typical.max(1)).clamp(1, MAX_READS)
     }
 
-    /// Whether another request may be begun.
-    fn has_room(&self) -> bool {
-        let few = self.calls.len() < MAX_CALLS && self.reads < self.window() && self.asked < MAX_AWAITED;
+    /// Whether another request may be begun. Once there has been no room, half of it must be free again: what is sent to the
+    /// servers in many small pieces costs more than in a few large ones.
+    fn has_room(&mut self) -> bool {
+        let share = if self.full { 2 } else { 1 };
+        let few = self.calls.len() < MAX_CALLS / share
+            && self.reads * share < self.window().max(share)
+            && self.asked < MAX_AWAITED / share;
+        self.full = !few;
         self.out.len() < MAX_OUT && (self.calls.is_empty() || (few && !self.roll.is_tight()))
     }
 
@@ -367,9 +384,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             Parsed::Incomplete { at_least } => return Found::Incomplete { at_least },
             Parsed::Request { request, consumed } => {
                 // A key and the space before it are two bytes at least.
-                let window = self.window();
-                if consumed > 2 * window
-                    && let Some((long, head)) = LongGet::begin_whole(&self.input, &request, window)
+                let most = self.window().min(MAX_PART);
+                if consumed > 2 * most
+                    && let Some((long, head)) = LongGet::begin_whole(&self.input, &request, most)
                 {
                     return self.take_apart(long, head);
                 }
@@ -432,7 +449,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Begins to read the next keys of a get that is taken in parts.
     fn part(&mut self) -> Found {
         let Some((long, line)) = &self.long else { return Found::Again };
-        match long.part(&self.input, self.window()) {
+        match long.part(&self.input, self.window().min(MAX_PART)) {
             Part::Incomplete => Found::Incomplete { at_least: 1 },
             Part::Spaces(spaces) => {
                 self.input.advance(spaces);

@@ -31,6 +31,8 @@ use crate::upstream::roll::Roll;
 const DRAIN: Duration = Duration::from_secs(4);
 /// How long to wait when the system has no room for another connection.
 const NO_ROOM: Duration = Duration::from_millis(50);
+/// How often clients are looked at that keep large buffers and do nothing.
+const SLIM: Duration = Duration::from_secs(1);
 /// How often that is logged.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// The most addresses of which it is remembered that a client there spoke the binary protocol.
@@ -115,6 +117,7 @@ impl Worker {
         let proxy = Rc::new(Proxy::new(shared, pools, Chance::from_entropy(), metrics));
         proxy.drive_connections();
         spawn_local(Rc::clone(&proxy).keep());
+        spawn_local(slim(Rc::clone(&roll)));
         if !idle_timeout.is_zero() {
             spawn_local(close_idle(Rc::clone(&proxy), Rc::clone(&roll), idle_timeout));
         }
@@ -141,6 +144,14 @@ impl Worker {
             warn!(left = clients.len(), "clients were cut off while being answered");
         }
         Ok(())
+    }
+}
+
+/// Has clients that do nothing give back what they keep.
+async fn slim(roll: Rc<Roll>) {
+    loop {
+        sleep(SLIM).await;
+        roll.slim();
     }
 }
 

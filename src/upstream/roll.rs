@@ -62,6 +62,9 @@ impl Roll {
             own: Cell::new(0),
             busy: Cell::new(false),
             stirred: Cell::new(true),
+            kept: Cell::new(false),
+            still: Cell::new(false),
+            slim: Cell::new(false),
             closing: Cell::new(None),
         }));
         self.seats.borrow_mut().insert(owner, Seat { inbox: Rc::downgrade(&inbox), quiet: 0 });
@@ -96,6 +99,11 @@ impl Roll {
         }
     }
 
+    /// Has those who have done nothing since this was called last give back the large buffers that they keep.
+    pub fn slim(&self) {
+        self.seats.borrow().values().filter_map(|seat| seat.inbox.upgrade()).for_each(|inbox| inbox.slim());
+    }
+
     /// Hangs up on those who have done nothing since so many sweeps. `rebuilds` says of whom others wait for a value: such a
     /// client is not idle.
     pub fn sweep(&self, rebuilds: impl Fn(u64) -> bool) {
@@ -127,6 +135,12 @@ pub(super) struct Member {
     pub(super) busy: Cell<bool>,
     /// It has done something since the last sweep.
     pub(super) stirred: Cell<bool>,
+    /// Of its own buffers, some are empty and large.
+    pub(super) kept: Cell<bool>,
+    /// It has done nothing since it was last looked at for that.
+    pub(super) still: Cell<bool>,
+    /// It is to give them back.
+    pub(super) slim: Cell<bool>,
     pub(super) closing: Cell<Option<Closing>>,
 }
 
@@ -244,12 +258,26 @@ mod tests {
         assert_eq!(inbox.held(), 50_000);
         drop(piece);
         assert_eq!(inbox.held(), 0);
-        inbox.holds(700_000);
+        inbox.holds(700_000, false);
         assert!(roll.is_tight());
-        inbox.holds(10);
+        inbox.holds(10, false);
         assert_eq!((inbox.held(), roll.is_tight()), (10, false));
         roll.leave(1);
         assert_eq!(roll.total.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_only_kept_is_given_back_by_who_does_nothing_from_one_look_to_the_next() {
+        let (_metrics, roll) = roll(1 << 20);
+        let [still, lively, lean] = [1, 2, 3].map(|owner| roll.enter(owner));
+        still.holds(500, true);
+        lively.holds(500, true);
+        lean.holds(500, false);
+        for _ in 0..3 {
+            roll.slim();
+            lively.stir();
+        }
+        assert_eq!([still, lively, lean].map(|inbox| inbox.is_to_slim()), [true, false, false]);
     }
 
     #[test]

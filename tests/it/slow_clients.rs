@@ -182,7 +182,7 @@ fn without_an_idle_timeout_nobody_is_hung_up_on() {
 
 #[test]
 fn thousands_of_idle_clients_cost_little_and_the_next_one_is_served() {
-    let (_servers, kennel) = sidecar("");
+    let (_servers, kennel) = sidecar("max_buffered = \"32MiB\"");
     let before = peak(&kennel);
     let mut idle = Vec::new();
     beside_an_innocent(&kennel, || {
@@ -199,7 +199,8 @@ fn thousands_of_idle_clients_cost_little_and_the_next_one_is_served() {
         eventually("all are in", || kennel.metrics().sum("kennel_client_connections", &[]) >= 2000.0);
     });
     let cost = peak(&kennel) - before;
-    assert!(cost < 2000 * 24 * KIB + 8 * MIB, "{} bytes each", cost / 2000);
+    assert!(cost < 2000 * 24 * KIB + 32 * MIB + 8 * MIB, "{} bytes each", cost / 2000);
+    assert_eq!(reached(&kennel, "buffered"), 0.0);
     for client in idle.iter_mut().step_by(97) {
         assert_eq!(client.ask("mn"), "MN");
     }
