@@ -320,6 +320,17 @@ fn a_binary_client_is_told_so_in_its_own_protocol_and_the_log_says_once_what_to_
 }
 
 #[test]
+fn whoever_is_hung_up_on_while_it_is_still_sending_gets_the_last_word() {
+    let (_servers, kennel) = sidecar("");
+    for _ in 0..20 {
+        let mut client = kennel.client();
+        client.send(&[binary_get("raw:k"), vec![0; 2 * MIB]].concat());
+        client.half_close();
+        assert!(client.rest().ends_with(b"turn the binary protocol off in this client"));
+    }
+}
+
+#[test]
 fn the_user_of_pylibmc_is_shown_an_error_and_binary_false_helps() {
     let (_servers, kennel) = sidecar("");
     let python = std::env::var("KENNEL_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
