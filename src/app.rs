@@ -106,6 +106,8 @@ impl App {
                 shared: shared.clone(),
                 pools: pools.clone(),
                 door: Arc::clone(&door),
+                idle_timeout: config.listen.idle_timeout,
+                max_buffered: config.listen.max_buffered / workers,
                 metrics: app.metrics.worker(at),
                 stop: app.stop.child_token(),
             };

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
@@ -28,6 +29,10 @@ pub struct Listen {
     pub unix_mode: u32,
     /// How many clients at a time, 1 to 1,000,000.
     pub max_connections: usize,
+    /// A client that has done nothing for so long is hung up on; zero: never.
+    pub idle_timeout: Duration,
+    /// How many bytes of requests and answers may be held for all clients together.
+    pub max_buffered: usize,
     /// Worker threads, 0 to 64. 0: one per core, at most 4.
     pub workers: usize,
     /// Whether clients may empty the pools.

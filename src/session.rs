@@ -5,62 +5,102 @@
 //! ```
 //!
 //! Everything that a client can make pile up has a bound: above it, the client is not read any more until it has taken its
-//! answers.
+//! answers. How many requests may be on their way follows from how large its answers are lately. What if they suddenly become
+//! larger is the roll's business (`upstream/roll.rs`): its budget is strict.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use crate::metrics::LeaseEnd;
+use crate::metrics::{LeaseEnd, Limit};
+use crate::protocol;
+use crate::protocol::binary::{self, Binary};
+use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
-use crate::protocol::request::{Limits, Parsed, Request};
-use crate::proxy::{Call, Client, Footprint, Proxy};
+use crate::protocol::request::{Limits, Parsed, Refused, Request};
+use crate::proxy::{Call, Client, Footprint, LongLine, Proxy};
+use crate::upstream::roll::Roll;
 
-/// The most requests of one client that are on their way, while their answers are small.
+/// The most requests of one client that are on their way.
 const MAX_CALLS: usize = 1024;
-/// About so many bytes of answers may be on their way to one client: the larger they are, the fewer requests.
+/// So many keys of one client may be being read, while their values are small, before another request is begun.
+const MAX_READS: usize = 256;
+/// A get for more keys is taken in parts.
+const MAX_PART: usize = 128;
+/// About so many bytes of requests, and as many of answers, may be on their way for one client: the larger they are, the fewer.
 const MAX_AWAITED: usize = 16 * 1024 * 1024;
-/// How large the answers to a new client are taken to be.
-const FIRST_ANSWER: usize = 256 * 1024;
-/// With more than this waiting to be written to a client, no further request of it is begun.
+/// How large a new client's values are taken to be.
+const FIRST_ANSWER: usize = 128 * 1024;
+/// With more than this waiting to be written to a client, no further answer of it is made ready, and no request begun.
 const MAX_OUT: usize = 256 * 1024;
 /// With more than this read and not parsed yet, a client is not read any more, unless it is all one request.
 const MAX_INPUT: usize = 64 * 1024;
+/// A request of so many bytes waits while a server does not take what is sent to it.
+const LARGE_REQUEST: usize = 16 * 1024;
 /// What is read at once, at least.
 const READ_SIZE: usize = 8 * 1024;
+/// An empty buffer that has grown beyond this is given back when the client has done nothing for a second.
+const MAX_KEPT: usize = 64 * 1024;
+/// How long a client that is hung up on may take to read why and to close.
+const LINGER: Duration = Duration::from_secs(1);
 /// memcached's default `-I`: the largest value until a server says otherwise.
 const MAX_VALUE: usize = 1024 * 1024;
 
+/// What a client turned out to be, once it has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spoke {
+    /// The text protocol, or nothing.
+    Text,
+    /// The binary protocol: it was refused.
+    Binary,
+}
+
 /// Serves one client until it goes, is told to go, or `drain` says to finish. Its leases are released before this returns.
-pub async fn serve<S>(socket: S, owner: u64, proxy: Rc<Proxy>, drain: &CancellationToken)
+pub async fn serve<S>(
+    socket: S,
+    owner: u64,
+    proxy: Rc<Proxy>,
+    roll: &Rc<Roll>,
+    drain: &CancellationToken,
+) -> Spoke
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut session = Session {
         socket,
         proxy,
-        client: Client::new(owner),
+        client: Client::new(owner, roll.enter(owner)),
+        roll: Rc::clone(roll),
         input: BytesMut::new(),
         missing: 1,
         eof: false,
         limits: Limits { max_value: MAX_VALUE },
         swallow: 0,
+        long: None,
         calls: VecDeque::new(),
         active: 0,
+        reads: 0,
+        asked: 0,
         typical: FIRST_ANSWER,
+        full: false,
+        held_back: false,
         out: BytesMut::new(),
         flushed: true,
+        spoke: None,
         state: State::Open,
     };
     let mut drained = std::pin::pin!(drain.cancelled());
     poll_fn(|cx| session.poll(&mut drained, cx)).await;
+    let had_last_word = session.state == State::Finishing && !session.eof;
     // Whoever goes while a request of theirs is on its way may have won a lease with it.
     poll_fn(|cx| session.poll_abandoned(cx)).await;
     let end = if drain.is_cancelled() { LeaseEnd::Shutdown } else { LeaseEnd::Disconnected };
@@ -69,12 +109,18 @@ where
     }
     // The other side may have gone already.
     let _ = session.socket.shutdown().await;
+    // Closed with something unread, it would be reset, and the last word be lost on its way. It need not wait for us.
+    if had_last_word && !drain.is_cancelled() {
+        let _ = timeout(LINGER, session.ignore_the_rest()).await;
+    }
+    session.spoke.unwrap_or(Spoke::Text)
 }
 
 struct Session<S> {
     socket: S,
     proxy: Rc<Proxy>,
     client: Client,
+    roll: Rc<Roll>,
     input: BytesMut,
     /// How many bytes the request at the front of `input` still lacks, at least. 0: it is whole, and waits for an earlier one.
     missing: usize,
@@ -83,16 +129,55 @@ struct Session<S> {
     limits: Limits,
     /// How many bytes of a refused data block are still to come.
     swallow: u64,
+    /// In the middle of a get that is taken in parts.
+    long: Option<(LongGet, Rc<LongLine>)>,
     /// In the order asked.
-    calls: VecDeque<Call>,
+    calls: VecDeque<Asked>,
     /// How many of them are active.
     active: usize,
-    /// How large this client's answers are lately, in bytes: rises at once, and falls slowly.
+    /// How many keys they read.
+    reads: usize,
+    /// How many bytes their requests have.
+    asked: usize,
+    /// How large this client's values are lately, in bytes: rises at once, and falls slowly.
     typical: usize,
+    /// There was no room for another request when it was looked at last.
+    full: bool,
+    /// It was not read when it was looked at last.
+    held_back: bool,
     out: BytesMut,
     /// The socket has passed on all that it took.
     flushed: bool,
+    /// `None` until its first byte.
+    spoke: Option<Spoke>,
     state: State,
+}
+
+/// A request on its way.
+struct Asked {
+    call: Call,
+    /// How many keys it reads.
+    reads: usize,
+    /// How many bytes it has.
+    bytes: usize,
+}
+
+impl<S> Drop for Session<S> {
+    fn drop(&mut self) {
+        self.roll.leave(self.client.owner);
+    }
+}
+
+/// What stood at the front of what has been read.
+enum Found {
+    /// A request: it is on its way.
+    Begun,
+    /// Something else, that needs another look.
+    Again,
+    /// A request that waits for an earlier one.
+    Wait,
+    /// Not enough, by so many bytes at least.
+    Incomplete { at_least: usize },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +201,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
         loop {
             self.client.inbox.wake_on_next(cx);
+            if self.client.inbox.closing().is_some() {
+                self.state = State::Gone;
+            }
             self.poll_calls(cx);
             let read = self.poll_read(cx);
             if self.parse() {
+                self.client.inbox.stir();
                 continue;
             }
             let written = self.poll_write(cx);
@@ -127,16 +216,50 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 State::Finishing if self.calls.is_empty() && self.out.is_empty() && self.flushed => {
                     return Poll::Ready(());
                 }
-                _ if !read && !written => return Poll::Pending,
+                _ if !read && !written => {
+                    self.rest();
+                    return Poll::Pending;
+                }
                 _ => {}
             }
+        }
+    }
+
+    /// Nothing can be done until something comes: says what is held until then.
+    fn rest(&mut self) {
+        let inbox = &self.client.inbox;
+        let gives_back = inbox.is_to_slim() || self.roll.is_tight();
+        let (mut held, mut kept) = (self.asked, false);
+        for buffer in [&mut self.input, &mut self.out] {
+            // Its capacity does not count what has been taken from its front, until that is reclaimed.
+            match buffer.is_empty() && buffer.try_reclaim(MAX_KEPT + 1) {
+                true if gives_back => *buffer = BytesMut::new(),
+                true => {
+                    kept = true;
+                    held += buffer.capacity();
+                }
+                false => held += buffer.len(),
+            }
+        }
+        // A whole request that has not begun waits for something too.
+        let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
+        inbox.is_busy(waits && self.out.is_empty());
+        inbox.holds(held, kept);
+    }
+
+    /// Reads until the client closes.
+    async fn ignore_the_rest(&mut self) {
+        self.input.reserve(READ_SIZE);
+        while self.socket.read_buf(&mut self.input).await.is_ok_and(|read| read > 0) {
+            self.input.clear();
         }
     }
 
     /// Lets what is on its way go on, though nobody will hear of it.
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.state = State::Gone;
-        self.calls.retain(Call::is_active);
+        self.calls.retain(|asked| asked.call.is_active());
+        (self.input, self.out) = (BytesMut::new(), BytesMut::new());
         self.client.inbox.wake_on_next(cx);
         self.poll_calls(cx);
         self.out.clear();
@@ -145,42 +268,57 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Answers what can be answered, and keeps the others moving.
     fn poll_calls(&mut self, cx: &mut Context<'_>) {
-        let Session { proxy, client, calls, active, typical, out, .. } = self;
+        let Session { proxy, client, calls, active, reads, asked, typical, out, .. } = self;
         // A call may wait for another client only if nothing of its own waits behind it.
         let quiet = self.input.is_empty() && !self.eof && self.state == State::Open;
+        // What nobody will hear need not be kept short.
+        let max_out = if self.state == State::Gone { usize::MAX } else { MAX_OUT };
         // Whatever stands behind it counts, also what is answered already and has only to be said.
-        while let (alone, Some(call)) = (calls.len() == 1, calls.front_mut()) {
-            let (is_active, patient, before) = (call.is_active(), quiet && alone, out.len());
-            if call.poll(proxy, client, patient, cx, out).is_pending() {
+        while let (alone, true, Some(front)) = (calls.len() == 1, out.len() < max_out, calls.front_mut()) {
+            let (is_active, patient, before) = (front.call.is_active(), quiet && alone, out.len());
+            if front.call.poll(proxy, client, patient, cx, out).is_pending() {
                 break;
             }
-            let answer = out.len() - before;
+            let answer = (out.len() - before) / front.reads.max(1);
             *typical = answer.max((*typical * 7 + answer) / 8);
             *active -= usize::from(is_active);
+            *reads -= front.reads;
+            *asked -= front.bytes;
             calls.pop_front();
         }
         if *active == 0 {
             return;
         }
         let last = calls.len().saturating_sub(1);
-        for (at, call) in calls.iter_mut().enumerate().skip(1).filter(|(_, call)| call.is_active()) {
+        for (at, asked) in calls.iter_mut().enumerate().skip(1).filter(|(_, asked)| asked.call.is_active()) {
             let mut answer = BytesMut::new();
-            if call.poll(proxy, client, quiet && at == last, cx, &mut answer).is_ready() {
-                call.keep(answer);
+            if asked.call.poll(proxy, client, quiet && at == last, cx, &mut answer).is_ready() {
+                asked.call.keep(client.inbox.keep(answer.freeze()));
                 *active -= 1;
             }
         }
     }
 
-    /// How many requests may be on their way now.
+    /// How many keys may be read for it now.
     fn window(&self) -> usize {
-        (MAX_AWAITED / self.typical.max(1)).clamp(1, MAX_CALLS)
+        (MAX_AWAITED / self.typical.max(1)).clamp(1, MAX_READS)
+    }
+
+    /// Whether another request may be begun. Once there has been no room, half of it must be free again: what is sent to the
+    /// servers in many small pieces costs more than in a few large ones.
+    fn has_room(&mut self) -> bool {
+        let share = if self.full { 2 } else { 1 };
+        let few = self.calls.len() < MAX_CALLS / share
+            && self.reads * share < self.window().max(share)
+            && self.asked < MAX_AWAITED / share;
+        self.full = !few;
+        self.out.len() < MAX_OUT && (self.calls.is_empty() || (few && !self.roll.is_tight()))
     }
 
     /// Begins every request that is whole. True if there was one.
     fn parse(&mut self) -> bool {
         let mut begun = false;
-        while self.state == State::Open && self.calls.len() < self.window() && self.out.len() < MAX_OUT {
+        while self.state == State::Open && self.has_room() {
             let swallowed = self.swallow.min(self.input.len() as u64);
             self.input.advance(swallowed as usize);
             self.swallow -= swallowed;
@@ -191,54 +329,179 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 }
                 break;
             }
-            let (calls, active) = (&self.calls, self.active);
-            let busy = |footprint: &Footprint| {
-                active > 0 && calls.iter().any(|call| call.footprint().conflicts(footprint))
+            let found = match (self.spoke, &self.long) {
+                (None, _) => self.listen(),
+                (_, Some(_)) => self.part(),
+                _ => self.request(),
             };
-            let (call, closes, swallow, consumed) = match parse(&self.input, &self.limits) {
-                Parsed::Incomplete { at_least } => {
+            match found {
+                Found::Begun => begun = true,
+                Found::Again => {}
+                Found::Wait => {
+                    self.missing = 0;
+                    break;
+                }
+                Found::Incomplete { at_least } => {
                     self.missing = at_least.max(1);
                     if self.eof {
                         self.state = State::Finishing;
                     }
                     break;
                 }
-                Parsed::Request { request, consumed } => {
-                    let call = Call::begin(&request, &self.proxy, &self.client, busy);
-                    (call, matches!(request, Request::Quit), 0, consumed)
-                }
-                Parsed::Refused(refused) => {
-                    // A server may have said since that it takes larger values.
-                    let max_value = self.proxy.max_value();
-                    if refused.swallow > 0 && max_value > self.limits.max_value {
-                        self.limits.max_value = max_value;
-                        continue;
-                    }
-                    let call = Call::refuse(&refused, &self.proxy, &self.client, busy);
-                    (call, refused.close, refused.swallow, refused.consumed)
-                }
-            };
-            let Some(call) = call else {
-                self.missing = 0;
-                break;
-            };
-            if closes {
-                self.state = State::Finishing;
             }
-            self.swallow = swallow;
-            self.active += usize::from(call.is_active());
-            self.calls.push_back(call);
-            self.input.advance(consumed);
-            begun = true;
         }
         begun
     }
 
+    /// Looks at the first bytes of the connection.
+    fn listen(&mut self) -> Found {
+        match binary::look(&self.input) {
+            Binary::No => {
+                self.spoke = Some(Spoke::Text);
+                Found::Again
+            }
+            Binary::Incomplete(at_least) => Found::Incomplete { at_least },
+            Binary::Refused(reply) => {
+                self.spoke = Some(Spoke::Binary);
+                self.proxy.metrics().client_binary();
+                self.out.extend_from_slice(&reply);
+                self.input.clear();
+                self.state = State::Finishing;
+                Found::Again
+            }
+        }
+    }
+
+    /// Begins the request at the front of what has been read.
+    fn request(&mut self) -> Found {
+        let endless = LongGet::begin_endless(&self.input);
+        if let Some(begun) = endless {
+            return match begun {
+                Ok((long, head)) => self.take_apart(long, head),
+                Err(reply) => self.hang_up(reply),
+            };
+        }
+        let (calls, active) = (&self.calls, self.active);
+        let busy = |footprint: &Footprint| {
+            active > 0 && calls.iter().any(|asked| asked.call.footprint().conflicts(footprint))
+        };
+        let (call, closes, swallow, consumed) = match parse(&self.input, &self.limits) {
+            Parsed::Incomplete { at_least } => return Found::Incomplete { at_least },
+            Parsed::Request { request, consumed } => {
+                // A key and the space before it are two bytes at least.
+                let most = self.window().min(MAX_PART);
+                if consumed > 2 * most
+                    && let Some((long, head)) = LongGet::begin_whole(&self.input, &request, most)
+                {
+                    return self.take_apart(long, head);
+                }
+                if consumed >= LARGE_REQUEST && self.proxy.is_congested(&self.client.inbox) {
+                    return Found::Wait;
+                }
+                let call = Call::begin(&request, &self.proxy, &self.client, busy);
+                (call, matches!(request, Request::Quit), 0, consumed)
+            }
+            Parsed::Refused(refused) => {
+                // A server may have said since that it takes larger values.
+                let max_value = self.proxy.max_value();
+                if refused.swallow > 0 && max_value > self.limits.max_value {
+                    self.limits.max_value = max_value;
+                    return Found::Again;
+                }
+                let call = Call::refuse(&refused, &self.proxy, &self.client, busy);
+                if call.is_some() {
+                    self.count_refusal(&refused);
+                }
+                (call, refused.close, refused.swallow, refused.consumed)
+            }
+        };
+        let Some(call) = call else { return Found::Wait };
+        if closes {
+            self.state = State::Finishing;
+        }
+        self.swallow = swallow;
+        self.begun(call, consumed)
+    }
+
+    fn begun(&mut self, call: Call, consumed: usize) -> Found {
+        let asked = Asked { reads: call.reads(), bytes: consumed, call };
+        self.active += usize::from(asked.call.is_active());
+        self.reads += asked.reads;
+        self.asked += asked.bytes;
+        self.calls.push_back(asked);
+        self.input.advance(consumed);
+        self.missing = 0;
+        Found::Begun
+    }
+
+    fn count_refusal(&self, refused: &Refused<'_>) {
+        let metrics = self.proxy.metrics();
+        if refused.swallow > self.limits.max_value as u64 {
+            metrics.limit_reached(Limit::Value);
+        }
+        if refused.close && refused.consumed > protocol::MAX_LINE {
+            metrics.limit_reached(Limit::Line);
+        }
+    }
+
+    /// From here on, a get is taken in parts.
+    fn take_apart(&mut self, long: LongGet, head: usize) -> Found {
+        self.input.advance(head);
+        self.long = Some((long, Rc::default()));
+        Found::Again
+    }
+
+    /// Begins to read the next keys of a get that is taken in parts.
+    fn part(&mut self) -> Found {
+        let Some((long, line)) = &self.long else { return Found::Again };
+        match long.part(&self.input, self.window().min(MAX_PART)) {
+            Part::Incomplete => Found::Incomplete { at_least: 1 },
+            Part::Spaces(spaces) => {
+                self.input.advance(spaces);
+                Found::Again
+            }
+            Part::Refused(reply) => self.hang_up(reply),
+            Part::Keys { request, consumed, last } => {
+                let (calls, active) = (&self.calls, self.active);
+                let busy = |footprint: &Footprint| {
+                    active > 0 && calls.iter().any(|asked| asked.call.footprint().conflicts(footprint))
+                };
+                let call = Call::part(&request, line, last, &self.proxy, &self.client, busy);
+                let Some(call) = call else { return Found::Wait };
+                if last {
+                    self.long = None;
+                }
+                self.begun(call, consumed)
+            }
+        }
+    }
+
+    /// The last word, in the middle of a long get.
+    fn hang_up(&mut self, reply: &'static [u8]) -> Found {
+        let consumed = self.input.len();
+        let refused =
+            Refused { reply, consumed, swallow: 0, close: true, deletes: None, deletes_base64: false };
+        self.count_refusal(&refused);
+        self.state = State::Finishing;
+        match Call::refuse(&refused, &self.proxy, &self.client, |_| false) {
+            Some(call) => self.begun(call, consumed),
+            None => Found::Wait,
+        }
+    }
+
     /// Reads what there is, if there is room for it. True if something came.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
-        let full = self.calls.len() >= self.window() || self.out.len() >= MAX_OUT;
+        if self.eof || self.state != State::Open {
+            return false;
+        }
+        let full = !self.has_room();
+        if full && !self.held_back {
+            let untaken = self.out.len() >= MAX_OUT;
+            self.proxy.metrics().limit_reached(if untaken { Limit::Untaken } else { Limit::Requests });
+        }
+        self.held_back = full;
         let enough = self.missing == 0 && self.input.len() >= MAX_INPUT;
-        if self.eof || self.state != State::Open || full || enough {
+        if full || enough {
             return false;
         }
         self.input.reserve(self.missing.max(READ_SIZE));
@@ -269,6 +532,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 Poll::Ready(Ok(length)) => {
                     self.proxy.metrics().bytes_written(length);
                     self.out.advance(length);
+                    self.client.inbox.stir();
                     written = true;
                 }
             }

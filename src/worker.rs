@@ -1,12 +1,13 @@
 //! One worker: a thread with its own runtime, listeners and connections to the servers. Tasks never migrate.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -23,15 +24,26 @@ use crate::listener::Sockets;
 use crate::metrics::WorkerMetrics;
 use crate::porter::{Lodge, Porter, Stream};
 use crate::proxy::{Proxy, Shared};
-use crate::session;
+use crate::session::{self, Spoke};
 use crate::upstream::pool::{Pool, SharedPool};
+use crate::upstream::roll::Roll;
 
 /// How long clients may take to be answered once Kennel is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
 /// How long to wait when the system has no room for another connection.
 const NO_ROOM: Duration = Duration::from_millis(50);
+/// How often clients are looked at that keep large buffers and do nothing.
+const SLIM: Duration = Duration::from_secs(1);
 /// How often that is logged.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
+/// The most addresses of which it is remembered that a client there spoke the binary protocol.
+const MAX_TOLD: usize = 1024;
+/// How to make a client library speak text.
+const SPEAK_TEXT: &str = "php-memcached: Memcached::OPT_BINARY_PROTOCOL => false, for sessions \
+    memcached.sess_binary_protocol = 0; Symfony: binary_protocol=false; libmemcached: MEMCACHED_BEHAVIOR_BINARY_PROTOCOL \
+    off, in a configuration string no --BINARY-PROTOCOL; pylibmc: binary=False; spymemcached: \
+    ConnectionFactoryBuilder.setProtocol(Protocol.TEXT); Enyim: Protocol = Text; Dalli before 5: protocol: :meta; memjs \
+    has no such option: use the package memcached";
 /// memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -40,12 +52,22 @@ pub struct Doorkeeper {
     max: usize,
     present: AtomicUsize,
     next: AtomicU64,
+    /// Where a client spoke the binary protocol, which has been said. `None`: at a Unix socket.
+    told: Mutex<HashSet<Option<IpAddr>>>,
 }
 
 impl Doorkeeper {
     /// Lets so many in at a time.
     pub fn new(max: usize) -> Doorkeeper {
-        Doorkeeper { max, present: AtomicUsize::new(0), next: AtomicU64::new(1) }
+        let (present, next) = (AtomicUsize::new(0), AtomicU64::new(1));
+        Doorkeeper { max, present, next, told: Mutex::default() }
+    }
+
+    /// Whether this is the first time that a client from there speaks the binary protocol. Once so many addresses are known,
+    /// no further one is the first.
+    fn is_news(&self, from: Option<IpAddr>) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.len() < MAX_TOLD && told.insert(from)
     }
 
     /// A number for a new client, if there is room.
@@ -72,6 +94,10 @@ pub struct Worker {
     pub pools: Vec<Arc<SharedPool>>,
     /// How many clients there may be.
     pub door: Arc<Doorkeeper>,
+    /// After how long without doing anything a client is hung up on; zero: never.
+    pub idle_timeout: Duration,
+    /// How many bytes of requests and answers it may hold for its clients.
+    pub max_buffered: usize,
     /// What it counts with.
     pub metrics: Arc<WorkerMetrics>,
     /// Says when to stop.
@@ -86,14 +112,20 @@ impl Worker {
     }
 
     async fn work(self) -> io::Result<()> {
-        let Worker { sockets, shared, pools, door, metrics, stop } = self;
+        let Worker { sockets, shared, pools, door, idle_timeout, max_buffered, metrics, stop } = self;
+        let roll = Roll::new(max_buffered, Arc::clone(&metrics));
         let pools = pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect();
         let proxy = Rc::new(Proxy::new(shared, pools, Chance::from_entropy(), metrics));
         proxy.drive_connections();
         spawn_local(Rc::clone(&proxy).keep());
+        spawn_local(slim(Rc::clone(&roll)));
+        if !idle_timeout.is_zero() {
+            spawn_local(close_idle(Rc::clone(&proxy), Rc::clone(&roll), idle_timeout));
+        }
         let clients = TaskTracker::new();
         let reception = Rc::new(Reception {
             proxy,
+            roll,
             door,
             stop: stop.clone(),
             clients: clients.clone(),
@@ -117,8 +149,25 @@ impl Worker {
     }
 }
 
+/// Has clients that do nothing give back what they keep.
+async fn slim(roll: Rc<Roll>) {
+    loop {
+        sleep(SLIM).await;
+        roll.slim();
+    }
+}
+
+/// Looks four times an `idle_timeout` at who has done nothing. One timer for all: nothing is done for a request.
+async fn close_idle(proxy: Rc<Proxy>, roll: Rc<Roll>, idle_timeout: Duration) {
+    loop {
+        sleep((idle_timeout / 4).max(Duration::from_millis(1))).await;
+        roll.sweep(|owner| proxy.rebuilds(owner));
+    }
+}
+
 struct Reception {
     proxy: Rc<Proxy>,
+    roll: Rc<Roll>,
     door: Arc<Doorkeeper>,
     stop: CancellationToken,
     clients: TaskTracker,
@@ -178,7 +227,7 @@ impl Reception {
         let Some(porter) = porter.cloned() else {
             self.clients.spawn_local(async move {
                 let Presence(reception) = &presence;
-                session::serve(socket, owner, Rc::clone(&reception.proxy), &reception.stop).await;
+                reception.serve(socket, owner, from).await;
             });
             return;
         };
@@ -187,9 +236,23 @@ impl Reception {
             let Reception { proxy, lodge, stop, .. } = &**reception;
             let admitted = porter.admit(socket, from, lodge, proxy.metrics(), stop).await;
             if let Some(socket) = admitted {
-                session::serve(socket, owner, Rc::clone(proxy), stop).await;
+                reception.serve(socket, owner, from).await;
             }
         });
+    }
+
+    /// Serves a client that has been let in.
+    async fn serve<S: Stream>(&self, socket: S, owner: u64, from: Option<SocketAddr>) {
+        let spoke = session::serve(socket, owner, Rc::clone(&self.proxy), &self.roll, &self.stop).await;
+        let from = from.map(|from| from.ip());
+        if spoke == Spoke::Binary && self.door.is_news(from) {
+            let from = from.map_or_else(|| "a Unix socket".to_owned(), |from| from.to_string());
+            warn!(
+                client = from,
+                how = SPEAK_TEXT,
+                "refused a client that speaks the binary protocol: make its library speak text"
+            );
+        }
     }
 
     async fn no_room(&self, error: io::Error) {
@@ -209,5 +272,23 @@ impl Drop for Presence {
     fn drop(&mut self) {
         self.0.door.leave();
         self.0.proxy.metrics().client_gone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_news_once_and_no_more_are_remembered_than_there_is_room_for() {
+        let door = Doorkeeper::new(1);
+        let address = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
+        assert!(door.is_news(address(7)) && door.is_news(None));
+        assert!(!door.is_news(address(7)) && !door.is_news(None));
+        for n in 1000..1000 + 2 * MAX_TOLD as u32 {
+            door.is_news(address(n));
+        }
+        assert_eq!(door.told.lock().unwrap().len(), MAX_TOLD);
+        assert!(!door.is_news(address(8)));
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::units::{show_address, show_duration};
+use crate::config::units::{show_address, show_duration, show_size};
 use crate::config::{self, Config, FlushAll, Kind, Rule};
 use crate::guard::{Leaves, Policy};
 use crate::porter::Terms;
@@ -95,6 +95,12 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     if listen.flush_all == FlushAll::Refuse {
         writeln!(f, "Their flush_all is refused.")?;
     }
+    let buffered = show_size(listen.max_buffered as u64);
+    match listen.idle_timeout {
+        Duration::ZERO => write!(f, "None is closed for being idle"),
+        idle => write!(f, "One that does nothing for {} is closed", show_duration(idle)),
+    }?;
+    writeln!(f, "; all of them together may make it hold {buffered}.")?;
     match &config.admin {
         Some(address) => writeln!(f, "Metrics, health and the page are at http://{address}/."),
         None => writeln!(f, "Metrics, health and the page are turned off."),

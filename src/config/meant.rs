@@ -17,6 +17,9 @@ use crate::porter::Terms;
 use crate::upstream::PoolSpec;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// What `max_buffered` may be: less would not hold one large value a worker.
+const BUFFERED: RangeInclusive<u64> = 16 << 20..=1 << 40;
 
 pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Config, Mistakes> {
     let Overlay { variables, mistakes, warnings } = overlay;
@@ -217,6 +220,22 @@ pub(super) fn whole_seconds(
     }
 }
 
+/// A size in bytes within limits.
+fn bytes(range: RangeInclusive<u64>) -> impl FnOnce(&Value) -> Result<u64, String> {
+    move |value| {
+        let ValueKind::String(s) = &value.kind else {
+            return Err("must be a whole number with its unit, in quotes: \"64MiB\"".to_owned());
+        };
+        match units::size(s)? {
+            size if range.contains(&size) => Ok(size),
+            _ => {
+                let (min, max) = (units::show_size(*range.start()), units::show_size(*range.end()));
+                Err(format!("must be between {min} and {max}"))
+            }
+        }
+    }
+}
+
 /// A whole number within limits.
 pub(super) fn count(range: RangeInclusive<i64>) -> impl FnOnce(&Value) -> Result<i64, String> {
     move |value| match value.kind {
@@ -247,6 +266,9 @@ fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Li
         Err(_) => Err("must be octal digits in quotes: \"0660\"".to_owned()),
     });
     let max_connections = r.leaf(&at, "max_connections", &w.max_connections, 10_000, count(1..=1_000_000));
+    let idle_timeout =
+        r.leaf(&at, "idle_timeout", &w.idle_timeout, Duration::ZERO, span(Duration::ZERO..=DAY));
+    let max_buffered = r.leaf(&at, "max_buffered", &w.max_buffered, 512 << 20, bytes(BUFFERED));
     let workers = r.leaf(&at, "workers", &w.workers, 0, count(0..=64));
     let flush_alls = [("allow", FlushAll::Allow), ("refuse", FlushAll::Refuse)];
     let flush_all = r.leaf(&at, "flush_all", &w.flush_all, FlushAll::Allow, word(&flush_alls));
@@ -263,7 +285,9 @@ fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Li
         return None;
     }
     let (max_connections, workers) = (max_connections? as usize, workers? as usize);
-    Some(Listen { tcp, unix, unix_mode: unix_mode?, max_connections, workers, flush_all: flush_all? })
+    let (idle_timeout, max_buffered) = (idle_timeout?, max_buffered? as usize);
+    let (unix_mode, flush_all) = (unix_mode?, flush_all?);
+    Some(Listen { tcp, unix, unix_mode, max_connections, idle_timeout, max_buffered, workers, flush_all })
 }
 
 pub(super) fn same_listener(a: &ListenAddress, b: &ListenAddress) -> bool {

@@ -90,6 +90,7 @@ fn the_defaults_are_those_of_the_contract() {
     let address = ListenAddress { host: "127.0.0.1".into(), port: 11211 };
     assert_eq!(config.listen.tcp, [Entrance { at: address, terms: Default::default() }]);
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
+    assert_eq!((config.listen.idle_timeout, config.listen.max_buffered), (Duration::ZERO, 512 << 20));
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
     assert_eq!(
         config.tags,
@@ -230,6 +231,10 @@ fn every_limit_is_where_the_reference_says() {
         (listen("max_connections = 1000000"), listen("max_connections = 1000001")),
         (listen("flush_all = \"refuse\""), listen("flush_all = \"deny\"")),
         (listen("flush_all = \"allow\""), listen("flush_all = false")),
+        (listen("idle_timeout = \"1d\""), listen("idle_timeout = \"86401s\"")),
+        (listen("max_buffered = \"16MiB\""), listen("max_buffered = \"15MiB\"")),
+        (listen("max_buffered = \"1024GiB\""), listen("max_buffered = \"1025GiB\"")),
+        (listen("max_buffered = \"64MiB\""), listen("max_buffered = 67108864")),
         (listen("workers = 64"), listen("workers = 65")),
         (listen("workers = 0"), listen("workers = -1")),
         (listen("unix_mode = \"0777\""), listen("unix_mode = \"1777\"")),

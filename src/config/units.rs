@@ -57,7 +57,7 @@ pub(crate) fn show_duration(d: Duration) -> String {
 }
 
 /// A size the way it is written, in the largest unit that divides it.
-fn show_size(bytes: u64) -> String {
+pub(crate) fn show_size(bytes: u64) -> String {
     let (unit, scale) =
         SIZES.into_iter().rfind(|(_, scale)| bytes.is_multiple_of(*scale)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / scale)

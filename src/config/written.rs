@@ -63,6 +63,8 @@ table!(
         unix = "unix": List,
         unix_mode = "unix_mode": Text,
         max_connections = "max_connections": Number,
+        idle_timeout = "idle_timeout": Text,
+        max_buffered = "max_buffered": Text,
         workers = "workers": Number,
         flush_all = "flush_all": Text,
     }

@@ -123,6 +123,8 @@ pub enum Admission {
     },
     /// It would wait in vain.
     Refused,
+    /// So many wait already that it may not.
+    Full,
 }
 
 /// What a poller found.
@@ -248,6 +250,13 @@ impl<W> Leases<W> {
             !gone
         });
         self.tickets -= before - state.tickets.len();
+    }
+
+    /// Whether it holds a lease: it has been told that it is the one who builds, and neither filled nor given up.
+    pub fn rebuilds(&self, owner: Owner) -> bool {
+        let keys = self.owned.get(&owner).into_iter().flatten();
+        let mut held = keys.filter_map(|key| self.keys.get(key)).flat_map(|state| &state.tickets);
+        held.any(|held| held.owner == owner && matches!(held.kind, Kind::Lease { .. }))
     }
 
     fn state(&mut self, key: &[u8]) -> Option<&mut KeyState<W>> {
@@ -392,8 +401,11 @@ impl<W> Leases<W> {
         let too_old = lease
             .is_some_and(|held| now.mono - held.ticket.at.mono.min(now.mono) >= millis(policy.cold_wait));
         let hopeless = state.unfilled >= 2 && now.mono < state.remember_until;
-        if too_old || hopeless || state.waiters.len() >= MAX_WAITERS_PER_KEY {
+        if too_old || hopeless {
             return Admission::Refused;
+        }
+        if state.waiters.len() >= MAX_WAITERS_PER_KEY {
+            return Admission::Full;
         }
         let poll = lease.is_none() && !state.polled;
         state.polled |= poll;

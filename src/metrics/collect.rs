@@ -9,7 +9,7 @@ use prometheus::proto;
 
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, Kind, TABLE};
 use super::{Counts, process, worker};
@@ -118,6 +118,12 @@ fn alone(counts: &Counts, page: &mut Page) {
         handshakes.seen(&[outcome.word()], counts.own(|_| worker::handshake(outcome)));
     }
     page.extend([authentications, handshakes]);
+    page.value(table::CLIENTS_BINARY, counts.own(|_| worker::CLIENTS_BINARY) as f64);
+    let mut limits = Series::of(table::LIMIT_REACHED);
+    for &limit in Limit::ALL {
+        limits.seen(&[limit.word()], counts.own(|at| at.limit(limit)));
+    }
+    page.extend([limits]);
     page.value(table::BYTES_READ, counts.own(|_| worker::BYTES_READ) as f64);
     page.value(table::BYTES_WRITTEN, counts.own(|_| worker::BYTES_WRITTEN) as f64);
     let mut build = Series::of(table::BUILD_INFO);

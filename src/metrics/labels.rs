@@ -211,6 +211,28 @@ label! {
     }
 }
 
+label! {
+    /// A limit that what clients do can reach.
+    Limit {
+        /// A client was not read for a while: too many of its requests were on their way.
+        Requests = "requests",
+        /// A client was not read for a while: it had not taken the answers it was sent.
+        Untaken = "untaken",
+        /// A client was hung up on: `max_buffered` was passed, and it held most.
+        Buffered = "buffered",
+        /// A client was hung up on: it did nothing for `idle_timeout`.
+        Idle = "idle",
+        /// A value was refused: no server takes one so large.
+        Value = "value",
+        /// A client was hung up on: its command line was too long, or became wrong after part of it had been answered.
+        Line = "line",
+        /// A lease was won and not kept: the table of tickets was full.
+        Tickets = "tickets",
+        /// A reader did not wait for another's fill: too many did.
+        Waiters = "waiters",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +248,6 @@ mod tests {
                 assert!(words.iter().all(|w| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{words:?}");
             )+};
         }
-        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome);
+        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit);
     }
 }

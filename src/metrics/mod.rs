@@ -29,7 +29,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use prometheus::{Registry, TextEncoder};
 
-pub use labels::{AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd};
+pub use labels::{
+    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+};
 pub use table::{Family, Kind, TABLE, markdown};
 pub use totals::{Totals, Usage};
 use worker::Layout;
@@ -248,6 +250,8 @@ mod tests {
         worker.client_refused();
         AuthOutcome::ALL.iter().for_each(|&outcome| worker.authentication(outcome));
         TlsOutcome::ALL.iter().for_each(|&outcome| worker.handshake(outcome));
+        worker.client_binary();
+        Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));
         worker.bytes_read(10);
         worker.bytes_written(20);
         metrics.config_read(true, 1_700_000_000_500);

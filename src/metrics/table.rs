@@ -1,7 +1,7 @@
 //! Every metric there is: its name, type, labels and help. docs/metrics.md shows the same table, and a test holds it to it.
 
 use super::labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 
 /// What Prometheus makes of a metric's numbers.
@@ -91,6 +91,10 @@ table! {
         "Attempts of clients at listeners with an auth_file, by what they were told.";
     TLS_HANDSHAKES = Counter "kennel_tls_handshakes_total" ["outcome"]
         "TLS handshakes with clients that ended, by how.";
+    CLIENTS_BINARY = Counter "kennel_client_connections_binary_total" []
+        "Clients refused because they spoke the binary protocol.";
+    LIMIT_REACHED = Counter "kennel_limit_reached_total" ["limit"]
+        "How often clients reached a limit.";
     BYTES_READ = Counter "kennel_bytes_read_total" []
         "Bytes read from clients.";
     BYTES_WRITTEN = Counter "kennel_bytes_written_total" []
@@ -137,6 +141,7 @@ pub fn markdown() -> String {
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &AUTHENTICATIONS, AuthOutcome::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &TLS_HANDSHAKES, TlsOutcome::ALL.iter().map(|v| v.word()).collect());
+    row("limit", &LIMIT_REACHED, Limit::ALL.iter().map(|v| v.word()).collect());
     page
 }
 

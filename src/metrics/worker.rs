@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 
 /// One worker's counters. The methods that say so must be called by that worker's thread alone, or counts are lost; the
@@ -147,6 +147,16 @@ impl WorkerMetrics {
         self.own.bump(handshake(outcome), 1);
     }
 
+    /// A client spoke the binary protocol. Worker's thread only.
+    pub fn client_binary(&self) {
+        self.own.bump(CLIENTS_BINARY, 1);
+    }
+
+    /// A client reached a limit. Worker's thread only.
+    pub fn limit_reached(&self, limit: Limit) {
+        self.own.bump(self.at.limit(limit), 1);
+    }
+
     /// So many bytes came from a client. Worker's thread only.
     pub fn bytes_read(&self, bytes: usize) {
         self.own.bump(BYTES_READ, bytes as u64);
@@ -177,9 +187,9 @@ pub(super) struct Layout {
 const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width();
 /// Cells per server: outcomes, a histogram, in flight, up, connections.
 const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 3;
-/// Cells without a rule or server: clients connected, accepted, refused; bytes read, written; values refused as too large,
-/// and for want of memory; authentications and handshakes by outcome; requests of all rules together by command and outcome, so that a client's `stats` need not walk
-/// ten thousand rules on a worker's thread.
+/// Cells without a rule or server: clients connected, accepted, refused, binary; bytes read, written; values refused as too
+/// large, and for want of memory; authentications and handshakes by outcome; limits; requests of all rules together by command
+/// and outcome, so that a client's `stats` need not walk ten thousand rules on a worker's thread.
 const OWN_REST: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
 /// Cells per rule of the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
 const SHARED_RULE: usize =
@@ -199,9 +209,12 @@ pub(super) const BYTES_READ: usize = 3;
 pub(super) const BYTES_WRITTEN: usize = 4;
 pub(super) const TOO_LARGE: usize = 5;
 pub(super) const NO_MEMORY: usize = 6;
+pub(super) const CLIENTS_BINARY: usize = 7;
 /// Behind them, the first of those by outcome.
-const OUTCOMES: usize = 7;
-const ANSWERED: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
+const OUTCOMES: usize = 8;
+/// And as many as there are limits.
+const LIMITS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
+const ANSWERED: usize = LIMITS + Limit::ALL.len();
 
 pub(super) fn authentication(outcome: AuthOutcome) -> usize {
     OUTCOMES + outcome as usize
@@ -215,6 +228,10 @@ impl Layout {
     /// An index past the last rule, [`NO_RULE`] among them, is `none`.
     fn own_rule(&self, rule: usize) -> usize {
         OWN_REST + rule.min(self.rules - 1) * OWN_RULE
+    }
+
+    pub(super) fn limit(&self, limit: Limit) -> usize {
+        LIMITS + limit as usize
     }
 
     pub(super) fn request(&self, rule: usize, command: Command, outcome: Outcome) -> usize {
@@ -291,13 +308,14 @@ mod tests {
     fn no_two_counters_share_a_cell_and_every_cell_is_inside_its_block() {
         let worker = WorkerMetrics::new(3, 2);
         let at = worker.at;
-        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4, 5, 6]), HashSet::from([0, 1, 2]));
+        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4, 5, 6, 7]), HashSet::from([0, 1, 2]));
         let once = |cells: &mut HashSet<usize>, cell| assert!(cells.insert(cell), "cell {cell} twice");
         for &command in Command::ALL {
             Outcome::ALL.iter().for_each(|&o| once(&mut own, at.answered(command, o)));
         }
         AuthOutcome::ALL.iter().for_each(|&o| once(&mut own, authentication(o)));
         TlsOutcome::ALL.iter().for_each(|&o| once(&mut own, handshake(o)));
+        Limit::ALL.iter().for_each(|&limit| once(&mut own, at.limit(limit)));
         for rule in 0..3 {
             for &command in Command::ALL {
                 Outcome::ALL.iter().for_each(|&o| once(&mut own, at.request(rule, command, o)));

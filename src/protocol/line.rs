@@ -10,7 +10,7 @@ pub const MAX_KEY: usize = 250;
 
 /// The longest line in bytes that is not a multi-get. memcached hangs up on a longer one when it arrives in pieces,
 /// and answers it when it does not; here it never depends on the pieces.
-const MAX_LINE: usize = 2048;
+pub const MAX_LINE: usize = 2048;
 
 /// The longest line of a `get`, `gets`, `gat` or `gats` in bytes. memcached has no such limit.
 const MAX_GET_LINE: usize = 1 << 20;
@@ -140,7 +140,7 @@ impl<'a> Line<'a> {
 }
 
 /// Whether a line that is too long may still be a multi-get.
-fn begins_get(line: &[u8]) -> bool {
+pub(super) fn begins_get(line: &[u8]) -> bool {
     let indent = line.iter().take_while(|&&byte| byte == b' ').count();
     let line = &line[indent..];
     let commands: [&[u8]; 4] = [b"get ", b"gets ", b"gat ", b"gats "];

@@ -3,10 +3,12 @@
 pub mod request;
 mod line;
 pub mod parse;
+pub mod long_get;
+pub mod binary;
 pub mod meta;
 pub mod base64;
 pub(crate) mod number;
 pub mod reply;
 
-pub use line::MAX_KEY;
+pub use line::{MAX_KEY, MAX_LINE};
 pub use meta::Tokens;

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::gets::Get;
+use super::gets::{Get, Part};
 use super::guarded::{GuardedCall, only};
 use super::invalidation::{Invalidation, changes};
 use super::meta_get::MetaGet;
@@ -49,11 +49,11 @@ const MAX_MISSED: usize = 4096;
 const MAX_COMPARED: usize = 64;
 
 impl Client {
-    /// A new connection.
-    pub fn new(owner: u64) -> Client {
+    /// A new connection, and where what it is owed arrives.
+    pub fn new(owner: u64, inbox: Rc<Inbox>) -> Client {
         Client {
             owner,
-            inbox: Rc::default(),
+            inbox,
             missed: RefCell::default(),
             missed_many: Cell::new(false),
             holds: Cell::new(false),
@@ -122,6 +122,25 @@ impl Footprint {
     }
 }
 
+/// What the parts of one long get have in common.
+#[derive(Debug, Default)]
+pub struct LongLine {
+    /// An error has been said in place of what was still to come.
+    failed: Cell<bool>,
+}
+
+impl LongLine {
+    /// Whether nothing more is to be said.
+    pub(super) fn is_over(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// An error is said now.
+    pub(super) fn fail(&self) {
+        self.failed.set(true);
+    }
+}
+
 /// A request on its way.
 pub struct Call {
     command: Command,
@@ -183,10 +202,11 @@ impl Call {
         }
         let kind = match request {
             Request::Get { keys, cas } => {
-                return Call::get(command, None, keys.iter().collect(), *cas, proxy, client, busy);
+                return Call::get(command, None, keys.iter().collect(), *cas, None, proxy, client, busy);
             }
             Request::GetAndTouch { exptime, keys, cas } => {
-                return Call::get(command, Some(*exptime), keys.iter().collect(), *cas, proxy, client, busy);
+                let keys = keys.iter().collect();
+                return Call::get(command, Some(*exptime), keys, *cas, None, proxy, client, busy);
             }
             Request::Store(Store { key, .. })
             | Request::Arith { key, .. }
@@ -288,11 +308,33 @@ impl Call {
         Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
     }
 
+    /// Begins one part of a get that is answered in several. `None` as in [`Call::begin`].
+    pub fn part(
+        request: &Request<'_>,
+        line: &Rc<LongLine>,
+        last: bool,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&Footprint) -> bool,
+    ) -> Option<Call> {
+        let (command, _) = name(request);
+        let (exptime, keys, cas) = match *request {
+            Request::Get { keys, cas } => (None, keys, cas),
+            Request::GetAndTouch { exptime, keys, cas } => (Some(exptime), keys, cas),
+            // Nothing else has parts.
+            _ => return Call::begin(request, proxy, client, busy),
+        };
+        let part = Part { line: Rc::clone(line), last };
+        Call::get(command, exptime, keys.iter().collect(), cas, Some(part), proxy, client, busy)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a get says, and what every call is given")]
     fn get(
         command: Command,
         exptime: Option<i64>,
         keys: SmallVec<[&[u8]; 8]>,
         cas: bool,
+        part: Option<Part>,
         proxy: &Rc<Proxy>,
         client: &Client,
         busy: impl Fn(&Footprint) -> bool,
@@ -308,7 +350,7 @@ impl Call {
             kind,
         };
         let mut targets: SmallVec<[Target; 8]> = keys.iter().map(|key| proxy.target(key)).collect();
-        if let ([key], [Target::Raw { pool, rule }]) = (&keys[..], &targets[..]) {
+        if let ([key], [Target::Raw { pool, rule }], None) = (&keys[..], &targets[..], &part) {
             let forward = Forward::get(key, exptime, cas, *pool, *rule, proxy, client);
             return Some(call(Kind::Forward(forward), Footprint::default()));
         }
@@ -318,7 +360,7 @@ impl Call {
             return None;
         }
         let targets = keys.into_iter().zip(targets.drain(..));
-        let get = Get::new(targets, exptime, cas, proxy, client);
+        let get = Get::new(targets, exptime, cas, part, proxy, client);
         Some(call(Kind::Get(Box::new(get)), footprint))
     }
 
@@ -367,6 +409,20 @@ impl Call {
     /// The guarded keys that it reads or writes.
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
+    }
+
+    /// How many keys it reads: so many values it may be answered with, or hold.
+    pub fn reads(&self) -> usize {
+        match &self.kind {
+            Kind::Said(_) => 0,
+            Kind::Get(get) => get.reads(),
+            Kind::Forward(_)
+            | Kind::FanOut(_)
+            | Kind::Statistics(_)
+            | Kind::MetaGet(_)
+            | Kind::Guarded(_)
+            | Kind::Invalidation(_) => 1,
+        }
     }
 
     /// Whether it has to be polled even while an earlier call has not been answered: its guarded keys take more than one
@@ -445,8 +501,8 @@ impl Call {
     }
 
     /// Once done ahead of its turn: keeps its answer until then.
-    pub fn keep(&mut self, answer: BytesMut) {
-        self.kind = Kind::Said(answer.freeze());
+    pub fn keep(&mut self, answer: Bytes) {
+        self.kind = Kind::Said(answer);
         self.footprint = Footprint::default();
         self.quiet = false;
     }

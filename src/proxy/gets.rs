@@ -1,11 +1,12 @@
 //! `get`, `gets`, `gat`, `gats`: all keys in one round, one reply in the order asked.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use smallvec::SmallVec;
 
-use super::calls::{Client, Scope};
+use super::calls::{Client, LongLine, Scope};
 use super::raw::{put_get, put_key, put_number};
 use super::read::{GuardedRead, Shown};
 use super::{Proxy, Target, wire};
@@ -26,7 +27,7 @@ pub(super) struct Get {
     exptime: Option<i64>,
     cas: bool,
     /// What was sent for the raw keys: at most a few lines to each server.
-    parts: SmallVec<[Part; 4]>,
+    parts: SmallVec<[Asked; 4]>,
     keys: Vec<KeyGet>,
     /// How many of the keys, from the first, need no further look.
     settled: usize,
@@ -34,9 +35,18 @@ pub(super) struct Get {
     begun: usize,
     /// This request holds a win: it must not wait for another key, or two of them could wait for each other.
     won: bool,
+    /// It is a part of a long one.
+    part: Option<Part>,
 }
 
-struct Part {
+/// One of the parts in which a long get is asked and answered.
+pub(super) struct Part {
+    pub(super) line: Rc<LongLine>,
+    /// The `END` is said behind this one.
+    pub(super) last: bool,
+}
+
+struct Asked {
     pool: usize,
     place: usize,
     ticket: ReplyTicket,
@@ -54,11 +64,21 @@ impl Get {
         targets: impl Iterator<Item = (&'a [u8], Target)>,
         exptime: Option<i64>,
         cas: bool,
+        part: Option<Part>,
         proxy: &Proxy,
         client: &Client,
     ) -> Get {
-        let mut get =
-            Get { exptime, cas, parts: SmallVec::new(), keys: Vec::new(), settled: 0, begun: 0, won: false };
+        let mut get = Get {
+            exptime,
+            cas,
+            parts: SmallVec::new(),
+            keys: Vec::new(),
+            settled: 0,
+            begun: 0,
+            // An earlier part may hold one.
+            won: part.is_some(),
+            part,
+        };
         for (key, target) in targets {
             let key = match target {
                 Target::Raw { pool, rule } => {
@@ -81,6 +101,11 @@ impl Get {
         get
     }
 
+    /// How many keys it asks for.
+    pub(super) fn reads(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Begins to read so many more of the guarded keys; stands before the next one then, whose turn a reply will bring.
     fn begin(&mut self, mut more: usize, proxy: &Proxy, client: &Client) {
         while self.begun < self.keys.len() {
@@ -98,13 +123,13 @@ impl Get {
     /// Puts a raw key on the line to its server.
     fn part(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> usize {
         let place = proxy.pools[pool].place(key);
-        let fits = |part: &Part| self.exptime.is_none() || part.line.len() + key.len() < MAX_GAT_LINE;
+        let fits = |part: &Asked| self.exptime.is_none() || part.line.len() + key.len() < MAX_GAT_LINE;
         let known =
             self.parts.iter().rposition(|part| (part.pool, part.place) == (pool, place) && fits(part));
         let at = known.unwrap_or_else(|| {
             let mut line = BytesMut::new();
             put_get(&mut line, self.exptime, self.cas);
-            self.parts.push(Part { pool, place, ticket: 0, line });
+            self.parts.push(Asked { pool, place, ticket: 0, line });
             self.parts.len() - 1
         });
         put_key(&mut self.parts[at].line, key);
@@ -207,11 +232,18 @@ impl Get {
                 scope.proxy.pools[part.pool].connections()[part.place].distrust();
             }
         }
+        let part = self.part.as_ref();
         match trouble {
+            // The error stands in place of all that would follow.
+            _ if part.is_some_and(|part| part.line.is_over()) => out.truncate(start),
+            None if part.is_some_and(|part| !part.last) => {}
             None => out.extend_from_slice(b"END\r\n"),
             Some(failure) => {
                 out.truncate(start);
                 out.extend_from_slice(failure.line());
+                if let Some(part) = part {
+                    part.line.fail();
+                }
             }
         }
     }

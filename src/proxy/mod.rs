@@ -32,7 +32,7 @@ mod stats;
 mod wording;
 mod invalidation;
 
-pub use calls::{Call, Client, Footprint};
+pub use calls::{Call, Client, Footprint, LongLine};
 pub use desk::Desk;
 pub use stats::Front;
 pub use tag_cache::TagCache;
@@ -43,6 +43,7 @@ use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
 use crate::rule::{Captures, Rules, Template};
 use crate::upstream::connection::Connection;
+use crate::upstream::inbox::Inbox;
 use crate::upstream::pool::Pool;
 use operation::Guarded;
 
@@ -181,6 +182,17 @@ impl Proxy {
     /// The largest value that any server takes.
     pub fn max_value(&self) -> usize {
         self.everywhere().map(|connection| connection.server().item_size()).max().unwrap_or(0)
+    }
+
+    /// Whether much waits to be written to a server, so that a large request should wait too: then this inbox is woken when it
+    /// has been written. What waits here must leave room for the small ones, or these would be refused.
+    pub fn is_congested(&self, inbox: &Rc<Inbox>) -> bool {
+        self.everywhere().any(|connection| connection.is_congested(inbox))
+    }
+
+    /// Whether others may be waiting for what this client builds: it holds a lease.
+    pub fn rebuilds(&self, owner: u64) -> bool {
+        self.desk.all().any(|leases| leases.rebuilds(owner))
     }
 
     /// The moment.

@@ -18,7 +18,7 @@ use crate::guard::{
     Answer, Answers, Asks, At, Cas, Event, Item, Machine, Now, Policy, Scene, Step, TagName, Usage, What,
     envelope::lock_key,
 };
-use crate::metrics::WaitEnd;
+use crate::metrics::{Limit, WaitEnd};
 use crate::protocol::reply::Shape;
 use crate::upstream::inbox::{Inbox, Ticket};
 
@@ -143,7 +143,14 @@ impl<M: Machine> Operation<M> {
     ) -> Option<Event> {
         let (bell, hears) = oneshot::channel();
         let admission = proxy.desk.of(&of.key).wait(&of.key, now, policy, bell);
-        let Admission::Waits { waiter, poll } = admission else { return Some(Event::Over) };
+        let (waiter, poll) = match admission {
+            Admission::Waits { waiter, poll } => (waiter, poll),
+            Admission::Refused => return Some(Event::Over),
+            Admission::Full => {
+                proxy.metrics.limit_reached(Limit::Waiters);
+                return Some(Event::Over);
+            }
+        };
         if poll {
             proxy.clone().poll_for_others(of.clone());
         }

@@ -9,7 +9,7 @@ use super::operation::{Guarded, Operation};
 use crate::error::Failure;
 use crate::guard::leases::Ticket;
 use crate::guard::{Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, Versions, Wish};
-use crate::metrics::{LeaseEnd, Outcome};
+use crate::metrics::{LeaseEnd, Limit, Outcome};
 use crate::upstream::OnError;
 
 /// A read on its way.
@@ -184,10 +184,13 @@ impl GuardedRead {
         for _ in 0..superseded {
             proxy.metrics.lease_ended(rule, LeaseEnd::Superseded, Duration::ZERO);
         }
-        // A full table grants nothing; what was won ends by itself after lock_ttl.
-        if let Some(id) = id {
-            proxy.metrics.lease_granted();
-            proxy.look_after_lease(of, id, &lease);
+        match id {
+            Some(id) => {
+                proxy.metrics.lease_granted();
+                proxy.look_after_lease(of, id, &lease);
+            }
+            // A full table grants nothing; what was won ends by itself after lock_ttl.
+            None => proxy.metrics.limit_reached(Limit::Tickets),
         }
     }
 

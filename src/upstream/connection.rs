@@ -37,6 +37,10 @@ use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 const MAX_OWED: usize = 64 * 1024;
 /// The most bytes that may wait to be written to one server, besides one command.
 const MAX_OUT: usize = 64 * 1024 * 1024;
+/// An empty buffer that has grown beyond this is given back.
+const MAX_KEPT: usize = 1024 * 1024;
+/// With more than this waiting, large requests are held back, so that small ones find room.
+const MAX_EASY: usize = 16 * 1024 * 1024;
 /// The largest value a server may send.
 const MAX_VALUE: usize = 1 << 30;
 /// What is read at once, at least.
@@ -59,6 +63,8 @@ struct State {
     made: u32,
     out: BytesMut,
     owed: VecDeque<Owed>,
+    /// Who is to be woken once there is room for a large request. No client is here more than once for long.
+    crowd: Vec<Rc<Inbox>>,
     /// How many at the front of `owed` have timed out.
     timed_out: usize,
     /// It is to be remade.
@@ -123,6 +129,7 @@ impl Connection {
             made: 0,
             out: BytesMut::new(),
             owed: VecDeque::new(),
+            crowd: Vec::new(),
             timed_out: 0,
             distrusted: false,
             waker: None,
@@ -176,6 +183,16 @@ impl Connection {
             waker.wake();
         }
         ticket
+    }
+
+    /// Whether much waits to be written: then this inbox is woken once it has been.
+    pub fn is_congested(&self, inbox: &Rc<Inbox>) -> bool {
+        let mut state = self.state.borrow_mut();
+        let congested = state.out.len() >= MAX_EASY;
+        if congested && !state.crowd.iter().any(|waits| Rc::ptr_eq(waits, inbox)) {
+            state.crowd.push(Rc::clone(inbox));
+        }
+        congested
     }
 
     /// A reply was well-formed but not an answer to what was asked: nothing more of this connection can be believed.
@@ -278,6 +295,13 @@ impl Connection {
                 Ok(written) => state.out.advance(written),
                 Err(error) => return Poll::Ready(Broken::Io(error)),
             }
+            // All of them: each looks again, and waits again if others were first.
+            if !state.crowd.is_empty() && state.out.len() < MAX_EASY {
+                state.crowd.drain(..).for_each(|waits| waits.wake());
+            }
+        }
+        if state.out.try_reclaim(MAX_KEPT) {
+            state.out = BytesMut::new();
         }
         Poll::Pending
     }
@@ -366,6 +390,7 @@ impl Connection {
         state.phase = Phase::Down;
         state.timed_out = 0;
         state.out = BytesMut::new();
+        state.crowd.drain(..).for_each(|waits| waits.wake());
         let now = Instant::now();
         for owed in state.owed.drain(..) {
             if let Some((inbox, ticket)) = owed.asker {

@@ -6,7 +6,11 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+use super::roll::{Closing, Member};
 use crate::error::Failure;
+
+/// A smaller answer does not count towards the budget by itself: there are few of them for one client.
+const COUNTED: usize = 4 * 1024;
 
 /// Names one command of an inbox, and so its reply. Numbers rise in the order of sending.
 pub type Ticket = u64;
@@ -29,8 +33,12 @@ pub enum Reply {
 
 /// The replies that one task is owed, from any number of servers. Whoever awaits none any more drops it: what arrives later
 /// is thrown away.
-#[derive(Debug, Default)]
-pub struct Inbox(RefCell<Inner>);
+#[derive(Default)]
+pub struct Inbox {
+    inner: RefCell<Inner>,
+    /// What its client holds and does; `None`: it is no client's.
+    member: Option<Member>,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -48,16 +56,37 @@ enum Slot {
 }
 
 impl Inbox {
+    /// The inbox of a client on the roll.
+    pub(super) fn of(member: Member) -> Inbox {
+        Inbox { inner: RefCell::default(), member: Some(member) }
+    }
+
     /// A place for one reply.
     pub(super) fn expect(&self) -> Ticket {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         inner.slots.push_back(Slot::Owed);
         inner.first + inner.slots.len() as u64 - 1
     }
 
     /// A reply has come. Wakes the asker.
     pub(super) fn deliver(&self, ticket: Ticket, reply: Reply) {
-        let mut inner = self.0.borrow_mut();
+        let reply = match (reply, &self.member) {
+            (Reply::Answered { bytes, epoch }, Some(member)) if bytes.len() >= COUNTED => {
+                // Small ones are kept, for a lease may have been won with one.
+                if member.closing.get().is_some() {
+                    return self.put(ticket, Reply::Failed(Failure::Overloaded));
+                }
+                let bytes = member.account.hold(bytes);
+                self.put(ticket, Reply::Answered { bytes, epoch });
+                return member.roll.make_room();
+            }
+            (reply, _) => reply,
+        };
+        self.put(ticket, reply);
+    }
+
+    fn put(&self, ticket: Ticket, reply: Reply) {
+        let mut inner = self.inner.borrow_mut();
         let Some(at) = ticket.checked_sub(inner.first) else { return };
         if let Some(slot) = inner.slots.get_mut(at as usize) {
             *slot = Slot::Here(reply);
@@ -70,7 +99,7 @@ impl Inbox {
 
     /// Takes a reply, if it is here.
     pub fn take(&self, ticket: Ticket) -> Option<Reply> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         let at = ticket.checked_sub(inner.first)? as usize;
         let slot = inner.slots.get_mut(at)?;
         let Slot::Here(_) = slot else { return None };
@@ -84,17 +113,115 @@ impl Inbox {
 
     /// Whether a reply is here.
     pub fn is_here(&self, ticket: Ticket) -> bool {
-        let inner = self.0.borrow();
+        let inner = self.inner.borrow();
         let at = ticket.checked_sub(inner.first).map(|at| at as usize);
         matches!(at.and_then(|at| inner.slots.get(at)), Some(Slot::Here(_)))
     }
 
     /// Has this task woken when the next reply comes.
     pub fn wake_on_next(&self, cx: &Context<'_>) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         match &mut inner.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             empty => *empty = Some(cx.waker().clone()),
+        }
+    }
+
+    /// Its client's own buffers hold so many bytes now. `kept`: some of them are only kept for what comes next.
+    pub fn holds(&self, bytes: usize, kept: bool) {
+        let Some(member) = &self.member else { return };
+        member.kept.set(kept);
+        let before = member.own.replace(bytes);
+        if bytes > before {
+            member.account.add(bytes - before);
+            member.roll.make_room();
+        } else if bytes < before {
+            member.account.take(before - bytes);
+        }
+    }
+
+    /// An answer that is said later: counts until then.
+    pub fn keep(&self, answer: Bytes) -> Bytes {
+        match &self.member {
+            Some(member) if answer.len() >= COUNTED => {
+                let answer = member.account.hold(answer);
+                member.roll.make_room();
+                answer
+            }
+            _ => answer,
+        }
+    }
+
+    /// Whether what is only kept is to be given back.
+    pub fn is_to_slim(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.slim.replace(false))
+    }
+
+    /// Has its client give back what it only keeps, if it did nothing since this was called last.
+    pub(super) fn slim(&self) {
+        let Some(member) = &self.member else { return };
+        if member.kept.get() && member.still.replace(true) {
+            member.slim.set(true);
+            self.wake();
+        }
+    }
+
+    /// How many bytes its client holds, answers and buffers.
+    pub fn held(&self) -> usize {
+        self.member.as_ref().map_or(0, |member| member.account.held())
+    }
+
+    /// Whether its client waits for an answer.
+    pub fn is_busy(&self, busy: bool) {
+        if let Some(member) = &self.member {
+            member.busy.set(busy);
+        }
+    }
+
+    /// Its client has done something: asked a whole request, or taken some of an answer.
+    pub fn stir(&self) {
+        if let Some(member) = &self.member {
+            member.stirred.set(true);
+            member.still.set(false);
+        }
+    }
+
+    /// Whether its client has done something since this was asked last, or cannot do anything because it waits.
+    pub(super) fn was_stirred(&self) -> bool {
+        self.member.as_ref().is_none_or(|member| member.stirred.replace(false) || member.busy.get())
+    }
+
+    /// Whether its client is to be hung up on, and why.
+    pub fn closing(&self) -> Option<Closing> {
+        self.member.as_ref().and_then(|member| member.closing.get())
+    }
+
+    /// Has its client hung up on. The large answers that are here are gone at once.
+    pub(super) fn close(&self, why: Closing) {
+        let Some(member) = &self.member else { return };
+        if member.closing.get().is_none() {
+            member.closing.set(Some(why));
+        }
+        member.account.write_off();
+        let mut inner = self.inner.borrow_mut();
+        for slot in &mut inner.slots {
+            if let Slot::Here(Reply::Answered { bytes, .. }) = slot
+                && bytes.len() >= COUNTED
+            {
+                *slot = Slot::Here(Reply::Failed(Failure::Overloaded));
+            }
+        }
+        if let Some(waker) = inner.waker.take() {
+            drop(inner);
+            waker.wake();
+        }
+    }
+
+    /// Wakes its asker, who should look again at what it waits for.
+    pub(super) fn wake(&self) {
+        let waker = self.inner.borrow_mut().waker.take();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 

@@ -9,6 +9,7 @@ pub mod pool;
 pub mod server;
 pub mod connection;
 pub mod inbox;
+pub mod roll;
 
 /// Where one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,19 +1,19 @@
 //! The integration tests: real memcacheds, the real binary, real sockets. One test binary, so that it links once.
 //!
 //! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
-//! command back until an interleaving has happened; then one file a promise, in the order of the design.
+//! command back until an interleaving has happened; then one file a promise, in the order of the design. `poison` and
+//! `slow_clients` are those who mean no good, or do not know better.
 
 mod administration;
 mod client;
-mod gate;
-mod slow_server;
-mod world;
 mod embedded_is_faithful;
+mod gate;
 mod guarded_means_what_memcached_means;
 mod invalidates;
 mod libraries;
 mod meta;
 mod passwords;
+mod poison;
 mod promise_1_one_rebuild;
 mod promise_2_no_resurrection;
 mod promise_3_stale_is_bounded;
@@ -24,7 +24,10 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod shutdown;
+mod slow_clients;
+mod slow_server;
 mod stats;
 mod tag_replicas;
 mod tls;
 mod unix_sockets;
+mod world;

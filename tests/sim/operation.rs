@@ -228,7 +228,7 @@ impl World {
         let life = sidecar.life;
         op.wait += 1;
         let (delay, poll) = match sidecar.leases.wait(&guarded.key, now, &guarded.policy, op.id) {
-            Admission::Refused => {
+            Admission::Refused | Admission::Full => {
                 op.waiting = Some(0);
                 (0, false)
             }

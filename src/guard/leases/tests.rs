@@ -68,6 +68,29 @@ fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
 }
 
 #[test]
+fn whoever_holds_a_lease_rebuilds_until_it_has_ended_and_nobody_else_does() {
+    let mut leases = leased();
+    leases.saw(b"other", 2, ticket(1), &Policy::default());
+    assert_eq!([1, 2, 3].map(|owner| leases.rebuilds(owner)), [true, false, false]);
+    leases.attribute(KEY, 1);
+    assert!(!leases.rebuilds(1));
+    let mut leases = leased();
+    leases.invalidate(KEY, 9);
+    assert!(!leases.rebuilds(1), "what it builds cannot be kept");
+}
+
+#[test]
+fn so_many_may_wait_for_a_key_and_no_more() {
+    let mut leases = leased();
+    for waiter in 0..MAX_WAITERS_PER_KEY as u32 {
+        assert!(matches!(leases.wait(KEY, NOW, &Policy::default(), waiter), Admission::Waits { .. }));
+    }
+    assert_eq!(leases.wait(KEY, NOW, &Policy::default(), 0), Admission::Full);
+    leases.wake(KEY);
+    assert!(matches!(leases.wait(KEY, NOW, &Policy::default(), 0), Admission::Waits { .. }));
+}
+
+#[test]
 fn a_fresh_hit_ends_an_earlier_miss_but_not_a_lease() {
     let mut leases: Leases<u32> = Leases::default();
     leases.saw(KEY, 1, ticket(7), &Policy::default());

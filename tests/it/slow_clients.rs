@@ -1,0 +1,372 @@
+//! Slow, greedy and idle clients: what they can make the sidecar hold is bounded by its configuration, and the others do not
+//! notice. "Do not notice" is that every byte of theirs is right and none is late by a time-out; no time is measured here.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::world::{Kennel, Memcached, addresses, eventually, guarded, memcacheds, raw, sidecar_toml};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// One worker, one server, and further lines of `[listen]`.
+fn sidecar(listen: &str) -> (Vec<Memcached>, Kennel) {
+    let servers = memcacheds(1);
+    let rules = [guarded("hot", "hot:*", "cold_wait = \"10s\"\nlock_ttl = \"1s\""), raw("raw", "*")];
+    let toml = sidecar_toml(&addresses(&servers), &rules)
+        .replace("workers = 2", &format!("workers = 1\n{listen}"))
+        .replace("request_timeout = \"500ms\"", "request_timeout = \"10s\"");
+    (servers, Kennel::start(&toml))
+}
+
+/// The most memory that the sidecar has ever had in RAM, in bytes.
+fn peak(kennel: &Kennel) -> usize {
+    let mut client = kennel.client();
+    client.send(b"stats\r\n");
+    let stats = String::from_utf8(client.until(b"END\r\n")).expect("stats are text");
+    let pid = stats.lines().find_map(|line| line.strip_prefix("STAT pid ")).expect("its pid");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    let kib: usize = peak.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+    kib * KIB
+}
+
+fn reached(kennel: &Kennel, limit: &str) -> f64 {
+    kennel.metrics().sum("kennel_limit_reached_total", &[&format!("limit={limit:?}")])
+}
+
+/// Runs `others` while a client reads and writes; it must be answered byte for byte, before, meanwhile and after.
+fn beside_an_innocent(kennel: &Kennel, others: impl FnOnce()) {
+    let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let step = || {
+        let before = rounds.load(Ordering::SeqCst);
+        eventually("the innocent is answered", || rounds.load(Ordering::SeqCst) >= before + 2);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = kennel.client();
+            while !over.load(Ordering::SeqCst) {
+                let n = rounds.load(Ordering::SeqCst);
+                let value = format!("value {n} ").repeat(1 + n % 2000);
+                for key in [format!("innocent:{n}"), format!("hot:innocent:{n}")] {
+                    client.store(&key, value.as_bytes(), 60);
+                    assert!(client.get(&key).as_deref() == Some(value.as_bytes()), "{key}");
+                    assert_eq!(client.delete(&key), "DELETED");
+                }
+                rounds.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        step();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            others();
+            step();
+        }));
+        over.store(true, Ordering::SeqCst);
+        if let Err(why) = result {
+            std::panic::resume_unwind(why);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_sends_and_never_reads_is_held_back_and_costs_a_bounded_amount() {
+    let (_servers, kennel) = sidecar("max_buffered = \"512MiB\"");
+    kennel.client().store("raw:100k", &vec![b'v'; 100 * KIB], 0);
+    let before = peak(&kennel);
+    let mut deaf = kennel.client();
+    beside_an_innocent(&kennel, || {
+        // 200 MB of answers.
+        deaf.send(&b"get raw:100k\r\n".repeat(2000));
+        eventually("it is held back", || reached(&kennel, "untaken") + reached(&kennel, "requests") > 0.0);
+    });
+    // MAX_AWAITED, MAX_OUT, and a read buffer's growth to hold one value besides; never 200 MB.
+    let cost = peak(&kennel) - before;
+    assert!(cost < 40 * MIB, "{} KiB", cost / KIB);
+    // It changes its mind: every answer is there, whole.
+    let one = [&b"VALUE raw:100k 0 102400\r\n"[..], &vec![b'v'; 100 * KIB], b"\r\nEND\r\n"].concat();
+    for _ in 0..2000 {
+        assert!(deaf.bytes(one.len()) == one);
+    }
+}
+
+#[test]
+fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_hung_up_on() {
+    let (_servers, kennel) = sidecar("max_buffered = \"32MiB\"");
+    let mut client = kennel.client();
+    client.store("raw:small", b"s", 0);
+    client.store("raw:large", &vec![b'v'; 1000 * KIB], 0);
+    let before = peak(&kennel);
+    let mut deaf: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
+    beside_an_innocent(&kennel, || {
+        for client in &mut deaf {
+            // Their answers are small lately, so many requests may be on their way.
+            client.send(&b"get raw:small\r\n".repeat(500));
+            for _ in 0..500 {
+                client.expect(b"VALUE raw:small 0 1\r\ns\r\nEND\r\n");
+            }
+        }
+        for client in &mut deaf {
+            client.send(&b"get raw:large\r\n".repeat(200));
+        }
+        eventually("the budget is passed", || reached(&kennel, "buffered") > 0.0);
+    });
+    // The budget; twice the largest value for what is being read and for what is being written.
+    let cost = peak(&kennel) - before;
+    assert!(cost < 32 * MIB + 24 * MIB, "{} KiB", cost / KIB);
+}
+
+#[test]
+fn a_client_that_sends_a_byte_at_a_time_is_answered_as_any_other() {
+    let (_servers, kennel) = sidecar("");
+    let mut slow = kennel.client();
+    beside_an_innocent(&kennel, || {
+        for byte in b"set raw:k 0 0 5\r\nhello\r\nget raw:k none raw:k\r\nmg raw:k v\r\n" {
+            slow.send(&[*byte]);
+            std::thread::yield_now();
+        }
+        slow.expect(
+            b"STORED\r\nVALUE raw:k 0 5\r\nhello\r\nVALUE raw:k 0 5\r\nhello\r\nEND\r\nVA 5\r\nhello\r\n",
+        );
+    });
+}
+
+#[test]
+fn a_request_that_is_never_whole_is_idleness_too() {
+    let (_servers, kennel) = sidecar("idle_timeout = \"400ms\"");
+    let mut slow = kennel.client();
+    slow.send(b"set raw:k 0 0 1000\r\n");
+    // Bytes enough to seem alive, and never a whole request. Sending to it fails once it has been hung up on.
+    eventually("it is hung up on", || {
+        slow.send(b"x");
+        reached(&kennel, "idle") > 0.0
+    });
+    assert_eq!(slow.rest(), b"");
+    assert_eq!(kennel.client().get("raw:k"), None);
+}
+
+#[test]
+fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
+    let (_servers, kennel) = sidecar("idle_timeout = \"400ms\"");
+    let (mut idle, mut winner, mut waiter) = (kennel.client(), kennel.client(), kennel.client());
+    assert_eq!(winner.get("hot:page"), None);
+    waiter.send(b"get hot:page\r\n");
+    let mut lively = kennel.client();
+    eventually("the idle one is hung up on", || {
+        assert_eq!(lively.ask("mn"), "MN");
+        reached(&kennel, "idle") >= 1.0
+    });
+    assert_eq!(idle.rest(), b"");
+    // Far longer than it takes to be idle: both are still there, for the one rebuilds and the other waits for it.
+    for _ in 0..120 {
+        assert_eq!(lively.ask("mn"), "MN");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(reached(&kennel, "idle"), 1.0);
+    winner.store("hot:page", b"rebuilt", 60);
+    assert_eq!(waiter.only_value("hot:page").as_deref(), Some(&b"rebuilt"[..]));
+    // With that its lease has ended.
+    eventually("they are idle too", || reached(&kennel, "idle") >= 3.0);
+    assert_eq!((winner.rest(), waiter.rest()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn without_an_idle_timeout_nobody_is_hung_up_on() {
+    let (_servers, kennel) = sidecar("");
+    let mut idle = kennel.client();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(idle.ask("mn"), "MN");
+    assert_eq!(reached(&kennel, "idle"), 0.0);
+}
+
+#[test]
+fn thousands_of_idle_clients_cost_little_and_the_next_one_is_served() {
+    let (_servers, kennel) = sidecar("max_buffered = \"32MiB\"");
+    let before = peak(&kennel);
+    let mut idle = Vec::new();
+    beside_an_innocent(&kennel, || {
+        while idle.len() < 2000 {
+            // Every other one has asked something large once.
+            let mut client = kennel.client();
+            if idle.len() % 2 == 0 {
+                let key = format!("raw:{}", idle.len() % 20);
+                client.store(&key, &vec![b'v'; 200 * KIB], 0);
+                assert_eq!(client.get(&key).map(|value| value.len()), Some(200 * KIB));
+            }
+            idle.push(client);
+        }
+        eventually("all are in", || kennel.metrics().sum("kennel_client_connections", &[]) >= 2000.0);
+    });
+    let cost = peak(&kennel) - before;
+    assert!(cost < 2000 * 24 * KIB + 32 * MIB + 8 * MIB, "{} bytes each", cost / 2000);
+    assert_eq!(reached(&kennel, "buffered"), 0.0);
+    for client in idle.iter_mut().step_by(97) {
+        assert_eq!(client.ask("mn"), "MN");
+    }
+}
+
+#[test]
+fn a_value_of_a_mebibyte_goes_through_a_hundred_connections_at_once() {
+    let (_servers, kennel) = sidecar("max_buffered = \"512MiB\"");
+    let value: Vec<u8> = (0..1000 * KIB).map(|n| (n % 251) as u8).collect();
+    let before = peak(&kennel);
+    beside_an_innocent(&kennel, || {
+        std::thread::scope(|scope| {
+            for n in 0..100 {
+                let (kennel, value) = (&kennel, &value);
+                scope.spawn(move || {
+                    let mut client = kennel.client();
+                    let key = format!("raw:{n}");
+                    client.store(&key, value, 0);
+                    assert!(client.get(&key).as_ref() == Some(value), "{key}");
+                });
+            }
+        });
+    });
+    // Each holds a value twice at most, as it came and as it goes.
+    let cost = peak(&kennel) - before;
+    assert!(cost < 2 * 100 * MIB + 64 * MIB, "{} MiB", cost / MIB);
+    assert_eq!(reached(&kennel, "buffered"), 0.0);
+}
+
+#[test]
+fn a_get_of_a_million_keys_is_answered_whole_and_is_never_held_whole() {
+    let (_servers, kennel) = sidecar("");
+    let mut client = kennel.client();
+    let stored = |n: usize| n % 5000 == 17;
+    for n in (0..1_000_000).filter(|n| stored(*n)) {
+        client.store(&format!("r:{n:08}"), format!("value {n}").as_bytes(), 0);
+    }
+    let before = peak(&kennel);
+    let line: String = (0..1_000_000).map(|n| format!(" r:{n:08}")).collect();
+    assert!(line.len() > 10 * MIB);
+    beside_an_innocent(&kennel, || {
+        client.send(format!("get{line}\r\nmn\r\n").as_bytes());
+        let items = client.items().expect("values");
+        let wanted = (0..1_000_000).filter(|n| stored(*n));
+        assert_eq!(items.len(), 200);
+        for (item, n) in items.iter().zip(wanted) {
+            assert_eq!((&item.key, &item.value), (&format!("r:{n:08}"), &format!("value {n}").into_bytes()));
+        }
+        // One END, and then what was asked next.
+        assert_eq!(client.line(), "MN");
+    });
+    let cost = peak(&kennel) - before;
+    assert!(cost < 4 * MIB, "{} KiB", cost / KIB);
+}
+
+#[test]
+fn a_long_get_whose_server_dies_in_the_middle_ends_with_one_error_or_is_a_miss() {
+    for (on_error, end) in [("error", "SERVER_ERROR"), ("miss", "END")] {
+        let mut servers = memcacheds(1);
+        let toml = sidecar_toml(&addresses(&servers), &[raw("raw", "*")])
+            .replace("[pools.main]", &format!("[pools.main]\non_error = {on_error:?}"));
+        let kennel = Kennel::start(&toml);
+        let mut client = kennel.client();
+        client.store("raw:0", b"x", 0);
+        let half: String = (0..2000).map(|n| format!(" raw:{n}")).collect();
+        client.send(format!("get{half}").as_bytes());
+        // A line of 20 KiB is not looked at before it ends; so another, whose first half is.
+        let long: String = (0..20_000).map(|n| format!(" raw:{n}")).collect();
+        client.send(long.as_bytes());
+        assert_eq!(client.line(), "VALUE raw:0 0 1");
+        assert_eq!(client.line(), "x");
+        servers[0].kill();
+        eventually("the sidecar knows", || kennel.metrics().sum("kennel_upstream_up", &[]) == 0.0);
+        client.send(format!("{long}\r\nmn\r\n").as_bytes());
+        let rest = String::from_utf8(client.until(b"MN\r\n")).expect("text");
+        let lines: Vec<&str> =
+            rest.split("\r\n").filter(|line| !line.starts_with("VALUE ") && *line != "x").collect();
+        assert!(lines[0].starts_with(end) && lines[1..] == ["MN", ""], "{on_error}: {lines:?}");
+    }
+}
+
+/// The first bytes of a binary get, and what follows.
+fn binary_get(key: &str) -> Vec<u8> {
+    let mut request = vec![0; 24];
+    (request[0], request[1]) = (0x80, 0x00);
+    request[3] = key.len() as u8;
+    request[11] = key.len() as u8;
+    request[12..16].copy_from_slice(b"op4q");
+    request.extend_from_slice(key.as_bytes());
+    request
+}
+
+#[test]
+fn a_binary_client_is_told_so_in_its_own_protocol_and_the_log_says_once_what_to_change() {
+    let (_servers, kennel) = sidecar("");
+    for _ in 0..3 {
+        let mut client = kennel.client();
+        for byte in binary_get("raw:k") {
+            client.send(&[byte]);
+        }
+        let reply = client.rest();
+        assert_eq!(reply[..8], [0x81, 0x00, 0, 0, 0, 0, 0, 0x81]);
+        assert_eq!(
+            (&reply[8..12], &reply[12..16]),
+            (&(reply.len() as u32 - 24).to_be_bytes()[..], &b"op4q"[..])
+        );
+        assert!(reply[24..].starts_with(b"kennel speaks the text protocol"));
+    }
+    eventually("it is counted", || {
+        kennel.metrics().sum("kennel_client_connections_binary_total", &[]) == 3.0
+    });
+    eventually("it is logged", || kennel.said().contains("binary_protocol=false"));
+    assert_eq!(kennel.said().matches("speaks the binary protocol").count(), 1, "{}", kennel.said());
+    for library in ["OPT_BINARY_PROTOCOL", "Symfony", "pylibmc", "spymemcached", "Enyim", "Dalli", "memjs"] {
+        assert!(kennel.said().contains(library), "{library}");
+    }
+}
+
+#[test]
+fn whoever_is_hung_up_on_while_it_is_still_sending_gets_the_last_word() {
+    let (_servers, kennel) = sidecar("");
+    for _ in 0..20 {
+        let mut client = kennel.client();
+        client.send(&[binary_get("raw:k"), vec![0; 2 * MIB]].concat());
+        client.half_close();
+        assert!(client.rest().ends_with(b"turn the binary protocol off in this client"));
+    }
+}
+
+#[test]
+fn the_user_of_pylibmc_is_shown_an_error_and_binary_false_helps() {
+    let (_servers, kennel) = sidecar("");
+    let python = std::env::var("KENNEL_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has_it =
+        std::process::Command::new(&python).args(["-c", "import pylibmc"]).output().expect("run python");
+    if !has_it.status.success() {
+        eprintln!("SKIPPED: {python} has no pylibmc");
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/py/binary_client.py");
+    let (host, port) = (kennel.address().ip().to_string(), kennel.address().port().to_string());
+    let output =
+        std::process::Command::new(&python).args([script, &host, &port]).output().expect("run python");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{stderr}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("refused: ")).count(), 2, "{said}");
+    assert!(said.ends_with("OK with binary=False\n"), "{said}");
+}
+
+#[test]
+fn every_limit_that_a_client_reaches_is_counted() {
+    let (_servers, kennel) = sidecar("");
+    let mut client = kennel.client();
+    client.send(format!("set raw:k 0 0 {0}\r\n{1}\r\nmn\r\n", 2 * MIB, "v".repeat(2 * MIB)).as_bytes());
+    assert_eq!(
+        (client.line(), client.line()),
+        ("SERVER_ERROR object too large for cache".into(), "MN".into())
+    );
+    assert_eq!(reached(&kennel, "value"), 1.0);
+    let mut long = TcpStream::connect(kennel.address()).expect("connect");
+    std::io::Write::write_all(&mut long, &[b'x'; 4000]).expect("send");
+    eventually("it is hung up on", || reached(&kennel, "line") == 1.0);
+    // 1,025 requests behind one that is not answered.
+    assert_eq!(client.get("hot:held"), None);
+    let mut deep = kennel.client();
+    deep.send(&[&b"get hot:held\r\n"[..], &b"get raw:k\r\n".repeat(1100)].concat());
+    eventually("it is held back", || reached(&kennel, "requests") >= 1.0);
+}
