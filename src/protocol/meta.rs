@@ -107,9 +107,10 @@ fn check(meta: &Meta<'_>) -> Result<bool, &'static [u8]> {
             b'M' if token.len() == 1 => mode = Some(token[0]),
             b'M' => complaint = Some(b"CLIENT_ERROR incorrect length for M token\r\n"),
             b'N' | b'T' | b'R' if number::int32(token).is_some() => {}
-            // E is for the server to judge: memcached has it from 1.6.27.
-            b'C' | b'E' if number::uint64(token).is_some() => {}
-            b'N' | b'T' | b'R' | b'C' | b'E' => {
+            // For the server to judge, token and all: memcached has it from 1.6.27.
+            b'E' => {}
+            b'C' if number::uint64(token).is_some() => {}
+            b'N' | b'T' | b'R' | b'C' => {
                 complaint = Some(b"CLIENT_ERROR bad token in command line format\r\n");
             }
             b'F' => {

@@ -15,6 +15,9 @@ const MAX_LINE: usize = 2048;
 /// The longest answer to `stats` in bytes: four times what memcached lets `stats cachedump` say.
 const MAX_STATS: usize = 8 << 20;
 
+/// The answer to `mn`, which stands behind a reply of [`Shape::Quiet`].
+pub const BARRIER: &[u8] = b"MN\r\n";
+
 /// What kind of reply a request is owed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shape {
@@ -24,6 +27,8 @@ pub enum Shape {
     Values,
     /// One line; behind `VA <size>` the data block.
     Meta,
+    /// What [`Shape::Meta`] is, or nothing at all; and behind it `MN`, the answer to an `mn` that was sent along.
+    Quiet,
     /// Lines until `END`; or one line: an error, `OK`, `RESET`.
     Stats,
 }
@@ -84,15 +89,21 @@ impl Framer {
                     Frame::Partial { at_least } => return Ok(Frame::Partial { at_least: at_least + 5 }),
                 }
             },
-            Shape::Meta => {
-                let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
-                match Status::read(line) {
-                    None => Err(Garbage("a word that begins no meta reply")),
-                    Some((Status::Va, rest)) => {
-                        let size = number(word(rest).0).ok_or(Garbage("VA without a size"))?;
-                        self.block(buffer, line.len() + 2, size)
+            Shape::Meta => self.meta(buffer),
+            Shape::Quiet => {
+                if self.done == 0 && !buffer.starts_with(b"M") {
+                    match self.meta(buffer)? {
+                        Frame::Whole(length) => self.done = length,
+                        Frame::Partial { at_least } => return Ok(Frame::Partial { at_least: at_least + 4 }),
                     }
-                    Some(_) => Ok(Frame::Whole(line.len() + 2)),
+                }
+                let rest = &buffer[self.done..];
+                match rest.get(..BARRIER.len()) {
+                    Some(BARRIER) => Ok(Frame::Whole(self.done + BARRIER.len())),
+                    None if BARRIER.starts_with(rest) => {
+                        Ok(Frame::Partial { at_least: BARRIER.len() - rest.len() })
+                    }
+                    _ => Err(Garbage("no MN where it is owed")),
                 }
             }
             Shape::Stats => loop {
@@ -107,6 +118,18 @@ impl Framer {
                 }
                 self.done = end;
             },
+        }
+    }
+
+    fn meta(&self, buffer: &[u8]) -> Result<Frame, Garbage> {
+        let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
+        match Status::read(line) {
+            None => Err(Garbage("a word that begins no meta reply")),
+            Some((Status::Va, rest)) => {
+                let size = number(word(rest).0).ok_or(Garbage("VA without a size"))?;
+                self.block(buffer, line.len() + 2, size)
+            }
+            Some(_) => Ok(Frame::Whole(line.len() + 2)),
         }
     }
 

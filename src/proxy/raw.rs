@@ -9,7 +9,7 @@ use super::Proxy;
 use super::calls::{Client, Scope};
 use crate::error::Failure;
 use crate::metrics::{NO_RULE, Outcome};
-use crate::protocol::reply::{Shape, values};
+use crate::protocol::reply::{BARRIER, Shape, values};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::upstream::OnError;
 use crate::upstream::inbox::{Reply, Ticket};
@@ -24,6 +24,8 @@ pub(super) struct Forward {
     says: Option<Bytes>,
     /// What a quiet meta command does not say: replies that begin with this.
     hides: &'static [&'static [u8]],
+    /// Behind the reply stands that to an `mn` of ours.
+    barrier: bool,
 }
 
 impl Forward {
@@ -60,7 +62,9 @@ impl Forward {
         Forward::of(ticket, rule)
     }
 
-    /// A meta command about one key. It goes without `q`, for the same reason, and what `q` hides is thrown away here.
+    /// A meta command about one key. It goes without `q`, for the same reason, and what `q` hides is thrown away here. But
+    /// what an `ma` has created it says aloud, `q` or not, and that shows in no other way: such a one keeps its `q`, and an
+    /// `mn` behind it is what it is sure to be answered.
     pub(super) fn meta(
         meta: &Meta<'_>,
         key: &[u8],
@@ -70,7 +74,14 @@ impl Forward {
         client: &Client,
     ) -> Forward {
         let connection = proxy.pools[pool].connection(key);
-        let ticket = connection.send(&client.inbox, Shape::Meta, None, |out| put_meta(out, meta));
+        if meta.verb == MetaVerb::Arith && meta.token(b'q').is_some() && meta.token(b'N').is_some() {
+            let ticket = connection.send(&client.inbox, Shape::Quiet, None, |out| {
+                put_meta(out, meta, true);
+                out.extend_from_slice(b"mn\r\n");
+            });
+            return Forward { barrier: true, ..Forward::of(ticket, rule) };
+        }
+        let ticket = connection.send(&client.inbox, Shape::Meta, None, |out| put_meta(out, meta, false));
         let hides: &[&[u8]] = match (meta.token(b'q'), meta.verb) {
             (None, _) => &[],
             (Some(_), MetaVerb::Get) => &[b"EN"],
@@ -81,7 +92,7 @@ impl Forward {
     }
 
     fn of(ticket: Ticket, rule: usize) -> Forward {
-        Forward { ticket, rule, get: None, says: None, hides: &[] }
+        Forward { ticket, rule, get: None, says: None, hides: &[], barrier: false }
     }
 
     /// The same, but with this said in place of the reply.
@@ -99,7 +110,10 @@ impl Forward {
         }
         let misses = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Miss;
         let outcome = match reply {
-            Reply::Answered { bytes, .. } => {
+            Reply::Answered { mut bytes, .. } => {
+                if self.barrier {
+                    bytes.truncate(bytes.len().saturating_sub(BARRIER.len()));
+                }
                 if !self.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
                     out.extend_from_slice(self.says.as_ref().unwrap_or(&bytes));
                 }
@@ -274,8 +288,8 @@ fn put(out: &mut BytesMut, request: &Request<'_>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A meta command as it was sent, but for `q`.
-fn put_meta(out: &mut BytesMut, meta: &Meta<'_>) {
+/// A meta command as it was sent, but for `q`, unless that is `kept`.
+fn put_meta(out: &mut BytesMut, meta: &Meta<'_>, kept: bool) {
     out.reserve(meta.data.len() + meta.key.len() + meta.flags.len() + 32);
     out.extend_from_slice(match meta.verb {
         MetaVerb::Get => b"mg",
@@ -289,7 +303,7 @@ fn put_meta(out: &mut BytesMut, meta: &Meta<'_>) {
     if meta.verb == MetaVerb::Set {
         put_number(out, meta.data.len());
     }
-    for (flag, token) in meta.tokens().filter(|(flag, _)| *flag != b'q') {
+    for (flag, token) in meta.tokens().filter(|(flag, _)| kept || *flag != b'q') {
         out.extend_from_slice(&[b' ', flag]);
         out.extend_from_slice(token);
     }

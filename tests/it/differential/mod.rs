@@ -1,0 +1,95 @@
+//! Streams of random and hostile commands to a real memcached and to Kennel: no reply may differ in a byte. What is left out,
+//! and how to run it for longer, is in docs/testing.md.
+
+mod draw;
+mod names;
+mod run;
+mod shrink;
+mod stream;
+mod vet;
+
+use draw::Draw;
+use run::{Outcome, Sides};
+use stream::Stream;
+use vet::Mode;
+
+/// Commands of one stream: state begins empty with each.
+const STREAM: usize = 400;
+
+/// Streams that once had a difference: on which side, and what was sent.
+const REGRESSIONS: &[(&str, &[(usize, &[u8])])] = &[];
+
+fn from_environment(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")),
+        Err(_) => default,
+    }
+}
+
+/// Draws streams and compares, until `KENNEL_DIFF_COMMANDS` commands have had the same replies; at the first difference
+/// it prints the seed and the smallest stream that shows it.
+fn compare(mode: Mode, commands: u64) {
+    let (first, commands) =
+        (from_environment("KENNEL_DIFF_SEED", 1), from_environment("KENNEL_DIFF_COMMANDS", commands));
+    let mut sides = Sides::start(mode);
+    let (mut seed, mut compared) = (first, 0);
+    while compared < commands {
+        let stream = Draw::stream(seed, mode, STREAM);
+        match sides.run(&stream) {
+            Outcome::Same => compared += stream.len() as u64,
+            Outcome::Stuck(turn) => {
+                let turn = Stream(vec![stream.0[turn].clone()]).text();
+                panic!("{mode:?}, seed {seed}: neither side comes to the end of\n{turn}");
+            }
+            Outcome::Different { memcached, other, .. } => {
+                let least = shrink::shrink(&stream, &mut sides);
+                let (memcached, other) = match sides.run(&least) {
+                    Outcome::Different { memcached, other, .. } => (memcached, other),
+                    _ => (memcached + " (not every time)", other),
+                };
+                let least = least.text();
+                panic!(
+                    "{mode:?}, KENNEL_DIFF_SEED={seed}, after {compared} commands:\n{least}\n\
+                     memcached {memcached}\nother     {other}"
+                );
+            }
+        }
+        seed += 1;
+    }
+    println!("{mode:?}: {compared} commands, seeds {first} to {}", seed - 1);
+}
+
+#[test]
+fn kennel_before_one_server_says_what_memcached_says() {
+    compare(Mode::Raw(1), 8_000);
+}
+
+#[test]
+fn kennel_before_three_servers_says_what_one_memcached_says() {
+    compare(Mode::Raw(3), 8_000);
+}
+
+#[test]
+fn kennel_before_eight_servers_says_what_one_memcached_says() {
+    compare(Mode::Raw(8), 8_000);
+}
+
+#[test]
+fn the_embedded_memcached_says_what_memcached_says() {
+    compare(Mode::Embedded, 8_000);
+}
+
+#[test]
+fn classic_commands_on_guarded_keys_say_what_memcached_says() {
+    compare(Mode::Guarded(3), 8_000);
+}
+
+#[test]
+fn what_once_had_a_difference_has_none_any_more() {
+    for mode in [Mode::Raw(1), Mode::Raw(3), Mode::Embedded, Mode::Guarded(3)] {
+        let mut sides = Sides::start(mode);
+        for (name, turns) in REGRESSIONS {
+            assert_eq!(sides.run(&Stream::parse(turns)), Outcome::Same, "{mode:?}: {name}");
+        }
+    }
+}
