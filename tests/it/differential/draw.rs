@@ -168,9 +168,10 @@ impl Draw {
             let mut command = self.any();
             while let Some(vetted) = vet(&command, self.mode) {
                 match vetted.lacks {
-                    0 => return (command, vetted),
+                    0 if vetted.closes || command.ends() => return (command, vetted),
+                    0 => command.push(b"\r\n"),
                     1..=4096 => {
-                        let filler = [&b"get filler\r\n"[..], b"\r\n", b"x", b"mn\r\n", b"delete filler\n"];
+                        let filler = [&b"get filler\r\n"[..], b"\r\n", b"mn\r\n", b"delete filler\n"];
                         command.push(filler[self.rng.usize(..filler.len())]);
                     }
                     _ => break,
@@ -265,10 +266,11 @@ impl Draw {
 
     fn value(&mut self) -> Vec<u8> {
         match self.rng.u8(..8) {
-            0 => (0..self.rng.usize(..40)).map(|_| self.rng.u8(..)).filter(|&byte| byte != b'-').collect(),
+            0 => (0..self.rng.usize(..40)).map(|_| self.rng.u8(..)).collect(),
             1 => vec![b'v'; self.rng.usize(..3000)],
-            2..4 => self.rng.u64(..).to_string().into_bytes(),
+            2..4 => (self.rng.u64(..) >> self.rng.u8(2..64)).to_string().into_bytes(),
             4 => self.rng.u8(..).to_string().into_bytes(),
+            5 => self.of(&["7", "30", "\t9", " 8 ", "-1", "-0", "+3"]).as_bytes().to_vec(),
             _ => self.of(VALUES).as_bytes().to_vec(),
         }
     }
@@ -304,7 +306,7 @@ impl Draw {
     /// The CAS that was last seen of the key, or about that.
     fn cas(&mut self, key: &[u8]) -> Part {
         match self.rng.u8(..10) {
-            0 => Part::Bytes(self.of(NUMBERS).replace('-', "").into_bytes()),
+            0 => Part::Bytes(self.of(NUMBERS).as_bytes().to_vec()),
             1 | 2 => Part::Cas(key.to_vec(), 1),
             _ => Part::Cas(key.to_vec(), 0),
         }

@@ -1,6 +1,6 @@
 //! One stream, two sides: the same bytes to both, and what came back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kennel::embedded::Embedded;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::names::Names;
-use super::stream::{Cut, Stream, Turn};
+use super::stream::{Command, Cut, Part, Stream, Turn};
 use super::vet::Mode;
 use crate::client::show;
 use crate::world::{Kennel, Memcached, addresses, guarded, raw, sidecar_toml};
@@ -45,7 +45,18 @@ pub(super) enum Outcome {
     /// Neither side came to an end: the stream asks for it.
     Stuck(usize),
     /// The replies to this turn were not.
-    Different { turn: usize, memcached: String, other: String },
+    Different { turn: usize, memcached: String, other: String, silent: bool },
+}
+
+impl Outcome {
+    /// Whether a side was waited for in vain.
+    pub(super) fn silent(&self) -> bool {
+        match self {
+            Outcome::Same => false,
+            Outcome::Stuck(_) => true,
+            Outcome::Different { silent, .. } => *silent,
+        }
+    }
 }
 
 /// What came back for one turn.
@@ -101,6 +112,11 @@ impl Sides {
         Sides { mode, reference: Memcached::start(QUIET), other, runtime, runs: 0 }
     }
 
+    /// What they are.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// Runs a stream on both, empty at its beginning.
     pub(super) fn run(&mut self, stream: &Stream) -> Outcome {
         self.patiently(stream, PATIENCE)
@@ -122,7 +138,7 @@ impl Sides {
         self.runtime.block_on(async {
             // What was flushed stays where it is until it is asked for, and another flush can bring it back.
             let empty =
-                Stream::parse(&[(0, b"flush_all\r\n"), (0, &every_key(stream)), (0, b"flush_all\r\n")]);
+                Stream::plain([b"flush_all\r\n".to_vec(), every_key(stream), b"flush_all\r\n".to_vec()]);
             for turn in 0..3 {
                 let [left, right] = &mut sides;
                 tokio::join!(left.turn(&empty, turn, 0), right.turn(&empty, turn, 0));
@@ -140,7 +156,8 @@ impl Sides {
                     let told = |said: &Said| format!("{} [{:?}]", show(&said.replies), said.end);
                     let (memcached, other) = differing(&left.replies, &right.replies)
                         .unwrap_or_else(|| (told(&left), told(&right)));
-                    return Outcome::Different { turn: at, memcached, other };
+                    let silent = left.end == End::Stuck || right.end == End::Stuck;
+                    return Outcome::Different { turn: at, memcached, other, silent };
                 }
             }
             Outcome::Same
@@ -158,21 +175,27 @@ fn differing(left: &[u8], right: &[u8]) -> Option<(String, String)> {
 
 /// A `delete` of every word of the stream that may be a key, in base64 too.
 fn every_key(stream: &Stream) -> Vec<u8> {
-    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let mut keys: HashSet<Vec<u8>> = HashSet::new();
     for command in stream.0.iter().flat_map(|turn| &turn.commands) {
-        let bytes = command.render(|_| None);
-        for line in bytes.split(|&byte| byte == b'\n').filter(|line| line.len() <= 2048) {
-            let words = line.split(|byte| b" \r\0".contains(byte)).filter(|w| (1..=250).contains(&w.len()));
-            for word in words {
-                let decoded = kennel::protocol::base64::decode(word);
-                let legal = |key: &Vec<u8>| !key.iter().any(|byte| b" \n\0".contains(byte));
-                keys.extend(decoded.filter(legal).into_iter().chain([word.to_vec()]));
+        // What is repeated is a value.
+        let short = command.0.iter().filter(|part| !matches!(part, Part::Repeat(_, 300..)));
+        let bytes = Command(short.cloned().collect()).render(|_| None);
+        for line in bytes.split(|&byte| byte == b'\n') {
+            let lines = [line, line.strip_suffix(b"\r").unwrap_or(line)];
+            for word in lines.iter().flat_map(|line| line.split(|byte| b" \0".contains(byte))) {
+                // They are never stored.
+                if word.starts_with(b"absent") {
+                    continue;
+                }
+                let groups = word.len() > 3 && word.len().is_multiple_of(4);
+                keys.extend(groups.then(|| kennel::protocol::base64::decode(word)).flatten());
+                keys.insert(word.to_vec());
             }
         }
     }
-    keys.sort();
-    keys.dedup();
-    keys.iter().flat_map(|key| [b"delete ", &key[..], b"\r\n"].concat()).collect()
+    let legal =
+        |key: &&Vec<u8>| (1..=250).contains(&key.len()) && !key.iter().any(|byte| b" \n\0".contains(byte));
+    keys.iter().filter(legal).flat_map(|key| [b"delete ", &key[..], b" 0\r\n"].concat()).collect()
 }
 
 impl<'a> Side<'a> {

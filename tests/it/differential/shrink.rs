@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::run::{Outcome, Sides};
-use super::stream::{Command, Cut, Part, Stream};
+use super::stream::{Cut, Part, Stream};
+use super::vet::fit;
 
 /// How often a stream may be tried again.
-const TRIALS: usize = 1500;
+const TRIALS: usize = 700;
 
 /// A side that is silent for so long counts as stuck while a stream is made smaller.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -44,8 +45,10 @@ impl Shrinker<'_> {
         if self.trials == 0 || candidate == self.best {
             return false;
         }
-        self.trials -= 1;
-        let differs = matches!(self.sides.patiently(&candidate, PATIENCE), Outcome::Different { .. });
+        let outcome = self.sides.patiently(&candidate, PATIENCE);
+        let differs = matches!(outcome, Outcome::Different { .. });
+        // Silence is dear.
+        self.trials = self.trials.saturating_sub(if outcome.silent() { 20 } else { 1 });
         if differs {
             self.best = candidate;
         }
@@ -137,15 +140,11 @@ impl Shrinker<'_> {
                 if let Part::Bytes(bytes) = &mut candidate.0[turn].commands[command].0[part] {
                     bytes.drain(at..(at + length).min(bytes.len()));
                 }
-                if !ends(&candidate.0[turn].commands[command]) || !self.accept(candidate) {
+                if !fit(&candidate.0[turn].commands, self.sides.mode()) || !self.accept(candidate) {
                     at += length;
                 }
             }
             length /= 4;
         }
     }
-}
-
-fn ends(command: &Command) -> bool {
-    matches!(command.0.last(), Some(Part::Bytes(bytes)) if bytes.ends_with(b"\n"))
 }

@@ -49,6 +49,11 @@ impl Command {
         }
     }
 
+    /// Whether it ends in a line's end.
+    pub(super) fn ends(&self) -> bool {
+        matches!(self.0.last(), Some(Part::Bytes(bytes)) if bytes.ends_with(b"\n"))
+    }
+
     /// How many bytes stand at its front before anything that only the moment of sending decides.
     pub(super) fn fixed(&self) -> usize {
         match self.0.first() {
@@ -137,6 +142,17 @@ impl Stream {
             early: 0,
         };
         Stream(turns.iter().map(turn).collect())
+    }
+
+    /// These bytes as turns of one connection.
+    pub(super) fn plain(turns: [Vec<u8>; 3]) -> Stream {
+        let turn = |bytes| Turn {
+            connection: 0,
+            commands: vec![Command(vec![Part::Bytes(bytes)])],
+            cut: Cut::Whole,
+            early: 0,
+        };
+        Stream(turns.into_iter().map(turn).collect())
     }
 
     /// How many commands it has.
