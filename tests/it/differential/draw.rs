@@ -410,8 +410,7 @@ impl Draw {
     }
 
     fn flush(&mut self) -> Command {
-        let delay =
-            self.of(&["", "", "", " 0", " -1", " 10000", " 2592001", " x", " 0 0", " 0 0 0", " noreply x"]);
+        let delay = self.of(&["", "", "", " 0", " -1", "", " 00", " x", " 0 0", " 0 0 0", " noreply x"]);
         Command::parse(format!("flush_all{delay}{}\r\n", self.noreply()).as_bytes())
     }
 

@@ -134,7 +134,8 @@ impl Sides {
             Side::new(Dial::Tcp(self.reference.address), Names::new(pool), patience),
             Side::new(dial, Names::new(pool), patience),
         ];
-        let runs = self.runs;
+        // Other keys need no new names: they are empty.
+        let runs = if self.mode.guarded() { self.runs } else { 0 };
         self.runtime.block_on(async {
             // What was flushed stays where it is until it is asked for, and another flush can bring it back.
             let empty =
@@ -215,6 +216,7 @@ impl<'a> Side<'a> {
             None => self.connect().await,
         };
         let next = stream.0[at + 1..].iter().find(|later| later.connection == turn.connection);
+        let next = next.filter(|next| next.early > 0);
         let early = next.map_or_else(Vec::new, |next| {
             let first = next.commands.first().map_or(0, |command| command.fixed());
             let bytes = self.bytes(next, run);
@@ -243,9 +245,9 @@ impl<'a> Side<'a> {
     fn bytes(&self, turn: &Turn, run: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         for command in &turn.commands {
-            bytes.extend_from_slice(&command.render(|key| self.names.last(&renamed(key, run))));
+            bytes.extend_from_slice(&command.render(|key| self.names.last(&renamed(key.to_vec(), run))));
         }
-        renamed(&bytes, run)
+        renamed(bytes, run)
     }
 
     async fn connect(&self) -> Box<dyn Wire> {
@@ -265,15 +267,16 @@ impl<'a> Side<'a> {
 }
 
 /// Guarded keys are new for every run: what the sidecar remembers of them does not meet the next one.
-fn renamed(bytes: &[u8], run: u32) -> Vec<u8> {
-    let mut out = bytes.to_vec();
-    if memchr::memmem::find(bytes, RUN).is_some() {
-        let number = format!("{run:06x}");
-        for at in memchr::memmem::find_iter(bytes, RUN) {
-            out[at..at + RUN.len()].copy_from_slice(number.as_bytes());
-        }
+fn renamed(mut bytes: Vec<u8>, run: u32) -> Vec<u8> {
+    let places: Vec<usize> = match run {
+        0 => Vec::new(),
+        _ => memchr::memmem::find_iter(&bytes, RUN).collect(),
+    };
+    let number = format!("{run:06x}");
+    for at in places {
+        bytes[at..at + RUN.len()].copy_from_slice(number.as_bytes());
     }
-    out
+    bytes
 }
 
 /// Reads until the replies end in `end`, or end.

@@ -31,7 +31,7 @@ impl Command {
         for part in &self.0 {
             match part {
                 Part::Bytes(bytes) => out.extend_from_slice(bytes),
-                Part::Repeat(byte, times) => out.resize(out.len() + times, *byte),
+                Part::Repeat(byte, times) => out.extend_from_slice(&vec![*byte; *times]),
                 Part::Cas(key, less) => {
                     let number = cas(key).map_or(NO_CAS, |number| number.saturating_sub(*less));
                     out.extend_from_slice(number.to_string().as_bytes());

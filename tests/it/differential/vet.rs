@@ -50,6 +50,10 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "where exactly that ends depends on the server's version",
     ),
     ("values of nothing but blanks", "to count in one, memcached reads on behind it, as far as memory goes"),
+    (
+        "`flush_all` for later",
+        "what an earlier one did not find yet lives again, unless memcached has needed its memory",
+    ),
     ("blocks that are announced and not sent", "nobody would answer"),
     ("too long an opaque on `md`, `ma` and `mg`", "memcached complains after the deed, Kennel before it"),
     (
@@ -124,7 +128,10 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
         }
         let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
         let get = [&b"get"[..], b"gets", b"bget"].contains(&word(rest));
-        if line > 2048 && !get && (rest.ends_with(b"\n") || rest.len() < 2100) {
+        let indent = rest.iter().take_while(|&&byte| byte == b' ').count();
+        let long =
+            [&b"get "[..], b"gets "].iter().any(|word| rest[indent..].starts_with(word)) && indent < 100;
+        if line > 2048 && !long && (rest.ends_with(b"\n") || rest.len() < 2100) {
             return None;
         }
         let knows_more = rest[..line].windows(2).any(|pair| pair == b" E") && rest.starts_with(b"m");
@@ -239,7 +246,7 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
             (busy && (decr || delta < 1 << 50)).then_some(())
         }
         Request::Delete { .. } | Request::Version | Request::Verbosity { .. } => Some(()),
-        Request::FlushAll { delay, .. } => lasts(delay).filter(|()| !mode.guarded()),
+        Request::FlushAll { delay, .. } => (delay == 0 && !mode.guarded()).then_some(()),
         Request::Stats { .. } => None,
         Request::Quit => {
             vetted.closes = true;
