@@ -2,6 +2,7 @@
 //! and how to run it for longer, is in docs/testing.md.
 
 mod draw;
+mod hostile;
 mod names;
 mod run;
 mod shrink;
@@ -16,8 +17,11 @@ use vet::Mode;
 /// Commands of one stream: state begins empty with each.
 const STREAM: usize = 400;
 
-/// Streams that once had a difference: on which side, and what was sent.
-const REGRESSIONS: &[(&str, &[(usize, &[u8])])] = &[
+/// What is sent, and on which connection.
+type Turns = &'static [(usize, &'static [u8])];
+
+/// Streams that once had a difference: what it was about, and what was sent.
+const REGRESSIONS: &[(&str, Turns)] = &[
     (
         "what an ma with q has created it says",
         &[(0, b"ma k N0 q\r\nma k q\r\nma k N0 q v\r\nma j N0 q v\r\n")],
@@ -112,4 +116,26 @@ fn what_once_had_a_difference_has_none_any_more() {
             assert_eq!(sides.run(&Stream::parse(turns)), Outcome::Same, "{mode:?}: {name}");
         }
     }
+}
+
+#[test]
+fn a_difference_is_found_and_told_in_few_commands() {
+    let mut sides = Sides::start(Mode::Guarded(1));
+    let noise: &[u8] = b"get x\r\nset y 0 0 1\r\n1\r\n";
+    // One connection's miss, another's write: Kennel drops the first one's late set, as no memcached does.
+    let guarded: [(usize, &[u8]); 4] = [
+        (0, b"get x\r\nget g:@@@@@@:k\r\n"),
+        (1, b"set g:@@@@@@:k 0 0 1\r\n1\r\n"),
+        (0, b"set g:@@@@@@:k 0 0 3\r\n007\r\n"),
+        (1, b"get x\r\nget g:@@@@@@:k\r\n"),
+    ];
+    let turns: Vec<_> = guarded.iter().flat_map(|turn| [(2, noise), *turn, (0, noise)]).collect();
+    let stream = Stream::parse(&turns);
+    assert!(
+        matches!(sides.run(&stream), Outcome::Different { turn: 10, .. }),
+        "the read of what was dropped"
+    );
+    let least = shrink::shrink(&stream, &mut sides);
+    assert_eq!(least.0.len(), 4, "{}", least.text());
+    assert!(!least.text().contains("get x"), "{}", least.text());
 }

@@ -145,6 +145,11 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                 break;
             }
             Parsed::Request { request, consumed } => {
+                // A CAS in any other place would be a number of its side's own.
+                let sent = memchr::memmem::find_iter(&rest[..consumed], ANY_CAS).count();
+                if sent > usize::from(compares(&request)) {
+                    return None;
+                }
                 request_is_fit(&request, mode, &mut vetted)?;
                 consumed
             }
@@ -194,6 +199,18 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
     }
     vetted.alone |= vetted.closes && word(&bytes) != b"quit";
     Some(vetted)
+}
+
+/// What both [`NO_CAS`] and the number below it begin with.
+const ANY_CAS: &[u8] = b"46116860184273879";
+
+/// Whether a CAS stands where one belongs.
+fn compares(request: &Request<'_>) -> bool {
+    match request {
+        Request::Store(Store { verb: Verb::Cas(number), .. }) => (NO_CAS - 1..=NO_CAS).contains(number),
+        Request::Meta(meta) => meta.token(b'C').is_some_and(|token| token.starts_with(ANY_CAS)),
+        _ => false,
+    }
 }
 
 /// Whether the first key of a `get` or a `gat` is too long a one.
