@@ -122,10 +122,10 @@ fn what_once_had_a_difference_has_none_any_more() {
 fn a_difference_is_found_and_told_in_few_commands() {
     let mut sides = Sides::start(Mode::Guarded(1));
     let noise: &[u8] = b"get x\r\nset y 0 0 1\r\n1\r\n";
-    // One connection's miss, another's write: Kennel drops the first one's late set, as no memcached does.
+    // One connection's miss, another's delete: Kennel drops what the first one sets, as no memcached does.
     let guarded: [(usize, &[u8]); 4] = [
         (0, b"get x\r\nget g:@@@@@@:k\r\n"),
-        (1, b"set g:@@@@@@:k 0 0 1\r\n1\r\n"),
+        (1, b"delete g:@@@@@@:k\r\n"),
         (0, b"set g:@@@@@@:k 0 0 3\r\n007\r\n"),
         (1, b"get x\r\nget g:@@@@@@:k\r\n"),
     ];
