@@ -134,7 +134,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
         if line > 2048 && !long && (rest.ends_with(b"\n") || rest.len() < 2100) {
             return None;
         }
-        let knows_more = rest[..line].windows(2).any(|pair| pair == b" E") && rest.starts_with(b"m");
+        let knows_more = rest[..line].windows(2).any(|pair| pair == b" E") && word(rest).starts_with(b"m");
         let refused = matches!(parse(rest, &LIMITS), Parsed::Refused(_));
         if knows_more && (refused || mode == Mode::Embedded) {
             return None;
