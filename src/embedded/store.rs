@@ -206,9 +206,8 @@ impl Store {
     pub(super) fn find(&mut self, key: &[u8], tick: u32) -> Option<Place> {
         let place = self.items.find(key)?;
         let item = self.items.at(place);
-        // A flush that is still to come takes the place of one that was: what that did not find yet lives again.
-        let due = self.oldest_live != 0 && self.oldest_live <= tick;
-        let flushed = due && (item.time <= self.oldest_live || item.cas < self.oldest_cas);
+        let flushed =
+            (item.time <= self.oldest_live && self.oldest_live <= tick) || item.cas < self.oldest_cas;
         let expired = item.exptime != 0 && item.exptime <= tick;
         if flushed || expired {
             self.items.remove(place);

@@ -27,10 +27,6 @@ const REGRESSIONS: &[(&str, Turns)] = &[
         &[(0, b"ma k N0 q\r\nma k q\r\nma k N0 q v\r\nma j N0 q v\r\n")],
     ),
     (
-        "a flush that is still to come brings back what one before did not find yet",
-        &[(0, b"set k 0 0 1\r\nx\r\nflush_all\r\nflush_all 10000\r\nget k\r\n")],
-    ),
-    (
         "an add that is gone at once takes nothing from whoever fills",
         &[
             (0, b"get g:k\r\nadd g:k 3 -1 1\r\nx\r\nadd g:k 0 0 1\r\ny\r\n"),

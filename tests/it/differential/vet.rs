@@ -54,6 +54,7 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "`flush_all` for later",
         "what an earlier one did not find yet lives again, unless memcached has needed its memory",
     ),
+    ("CAS numbers made up from 1 to 2^62", "each side counts its own, and whether they are above it shows"),
     ("blocks that are announced and not sent", "nobody would answer"),
     ("too long an opaque on `md`, `ma` and `mg`", "memcached complains after the deed, Kennel before it"),
     (
@@ -147,7 +148,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
             Parsed::Request { request, consumed } => {
                 // A CAS in any other place would be a number of its side's own.
                 let sent = memchr::memmem::find_iter(&rest[..consumed], ANY_CAS).count();
-                if sent > usize::from(compares(&request)) {
+                if sent > usize::from(compares(&request)) || !no_chance(&request) {
                     return None;
                 }
                 request_is_fit(&request, mode, &mut vetted)?;
@@ -211,6 +212,19 @@ fn compares(request: &Request<'_>) -> bool {
         Request::Meta(meta) => meta.token(b'C').is_some_and(|token| token.starts_with(ANY_CAS)),
         _ => false,
     }
+}
+
+/// Whether a CAS that was made up is below or above all that there are: each side counts its own.
+fn no_chance(request: &Request<'_>) -> bool {
+    let number = match request {
+        Request::Store(Store { verb: Verb::Cas(number), .. }) => Some(*number),
+        Request::Meta(meta) => meta.token(b'C').and_then(|token| {
+            let digits: String = token.iter().map(|&byte| char::from(byte)).collect();
+            digits.trim_start().trim_start_matches('+').split_ascii_whitespace().next()?.parse().ok()
+        }),
+        _ => None,
+    };
+    number.is_none_or(|number: u64| number == 0 || number >= NO_CAS - 1)
 }
 
 /// Whether the first key of a `get` or a `gat` is too long a one.
