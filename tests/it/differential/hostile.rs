@@ -157,7 +157,7 @@ impl Draw {
             4 => insert(bytes, self.rng.usize(..=line), b"\0"),
             5 => insert(bytes, self.rng.usize(..=line), b"\t"),
             6 => insert(bytes, at, &b" a".repeat(self.rng.usize(1..30))),
-            7 => bytes[0] = bytes[0].to_ascii_uppercase(),
+            7 => bytes.iter_mut().take(1).for_each(|byte| byte.make_ascii_uppercase()),
             8 if at < line => drop(bytes.remove(at)),
             9 => {
                 let number = self.number();

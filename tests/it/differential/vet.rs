@@ -7,7 +7,7 @@ use kennel::protocol::base64;
 use kennel::protocol::parse::parse;
 use kennel::protocol::request::{Limits, Meta, MetaVerb, Parsed, Request, Store, Verb};
 
-use super::stream::{Command, NO_CAS};
+use super::stream::{Command, NO_CAS, Part};
 
 /// What is not tried or not compared, and why.
 pub(super) const LEFT_OUT: &[(&str, &str)] = &[
@@ -147,6 +147,15 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
             }
             Parsed::Request { request, consumed } => {
                 // A CAS in any other place would be a number of its side's own.
+                // Nor is it the number of another key, which may be that of this one on one side.
+                let own = command.0.iter().all(|part| match (part, &request) {
+                    (Part::Cas(of, _), Request::Store(Store { key, verb: Verb::Cas(_), .. })) => of == key,
+                    (Part::Cas(of, _), Request::Meta(meta)) => of == meta.key,
+                    _ => true,
+                });
+                if !own {
+                    return None;
+                }
                 let sent = memchr::memmem::find_iter(&rest[..consumed], ANY_CAS).count();
                 if sent > usize::from(compares(&request)) || !no_chance(&request) {
                     return None;
@@ -292,7 +301,8 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
             for flag in [b'T', b'N'] {
                 lasts(meta.token(flag).and_then(int32).unwrap_or(0))?;
             }
-            let longer = meta.token(b'M').is_some_and(|mode| b"APap".contains(&mode[0]));
+            let longer =
+                meta.token(b'M').is_some_and(|mode| mode.first().is_some_and(|mode| b"APap".contains(mode)));
             let start = meta.token(b'J').filter(|_| meta.verb == MetaVerb::Arith).unwrap_or(b"0");
             let delta = meta.token(b'D').filter(|_| meta.verb == MetaVerb::Arith).unwrap_or(b"1");
             let number = [start, delta].iter().all(|number| countable(number, false));
