@@ -112,6 +112,13 @@ impl Store {
             MetaVerb::Debug => return self.meta_debug(meta, tick, out),
             MetaVerb::Get | MetaVerb::Set | MetaVerb::Delete | MetaVerb::Arith => {}
         }
+        // The parser leaves this one token to the server.
+        if meta.token(b'E').is_some_and(|token| number::unsigned(token).is_none()) {
+            return out.extend_from_slice(match meta.verb {
+                MetaVerb::Get | MetaVerb::Set => b"CLIENT_ERROR bad token in command line format\r\n",
+                _ => b"CLIENT_ERROR invalid or duplicate flag\r\n",
+            });
+        }
         let flags = Flags::read(meta, self, tick);
         let Some(key) = flags.key() else { return out.extend_from_slice(BAD_KEY) };
         match meta.verb {

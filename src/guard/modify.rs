@@ -220,6 +220,10 @@ impl Modify {
         self.state = State::Writing { counted: Counted::NOTHING, used: None };
         let ask = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
+            // What is gone at once takes no place, and nothing from whoever builds the value.
+            (Change::Add(offer), None) if offer.lifetime == Lifetime::Gone => {
+                return Step::Done(ModifyEnd::Stored(Cas::NONE));
+            }
             (Change::Add(offer), None) => match physical {
                 None => offered(offer, Mode::Add, None, versions, scene),
                 cas => offered(offer, Mode::Set, cas, versions, scene),

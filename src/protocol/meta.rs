@@ -189,9 +189,10 @@ fn check(meta: &Meta<'_>) -> Result<bool, &'static [u8]> {
             b'N' | b'T' | b'R' if number::int32(token).is_some() => {}
             // For the server to judge, since it depends on its age.
             b'x' if meta.verb == MetaVerb::Delete => {}
-            // E too: memcached has it from 1.6.27.
-            b'C' | b'E' if number::uint64(token).is_some() => {}
-            b'N' | b'T' | b'R' | b'C' | b'E' => {
+            // E too, token and all: memcached has it from 1.6.27.
+            b'E' => {}
+            b'C' if number::uint64(token).is_some() => {}
+            b'N' | b'T' | b'R' | b'C' => {
                 complaint = Some(b"CLIENT_ERROR bad token in command line format\r\n");
             }
             b'F' => {

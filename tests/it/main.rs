@@ -6,6 +6,7 @@
 
 mod administration;
 mod client;
+mod differential;
 mod embedded_is_faithful;
 mod gate;
 mod guarded_means_what_memcached_means;

@@ -1,0 +1,137 @@
+//! Streams of random and hostile commands to a real memcached and to Kennel: no reply may differ in a byte. What is left out,
+//! and how to run it for longer, is in docs/testing.md.
+
+mod draw;
+mod hostile;
+mod names;
+mod run;
+mod shrink;
+mod stream;
+mod vet;
+
+use draw::Draw;
+use run::{Outcome, Sides};
+use stream::Stream;
+use vet::Mode;
+
+/// Commands of one stream: state begins empty with each.
+const STREAM: usize = 400;
+
+/// What is sent, and on which connection.
+type Turns = &'static [(usize, &'static [u8])];
+
+/// Streams that once had a difference: what it was about, and what was sent.
+const REGRESSIONS: &[(&str, Turns)] = &[
+    (
+        "what an ma with q has created it says",
+        &[(0, b"ma k N0 q\r\nma k q\r\nma k N0 q v\r\nma j N0 q v\r\n")],
+    ),
+    (
+        "an add that is gone at once takes nothing from whoever fills",
+        &[
+            (0, b"get g:k\r\nadd g:k 3 -1 1\r\nx\r\nadd g:k 0 0 1\r\ny\r\n"),
+            (0, b"prepend g:k 0 0 1\r\nz\r\nget g:k\r\n"),
+        ],
+    ),
+];
+
+fn from_environment(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")),
+        Err(_) => default,
+    }
+}
+
+/// Draws streams and compares, until `KENNEL_DIFF_COMMANDS` commands have had the same replies; at the first difference
+/// it prints the seed and the smallest stream that shows it.
+fn compare(mode: Mode, commands: u64) {
+    let (first, commands) =
+        (from_environment("KENNEL_DIFF_SEED", 1), from_environment("KENNEL_DIFF_COMMANDS", commands));
+    let mut sides = Sides::start(mode);
+    let (mut seed, mut compared) = (first, 0);
+    while compared < commands {
+        let stream = Draw::stream(seed, mode, STREAM);
+        match sides.run(&stream) {
+            Outcome::Same => compared += stream.len() as u64,
+            Outcome::Stuck(turn) => {
+                let turn = Stream(vec![stream.0[turn].clone()]).text();
+                panic!("{mode:?}, seed {seed}: neither side comes to the end of\n{turn}");
+            }
+            Outcome::Different { memcached, other, turn, .. } => {
+                eprintln!(
+                    "{mode:?}, KENNEL_DIFF_SEED={seed}, turn {turn}; making it smaller\n\
+                     memcached {memcached}\nother     {other}"
+                );
+                let least = shrink::shrink(&stream, &mut sides);
+                let (memcached, other) = match sides.run(&least) {
+                    Outcome::Different { memcached, other, .. } => (memcached, other),
+                    _ => (memcached + " (not every time)", other),
+                };
+                let least = least.text();
+                panic!(
+                    "{mode:?}, KENNEL_DIFF_SEED={seed}, after {compared} commands:\n{least}\n\
+                     memcached {memcached}\nother     {other}"
+                );
+            }
+        }
+        seed += 1;
+    }
+    println!("{mode:?}: {compared} commands, seeds {first} to {}", seed - 1);
+}
+
+#[test]
+fn kennel_before_one_server_says_what_memcached_says() {
+    compare(Mode::Raw(1), 8_000);
+}
+
+#[test]
+fn kennel_before_three_servers_says_what_one_memcached_says() {
+    compare(Mode::Raw(3), 8_000);
+}
+
+#[test]
+fn kennel_before_eight_servers_says_what_one_memcached_says() {
+    compare(Mode::Raw(8), 8_000);
+}
+
+#[test]
+fn the_embedded_memcached_says_what_memcached_says() {
+    compare(Mode::Embedded, 8_000);
+}
+
+#[test]
+fn classic_commands_on_guarded_keys_say_what_memcached_says() {
+    compare(Mode::Guarded(3), 8_000);
+}
+
+#[test]
+fn what_once_had_a_difference_has_none_any_more() {
+    for mode in [Mode::Raw(1), Mode::Raw(3), Mode::Embedded, Mode::Guarded(3)] {
+        let mut sides = Sides::start(mode);
+        for (name, turns) in REGRESSIONS {
+            assert_eq!(sides.run(&Stream::parse(turns)), Outcome::Same, "{mode:?}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_difference_is_found_and_told_in_few_commands() {
+    let mut sides = Sides::start(Mode::Guarded(1));
+    let noise: &[u8] = b"get x\r\nset y 0 0 1\r\n1\r\n";
+    // One connection's miss, another's delete: Kennel drops what the first one sets, as no memcached does.
+    let guarded: [(usize, &[u8]); 4] = [
+        (0, b"get x\r\nget g:@@@@@@:k\r\n"),
+        (1, b"delete g:@@@@@@:k\r\n"),
+        (0, b"set g:@@@@@@:k 0 0 3\r\n007\r\n"),
+        (1, b"get x\r\nget g:@@@@@@:k\r\n"),
+    ];
+    let turns: Vec<_> = guarded.iter().flat_map(|turn| [(2, noise), *turn, (0, noise)]).collect();
+    let stream = Stream::parse(&turns);
+    assert!(
+        matches!(sides.run(&stream), Outcome::Different { turn: 10, .. }),
+        "the read of what was dropped"
+    );
+    let least = shrink::shrink(&stream, &mut sides);
+    assert_eq!(least.0.len(), 4, "{}", least.text());
+    assert!(!least.text().contains("get x"), "{}", least.text());
+}
