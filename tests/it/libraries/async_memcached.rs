@@ -24,6 +24,15 @@ async fn async_memcached(address: SocketAddr, prefix: &str) {
     assert_eq!(client.set(&n, 10_u64, None, None).await, Ok(()));
     assert_eq!(client.increment(&n, 5).await, Ok(15));
     assert_eq!(client.decrement(&n, 20).await, Ok(0));
+    assert_eq!(client.set(&n, u64::MAX, None, None).await, Ok(()));
+    assert_eq!(client.increment(&n, 1).await, Ok(0));
+    let big = vec![b'b'; 900 * 1024];
+    assert_eq!(client.set(&two, big.as_slice(), None, None).await, Ok(()));
+    let found = client.get(&two).await.expect("a reply").and_then(|value| value.data);
+    assert!(found == Some(big), "all of the value");
+    let refused = client.set(&two, vec![b'b'; 1 << 20].as_slice(), None, None).await;
+    assert!(matches!(refused, Err(Error::Protocol(Status::Error(_)))), "{refused:?}");
+    assert_eq!(client.get(&two).await, Ok(None));
     assert_eq!(client.delete(&one).await, Ok(()));
     assert_eq!(client.delete(&one).await, Err(Error::Protocol(Status::NotFound)));
     assert!(client.version().await.expect("a version").starts_with("1.6."));
