@@ -23,8 +23,9 @@ use crate::protocol::base64;
 use crate::protocol::request::{MetaVerb, Refused, Request, Store, Verb};
 use crate::upstream::inbox::Inbox;
 
-/// What memcached clients look at to tell what the server can do.
-const VERSION: &str = concat!("VERSION 1.6.45 (kennel ", env!("CARGO_PKG_VERSION"), ")\r\n");
+/// What memcached clients look at to tell what the server can do. One word: Dalli takes the last for the version. Kennel's
+/// own is in `stats`.
+const VERSION: &str = "VERSION 1.6.45\r\n";
 
 /// memcached's words, when it was started with `-F`.
 const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";

@@ -76,7 +76,7 @@ fn sidecar(servers: &[Memcached], listener: &str) -> Kennel {
 
 fn python(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> Child {
     let python = std::env::var("KENNEL_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/py/tls_users.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/libraries/tls_users.py");
     let address = kennel.address();
     let mut command = Command::new(&python);
     command.args([script, what, &address.ip().to_string(), &address.port().to_string(), ca]).args(own);

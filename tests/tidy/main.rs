@@ -266,7 +266,9 @@ fn unexplained(source: &Source) -> Vec<String> {
 fn untidy_lines(path: &str, text: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     for (number, line) in (1..).zip(text.split('\n')) {
-        if line.contains('\t') {
+        // Go is indented with tabs, by its own formatter.
+        let text = if path.ends_with(".go") { line.trim_start_matches('\t') } else { line };
+        if text.contains('\t') {
             complaints.push(format!("{path}:{number}: has a tab"));
         }
         if line.ends_with([' ', '\t', '\r']) {
@@ -360,6 +362,8 @@ mod tests {
     #[test]
     fn tabs_blanks_and_long_files_are_found() {
         only(untidy_lines("a.md", "a\tb\n"), "a.md:1: has a tab");
+        only(untidy_lines("a.go", "\ta\tb\n"), "a.go:1: has a tab");
+        assert_eq!(untidy_lines("a.go", "\ta\n"), Vec::<String>::new());
         only(untidy_lines("a.md", "a\nb \n"), "a.md:2: ends in a blank");
         only(untidy_lines("a.md", "a"), "one line end");
         assert!(too_long("a.rs", &"x\n".repeat(MAX_LINES)).is_none());

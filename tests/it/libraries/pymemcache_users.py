@@ -3,7 +3,10 @@ the first thing that is not as memcached would have it ends the run with a trace
 
 import sys
 
+from pymemcache import serde
 from pymemcache.client.base import Client, PooledClient
+from pymemcache.client.hash import HashClient
+from pymemcache.exceptions import MemcacheClientError, MemcacheServerError
 
 host, port, prefix = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 server = (host, port)
@@ -13,6 +16,14 @@ client = Client(server, timeout=10, connect_timeout=10, no_delay=True, default_n
 def same(got, expected):
     if got != expected:
         raise AssertionError(f"got {got!r:.200}, expected {expected!r:.200}")
+
+
+def raises(error, f, *args, **named):
+    try:
+        got = f(*args, **named)
+    except error:
+        return
+    raise AssertionError(f"got {got!r:.200}, expected {error.__name__}")
 
 
 def k(name):
@@ -33,6 +44,16 @@ same(client.set(k("empty"), b""), True)
 same(client.get(k("empty")), b"")
 done("set and get")
 
+objects = Client(server, timeout=10, serde=serde.pickle_serde, default_noreply=False)
+for name, value in {"bytes": b"\x00\r\n", "text": "ça", "int": 7, "dict": {"a": [1, None, ("b",)]}}.items():
+    same(objects.set(k(name), value), True)
+    got = objects.get(k(name))
+    same((got, type(got)), (value, type(value)))
+compressed = Client(server, timeout=10, serde=serde.compressed_serde, default_noreply=False)
+same(compressed.set(k("z"), "compress me " * 150_000), True)
+same(compressed.get(k("z")), "compress me " * 150_000)
+done("objects and compression")
+
 many = {k(f"many{i}"): str(i).encode() for i in range(200)}
 same(client.set_many(many), [])
 same(client.get_many(list(many) + [k("none")]), many)
@@ -48,6 +69,11 @@ same(client.decr(k("n"), 20), 0)
 same(client.get(k("n")).strip(), b"0")
 same(client.incr(k("absent"), 1), None)
 same(client.decr(k("absent"), 1), None)
+same(client.set(k("wrap"), str((1 << 64) - 1)), True)
+same(client.incr(k("wrap"), 1), 0)
+same(client.set(k("word"), b"x"), True)
+raises(MemcacheClientError, client.incr, k("word"), 1)
+same(client.get(k("word")), b"x")
 done("counters")
 
 same(client.touch(k("n"), 100), True)
@@ -56,11 +82,19 @@ same(client.touch(k("n"), -1), True)
 same(client.get(k("n")), None)
 done("touch")
 
+for exptime, kept in {-1: None, 1_000_000_000: None, 2147483647: b"x"}.items():
+    same(client.set(k("expires"), b"x", expire=exptime), True)
+    same(client.get(k("expires")), kept)
+done("expiry")
+
 big = bytes(range(256)) * (900 * 1024 // 256)
 same(client.set(k("big"), big), True)
 same(client.get(k("big")), big)
 same(client.get_many([k("big"), k("a")]), {k("big"): big, k("a"): b"1"})
-done("big value")
+raises(MemcacheServerError, client.set, k("big"), big + big)
+same(client.get(k("big")), None)
+same(client.get(k("a")), b"1")
+done("big values")
 
 same(client.set(k("c"), b"1"), True)
 value, cas = client.gets(k("c"))
@@ -120,7 +154,17 @@ pool = PooledClient(server, timeout=10, max_pool_size=4, default_noreply=False)
 for i in range(50):
     same(pool.set(k(f"p{i}"), str(i).encode()), True)
     same(pool.get(k(f"p{i}")), str(i).encode())
+hashed = HashClient([server], timeout=10, use_pooling=True, default_noreply=False)
+same(hashed.set_many({k("h1"): b"1", k("h2"): b"2"}), [])
+same(hashed.get_many([k("h1"), k("h2"), k("none")]), {k("h1"): b"1", k("h2"): b"2"})
+done("pools")
+
 if not client.version().startswith(b"1.6."):
     raise AssertionError(f"version {client.version()!r}")
+stats = client.stats()
+same(stats[b"version"], client.version())
+same(stats[b"pid"] > 0, True)
+same(client.flush_all(), True)
+same(client.get(k("expires")), None)
 client.quit()
-done("pool and version")
+done("version, stats and flush")
