@@ -202,9 +202,10 @@ fn plan(config: &Config) -> Plan {
     for (index, rule) in config.rules.iter().enumerate() {
         let guard = match &rule.kind {
             Kind::Raw => None,
-            Kind::Guarded { policy, tags } => {
+            Kind::Guarded { policy, tags, tags_in_key } => {
                 let (policy, tags) = (policy.clone(), tags.clone());
-                guards.push(Guard { rule: index, pool: rule.pool, policy, tags });
+                let tags_in_key = *tags_in_key;
+                guards.push(Guard { rule: index, pool: rule.pool, policy, tags, tags_in_key });
                 Some(guards.len() - 1)
             }
         };

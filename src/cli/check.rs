@@ -155,9 +155,12 @@ fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> 
     let Rule { name, pattern, kind, invalidates, .. } = rule;
     match kind {
         Kind::Raw => writeln!(f, "  rules[{i}] {name}: keys like {pattern} are raw, in pool {pool}")?,
-        Kind::Guarded { policy, tags } => {
+        Kind::Guarded { policy, tags, tags_in_key } => {
             writeln!(f, "  rules[{i}] {name}: keys like {pattern} are guarded, in pool {pool}")?;
             write_tags(f, "tags", tags)?;
+            if *tags_in_key {
+                writeln!(f, "    more tags: before the key, as in @tags:NAME,NAME:KEY")?;
+            }
             write_policy(f, policy)?;
         }
     }

@@ -90,6 +90,8 @@ pub enum Kind {
         policy: Policy,
         /// The tags of each key, at most 16.
         tags: Vec<Template>,
+        /// Whether classic clients may name more of them in the keys of what they store.
+        tags_in_key: bool,
     },
 }
 

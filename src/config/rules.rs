@@ -11,6 +11,7 @@ use super::units::{self, show_duration};
 use super::written::{self, Written};
 use super::{Kind, Rule, Tags};
 use crate::guard::{Leaves, Policy};
+use crate::proxy::explicit_tags;
 use crate::rule::{Pattern, Rules, Template};
 
 const MAX: usize = 10_000;
@@ -89,7 +90,8 @@ fn rule(
         _ => {
             let tags = tags(r, &at, "tags", &w.tags, pattern.as_ref());
             let policy = policy(r, &at, &w);
-            (|| Some(Kind::Guarded { policy: policy?, tags: tags? }))()
+            let tags_in_key = r.leaf(&at, "tags_in_key", &w.tags_in_key, false, yes_or_no);
+            (|| Some(Kind::Guarded { policy: policy?, tags: tags?, tags_in_key: tags_in_key? }))()
         }
     };
     guarded?;
@@ -124,6 +126,7 @@ fn required<T>(
 fn raw(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Kind> {
     let guards = BTreeMap::from([
         ("tags", &w.tags),
+        ("tags_in_key", &w.tags_in_key),
         ("stale_for", &w.stale_for),
         ("lock_ttl", &w.lock_ttl),
         ("max_rebuild", &w.max_rebuild),
@@ -224,6 +227,13 @@ fn beta(value: &Value) -> Result<f64, String> {
     }
 }
 
+fn yes_or_no(value: &Value) -> Result<bool, String> {
+    match value.kind {
+        ValueKind::Boolean(yes) => Ok(yes),
+        _ => Err("must be true or false, without quotes".to_owned()),
+    }
+}
+
 fn unreachable_rules(r: &mut Reader<'_>, rules: &[Rule], tags: Option<&Tags>) {
     let table = Rules::new(rules.iter().map(|rule| rule.pattern.clone()).collect());
     for (later, earlier) in table.shadowed() {
@@ -234,6 +244,14 @@ fn unreachable_rules(r: &mut Reader<'_>, rules: &[Rule], tags: Option<&Tags>) {
         ));
     }
     for (i, rule) in rules.iter().enumerate() {
+        let prefix = tags.map_or(&[][..], |tags| &tags.prefix);
+        let both = explicit_tags::PREFIX.starts_with(prefix) && !prefix.is_empty();
+        if both && matches!(rule.kind, Kind::Guarded { tags_in_key: true, .. }) {
+            r.warnings.push(format!(
+                "rules[{i}] {:?}: tags_in_key does nothing, for what begins with tags.prefix is a tag",
+                rule.name
+            ));
+        }
         if tags.is_some_and(|tags| rule.pattern.prefix().starts_with(&tags.prefix)) {
             r.warnings.push(format!(
                 "rules[{i}] {:?} is never reached: what begins with tags.prefix is a tag",

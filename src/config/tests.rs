@@ -99,7 +99,7 @@ fn the_defaults_are_those_of_the_contract() {
     let pool = &config.pools[0];
     assert_eq!((pool.distribution, pool.hash), (Distribution::Ketama, Hash::Md5));
     assert_eq!(pool.connect_timeout + pool.request_timeout, Duration::from_millis(700));
-    let Kind::Guarded { policy, tags } = &config.rules[0].kind else { panic!("not guarded") };
+    let Kind::Guarded { policy, tags, .. } = &config.rules[0].kind else { panic!("not guarded") };
     assert!(tags.is_empty());
     let s = Duration::from_secs;
     let expected = Policy {

@@ -143,6 +143,7 @@ table!(
         pool = "pool": Text,
         tags = "tags": List,
         invalidates = "invalidates": List,
+        tags_in_key = "tags_in_key": Text,
         stale_for = "stale_for": Text,
         lock_ttl = "lock_ttl": Text,
         max_rebuild = "max_rebuild": Text,

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::Scene;
 use super::ask::{Cas, Item, Usage};
-use super::envelope::{Header, Opened};
-use super::{Leaves, tags::Versions};
+use super::envelope::{Header, Opened, TagName};
+use super::{Leaves, TagNames, tags::Versions};
 
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,6 +41,14 @@ pub(super) enum Standing {
     Stub,
 }
 
+/// The tags that an item was sealed with and the scene does not know.
+pub(super) fn unknown_tags(item: &Item, scene: &Scene<'_>) -> TagNames {
+    match Header::open(&item.value) {
+        Opened::Sealed { envelope, .. } => scene.unknown(envelope.tags().map(|(name, _)| name)),
+        Opened::Plain | Opened::Unreadable(_) => TagNames::new(),
+    }
+}
+
 /// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
 /// fresh.
 pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>) -> Standing {
@@ -69,9 +77,13 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
     hit.rebuild = envelope.rebuild;
     let moved = match versions {
         None => true,
-        Some(versions) => !scene.tags.iter().zip(versions).all(|(name, version)| {
-            envelope.tags().any(|(sealed_name, sealed)| sealed_name == &name[..] && sealed == *version)
-        }),
+        Some(versions) => {
+            let now = |name: &[u8]| scene.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
+            let sealed = |name: &TagName| envelope.tags().any(|(sealed, _)| *sealed == name[..]);
+            // What neither the rule nor the scene knows is not looked at: whoever wants to be sure learns it first.
+            !scene.own().iter().all(sealed)
+                || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
+        }
     };
     if moved && scene.policy.on_tag == Leaves::Nothing {
         return Standing::Unservable;

@@ -13,7 +13,7 @@ use crate::metrics::LeaseEnd as End;
 
 use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, delete};
 use super::tags::Versions;
-use super::{Policy, TagName, envelope::LockRecord};
+use super::{Policy, Scene, TagName, TagNames, envelope::LockRecord};
 
 /// What was seen when a client was told a miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,14 +22,30 @@ pub struct Ticket {
     pub base: Option<Cas>,
     /// The lock's CAS, when the right to rebuild is a lock and not the stub itself.
     pub lock: Option<Cas>,
-    /// Versions of the rule's tags. The fill is sealed with these, so that a bump that lands during the rebuild still
-    /// kills it.
+    /// Versions of the rule's tags, and behind them of those in `learnt`. The fill is sealed with these, so that a bump that
+    /// lands during the rebuild still kills it.
     pub versions: Versions,
+    /// The tags that the old value had beyond those of the rule.
+    pub learnt: TagNames,
     /// The moment.
     pub at: Now,
     /// Until when (monotonic ms) the stale value is sure to stand. After it another client would find nothing there and
     /// begin a second rebuild, so before it the lease puts a stub in its place.
     pub vanishes: Option<u64>,
+}
+
+impl Ticket {
+    /// What is seen at the scene.
+    pub fn seen(base: Option<Cas>, versions: Versions, scene: &Scene<'_>) -> Ticket {
+        let learnt = scene.tags.iter().take(versions.len()).skip(scene.own().len()).cloned().collect();
+        Ticket { base, lock: None, versions, learnt, at: scene.now, vanishes: None }
+    }
+
+    /// No server answered.
+    pub fn nothing(at: Now) -> Ticket {
+        let (versions, learnt) = (Versions::new(), TagNames::new());
+        Ticket { base: None, lock: None, versions, learnt, at, vanishes: None }
+    }
 }
 
 /// A client's connection, for as long as the process lives.
@@ -643,7 +659,8 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
         return smallvec![stub(ticket.base), delete(At::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
-    let tags = tags.iter().cloned().zip(ticket.versions.iter().copied()).collect();
+    let names = tags.iter().chain(&ticket.learnt).cloned();
+    let tags = names.zip(ticket.versions.iter().copied()).collect();
     // A record that does not fit was not written at the claim either; the lock holds without it.
     let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
     let value = Stored::plain(value.freeze());

@@ -28,12 +28,18 @@ pub use read::{Read, ReadEnd, Wish};
 pub use tags::{Bump, BumpEnd, Versions};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 
+/// Names of tags.
+pub type TagNames = Vec<TagName>;
+
 /// What a machine wants next.
 #[allow(clippy::large_enum_variant, reason = "asked on every round: boxing would allocate each time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<End> {
     /// One round trip.
     Ask(Asks),
+    /// These are tags of the item too, though not of its rule: from now on they stand behind the others in [`Scene::tags`]. Goes
+    /// on with [`Event::Learnt`].
+    Learn(TagNames),
     /// To be woken when the key may have changed, at the latest at this moment of the monotonic clock.
     Wait(u64),
     /// Nothing any more.
@@ -46,6 +52,8 @@ pub enum Step<End> {
 pub enum Event {
     /// The answers to what it asked.
     Answers(Answers),
+    /// The scene has the tags now.
+    Learnt,
     /// The key may have changed.
     Woken,
     /// The wait must end: its time is over, or somebody would wait behind it.
@@ -57,8 +65,10 @@ pub enum Event {
 pub struct Scene<'a> {
     /// The rule's.
     pub policy: &'a Policy,
-    /// The names of the rule's tags for this key.
+    /// The names of the rule's tags for this key, and behind them those that a machine has told with [`Step::Learn`].
     pub tags: &'a [TagName],
+    /// How many of them were so learnt.
+    pub learnt: usize,
     /// This sidecar: a number that it drew at its start.
     pub sidecar: u64,
     /// The largest value in bytes, header included, that the key's server has room for.
@@ -74,6 +84,23 @@ pub struct Scene<'a> {
 }
 
 impl Scene<'_> {
+    /// The rule's own tags.
+    fn own(&self) -> &[TagName] {
+        &self.tags[..self.tags.len().saturating_sub(self.learnt)]
+    }
+
+    /// Those of the names that the scene does not know yet.
+    fn unknown<'n>(&self, names: impl IntoIterator<Item = &'n [u8]>) -> TagNames {
+        let mut unknown = TagNames::new();
+        for name in names {
+            let known = |tags: &[TagName]| tags.iter().any(|tag| &tag[..] == name);
+            if !known(self.tags) && !known(&unknown) {
+                unknown.push(TagName::from_slice(name));
+            }
+        }
+        unknown
+    }
+
     /// Whether the key's server is sure to refuse a value of so many bytes, header included. Then it is not sent: with the
     /// refusal of an `ms`, memcached drops what stood there, and of its classic commands only `set` does that.
     fn refuses(&self, length: usize) -> bool {
@@ -150,7 +177,7 @@ impl Event {
     fn answers(self) -> Answers {
         match self {
             Event::Answers(answers) => answers,
-            Event::Woken | Event::Over => Answers::new(),
+            Event::Learnt | Event::Woken | Event::Over => Answers::new(),
         }
     }
 }

@@ -9,13 +9,13 @@ use crate::error::Failure;
 use crate::protocol::number::uint64;
 
 use super::ask::{
-    Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Now, Stored, Usage, What, delete, get,
-    peek,
+    Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, Usage, What, delete, get, peek,
 };
-use super::freshness::{Hit, Standing, judge};
+use super::envelope::{Header, Opened, TagName};
+use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::tags::{Gather, Versions};
-use super::write::Offer;
-use super::{Event, Machine, Scene, Step};
+use super::write::{NEVER, Offer, may_have_moved, version_of};
+use super::{Event, Machine, Scene, Step, TagNames};
 
 /// For how long a write that others keep overtaking is tried again, in ms.
 const PATIENCE_MS: u64 = 2_000;
@@ -143,6 +143,10 @@ pub struct Modify {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
     Looking,
+    /// The item has tags that its rule does not name: they are to be read first.
+    Learning {
+        item: Option<Item>,
+    },
     Tagging {
         item: Option<Item>,
         gather: Box<Gather>,
@@ -186,6 +190,11 @@ impl Modify {
         answers: &[Answer],
         scene: &Scene<'_>,
     ) -> Step<ModifyEnd> {
+        let unknown = item.as_ref().map_or_else(TagNames::new, |item| unknown_tags(item, scene));
+        if !unknown.is_empty() {
+            self.state = State::Learning { item };
+            return Step::Learn(unknown);
+        }
         match gather.absorb(answers, scene) {
             Err(failure) => Step::Done(ModifyEnd::Failed(failure)),
             Ok(()) => match gather.versions() {
@@ -218,6 +227,7 @@ impl Modify {
         };
         let used = item.as_ref().and_then(|item| item.ttl);
         self.state = State::Writing { counted: Counted::NOTHING, used: None };
+        let now = |name: &TagName| version_of(name, versions, scene).unwrap_or(NEVER);
         let ask = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
             // What is gone at once takes no place, and nothing from whoever builds the value.
@@ -225,8 +235,8 @@ impl Modify {
                 return Step::Done(ModifyEnd::Stored(Cas::NONE));
             }
             (Change::Add(offer), None) => match physical {
-                None => offered(offer, Mode::Add, None, versions, scene),
-                cas => offered(offer, Mode::Set, cas, versions, scene),
+                None => offered(offer, Mode::Add, None, now, scene),
+                cas => offered(offer, Mode::Set, cas, now, scene),
             },
             (Change::Replace(_) | Change::Append { .. } | Change::Prepend { .. }, None) => {
                 return Step::Done(ModifyEnd::NotStored);
@@ -243,8 +253,8 @@ impl Modify {
                 let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
                 self.state = State::Writing { counted, used: None };
                 let body = Bytes::from(initial.to_string());
-                let offer = Offer { body, flags: 0, lifetime, explicit };
-                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, versions, scene)
+                let offer = Offer { body, flags: 0, lifetime, explicit, tags: TagNames::new() };
+                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, now, scene)
             }
             (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
                 return Step::Done(ModifyEnd::NotFound);
@@ -256,10 +266,10 @@ impl Modify {
                 | Change::Empty { compare: Some(compare), .. },
                 Some(hit),
             ) if *compare != hit.cas.number => return Step::Done(ModifyEnd::Exists),
-            (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), versions, scene),
+            (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), now, scene),
             (Change::Cas { number, offer, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
-                let sealed = sealed_versions(&hit, scene).unwrap_or_else(|| versions.clone());
-                offered(&offer.stale(), Mode::Set, Some(hit.cas), &sealed, scene)
+                let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), scene);
+                offered(&offer.stale(), Mode::Set, Some(hit.cas), sealed, scene)
             }
             (Change::Cas { number, .. }, Some(hit)) if hit.cas.number != *number => {
                 return Step::Done(ModifyEnd::Exists);
@@ -267,14 +277,19 @@ impl Modify {
             // The new value was made from the one that `gets` returned, and is no newer than that one's tags: it goes behind
             // the versions that one was sealed with.
             (Change::Cas { offer, .. }, Some(hit)) if offer.lifetime != Lifetime::Gone => {
-                let sealed = sealed_versions(&hit, scene).unwrap_or_else(|| versions.clone());
-                offered(offer, Mode::Set, Some(hit.cas), &sealed, scene)
+                let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), scene);
+                offered(offer, Mode::Set, Some(hit.cas), sealed, scene)
             }
             (Change::Cas { .. }, Some(hit)) => delete(At::Item, Some(hit.cas)),
+            // Without a header it would be a stub.
+            (Change::Empty { lifetime, explicit, .. }, Some(hit)) if hit.header.is_empty() => {
+                let (body, tags) = (Bytes::new(), TagNames::new());
+                let offer = Offer { body, flags: 0, lifetime: *lifetime, explicit: *explicit, tags };
+                offered(&offer, Mode::Set, Some(hit.cas), now, scene)
+            }
             (Change::Empty { lifetime, explicit, .. }, Some(hit)) => {
-                let sealed = sealed_versions(&hit, scene).unwrap_or_else(|| versions.clone());
-                let offer = Offer { body: Bytes::new(), flags: 0, lifetime: *lifetime, explicit: *explicit };
-                offered(&offer, Mode::Set, Some(hit.cas), &sealed, scene)
+                let emptied = Hit { flags: 0, ..hit.clone() };
+                changed(&emptied, Bytes::new(), soft(*lifetime, &hit, scene), *explicit)
             }
             (Change::Append { more, .. }, Some(hit)) => {
                 // The header stands before the payload, so memcached's own append is right, and moves only the new bytes.
@@ -390,16 +405,13 @@ impl Modify {
             () if invalidate && number < item.cas.number && item.size > 0 => offer.stale(),
             () => return None,
         };
-        let sealed = match judge(item, None, scene) {
-            Standing::Stale(hit) => sealed_versions(&hit, scene),
+        let stands = match judge(item, None, scene) {
+            Standing::Stale(hit) => Some(hit),
             _ => None,
         };
-        let (offer, versions) = match sealed {
-            Some(sealed) => (offer, sealed),
-            // Versions that no tag ever has.
-            None => (offer, scene.tags.iter().map(|_| 0).collect()),
-        };
-        Some(offered(&offer, Mode::Set, Some(item.cas), &versions, scene))
+        let sealed =
+            |name: &TagName| stands.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, scene));
+        Some(offered(&offer, Mode::Set, Some(item.cas), sealed, scene))
     }
 
     /// What stood there when its end was put back was ours, or made from ours and as late; else that end was right.
@@ -446,6 +458,13 @@ impl Machine for Modify {
                 let tags: Answers = answers.collect();
                 self.gathered(item, Box::new(Gather::new(scene.tags.len())), &tags, scene)
             }
+            State::Learning { item } => {
+                let mut gather = Box::new(Gather::new(scene.tags.len()));
+                let mut asks = Asks::new();
+                gather.ask(&mut asks, scene);
+                self.state = State::Tagging { item, gather };
+                Step::Ask(asks)
+            }
             State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
             State::Writing { counted, used } => self.written(counted, used, answers, scene),
             State::Settling { counted, used } => self.settled(counted, used, answers),
@@ -471,12 +490,19 @@ impl Counted {
     const NOTHING: Counted = Counted { number: 0, cas: Cas::NONE, ttl: None, created: false };
 }
 
-fn offered(offer: &Offer, mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_>) -> Ask {
+/// Stores an offer in place of what has this CAS. `version` says with which version of each tag it is sealed.
+fn offered(
+    offer: &Offer,
+    mode: Mode,
+    cas: Option<Cas>,
+    version: impl Fn(&TagName) -> u64,
+    scene: &Scene<'_>,
+) -> Ask {
     match (offer.lifetime, cas) {
         (Lifetime::Gone, Some(cas)) => delete(At::Item, Some(cas)),
         _ => {
-            let began: (Now, u64) = (scene.now, 0);
-            offer.clone().store(mode, cas, versions, began, scene).0
+            let (tags, began) = (offer.tags(scene, version), (scene.now, 0));
+            offer.clone().store(mode, cas, tags, began, scene).0
         }
     }
 }
@@ -501,15 +527,16 @@ fn changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> Ask {
     Ask { at: At::Item, what }
 }
 
-/// The versions that an item was sealed with, in the rule's order; `None` for a plain one.
-fn sealed_versions(hit: &Hit, scene: &Scene<'_>) -> Option<Versions> {
-    use super::envelope::{Header, Opened};
-    let Opened::Sealed { envelope, .. } = Header::open(&hit.header) else { return None };
-    scene
-        .tags
-        .iter()
-        .map(|name| envelope.tags().find(|(sealed, _)| sealed == &&name[..]).map(|(_, version)| version))
-        .collect()
+/// The version that an item was sealed with. A tag that it was not sealed with counts only if it has not moved since the item
+/// was built: whoever made a new value from this one may have read the data then.
+fn sealed_version(name: &TagName, hit: &Hit, versions: Option<&Versions>, scene: &Scene<'_>) -> u64 {
+    let Opened::Sealed { envelope, .. } = Header::open(&hit.header) else {
+        return versions.and_then(|versions| version_of(name, versions, scene)).unwrap_or(NEVER);
+    };
+    let sealed = envelope.tags().find(|(sealed, _)| *sealed == &name[..]).map(|(_, version)| version);
+    let unmoved = |version: &u64| !may_have_moved(*version, envelope.built_at);
+    let now = || versions.and_then(|versions| version_of(name, versions, scene)).filter(unmoved);
+    sealed.or_else(now).unwrap_or(NEVER)
 }
 
 /// What `incr` and `decr` make of a value: the number, and its text, which keeps the old length by trailing spaces if it got
@@ -527,6 +554,7 @@ fn count(payload: &[u8], decr: bool, delta: u64) -> Option<(u64, Bytes)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Now;
     use super::*;
 
     #[test]
@@ -559,6 +587,7 @@ mod tests {
             tags: &[],
             sidecar: 1,
             room: 1 << 20,
+            learnt: 0,
             copies: false,
             now,
             patient: false,

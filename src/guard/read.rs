@@ -19,7 +19,7 @@ use crate::error::Failure;
 
 use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Look, Mode, Stored, What, delete, get, peek};
 use super::envelope::LockRecord;
-use super::freshness::{Hit, Standing, judge};
+use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Ticket;
 use super::tags::{Gather, MAX_ROUNDS, Versions};
 use super::{Event, Leaves, Machine, Scene, Step};
@@ -81,6 +81,10 @@ enum State {
     /// Asked for the key and its tags. `skip` answers precede them, of no interest.
     Reading {
         skip: u8,
+    },
+    /// It has tags that its rule does not name: they are to be read first.
+    Learning {
+        item: Item,
     },
     /// Some tags were missing: they are being created, the item waits to be judged.
     Tagging {
@@ -147,18 +151,23 @@ impl Read {
             // The server had no room even for a stub.
             _ => return Step::Done(missed(None, Versions::new(), scene, false)),
         };
+        let unknown = unknown_tags(&item, scene);
+        if !unknown.is_empty() {
+            self.state = State::Learning { item };
+            return Step::Learn(unknown);
+        }
         let mut gather = Gather::new(scene.tags.len());
         let tags: Answers = answers.collect();
         match gather.absorb(&tags, scene) {
             Err(_) => self.judge(item, None, false, scene),
             Ok(()) => match gather.versions() {
                 Some(versions) => self.judge(item, Some(versions), gather.lost, scene),
-                None => self.create_tags(item, Box::new(gather), scene),
+                None => self.ask_tags(item, Box::new(gather), scene),
             },
         }
     }
 
-    fn create_tags(&mut self, item: Item, mut gather: Box<Gather>, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn ask_tags(&mut self, item: Item, mut gather: Box<Gather>, scene: &Scene<'_>) -> Step<ReadEnd> {
         let mut asks = Asks::new();
         gather.ask(&mut asks, scene);
         self.state = State::Tagging { item, gather };
@@ -176,7 +185,7 @@ impl Read {
             Err(_) => self.judge(item, None, false, scene),
             Ok(()) => match gather.versions() {
                 Some(versions) => self.judge(item, Some(versions), gather.lost, scene),
-                None => self.create_tags(item, gather, scene),
+                None => self.ask_tags(item, gather, scene),
             },
         }
     }
@@ -207,21 +216,14 @@ impl Read {
         let fallback = match standing {
             Standing::Stub if item.won => {
                 return Step::Done(ReadEnd::Won {
-                    lease: Ticket {
-                        base: Some(item.cas),
-                        lock: None,
-                        versions,
-                        at: scene.now,
-                        vanishes: None,
-                    },
+                    lease: Ticket::seen(Some(item.cas), versions, scene),
                     early: false,
                     old: None,
                 });
             }
             Standing::Stub => {
                 let age = stub_age(&item, scene);
-                let seen =
-                    Ticket { base: Some(item.cas), lock: None, versions, at: scene.now, vanishes: None };
+                let seen = Ticket::seen(Some(item.cas), versions, scene);
                 return self.held(Fallback::Miss(seen), age, scene);
             }
             Standing::Fresh(hit) if self.recaches(&hit) || refreshes_early(&hit, scene) => {
@@ -229,13 +231,7 @@ impl Read {
             }
             Standing::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
             Standing::Stale(hit) => Fallback::Stale(hit),
-            Standing::Unservable => Fallback::Miss(Ticket {
-                base: Some(item.cas),
-                lock: None,
-                versions: versions.clone(),
-                at: scene.now,
-                vanishes: None,
-            }),
+            Standing::Unservable => Fallback::Miss(Ticket::seen(Some(item.cas), versions.clone(), scene)),
         };
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
@@ -292,11 +288,9 @@ impl Read {
             early,
             old,
             lease: Ticket {
-                base: Some(claim.base),
                 lock: Some(lock),
-                versions: claim.versions,
-                at: scene.now,
                 vanishes: stands.map(|stands| scene.now.mono + stands),
+                ..Ticket::seen(Some(claim.base), claim.versions, scene)
             },
         })
     }
@@ -306,13 +300,7 @@ impl Read {
             Some(Answer::Stored(base)) => {
                 let (early, old) = claim.fallback.old();
                 Step::Done(ReadEnd::Won {
-                    lease: Ticket {
-                        base: Some(base),
-                        lock: None,
-                        versions: claim.versions,
-                        at: scene.now,
-                        vanishes: None,
-                    },
+                    lease: Ticket::seen(Some(base), claim.versions, scene),
                     early,
                     old,
                 })
@@ -402,6 +390,9 @@ impl Machine for Read {
         let state = std::mem::replace(&mut self.state, State::Reading { skip: 0 });
         match (state, event) {
             (State::Reading { skip }, Event::Answers(answers)) => self.read(skip, answers, scene),
+            (State::Learning { item }, Event::Learnt | Event::Answers(_)) => {
+                self.ask_tags(item, Box::new(Gather::new(scene.tags.len())), scene)
+            }
             (State::Tagging { item, gather }, Event::Answers(answers)) => {
                 self.tagged(item, gather, &answers, scene)
             }
@@ -417,7 +408,7 @@ impl Machine for Read {
             }
             (State::Waiting(fallback), _) => Step::Done(fallback.end()),
             // A wait can only be ended in Waiting: whoever says so elsewhere is told to go on with what was asked.
-            (state, Event::Woken | Event::Over) => {
+            (state, _) => {
                 self.state = state;
                 Step::Ask(Asks::new())
             }
@@ -445,7 +436,7 @@ impl Fallback {
 }
 
 fn missed(base: Option<Cas>, versions: Versions, scene: &Scene<'_>, held: bool) -> ReadEnd {
-    let seen = Ticket { base, lock: None, versions, at: scene.now, vanishes: None };
+    let seen = Ticket::seen(base, versions, scene);
     ReadEnd::Missed { seen, held }
 }
 

@@ -96,6 +96,12 @@ impl Gather {
         }
     }
 
+    /// For tags of which some versions are known already.
+    pub(super) fn knowing(versions: impl Iterator<Item = Option<u64>>) -> Gather {
+        let seen = versions.map(|version| Seen { version, holes: Vec::new() }).collect();
+        Gather { seen, ..Gather::new(0) }
+    }
+
     /// Asks for what is not known yet: reads first, then creations and repairs, then reads of what somebody else created.
     pub(super) fn ask(&mut self, asks: &mut Asks, scene: &Scene<'_>) {
         self.creates = scene.now.wall;
@@ -263,7 +269,7 @@ mod tests {
         let now = Now { wall, mono: 0 };
         let policy = Policy::default();
         let (tags, sidecar, room, patient, chance) = (&[][..], 1, 1 << 20, false, 1.0);
-        run(&Scene { policy: &policy, tags, sidecar, room, copies, now, patient, chance })
+        run(&Scene { policy: &policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance })
     }
 
     fn item(version: &'static str, number: u64) -> Answer {
@@ -366,7 +372,7 @@ mod tests {
             match on(wall, true, |scene| bump.resume(answers, scene)) {
                 Step::Ask(more) => asks = more,
                 Step::Done(end) => return Some(end),
-                Step::Wait(_) => panic!("a bump never waits"),
+                Step::Learn(_) | Step::Wait(_) => panic!("a bump neither learns nor waits"),
             }
         }
         None

@@ -6,10 +6,10 @@ use smallvec::smallvec;
 use crate::error::Failure;
 
 use super::ask::{Answer, Ask, Asks, At, Cas, Lifetime, Mode, Now, Stored, What, delete};
-use super::envelope::Envelope;
+use super::envelope::{Envelope, TagName, Tags};
 use super::leases::Ticket;
 use super::tags::{Gather, Versions};
-use super::{Event, Machine, Scene, Step};
+use super::{Event, Machine, Scene, Step, TagNames};
 
 /// A value as the client sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,7 +22,16 @@ pub struct Offer {
     pub lifetime: Lifetime,
     /// `E`: the CAS that the client wants it to have.
     pub explicit: Option<u64>,
+    /// The tags that came with it, beside those of the rule. The scene knows them, as if they had been learnt.
+    pub tags: TagNames,
 }
+
+/// How far apart the clocks of two sidecars are trusted to be at most, in ms: a tag that moved so shortly before a miss may have
+/// moved after it.
+const CLOCK_SKEW_MS: u64 = 10_000;
+
+/// A version that no tag ever has: what is sealed with it is stale from the start.
+pub(super) const NEVER: u64 = 0;
 
 impl Offer {
     /// The same, to be stored as stale.
@@ -31,29 +40,36 @@ impl Offer {
         Offer { lifetime: Lifetime::Seconds(0), ..self.clone() }
     }
 
+    /// The tags it is sealed with: the rule's and its own. `version` says which version of each.
+    pub(super) fn tags(&self, scene: &Scene<'_>, version: impl Fn(&TagName) -> u64) -> Tags {
+        let own = scene.own();
+        let names = own.iter().chain(self.tags.iter().filter(|name| !own.contains(name)));
+        names.map(|name| (name.clone(), version(name))).collect()
+    }
+
     /// The command that stores it, wrapped and sealed with the versions that were read before it was built.
     ///
-    /// A value that would be too large once wrapped is stored plain, if the rule has no tags that a plain value would
-    /// outlive.
+    /// A value that would be too large once wrapped is stored plain, if it has no tags that a plain value would outlive.
     pub(super) fn store(
         self,
         mode: Mode,
         cas: Option<Cas>,
-        versions: &Versions,
+        tags: Tags,
         built: (Now, u64),
         scene: &Scene<'_>,
     ) -> (Ask, bool) {
         let (began, rebuild) = built;
         let lifetime = self.lifetime.at_most(scene.policy.max_ttl.as_secs());
         let mut header = BytesMut::new();
+        let untagged = tags.is_empty();
         let sealed = Envelope {
             stale_for: scene.policy.stale_seconds(),
             built_at: began.wall,
             rebuild: u32::try_from(rebuild).unwrap_or(u32::MAX),
-            tags: scene.tags.iter().cloned().zip(versions.iter().copied()).collect(),
+            tags,
         }
         .seal(&mut header);
-        let plain = scene.tags.is_empty() && (sealed.is_err() || header.len() + self.body.len() > scene.room);
+        let plain = untagged && (sealed.is_err() || header.len() + self.body.len() > scene.room);
         let (header, extra) =
             if plain { (Bytes::new(), 0) } else { (header.freeze(), scene.policy.stale_seconds()) };
         let exptime = lifetime.exptime(extra, scene.now);
@@ -63,12 +79,37 @@ impl Offer {
     }
 }
 
+/// Which of a scene's tags has which version.
+pub(super) fn version_of(name: &TagName, versions: &Versions, scene: &Scene<'_>) -> Option<u64> {
+    scene.tags.iter().zip(versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)
+}
+
+/// Whether a tag may have moved at this moment of the wall clock or after it.
+pub(super) fn may_have_moved(version: u64, since: u64) -> bool {
+    version.saturating_add(CLOCK_SKEW_MS) >= since
+}
+
 /// The `set` that ends a rebuild: stored only if nothing has happened to the key since the miss was answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fill {
     plain: bool,
     wary: bool,
-    clearing: bool,
+    state: FillState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum FillState {
+    /// It comes with tags that were not looked at when the miss was answered.
+    Tagging(Box<Tagging>),
+    Storing,
+    Clearing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Tagging {
+    lease: Ticket,
+    offer: Offer,
+    gather: Gather,
 }
 
 /// How a fill ended.
@@ -93,41 +134,88 @@ pub enum FillEnd {
     Failed(Failure),
 }
 
+impl Ticket {
+    /// The version that a tag had when this was seen.
+    fn version(&self, name: &TagName, scene: &Scene<'_>) -> Option<u64> {
+        let names = scene.own().iter().chain(&self.learnt);
+        names.zip(&self.versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)
+    }
+}
+
 impl Fill {
     /// Begins. `wary`: it is not sure that this is the value of this lease's rebuild, so it may as well be a new one; if it
     /// cannot be stored, what stands there is not trusted either.
     pub fn start(lease: &Ticket, wary: bool, offer: Offer, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
-        let mut fill = Fill { plain: false, wary, clearing: false };
-        let Some(base) = lease.base else {
+        let mut fill = Fill { plain: false, wary, state: FillState::Storing };
+        if lease.base.is_none() {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
-        };
+        }
+        if offer.tags.iter().all(|name| lease.version(name, scene).is_some()) {
+            let tags = offer.tags(scene, |name| lease.version(name, scene).unwrap_or(NEVER));
+            let step = fill.store(lease, offer, tags, scene);
+            return (fill, step);
+        }
+        let known = scene.tags.iter().map(|name| lease.version(name, scene));
+        let mut tagging = Tagging { lease: lease.clone(), offer, gather: Gather::knowing(known) };
+        let mut asks = Asks::new();
+        tagging.gather.ask(&mut asks, scene);
+        fill.state = FillState::Tagging(Box::new(tagging));
+        (fill, Step::Ask(asks))
+    }
+
+    fn store(&mut self, lease: &Ticket, offer: Offer, tags: Tags, scene: &Scene<'_>) -> Step<FillEnd> {
         let rebuild = scene.now.mono.saturating_sub(lease.at.mono);
-        let (ask, plain) = offer.store(Mode::Set, Some(base), &lease.versions, (lease.at, rebuild), scene);
-        fill.plain = plain;
+        let (ask, plain) = offer.store(Mode::Set, lease.base, tags, (lease.at, rebuild), scene);
+        self.plain = plain;
+        self.state = FillState::Storing;
         let mut asks: Asks = smallvec![ask];
         if let Some(lock) = lease.lock {
             asks.push(delete(At::Lock, Some(lock)));
         }
-        (fill, Step::Ask(asks))
+        Step::Ask(asks)
+    }
+
+    /// A tag that is named only now may have moved during the rebuild, unless its version says that it has not.
+    fn tagged(&mut self, mut tagging: Box<Tagging>, answers: &[Answer], scene: &Scene<'_>) -> Step<FillEnd> {
+        if let Err(failure) = tagging.gather.absorb(answers, scene) {
+            return Step::Done(FillEnd::Failed(failure));
+        }
+        let Some(versions) = tagging.gather.versions() else {
+            let mut asks = Asks::new();
+            tagging.gather.ask(&mut asks, scene);
+            self.state = FillState::Tagging(tagging);
+            return Step::Ask(asks);
+        };
+        let Tagging { lease, offer, .. } = *tagging;
+        let tags = offer.tags(scene, |name| match lease.version(name, scene) {
+            Some(version) => version,
+            None => version_of(name, &versions, scene)
+                .filter(|version| !may_have_moved(*version, lease.at.wall))
+                .unwrap_or(NEVER),
+        });
+        self.store(&lease, offer, tags, scene)
     }
 }
 
 impl Machine for Fill {
     type End = FillEnd;
 
-    fn resume(&mut self, event: Event, _: &Scene<'_>) -> Step<FillEnd> {
+    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<FillEnd> {
         let answers = event.answers();
-        let answer = answers.into_iter().next();
-        if self.clearing {
-            return Step::Done(match answer {
-                Some(Answer::Failed(failure)) => FillEnd::Failed(failure),
-                _ => FillEnd::Dropped { exists: false },
-            });
+        match std::mem::replace(&mut self.state, FillState::Storing) {
+            FillState::Tagging(tagging) => return self.tagged(tagging, &answers, scene),
+            FillState::Clearing => {
+                return Step::Done(match answers.into_iter().next() {
+                    Some(Answer::Failed(failure)) => FillEnd::Failed(failure),
+                    _ => FillEnd::Dropped { exists: false },
+                });
+            }
+            FillState::Storing => {}
         }
-        Step::Done(match answer {
+        Step::Done(match answers.into_iter().next() {
             Some(Answer::Stored(cas)) => FillEnd::Stored { cas, plain: self.plain },
             Some(Answer::Exists) if self.wary => {
-                self.clearing = true;
+                self.state = FillState::Clearing;
                 return Step::Ask(cleared());
             }
             Some(Answer::Exists) => FillEnd::Dropped { exists: true },
@@ -183,7 +271,8 @@ impl Set {
         match self.gather.versions() {
             Some(versions) => {
                 if let Some(offer) = self.offer.take() {
-                    let (ask, plain) = offer.store(Mode::Set, None, &versions, (scene.now, 0), scene);
+                    let tags = offer.tags(scene, |name| version_of(name, &versions, scene).unwrap_or(NEVER));
+                    let (ask, plain) = offer.store(Mode::Set, None, tags, (scene.now, 0), scene);
                     self.plain = plain;
                     asks.push(ask);
                 }

@@ -364,23 +364,6 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_reply_ends_with_its_barrier_however_it_is_cut() {
-        for reply in ["MN\r\n", "HD\r\nMN\r\n", "VA 4 t-1\r\nMN\r\n\r\nMN\r\n", "CLIENT_ERROR x\r\nMN\r\n"] {
-            let mut framer = Framer::new(Shape::Quiet, 10);
-            let mut whole = Vec::new();
-            for end in 1..=reply.len() {
-                if let Ok(Frame::Whole(length)) = framer.frame(&reply.as_bytes()[..end]) {
-                    whole.push((end, length));
-                }
-            }
-            assert_eq!(whole, [(reply.len(), reply.len())], "{reply:?}");
-        }
-        for garbage in ["HD\r\nHD\r\n", "MX", "OK\r\n"] {
-            assert!(frame(Shape::Quiet, garbage.as_bytes(), 10).is_err(), "{garbage:?}");
-        }
-    }
-
-    #[test]
     fn a_line_ends_at_its_crlf_and_leaves_the_next_reply_alone() {
         for reply in
             ["STORED", "18446744073709551615", "VERSION 1.6.18", "CLIENT_ERROR bad data chunk", "BUSY x"]

@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::explicit_tags::BadTags;
 use super::gets::{Get, Part};
 use super::guarded::{GuardedCall, only};
 use super::invalidation::{Invalidation, changes};
@@ -196,7 +197,7 @@ impl Call {
         let decoded = decode(request);
         let invalidates = match changed_key(request, decoded.as_deref()) {
             None => SmallVec::new(),
-            Some(key) => proxy.invalidated_by(key),
+            Some(key) => proxy.invalidated_by(proxy.split_tags(key).0),
         };
         if !invalidates.is_empty() && busy(&Footprint::everything()) {
             return None;
@@ -212,7 +213,7 @@ impl Call {
             Request::Store(Store { key, .. })
             | Request::Arith { key, .. }
             | Request::Touch { key, .. }
-            | Request::Delete { key, .. } => match proxy.target(key) {
+            | Request::Delete { key, .. } => match proxy.target(proxy.split_tags(key).0) {
                 Target::Raw { pool, rule } => {
                     Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
                 }
@@ -224,11 +225,17 @@ impl Call {
                     Kind::Guarded(Box::new(GuardedCall::tag(request, name, Voice::Classic, proxy, client)))
                 }
                 Target::Guarded(of) => {
-                    footprint = Footprint::of([proxy.hash(key)], true);
+                    footprint = Footprint::of([proxy.hash(&of.key)], true);
                     if busy(&footprint) {
                         return None;
                     }
-                    Kind::Guarded(Box::new(GuardedCall::begin(request, of, proxy, client)))
+                    match proxy.with_explicit_tags(of, proxy.split_tags(key).1) {
+                        Ok(of) => Kind::Guarded(Box::new(GuardedCall::begin(request, of, proxy, client))),
+                        Err(BadTags) => {
+                            count(Outcome::ClientError);
+                            Kind::Said(Bytes::from_static(BadTags::REPLY))
+                        }
+                    }
                 }
             },
             Request::FlushAll { .. } if !proxy.front.flush_all => {
@@ -289,7 +296,16 @@ impl Call {
                     }
                     Target::Guarded(of) => {
                         let voice = Voice::Meta(wording());
-                        Kind::Guarded(Box::new(GuardedCall::meta(meta, of, voice, proxy, client)))
+                        let list = meta.token(b'P').filter(|_| meta.verb == MetaVerb::Set);
+                        match proxy.with_explicit_tags(of, list.unwrap_or_default()) {
+                            Ok(of) => {
+                                Kind::Guarded(Box::new(GuardedCall::meta(meta, of, voice, proxy, client)))
+                            }
+                            Err(BadTags) => {
+                                count(Outcome::ClientError);
+                                Kind::Said(Bytes::from_static(BadTags::REPLY))
+                            }
+                        }
                     }
                     Target::Tag(_)
                         if meta.verb == MetaVerb::Debug || (reads && only(meta, b"kqObvfstchlu")) =>

@@ -96,9 +96,10 @@ impl GuardedCall {
         let modify = |change| begin_modify(change, &of, proxy, client);
         let run = match *request {
             Request::Store(Store { verb, flags, exptime, data, .. }) => {
+                let tags = of.learnt();
                 let body = Bytes::copy_from_slice(data);
                 let offer =
-                    |body| Offer { body, flags, lifetime: Lifetime::of(exptime, now), explicit: None };
+                    |body| Offer { body, flags, lifetime: Lifetime::of(exptime, now), explicit: None, tags };
                 match verb {
                     Verb::Append => modify(Change::Append { more: body, compare: None }),
                     Verb::Prepend => modify(Change::Prepend { more: body, compare: None }),
@@ -136,7 +137,8 @@ impl GuardedCall {
             MetaVerb::Set => {
                 let body = Bytes::copy_from_slice(meta.data);
                 let lifetime = lifetime.unwrap_or(Lifetime::Endless);
-                let offer = |body| Offer { body, flags: options.flags, lifetime, explicit };
+                let tags = of.learnt();
+                let offer = |body| Offer { body, flags: options.flags, lifetime, explicit, tags };
                 match (options.mode, compare) {
                     (b'A', _) => modify(Change::Append { more: body, compare }),
                     (b'P', _) => modify(Change::Prepend { more: body, compare }),
@@ -297,7 +299,7 @@ impl GuardedCall {
 pub(super) fn tag(name: TagName, proxy: &Proxy) -> Guarded {
     let guard = proxy.plan.tag_guard;
     // Nothing but the tag itself is asked for.
-    Guarded { guard, place: 0, key: Rc::from(&name[..]), tags: smallvec![name] }
+    Guarded { guard, place: 0, key: Rc::from(&name[..]), tags: smallvec![name], learnt: 0 }
 }
 
 /// Whether a meta command has no flags but these.

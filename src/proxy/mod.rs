@@ -31,6 +31,7 @@ mod guarded;
 mod stats;
 mod wording;
 mod invalidation;
+pub mod explicit_tags;
 
 pub use calls::{Call, Client, Footprint, LongLine};
 pub use desk::Desk;
@@ -67,6 +68,8 @@ pub struct Plan {
     tag_guard: usize,
     /// Whether any rule has tags that its keys' changes bump.
     invalidates: bool,
+    /// Whether under any rule keys may begin with tags.
+    tags_in_key: bool,
 }
 
 impl Plan {
@@ -81,9 +84,27 @@ impl Plan {
         tag_copies: bool,
     ) -> Plan {
         let tag_guard = guards.len();
-        guards.push(Guard { rule: NO_RULE, pool: tag_pool, policy: Policy::default(), tags: Vec::new() });
+        let tags_in_key = guards.iter().any(|guard| guard.tags_in_key);
+        guards.push(Guard {
+            rule: NO_RULE,
+            pool: tag_pool,
+            policy: Policy::default(),
+            tags: Vec::new(),
+            tags_in_key: false,
+        });
         let invalidates = routes.iter().any(|route: &Route| !route.invalidates.is_empty());
-        Plan { rules, routes, guards, main_pool, tag_prefix, tag_pool, tag_copies, tag_guard, invalidates }
+        Plan {
+            rules,
+            routes,
+            guards,
+            main_pool,
+            tag_prefix,
+            tag_pool,
+            tag_copies,
+            tag_guard,
+            invalidates,
+            tags_in_key,
+        }
     }
 }
 
@@ -107,6 +128,8 @@ pub struct Guard {
     pub policy: Policy,
     /// What its tags are called.
     pub tags: Vec<Template>,
+    /// Whether classic clients may name more of them in the keys of what they store.
+    pub tags_in_key: bool,
 }
 
 /// One worker's pipeline.
@@ -219,6 +242,7 @@ impl Proxy {
                         place: self.pools[pool].place(key),
                         key: key.into(),
                         tags,
+                        learnt: 0,
                     })
                 }
             },

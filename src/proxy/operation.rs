@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +15,8 @@ use super::desk::ring;
 use super::{Proxy, wire};
 use crate::guard::leases::Admission;
 use crate::guard::{
-    Answer, Answers, Asks, At, Cas, Event, Item, Machine, Now, Policy, Scene, Step, TagName, Usage, What,
-    envelope::lock_key,
+    Answer, Answers, Asks, At, Cas, Event, Item, Machine, Now, Policy, Scene, Step, TagName, TagNames, Usage,
+    What, envelope::lock_key,
 };
 use crate::metrics::{Limit, WaitEnd};
 use crate::protocol::reply::Shape;
@@ -33,6 +33,23 @@ pub(super) struct Guarded {
     pub(super) key: Rc<[u8]>,
     /// The names of its tags.
     pub(super) tags: SmallVec<[TagName; 2]>,
+    /// How many of them are not of its rule, but came with a value.
+    pub(super) learnt: usize,
+}
+
+impl Guarded {
+    /// The tags that its rule does not name.
+    pub(super) fn learnt(&self) -> TagNames {
+        self.tags[self.tags.len() - self.learnt..].to_vec()
+    }
+
+    /// The same key, with tags that its rule does not name.
+    pub(super) fn with_tags(&self, tags: TagNames) -> Guarded {
+        let mut of = self.clone();
+        of.learnt += tags.len();
+        of.tags.extend(tags);
+        of
+    }
 }
 
 /// A machine of the guard, running.
@@ -44,6 +61,8 @@ pub(super) struct Operation<M> {
     /// When `asks` were sent.
     asked: Now,
     wait: Option<Box<Wait>>,
+    /// The key with the tags that the machine has learnt.
+    learnt: Option<Box<Guarded>>,
 }
 
 #[derive(Debug)]
@@ -69,8 +88,14 @@ impl<M: Machine> Operation<M> {
         proxy: &Proxy,
         inbox: &Rc<Inbox>,
     ) -> Operation<M> {
-        let mut operation =
-            Operation { machine, asks, answers: SmallVec::new(), asked: proxy.now(), wait: None };
+        let mut operation = Operation {
+            machine,
+            asks,
+            answers: SmallVec::new(),
+            asked: proxy.now(),
+            wait: None,
+            learnt: None,
+        };
         operation.send(of, proxy, inbox);
         operation
     }
@@ -90,24 +115,38 @@ impl<M: Machine> Operation<M> {
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
         let mut next = None;
-        loop {
+        let mut learnt = self.learnt.take();
+        let polled = loop {
+            let of = learnt.as_deref().unwrap_or(of);
             let event = match (next.take(), &self.wait) {
                 (Some(event), _) => event,
-                (None, Some(_)) => ready!(self.poll_wait(of, patient, proxy, cx)),
-                (None, None) => Event::Answers(ready!(self.poll_answers(of, proxy, inbox))),
+                (None, Some(_)) => match self.poll_wait(of, patient, proxy, cx) {
+                    Poll::Ready(event) => event,
+                    Poll::Pending => break Poll::Pending,
+                },
+                (None, None) => match self.poll_answers(of, proxy, inbox) {
+                    Poll::Ready(answers) => Event::Answers(answers),
+                    Poll::Pending => break Poll::Pending,
+                },
             };
             let now = proxy.now();
             let policy = proxy.policy(of.guard);
             let scene = proxy.scene(of, policy, now, patient);
             match self.machine.resume(event, &scene) {
-                Step::Done(end) => return Poll::Ready(end),
+                Step::Done(end) => break Poll::Ready(end),
                 Step::Ask(asks) => {
                     self.asks = asks;
                     self.send(of, proxy, inbox);
                 }
+                Step::Learn(tags) => {
+                    learnt = Some(Box::new(of.with_tags(tags)));
+                    next = Some(Event::Learnt);
+                }
                 Step::Wait(until) => next = self.wait(until, of, policy, now, proxy),
             }
-        }
+        };
+        self.learnt = learnt;
+        polled
     }
 
     fn poll_answers(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Inbox) -> Poll<Answers> {
@@ -245,6 +284,7 @@ impl Proxy {
         Scene {
             policy,
             tags: &of.tags,
+            learnt: of.learnt,
             sidecar: self.sidecar,
             room: self.home(of).server().room(of.key.len()),
             copies: self.plan.tag_copies,

@@ -8,7 +8,7 @@ use super::calls::{Client, Scope};
 use super::operation::{Guarded, Operation};
 use crate::error::Failure;
 use crate::guard::leases::Ticket;
-use crate::guard::{Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, Versions, Wish};
+use crate::guard::{Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, Wish};
 use crate::metrics::{LeaseEnd, Limit, Outcome};
 use crate::upstream::OnError;
 
@@ -204,8 +204,7 @@ impl GuardedRead {
             scope.count(rule, Outcome::ServerError);
             return Shown::Failed(failure);
         }
-        let seen =
-            Ticket { base: None, lock: None, versions: Versions::new(), at: proxy.now(), vanishes: None };
+        let seen = Ticket::nothing(proxy.now());
         client.note_miss(proxy.hash(&of.key));
         proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, proxy.policy(of.guard));
         scope.count(rule, Outcome::Miss);

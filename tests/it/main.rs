@@ -8,6 +8,7 @@ mod administration;
 mod client;
 mod differential;
 mod embedded_is_faithful;
+mod explicit_tags;
 mod gate;
 mod guarded_means_what_memcached_means;
 mod invalidates;

@@ -495,6 +495,7 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         tags: &tags,
         sidecar: 1,
         room: 1 << 20,
+        learnt: 0,
         copies: false,
         now,
         patient: false,

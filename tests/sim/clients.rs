@@ -193,6 +193,7 @@ impl World {
             tags: &guarded.tags,
             sidecar: self.sidecars[sidecar].number,
             room: 1 << 20,
+            learnt: 0,
             copies: false,
             now: self.moment(sidecar),
             patient: true,
@@ -242,8 +243,7 @@ impl World {
             }
             ReadEnd::Failed(_) => {
                 // The client may be told a miss, and its `set` must undo nothing.
-                let seen =
-                    Ticket { base: None, lock: None, versions: Versions::new(), at: moment, vanishes: None };
+                let seen = Ticket::nothing(moment);
                 leases.saw(&name, owner, seen, &policy);
                 self.checker.seen.failed += 1;
                 true
@@ -328,6 +328,7 @@ impl World {
             flags: 0,
             lifetime: Lifetime::of(put.making.ttl as i64, self.moment(sidecar)),
             explicit: None,
+            tags: Default::default(),
         };
         match attribution {
             Attribution::Renewing => {
@@ -366,7 +367,7 @@ impl World {
                         Ok(())
                     }
                     Step::Done(end) => self.fill_done(put, end),
-                    Step::Wait(_) => panic!("a fill waits"),
+                    Step::Learn(_) | Step::Wait(_) => panic!("a fill neither learns nor waits"),
                 }
             }
         }

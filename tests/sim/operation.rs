@@ -188,6 +188,7 @@ impl World {
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
             room: 1 << 20,
+            learnt: 0,
             copies: false,
             now,
             patient,
@@ -209,6 +210,7 @@ impl World {
                 self.ask(op, asks);
                 Ok(())
             }
+            Step::Learn(_) => panic!("no value here has tags of its own"),
             Step::Wait(until) => {
                 self.wait(op, until);
                 Ok(())
@@ -309,6 +311,7 @@ impl World {
 fn step<M: Machine>(machine: &mut M, told: Told, scene: &Scene<'_>, end: fn(M::End) -> End) -> Step<End> {
     match machine.resume(told, scene) {
         Step::Ask(asks) => Step::Ask(asks),
+        Step::Learn(tags) => Step::Learn(tags),
         Step::Wait(until) => Step::Wait(until),
         Step::Done(done) => Step::Done(end(done)),
     }

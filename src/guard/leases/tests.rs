@@ -5,7 +5,7 @@ const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
 fn ticket(base: u64) -> Ticket {
     let base = Some(Cas { number: base, epoch: 1 });
-    Ticket { base, lock: None, versions: Versions::new(), at: NOW, vanishes: None }
+    Ticket { base, ..Ticket::nothing(NOW) }
 }
 
 /// A table in which connection 1 holds a lease over CAS 7.

@@ -67,6 +67,7 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
         tags: &tags,
         sidecar: 1,
         room: 1 << 20,
+        learnt: 0,
         copies: false,
         now,
         patient: true,
