@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::explicit_tags::BadTags;
+use super::explicit_tags::{BadTags, TOKEN};
 use super::gets::{Get, Part};
 use super::guarded::{GuardedCall, only};
 use super::invalidation::{Invalidation, changes};
@@ -296,7 +296,8 @@ impl Call {
                     }
                     Target::Guarded(of) => {
                         let voice = Voice::Meta(wording());
-                        let list = meta.token(b'P').filter(|_| meta.verb == MetaVerb::Set);
+                        let token = meta.token(b'P').filter(|_| meta.verb == MetaVerb::Set);
+                        let list = token.and_then(|token| token.strip_prefix(TOKEN));
                         match proxy.with_explicit_tags(of, list.unwrap_or_default()) {
                             Ok(of) => {
                                 Kind::Guarded(Box::new(GuardedCall::meta(meta, of, voice, proxy, client)))

@@ -1,7 +1,7 @@
 //! Tags that come with a value, beside those that its rule names: in the `P` token of an `ms`, which memcached leaves to proxies, or
 //! for classic clients before the key, where the rule allows that.
 //!
-//! Either is a list of names, separated by commas: `Pposts,blog:7`, and `@tags:posts,blog%3A7:KEY`. A byte that has a meaning there,
+//! Either is a list of names, separated by commas: `Ptags=posts,blog:7`, and `@tags:posts,blog%3A7:KEY`. A byte that has a meaning there,
 //! or that no word may have, is written as `%` and two hexadecimal digits.
 
 use super::operation::Guarded;
@@ -11,6 +11,8 @@ use crate::rule::fold_tag;
 
 /// What a key begins with that names tags.
 pub const PREFIX: &[u8] = b"@tags:";
+/// What a `P` token begins with that names tags; any other is none of ours.
+pub(super) const TOKEN: &[u8] = b"tags=";
 /// The most tags that may come with one value.
 pub(super) const MAX_EXPLICIT_TAGS: usize = 16;
 

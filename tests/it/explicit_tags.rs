@@ -31,7 +31,7 @@ fn run(client: &mut Client, script: &str) -> String {
 fn store(client: &mut Client, key: &str, tags: &str) {
     eventually("it is stored fresh", || {
         run(client, &format!("mg {key} v"));
-        run(client, &format!("ms {key} 1 P{tags}\r\nx"));
+        run(client, &format!("ms {key} 1 Ptags={tags}\r\nx"));
         run(client, &format!("mg {key} v")) == show(b"VA 1\r\nx\r\n")
     });
 }
@@ -109,16 +109,16 @@ fn a_tag_first_named_at_the_set_is_safe_too() {
     // It moves between the miss and the set: what is stored may have been built from what it invalidates.
     assert_eq!(run(&mut client, "mg g:k v"), show(b"EN\r\n"));
     assert_eq!(other.delete("@tag:late"), "DELETED");
-    assert_eq!(run(&mut client, "ms g:k 1 Plate\r\nx"), show(b"HD\r\n"));
+    assert_eq!(run(&mut client, "ms g:k 1 Ptags=late\r\nx"), show(b"HD\r\n"));
     assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1 X W\r\nx\r\n"), "not fresh for a moment");
     // The second time it is known at the miss.
-    assert_eq!(run(&mut client, "ms g:k 1 Plate\r\ny"), show(b"HD\r\n"));
+    assert_eq!(run(&mut client, "ms g:k 1 Ptags=late\r\ny"), show(b"HD\r\n"));
     assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1\r\ny\r\n"));
     // And a bump during that rebuild kills it.
     other.delete("@tag:late");
     assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1 X W\r\ny\r\n"));
     other.delete("@tag:late");
-    assert_eq!(run(&mut client, "ms g:k 1 Plate\r\nz"), show(b"HD\r\n"));
+    assert_eq!(run(&mut client, "ms g:k 1 Ptags=late\r\nz"), show(b"HD\r\n"));
     assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1 X W\r\nz\r\n"));
 }
 
@@ -135,7 +135,7 @@ fn no_command_makes_a_value_fresh_whose_own_tag_has_moved() {
     ] {
         eventually("it is stored fresh", || {
             run(&mut client, "mg g:k v");
-            run(&mut client, "ms g:k 1 Pposts\r\n5");
+            run(&mut client, "ms g:k 1 Ptags=posts\r\n5");
             run(&mut client, "mg g:k v") == show(b"VA 1\r\n5\r\n")
         });
         client.delete("@tag:posts");
@@ -151,7 +151,7 @@ fn no_command_makes_a_value_fresh_whose_own_tag_has_moved() {
     ] {
         eventually("it is stored fresh", || {
             run(&mut client, "mg g:k v");
-            run(&mut client, "ms g:k 1 Pposts\r\n5");
+            run(&mut client, "ms g:k 1 Ptags=posts\r\n5");
             run(&mut client, "mg g:k v") == show(b"VA 1\r\n5\r\n")
         });
         assert_eq!(client.ask(command), reply, "{command}");
@@ -167,12 +167,12 @@ fn bad_tags_are_refused_with_a_sentence() {
     let mut client = kennel.client();
     let many: Vec<String> = (0..17).map(|n| format!("t{n}")).collect();
     for bad in [many.join(","), "a%4".into(), "%zz".into()] {
-        let reply = run(&mut client, &format!("ms g:k 1 P{bad}\r\nx"));
+        let reply = run(&mut client, &format!("ms g:k 1 Ptags={bad}\r\nx"));
         assert!(reply.starts_with("CLIENT_ERROR bad tags"), "{bad}: {reply}");
         let reply = client.ask(&format!("set @tags:{bad}:g:k 0 0 1\r\nx"));
         assert!(reply.starts_with("CLIENT_ERROR bad tags"), "{bad}: {reply}");
         client.send(format!("set @tags:{bad}:g:k 0 0 1 noreply\r\nx\r\nmn\r\n").as_bytes());
         client.expect(b"MN\r\n");
     }
-    assert_eq!(run(&mut client, "ms g:k 1 P,,\r\nx\r\nmg g:k v"), show(b"HD\r\nVA 1\r\nx\r\n"));
+    assert_eq!(run(&mut client, "ms g:k 1 Ptags=,,\r\nx\r\nmg g:k v"), show(b"HD\r\nVA 1\r\nx\r\n"));
 }
