@@ -224,7 +224,7 @@ impl Read {
             Standing::Stub => {
                 let age = stub_age(&item, scene);
                 let seen = Ticket::seen(Some(item.cas), versions, scene);
-                return self.held(Fallback::Miss(seen), age, scene);
+                return self.held(Fallback::Miss(seen), age, None, scene);
             }
             Standing::Fresh(hit) if self.recaches(&hit) || refreshes_early(&hit, scene) => {
                 Fallback::Fresh(hit)
@@ -263,14 +263,13 @@ impl Read {
                 Some(Answer::Item(lock)) if is_doomed(&lock, &claim.versions, scene) => {
                     self.take_over(claim, lock.cas, scene)
                 }
-                _ => self.held(claim.fallback, 0, scene),
+                _ => self.held(claim.fallback, 0, claim.ttl, scene),
             },
         }
     }
 
     fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, scene: &Scene<'_>) -> Step<ReadEnd> {
-        // A TTL of n lives (n−1, n] seconds: this is how long the value is sure to stand.
-        let stands = ttl.map(|ttl| u64::from(ttl.saturating_sub(1)) * 1000);
+        let stands = ttl.map(sure_ms);
         if stands == Some(0) {
             let stub = What::Store {
                 mode: Mode::Set,
@@ -356,15 +355,18 @@ impl Read {
         matches!((self.wish.recache, hit.ttl), (Some(recache), Some(ttl)) if ttl < recache)
     }
 
-    /// Somebody else rebuilds it: wait if that is allowed and promising. `age` is how long they have at least.
-    fn held(&mut self, fallback: Fallback, age: u64, scene: &Scene<'_>) -> Step<ReadEnd> {
+    /// Somebody else rebuilds it: wait if that is allowed and promising. `age` is how long they have at least, `ttl` what is
+    /// left of the value that is served if waiting brings nothing.
+    fn held(&mut self, fallback: Fallback, age: u64, ttl: Option<u32>, scene: &Scene<'_>) -> Step<ReadEnd> {
         let cold_wait = as_millis(scene.policy.cold_wait);
         let (limit, too_old) = match &fallback {
             Fallback::Fresh(_) => (0, false),
             Fallback::Stale(_) => (as_millis(scene.policy.stale_wait), false),
             Fallback::Miss(_) => (cold_wait, age >= cold_wait),
         };
-        let until = self.began.saturating_add(limit);
+        // What is served after the wait must not have ended during it.
+        let stands = ttl.map_or(u64::MAX, |ttl| scene.now.mono.saturating_add(sure_ms(ttl)));
+        let until = self.began.saturating_add(limit).min(stands);
         let impatient = !scene.patient || self.wish.at_once;
         if impatient || too_old || scene.now.mono >= until {
             return Step::Done(fallback.end());
@@ -489,6 +491,11 @@ fn refreshes_early(hit: &Hit, scene: &Scene<'_>) -> bool {
         }
         _ => false,
     }
+}
+
+/// How long an item with this TTL is sure to stand: a TTL of n lives (n−1, n] seconds.
+fn sure_ms(ttl: u32) -> u64 {
+    u64::from(ttl.saturating_sub(1)) * 1000
 }
 
 fn as_millis(duration: std::time::Duration) -> u64 {

@@ -89,3 +89,35 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     let again = asks(told(smallvec![Answer::Exists]));
     assert!(again.iter().all(|ask| matches!(ask.what, What::Get(_))), "{again:?}");
 }
+
+#[test]
+fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
+    let policy = Policy { stale_wait: Duration::from_secs(30), ..policy() };
+    let name = TagName::from_slice(b"t");
+    for (ttl, until) in [(Some(9), 8_000), (Some(1), 0), (None, 30_000)] {
+        let now = Now { wall: 1_700_000_000_000, mono: 0 };
+        let (room, patient) = (1 << 20, true);
+        let tags = [name.clone()];
+        let scene = Scene {
+            policy: &policy,
+            tags: &tags,
+            learnt: 0,
+            sidecar: 1,
+            room,
+            copies: false,
+            now,
+            patient,
+            chance: 1.0,
+        };
+        let (mut read, _) = Read::start(&scene);
+        let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+        let Answer::Item(stale) = item(sealed(&name, 200), 7) else { panic!("an item") };
+        let stale = Answer::Item(Item { ttl, stale: true, ..stale });
+        asks(told(smallvec![stale, item(Bytes::from_static(b"200"), 1)]));
+        let held = told(smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&name, 200), 5)]);
+        match until {
+            0 => assert!(matches!(held, Step::Done(ReadEnd::Stale(_))), "{ttl:?}: {held:?}"),
+            until => assert_eq!(held, Step::Wait(until), "{ttl:?}"),
+        }
+    }
+}
