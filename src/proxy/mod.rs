@@ -31,6 +31,7 @@ mod guarded;
 mod stats;
 mod wording;
 mod invalidation;
+mod tags;
 
 pub use calls::{Call, Client, Footprint, LongLine};
 pub use desk::Desk;
