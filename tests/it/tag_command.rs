@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::client::Client;
+use crate::gate::Gate;
 use crate::world::{
     Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, sidecar_toml, temp_dir,
 };
@@ -151,6 +152,20 @@ fn a_bump_that_a_dead_server_has_not_acknowledged_is_named_and_those_of_living_o
             }
         }
     }
+}
+
+#[test]
+fn a_bump_whose_answer_does_not_come_is_given_up_and_not_acknowledged() {
+    let server = Memcached::start(&[]);
+    let gate = Gate::start(server.address);
+    let toml = sidecar_toml(&[gate.address()], &[guarded("guarded", "g:{blog}:*", RULE)]);
+    gate.hold("ms @tag:posts");
+    let said = tag(&toml, &["bump", "posts", "blog:7"]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    let why = format!("posts ({} did not answer in time)", gate.address());
+    assert!(said.err.contains(&why), "{}", said.err);
+    gate.release();
+    assert_eq!(tag(&toml, &["bump", "posts"]).code, Some(0));
 }
 
 #[test]
