@@ -29,7 +29,8 @@ use crate::upstream::{Address, PoolSpec};
 
 /// The most tags of one command: all are asked for at once, and one connection takes no more than 65,536 commands.
 const MAX_NAMES: usize = 16 * 1024;
-/// A bump takes three answers of a server, the one to the greeting among them; more if others bump the same tag meanwhile.
+/// In how many `request_timeout`s a tag is done or given up. A bump takes four answers, the one to the greeting among them; more if
+/// others bump the same tag meanwhile.
 const ANSWERS: u32 = 8;
 /// The last millisecond of the year 9999. A later version is no moment.
 const LAST_MOMENT: u64 = 253_402_300_799_999;
@@ -198,6 +199,8 @@ async fn ask_one(
     limit: Duration,
 ) -> Result<Option<u64>, Failure> {
     let answer = timeout(limit, async {
+        // The time of what is sent first goes by while the connection is being made. This one's does, whatever it says.
+        let _ = proxy.tag_version(&name).await;
         match action {
             Action::Get => proxy.tag_version(&name).await,
             Action::Bump => match proxy.bump_tag(name).await {
@@ -330,6 +333,9 @@ fn utc(ms: u64) -> Option<String> {
 mod tests {
     use super::*;
     use std::ffi::OsStr;
+    use std::io::{BufRead, BufReader};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
 
     fn named(names: &[&[u8]]) -> Result<Vec<Tag>, String> {
         let names: Vec<OsString> = names.iter().map(|name| OsStr::from_bytes(name).to_owned()).collect();
@@ -440,5 +446,45 @@ mod tests {
         assert!(report.err.contains("see it after tags.cache, 100ms"), "{}", report.err);
         let silent = told(Action::Get, &tags[..1], &answers[..1], &config);
         assert!(silent.done && !silent.err.contains("tags.cache"));
+    }
+
+    /// What a bump says at a server that takes so long to answer anything, and answers this to what is to be stored.
+    fn bumped_at(delay: Duration, stored: &'static str, request_timeout: &str) -> Report {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            while let Some(line) = lines.next() {
+                let answer = match line.split(' ').next() {
+                    Some("mg") => "VA 1 t-1 f0 c1 s1\r\n5\r\n",
+                    Some("ms") => stored,
+                    _ => "END\r\n",
+                };
+                if line.starts_with("ms") {
+                    lines.next();
+                }
+                thread::sleep(delay);
+                if stream.write_all(answer.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        });
+        let pool = format!("servers = [\"{address}\"]\nrequest_timeout = \"{request_timeout}\"\n");
+        report(Action::Bump, &["posts".into()], &config(&format!("[pools.main]\n{pool}")))
+    }
+
+    #[test]
+    fn a_server_far_away_may_take_its_time_for_each_answer_the_greeting_too() {
+        // Twice that is more than one answer may take.
+        let report = bumped_at(Duration::from_millis(600), "HD c2\r\n", "1s");
+        assert!(report.done, "{}", report.err);
+    }
+
+    #[test]
+    fn a_bump_that_others_keep_overtaking_at_a_slow_server_comes_to_an_end() {
+        // Every answer comes in time, and by the guard's own count there would be thirty.
+        let report = bumped_at(Duration::from_millis(60), "EX\r\n", "120ms");
+        assert!(!report.done && report.err.contains("did not answer in time"), "{}", report.err);
     }
 }
