@@ -1,5 +1,6 @@
 //! Arguments, exit codes, signals.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,6 +44,30 @@ enum Command {
         #[arg(long, value_name = "ADDR", default_value = cli::health::DEFAULT_ADMIN)]
         admin: String,
     },
+    /// Invalidate all values of a tag in the whole fleet, or say when that last happened; needs no running sidecar.
+    Tag {
+        /// The configuration of the sidecars, in TOML; KENNEL_… variables override its keys.
+        #[arg(long, value_name = "FILE", global = true)]
+        config: Option<PathBuf>,
+        #[command(subcommand)]
+        command: TagCommand,
+    },
+}
+
+#[derive(Subcommand)]
+enum TagCommand {
+    /// Make every value stale that carries one of these tags: exit code 0 if the servers have acknowledged all.
+    Bump {
+        /// Names of tags, without tags.prefix.
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<OsString>,
+    },
+    /// Say each tag's version, which is when it last moved: milliseconds since 1970, and UTC.
+    Get {
+        /// Names of tags, without tags.prefix.
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -51,6 +76,13 @@ fn main() -> ExitCode {
         Some(Command::Check { file }) => return cli::check::run(file),
         Some(Command::Demo) => return cli::demo::run(),
         Some(Command::Health { admin }) => return cli::health::run(admin),
+        Some(Command::Tag { config, command }) => {
+            let (action, names) = match command {
+                TagCommand::Bump { names } => (cli::tag::Action::Bump, names),
+                TagCommand::Get { names } => (cli::tag::Action::Get, names),
+            };
+            return cli::tag::run(action, names, config.as_deref().or(arguments.config.as_deref()));
+        }
         None => {}
     }
     if let Err(error) = log::init(arguments.log_format) {
@@ -126,6 +158,25 @@ fn try_it(address: SocketAddr) -> [String; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_arguments_hold_together() {
+        <Arguments as clap::CommandFactory>::command().debug_assert();
+        let file = |line: &str| {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            let Some(Command::Tag { config, .. }) = arguments.command else { panic!("{line}") };
+            config.or(arguments.config)
+        };
+        for line in [
+            "kennel --config f tag bump a",
+            "kennel tag --config f bump a",
+            "kennel tag bump a b --config f",
+            "kennel tag get --config f a",
+        ] {
+            assert_eq!(file(line).as_deref(), Some(Path::new("f")), "{line}");
+        }
+        assert!(Arguments::try_parse_from(["kennel", "tag", "bump"]).is_err(), "which tags?");
+    }
 
     #[test]
     fn the_readme_shows_the_lines_that_are_printed_at_start() {

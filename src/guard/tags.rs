@@ -71,7 +71,7 @@ fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a Answer>) -> Res
     for side in Side::all(copies) {
         match answers.next() {
             Some(Answer::Item(item)) => {
-                let version = parse(&item.value);
+                let version = parse_version(&item.value);
                 found.push((*side, version, Some(item.cas)));
             }
             Some(Answer::Failed(failed)) => failure = Some(*failed),
@@ -164,7 +164,7 @@ impl Gather {
 }
 
 /// A tag's version as stored; `None` if it is not a number.
-fn parse(value: &[u8]) -> Option<u64> {
+pub fn parse_version(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim_end().parse().ok()
 }
 

@@ -11,10 +11,11 @@ use super::raw::{put_get, put_key, put_number};
 use super::read::{GuardedRead, Shown};
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Ask, At, Look, What, Wish};
+use crate::guard::{Answer, Ask, At, Item, Look, What, Wish, parse_version};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Shape, Value, values};
 use crate::upstream::OnError;
+use crate::upstream::connection::Connection;
 use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
 
 /// memcached takes any length of `get`, but a `gat` only up to 2 KiB.
@@ -55,7 +56,7 @@ struct Asked {
 
 enum KeyGet {
     Raw { key: Box<[u8]>, rule: usize, part: usize },
-    Tag { key: Box<[u8]>, ticket: ReplyTicket },
+    Tag { key: Box<[u8]>, tickets: SmallVec<[ReplyTicket; 2]> },
     Guarded(Box<GuardedRead>),
 }
 
@@ -84,7 +85,7 @@ impl Get {
                 Target::Raw { pool, rule } => {
                     KeyGet::Raw { key: key.into(), rule, part: get.part(key, pool, proxy) }
                 }
-                Target::Tag(_) => KeyGet::Tag { key: key.into(), ticket: send_tag(key, proxy, client) },
+                Target::Tag(_) => KeyGet::Tag { key: key.into(), tickets: send_tag(key, proxy, client) },
                 Target::Guarded(of) => KeyGet::Guarded(Box::new(GuardedRead::new(of))),
             };
             get.keys.push(key);
@@ -159,11 +160,11 @@ impl Get {
         }
         let inbox = &scope.client.inbox;
         let parts = self.parts.iter().map(|part| part.ticket);
-        let tags = self.keys.iter().filter_map(|key| match key {
-            KeyGet::Tag { ticket, .. } => Some(*ticket),
-            _ => None,
+        let tags = self.keys.iter().flat_map(|key| match key {
+            KeyGet::Tag { tickets, .. } => &tickets[..],
+            _ => &[],
         });
-        if !parts.chain(tags).all(|ticket| inbox.is_here(ticket)) {
+        if !parts.chain(tags.copied()).all(|ticket| inbox.is_here(ticket)) {
             return Poll::Pending;
         }
         self.answer(scope, out);
@@ -199,17 +200,24 @@ impl Get {
                     }
                     scope.count(*rule, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
                 }
-                KeyGet::Tag { key, ticket } => {
+                KeyGet::Tag { key, tickets } => {
                     let ask = tag_ask();
-                    let answer = inbox.take(*ticket).map(|reply| wire::decode(&ask, reply));
-                    let item = match answer {
-                        Some(Answer::Item(item)) => Some(item),
-                        Some(Answer::Failed(failure)) if fails(scope.proxy.plan.tag_pool) => {
-                            trouble = Some(failure);
-                            None
+                    // The larger version counts; a server that does not answer only if no other does.
+                    let (mut item, mut failed) = (None, None);
+                    for reply in tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
+                        match wire::decode(&ask, reply) {
+                            Answer::Item(found) => {
+                                let larger =
+                                    |item: &Item| parse_version(&item.value) >= parse_version(&found.value);
+                                item = item.filter(larger).or(Some(found));
+                            }
+                            Answer::Failed(failure) => failed = Some(failure),
+                            _ => {}
                         }
-                        _ => None,
-                    };
+                    }
+                    if item.is_none() && fails(scope.proxy.plan.tag_pool) {
+                        trouble = trouble.or(failed);
+                    }
                     if let Some(item) = &item {
                         put_value(out, key, 0, self.cas.then_some(item.cas.number), &item.value);
                     }
@@ -254,9 +262,12 @@ fn tag_ask() -> Ask {
     Ask { at: At::Tag(0), what: What::Get(Look { value: true, ..Look::default() }) }
 }
 
-fn send_tag(key: &[u8], proxy: &Proxy, client: &Client) -> ReplyTicket {
-    let connection = proxy.pools[proxy.plan.tag_pool].connection(key);
-    connection.send(&client.inbox, Shape::Meta, None, |out| wire::encode(&tag_ask().what, key, out))
+/// Asks every server that keeps it.
+fn send_tag(key: &[u8], proxy: &Proxy, client: &Client) -> SmallVec<[ReplyTicket; 2]> {
+    let ask = |connection: &Rc<Connection>| {
+        connection.send(&client.inbox, Shape::Meta, None, |out| wire::encode(&tag_ask().what, key, out))
+    };
+    proxy.tag_connections(key).into_iter().map(ask).collect()
 }
 
 fn put_value(out: &mut BytesMut, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {

@@ -32,6 +32,7 @@ mod stats;
 mod wording;
 mod invalidation;
 pub mod explicit_tags;
+mod tags;
 
 pub use calls::{Call, Client, Footprint, LongLine};
 pub use desk::Desk;

@@ -248,12 +248,7 @@ impl Proxy {
                     }
                     let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
                     key.extend_from_slice(name);
-                    let pool = &self.pools[self.plan.tag_pool];
-                    let place = match ask.at {
-                        At::Copy(_) => pool.second_place(&key),
-                        _ => pool.place(&key),
-                    };
-                    on(&pool.connections()[place], &key)
+                    on(self.tag_connection(&key, matches!(ask.at, At::Copy(_))), &key)
                 }
             }
         };

@@ -29,6 +29,7 @@ mod shutdown;
 mod slow_clients;
 mod slow_server;
 mod stats;
+mod tag_command;
 mod tag_replicas;
 mod tls;
 mod unix_sockets;

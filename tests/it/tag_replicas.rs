@@ -53,6 +53,7 @@ fn to_lose_either_server_invalidates_nothing_and_resurrects_nothing() {
         eventually("the value is fresh", || there.get("g:k").as_deref() == Some(b"v"));
         assert_eq!(here.get("g:k").as_deref(), Some(&b"v"[..]), "nothing is invalidated");
         assert_eq!(here.delete("@tag:posts"), "DELETED", "one of them has it");
+        assert!(there.get("@tag:posts").is_some(), "and says so");
         assert_eq!(there.get("g:k"), None);
         // It comes back empty, and is brought up by whoever reads.
         tags[lost].restart();
@@ -79,6 +80,7 @@ fn a_server_that_comes_back_with_an_old_version_is_not_believed() {
         assert_eq!(client.delete("@tag:posts"), "DELETED");
         let new = versions(&tags)[1 - behind];
         direct(&tags[behind]).store("@tag:posts", old.to_string().as_bytes(), 0);
+        assert_eq!(client.get("@tag:posts"), new.map(|version| version.to_string().into_bytes()));
         assert_eq!(client.get("g:k"), None, "what was built before the bump");
         assert_eq!(versions(&tags), [new, new], "and it has been brought up");
     }
