@@ -13,7 +13,7 @@ mod world;
 mod checker;
 
 use checker::explore;
-use plan::{Mutant, Plan};
+use plan::{Fault, Mutant, Plan};
 
 fn keeps_the_promises(plan: &Plan) {
     let began = tokio::time::Instant::now();
@@ -46,6 +46,82 @@ fn is_caught(mutant: Mutant, plan: Plan, as_breaking: &str) {
         }
         Ok(explored) => panic!("{mutant:?} was not caught in {explored:?}"),
     }
+}
+
+/// Both clients apart, rounds as a whole: the smallest in which most mutants show.
+fn small(expiries: u32, invalidations: u32, faults: &'static [Fault]) -> Plan {
+    Plan {
+        expiries,
+        kinds: faults,
+        whole_rounds: true,
+        renews: false,
+        ..Plan::apart("small", invalidations, u32::from(!faults.is_empty()))
+    }
+}
+
+#[test]
+fn a_fill_without_cas_is_caught_as_a_resurrection() {
+    is_caught(Mutant::FillWithoutCas, small(0, 1, &[]), "promise 2");
+}
+
+#[test]
+fn a_claim_without_the_double_check_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::NoDoubleCheck, small(1, 0, &[]), "promise 1");
+}
+
+#[test]
+fn an_unlock_without_compare_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::UnlockWithoutCompare, small(1, 1, &[]), "promise 1");
+}
+
+#[test]
+fn a_lost_tag_that_counts_as_unmoved_is_caught_as_a_resurrection() {
+    is_caught(Mutant::LostTagIsUnmoved, small(0, 1, &[Fault::EvictTag]), "promise 2");
+}
+
+#[test]
+fn a_fill_sealed_with_the_versions_of_its_own_moment_is_caught_as_a_resurrection() {
+    is_caught(Mutant::SnapshotAtSet, small(0, 1, &[]), "promise 2");
+}
+
+#[test]
+fn a_lease_that_is_never_renewed_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::NoRenewal, small(0, 0, &[]), "promise 1");
+}
+
+#[test]
+fn a_delete_that_spares_the_stub_is_caught_as_an_empty_acknowledgement() {
+    is_caught(Mutant::DeleteSparesStub, small(0, 1, &[]), "promise 7");
+}
+
+#[test]
+fn a_lock_that_everybody_gets_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::LockIsShared, small(1, 0, &[]), "promise 1");
+}
+
+#[test]
+fn a_cas_that_outlives_its_connection_is_caught_as_one_rebuild_too_many() {
+    is_caught(Mutant::EpochIgnored, small(0, 1, &[Fault::Restart]), "promise 1");
+}
+
+#[test]
+fn an_invalidation_acknowledged_without_knowing_is_caught() {
+    is_caught(Mutant::FailureIsAcknowledged, small(0, 1, &[Fault::Lose]), "promise 7");
+}
+
+#[test]
+fn a_waiter_that_nobody_wakes_is_caught_as_waiting_for_ever() {
+    is_caught(Mutant::BellsAreLost, small(0, 0, &[]), "liveness: Answered");
+}
+
+#[test]
+fn a_stub_without_an_end_is_caught_as_readers_that_wait_for_ever_for_a_dead_winner() {
+    is_caught(Mutant::LocksNeverEnd, small(0, 0, &[Fault::Kill]), "liveness: Answered");
+}
+
+#[test]
+fn a_stale_value_served_as_fresh_is_caught() {
+    is_caught(Mutant::StaleIsFresh, small(1, 0, &[]), "promise 3");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl World {
         let job = Job::Getting { floor: self.acked };
         self.clients[client].job = job;
         self.clients[client].disturbed = self.is_being_changed();
-        let (read, asks) = on_scene(plan, s, self.now(), Read::start);
+        let (read, asks) = on_scene(plan, s, self.now(s), Read::start);
         self.ask(s, client, Op::new(Doing::Read(read)), asks, plan)
     }
 
@@ -124,7 +124,7 @@ impl World {
         let (doing, asks) = match how {
             Move::Delete => {
                 self.sidecars[at].leases.invalidate(KEY, owner(1, at, plan));
-                let (delete, asks) = on_scene(plan, at, self.now(), Delete::start);
+                let (delete, asks) = on_scene(plan, at, self.now(at), Delete::start);
                 (Doing::Delete(delete), asks)
             }
             Move::Bump => {
@@ -228,7 +228,7 @@ impl World {
         match op.doing {
             Doing::Renewal(id) => self.renewed(s, id, &answers, plan),
             Doing::Freeing => {
-                let now = self.now();
+                let now = self.now(s);
                 let bells = self.sidecars[s].leases.unfilled(KEY, now);
                 self.wake(s, bells, plan)
             }
@@ -250,7 +250,7 @@ impl World {
         event: Event,
         plan: &Plan,
     ) -> Result<(), Broken> {
-        let now = self.now();
+        let now = self.now(s);
         let step = on_scene(plan, s, now, |scene| match &mut op.doing {
             Doing::Read(read) => step(read, event, scene, End::Read),
             Doing::Fill(fill, spent) => {
@@ -273,7 +273,7 @@ impl World {
             Step::Wait(_) => self.wait(s, of, op, plan),
             Step::Done(End::Read(end)) => self.read_done(s, of, op.in_time, end, plan),
             Step::Done(End::Fill(end, spent)) => self.fill_done(s, of, end, spent, plan),
-            Step::Done(End::Set(end)) => {
+            Step::Done(End::Set(_)) => {
                 let bells = self.sidecars[s].leases.wake(KEY);
                 self.wake(s, bells, plan)?;
                 self.stored(of);
@@ -290,7 +290,7 @@ impl World {
     }
 
     fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now();
+        let now = self.now(s);
         match self.sidecars[s].leases.wait(KEY, now, &plan.policy, of) {
             Admission::Refused => self.resume(s, of, op, Event::Over, plan),
             Admission::Waits { waiter, poll } => {
@@ -347,7 +347,7 @@ impl World {
         end: ReadEnd,
         plan: &Plan,
     ) -> Result<(), Broken> {
-        let (now, owner) = (self.now(), owner(client, s, plan));
+        let (now, owner) = (self.now(s), owner(client, s, plan));
         let Job::Getting { floor } = self.clients[client].job else { panic!("client {client} asked nothing") };
         let leases = &mut self.sidecars[s].leases;
         let mut won = false;
@@ -383,6 +383,7 @@ impl World {
                 true
             }
         };
+        self.clients[client].lapsed = false;
         if won {
             self.won(client, plan)?;
         }
@@ -396,6 +397,7 @@ impl World {
     pub fn put(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
         let Job::Building { version, won } = self.clients[client].job else { return Ok(()) };
         self.clients[client].job = Job::Putting { version, won };
+        self.clients[client].lapsed = false;
         if !won {
             // It may be stored over the stub of whoever builds the same, and end before that.
             self.disturb();
@@ -422,7 +424,7 @@ impl World {
                 Ok(())
             }
             Attribution::Blind => {
-                let (set, asks) = on_scene(plan, s, self.now(), |scene| Set::start(offer, scene));
+                let (set, asks) = on_scene(plan, s, self.now(s), |scene| Set::start(offer, scene));
                 self.ask(s, client, Op::new(Doing::Set(set)), asks, plan)
             }
             Attribution::Fill { mut ticket, owner, wary, lease } => {
@@ -433,7 +435,7 @@ impl World {
                     ticket.versions = version.into_iter().collect();
                 }
                 let start = |scene: &Scene<'_>| Fill::start(&ticket, wary, offer, scene);
-                let (fill, step) = on_scene(plan, s, self.now(), start);
+                let (fill, step) = on_scene(plan, s, self.now(s), start);
                 let held = ticket.lock.or(ticket.base).filter(|_| lease).map(|held| held.number);
                 let spent = owner.map(|owner| (owner, ticket));
                 match step {
@@ -459,7 +461,7 @@ impl World {
         spent: Option<(u64, Ticket)>,
         plan: &Plan,
     ) -> Result<(), Broken> {
-        let now = self.now();
+        let now = self.now(s);
         let leases = &mut self.sidecars[s].leases;
         let bells = match end {
             FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, spent, &plan.policy),
@@ -496,7 +498,7 @@ impl World {
 
     /// A lease is looked at, at this moment.
     pub fn due(&mut self, s: usize, id: TicketId, mono: u64, plan: &Plan) -> Result<(), Broken> {
-        let now = Now { mono, ..self.now() };
+        let now = Now { mono, ..self.now(s) };
         match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
             Due::Nothing => Ok(()),
             Due::Renew(asks) => self.ask_behind(s, Doing::Renewal(id), asks, plan),
@@ -535,7 +537,7 @@ impl World {
     }
 
     fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now();
+        let now = self.now(s);
         let sidecar = &mut self.sidecars[s];
         let before = sidecar.poller.flatten();
         let found = match &answers[..] {
@@ -558,6 +560,7 @@ impl World {
     pub fn leave(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
         let s = plan.placed[client];
         self.clients[client].job = Job::Idle;
+        self.clients[client].lapsed = false;
         for (_, asks) in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
             if !asks.is_empty() {
                 self.ask_behind(s, Doing::Freeing, asks, plan)?;
@@ -575,9 +578,6 @@ impl World {
                 *mode = Mode::Set;
             }
             (Some(Mutant::DeleteSparesStub), Doing::Delete(_), At::Item, what @ What::Delete { .. }) if stub => {
-                *what = What::Get(Look::default());
-            }
-            (Some(Mutant::DeleteSparesLock), Doing::Delete(_), At::Lock, what @ What::Delete { .. }) => {
                 *what = What::Get(Look::default());
             }
             _ => {}
@@ -603,7 +603,7 @@ fn step<M: Machine>(
 }
 
 fn mutate_answers(mutant: Mutant, op: &mut Op, answers: &mut Answers) {
-    if let (Mutant::DeleteSparesStub | Mutant::DeleteSparesLock, Doing::Delete(_)) = (mutant, &op.doing) {
+    if let (Mutant::DeleteSparesStub, Doing::Delete(_)) = (mutant, &op.doing) {
         for (ask, answer) in op.asks.iter().zip(answers.iter_mut()) {
             if let (What::Delete { .. }, Answer::Item(_)) = (&ask.what, &answer) {
                 *answer = Answer::Absent;

@@ -58,8 +58,6 @@ pub enum Mutant {
     NoRenewal,
     /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
     DeleteSparesStub,
-    /// A delete leaves the lock to its holder.
-    DeleteSparesLock,
     /// Everybody gets the lock.
     LockIsShared,
     /// A CAS is sent over whatever connection there is.

@@ -13,7 +13,7 @@ use super::server::{Entry, FIRST_CAS, Server, Term};
 
 /// Where the clock that measures waits stands, for ever: that a wait or a lease ends is something that happens to it.
 pub const MONO: u64 = 10_000_000_000;
-/// Where the wall clock starts. Every invalidation finds it one later.
+/// Where the wall clocks start. Every invalidation and every loss of the tag finds them later, and no two sidecars ever see the same millisecond.
 const WALL: u64 = 1_700_000_000_000;
 
 /// A promise, broken.
@@ -59,6 +59,8 @@ pub struct Client {
     pub job: Job,
     /// Something was being invalidated since its get began.
     pub disturbed: bool,
+    /// What it rebuilds has overlapped with another rebuild, and that was counted.
+    pub lapsed: bool,
 }
 
 #[derive(Clone)]
@@ -74,6 +76,8 @@ pub struct World {
     pub source: u64,
     /// Its version whose invalidation was acknowledged last.
     pub acked: u64,
+    /// How often the tag was lost. That takes time, too.
+    losses: u64,
     pub faults: u32,
     pub invalidations: u32,
     /// How often a value may still come to its soft end.
@@ -178,10 +182,11 @@ impl World {
             server: Server::start(),
             epoch: 1,
             sidecars: [Sidecar::start(), Sidecar::start()],
-            clients: [Client { job: Job::Idle, disturbed: false }; 2],
+            clients: [Client { job: Job::Idle, disturbed: false, lapsed: false }; 2],
             orphans: Vec::new(),
             source: 1,
             acked: 1,
+            losses: 0,
             faults: plan.faults,
             invalidations: plan.invalidations,
             expiries: plan.expiries,
@@ -192,8 +197,9 @@ impl World {
         }
     }
 
-    pub fn now(&self) -> Now {
-        Now { wall: WALL + self.source, mono: MONO }
+    /// The moment, as this sidecar sees it.
+    pub fn now(&self, s: usize) -> Now {
+        Now { wall: WALL + 2 * (self.source + self.losses) + s as u64, mono: MONO }
     }
 
     pub fn fingerprint(&self) -> u64 {
@@ -206,7 +212,7 @@ impl World {
             (keeps, ops, queue, poller).hash(&mut canon);
         }
         (orphans, clients, source, acked, epoch, faults, invalidations).hash(&mut canon);
-        (self.expiries, self.reason, self.undisturbed, self.last_winner, self.needless).hash(&mut canon);
+        (self.expiries, self.losses, self.reason, self.undisturbed, self.last_winner, self.needless).hash(&mut canon);
         // What is given out next is new to everybody, unless the server has begun to count anew.
         canon.known(server.last + 1).hash(&mut canon);
         std::hash::Hasher::finish(&canon)
@@ -428,7 +434,12 @@ impl World {
                 self.server.item = None;
             }
             Label::LockEnds => self.server.lock = None,
-            Label::Evict(at) => *self.server.at(at) = None,
+            Label::Evict(at) => {
+                *self.server.at(at) = None;
+                if let At::Tag(_) = at {
+                    self.lose_tag();
+                }
+            }
             Label::Restart(collides) => self.restart(collides),
             Label::Lose(s, n) => self.lose(s, n),
             Label::Kill(s, kept) => self.kill(s, kept, plan),
@@ -463,12 +474,19 @@ impl World {
         assert!(last >= FIRST_CAS);
         self.server = Server { last, ..Server::start() };
         self.epoch += 1;
+        self.lose_tag();
         self.orphans.clear();
         for s in 0..2 {
             for command in std::mem::take(&mut self.sidecars[s].queue) {
                 self.fail(s, &command);
             }
         }
+    }
+
+    /// That invalidates whatever carries it.
+    fn lose_tag(&mut self) {
+        self.losses += 1;
+        self.disturb();
     }
 
     fn lose(&mut self, s: usize, n: usize) {
@@ -512,15 +530,19 @@ impl World {
     fn quiet_down(&mut self) {
         for client in &mut self.clients {
             client.disturbed &= matches!(client.job, Job::Getting { .. });
+            client.lapsed &= matches!(client.job, Job::Building { .. });
         }
     }
 
     /// A client is told to rebuild.
     pub fn won(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
-        let building = |other: usize| matches!(self.clients[other].job, Job::Building { won: true, .. });
-        let overlaps = self.last_winner.is_some_and(|other| other != client && building(other));
+        let builds = |other: &Client| matches!(other.job, Job::Building { won: true, .. }) && !other.lapsed;
+        let overlaps = self.last_winner.is_some_and(|other| other != client && builds(&self.clients[other]));
         if self.undisturbed && !self.clients[client].disturbed && (overlaps || !self.reason) {
             self.needless += 1;
+            for (c, its) in self.clients.iter_mut().enumerate() {
+                its.lapsed |= c == client || matches!(its.job, Job::Building { .. });
+            }
             let faults = plan.faults - self.faults;
             if self.needless > faults {
                 let how = if overlaps { "overlapping" } else { "needless" };
@@ -538,7 +560,7 @@ impl World {
 
     /// Leases that have ended need no keeper.
     pub fn forget_ended(&mut self, plan: &Plan) {
-        let now = self.now();
+        let now = self.now(0);
         for sidecar in &mut self.sidecars {
             // What is empty looks the same whether it was ever used or not.
             sidecar.leases.sweep(now);
