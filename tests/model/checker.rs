@@ -38,7 +38,7 @@ impl Good {
 pub struct Explored {
     pub states: usize,
     pub steps: usize,
-    /// Steps from the beginning to the farthest state.
+    /// Steps from the beginning to the farthest state, by the shortest way.
     pub depth: usize,
 }
 
@@ -90,12 +90,9 @@ pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     let mut frontier = VecDeque::from([(first, 0)]);
     while let Some((world, depth)) = frontier.pop_front() {
         let at = graph.begins.len() as u32;
-        if std::env::var("DUMP").is_ok() && explored.depth != depth {
-            println!("depth {depth} states {} frontier {}", graph.parents.len(), frontier.len());
-        }
         explored.depth = depth;
         graph.begins.push(graph.ends.len());
-        graph.goods.push(goods_of(&world, plan));
+        graph.goods.push(goods_of(&world));
         for label in world.labels(plan) {
             explored.steps += 1;
             let next = match world.after(label, plan) {
@@ -130,8 +127,8 @@ pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     Ok(explored)
 }
 
-fn goods_of(world: &World, plan: &Plan) -> u8 {
-    GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good, plan)) << n)
+fn goods_of(world: &World) -> u8 {
+    GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good)) << n)
 }
 
 impl Graph {

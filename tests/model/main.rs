@@ -13,7 +13,7 @@ mod world;
 mod checker;
 
 use checker::explore;
-use plan::{Fault, Mutant, Plan};
+use plan::{Fault, Mutant, OUTSIDE_FAULTS, Plan};
 
 fn keeps_the_promises(plan: &Plan) {
     let began = tokio::time::Instant::now();
@@ -29,6 +29,104 @@ fn keeps_the_promises(plan: &Plan) {
             )
         }
     }
+}
+
+/// `KENNEL_MODEL=full`, and no typing error.
+fn in_full() -> bool {
+    match std::env::var("KENNEL_MODEL") {
+        Err(_) => false,
+        Ok(text) if text == "full" => true,
+        Ok(text) => panic!("KENNEL_MODEL is {text:?}, and only \"full\" means something"),
+    }
+}
+
+#[test]
+fn two_sidecars_keep_the_promises_however_their_commands_meet() {
+    keeps_the_promises(&Plan { expiries: 1, renews: false, ..Plan::apart("apart", 0, 0) });
+}
+
+#[test]
+fn two_sidecars_keep_the_promises_while_one_invalidates() {
+    keeps_the_promises(&whole(Plan::apart("apart, invalidated", 1, 0)));
+}
+
+#[test]
+fn two_clients_of_one_sidecar_are_kept_the_promises() {
+    keeps_the_promises(&whole(Plan::together("together", 0, 0)));
+}
+
+#[test]
+fn two_sidecars_keep_the_promises_though_something_is_evicted() {
+    let plan = whole(Plan::apart("apart, something lost", 0, 1));
+    keeps_the_promises(&Plan { kinds: &[Fault::EvictItem, Fault::EvictLock, Fault::EvictTag], ..plan });
+}
+
+/// Millions of states: only when asked for.
+fn keeps_the_promises_in_full(plan: &Plan) {
+    if in_full() {
+        keeps_the_promises(plan);
+    }
+}
+
+fn whole(plan: Plan) -> Plan {
+    Plan { whole_rounds: true, renews: false, expiries: 0, ..plan }
+}
+
+#[test]
+fn in_full_invalidated_command_by_command() {
+    let plan = Plan::apart("apart, invalidated, command by command", 1, 0);
+    keeps_the_promises_in_full(&Plan { renews: false, expiries: 1, ..plan });
+}
+
+#[test]
+fn in_full_renewed_and_invalidated() {
+    let plan = whole(Plan::apart("apart, renewed, invalidated", 1, 0));
+    keeps_the_promises_in_full(&Plan { renews: true, expiries: 1, ..plan });
+}
+
+#[test]
+fn in_full_a_fault_command_by_command() {
+    let plan = whole(Plan::apart("apart, a fault, command by command", 0, 1));
+    keeps_the_promises_in_full(&Plan { whole_rounds: false, ..plan });
+}
+
+#[test]
+fn in_full_a_fault_of_what_is_renewed() {
+    keeps_the_promises_in_full(&Plan { renews: true, ..whole(Plan::apart("apart, renewed, a fault", 0, 1)) });
+}
+
+#[test]
+fn in_full_a_fault_of_what_expires() {
+    keeps_the_promises_in_full(&Plan {
+        expiries: 1,
+        ..whole(Plan::apart("apart, an expiry, a fault", 0, 1))
+    });
+}
+
+#[test]
+fn in_full_a_fault_and_an_invalidation() {
+    keeps_the_promises_in_full(&whole(Plan::apart("apart, invalidated, a fault", 1, 1)));
+}
+
+#[test]
+fn in_full_two_faults() {
+    let plan = whole(Plan::apart("apart, two faults", 0, 2));
+    keeps_the_promises_in_full(&Plan { kinds: OUTSIDE_FAULTS, ..plan });
+}
+
+#[test]
+fn in_full_together_and_invalidated() {
+    keeps_the_promises_in_full(&whole(Plan::together("together, invalidated", 1, 0)));
+}
+
+#[test]
+fn in_full_together_with_what_expires() {
+    keeps_the_promises_in_full(&Plan { expiries: 1, ..whole(Plan::together("together, an expiry", 0, 0)) });
+}
+
+#[test]
+fn in_full_together_and_a_fault() {
+    keeps_the_promises_in_full(&whole(Plan::together("together, a fault", 0, 1)));
 }
 
 /// What is broken on purpose shows, as the breaking of this promise.
@@ -122,15 +220,4 @@ fn a_stub_without_an_end_is_caught_as_readers_that_wait_for_ever_for_a_dead_winn
 #[test]
 fn a_stale_value_served_as_fresh_is_caught() {
     is_caught(Mutant::StaleIsFresh, small(1, 0, &[]), "promise 3");
-}
-
-#[test]
-fn probe() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    let (i, f) = (number("I"), number("F"));
-    let mut plan = if number("T") == 1 { Plan::together("probe", i, f) } else { Plan::apart("probe", i, f) };
-    plan.renews = number("R") == 1;
-    plan.whole_rounds = number("W") == 1;
-    plan.expiries = number("A");
-    keeps_the_promises(&plan);
 }

@@ -5,7 +5,7 @@ use kennel::error::Failure;
 use kennel::guard::leases::{Admission, Attribution, Due, Polled, TicketId};
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event, Fill, FillEnd, Item, Lifetime,
-    Look, Machine, Mode, Now, Offer, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, Versions, What,
+    Look, Machine, Mode, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, Versions, What,
 };
 use kennel::guard::{envelope::Header, envelope::Opened, leases::Ticket};
 use kennel::proxy::wire;
@@ -62,7 +62,7 @@ pub struct Command {
 enum End {
     Read(ReadEnd),
     Fill(FillEnd, Option<(u64, Ticket)>),
-    Set(SetEnd),
+    Set,
     Moved { known: bool, wakes: bool },
 }
 
@@ -139,7 +139,9 @@ impl World {
     fn ask(&mut self, s: usize, of: OpRef, mut op: Op, asks: Asks, plan: &Plan) -> Result<(), Broken> {
         op.answers = vec![None; asks.len()];
         op.asks = asks;
-        if let (Doing::Read(_), Some(Ask { at: At::Item, what: What::Store { .. } })) = (&op.doing, op.asks.first()) {
+        if let (Doing::Read(_), Some(Ask { at: At::Item, what: What::Store { .. } })) =
+            (&op.doing, op.asks.first())
+        {
             // A stub takes the lock's place, if the value still stands when it arrives.
             op.gained = None;
         }
@@ -242,14 +244,7 @@ impl World {
         }
     }
 
-    fn resume(
-        &mut self,
-        s: usize,
-        of: OpRef,
-        mut op: Op,
-        event: Event,
-        plan: &Plan,
-    ) -> Result<(), Broken> {
+    fn resume(&mut self, s: usize, of: OpRef, mut op: Op, event: Event, plan: &Plan) -> Result<(), Broken> {
         let now = self.now(s);
         let step = on_scene(plan, s, now, |scene| match &mut op.doing {
             Doing::Read(read) => step(read, event, scene, End::Read),
@@ -257,7 +252,7 @@ impl World {
                 let spent = spent.clone();
                 step(fill, event, scene, |end| End::Fill(end, spent))
             }
-            Doing::Set(set) => step(set, event, scene, End::Set),
+            Doing::Set(set) => step(set, event, scene, |_| End::Set),
             Doing::Delete(delete) => step(delete, event, scene, |end| End::Moved {
                 known: !matches!(end, DeleteEnd::Failed(_)),
                 wakes: true,
@@ -273,7 +268,7 @@ impl World {
             Step::Wait(_) => self.wait(s, of, op, plan),
             Step::Done(End::Read(end)) => self.read_done(s, of, op.in_time, end, plan),
             Step::Done(End::Fill(end, spent)) => self.fill_done(s, of, end, spent, plan),
-            Step::Done(End::Set(_)) => {
+            Step::Done(End::Set) => {
                 let bells = self.sidecars[s].leases.wake(KEY);
                 self.wake(s, bells, plan)?;
                 self.stored(of);
@@ -348,7 +343,9 @@ impl World {
         plan: &Plan,
     ) -> Result<(), Broken> {
         let (now, owner) = (self.now(s), owner(client, s, plan));
-        let Job::Getting { floor } = self.clients[client].job else { panic!("client {client} asked nothing") };
+        let Job::Getting { floor } = self.clients[client].job else {
+            panic!("client {client} asked nothing")
+        };
         let leases = &mut self.sidecars[s].leases;
         let mut won = false;
         let missed = match end {
@@ -577,7 +574,9 @@ impl World {
             (Some(Mutant::LockIsShared), Doing::Read(_), At::Lock, What::Store { mode, .. }) => {
                 *mode = Mode::Set;
             }
-            (Some(Mutant::DeleteSparesStub), Doing::Delete(_), At::Item, what @ What::Delete { .. }) if stub => {
+            (Some(Mutant::DeleteSparesStub), Doing::Delete(_), At::Item, what @ What::Delete { .. })
+                if stub =>
+            {
                 *what = What::Get(Look::default());
             }
             _ => {}
@@ -613,7 +612,8 @@ fn mutate_answers(mutant: Mutant, op: &mut Op, answers: &mut Answers) {
     if !matches!(op.doing, Doing::Read(_)) {
         return;
     }
-    let claims = matches!(op.asks.first(), Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }));
+    let claims =
+        matches!(op.asks.first(), Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }));
     if let (Mutant::NoDoubleCheck, true, [Answer::Stored(_), second, ..], Some(read)) =
         (mutant, claims, &mut answers[..], &op.read)
     {

@@ -139,14 +139,7 @@ impl Server {
         }
     }
 
-    fn get(
-        &mut self,
-        at: At,
-        look: &Look,
-        stands: Option<Entry>,
-        epoch: u32,
-        by: Option<usize>,
-    ) -> Answer {
+    fn get(&mut self, at: At, look: &Look, stands: Option<Entry>, epoch: u32, by: Option<usize>) -> Answer {
         let mut item = Item {
             value: Bytes::new(),
             size: 0,
@@ -175,8 +168,7 @@ impl Server {
             None if look.vivify.is_some() => {
                 let cas = self.next();
                 let value = Bytes::new();
-                let stub =
-                    Entry { value, flags: 0, cas, term: Term::Hold, stale: false, offered: true, by };
+                let stub = Entry { value, flags: 0, cas, term: Term::Hold, stale: false, offered: true, by };
                 *self.at(at) = Some(stub);
                 item.cas.number = cas;
                 item.won = true;
@@ -256,8 +248,7 @@ mod tests {
                 {
                     *cas = theirs[ours.iter().position(|known| known == cas).unwrap()];
                 }
-                let mut answers =
-                    [model.execute(&ask, 1, None), through_the_wire(&mut store, &same)];
+                let mut answers = [model.execute(&ask, 1, None), through_the_wire(&mut store, &same)];
                 let numbers = answers.each_mut().map(|answer| match answer {
                     Answer::Item(Item { cas, .. }) | Answer::Stored(cas) => {
                         Some(std::mem::replace(cas, Cas::NONE))

@@ -203,7 +203,8 @@ impl World {
     }
 
     pub fn fingerprint(&self) -> u64 {
-        let World { server, epoch, sidecars, clients, orphans, source, acked, faults, invalidations, .. } = self;
+        let World { server, epoch, sidecars, clients, orphans, source, acked, faults, invalidations, .. } =
+            self;
         let mut canon = Canon::default();
         (&server.item, &server.lock, &server.tag).hash(&mut canon);
         for Sidecar { leases, queue, ops, keeps, poller } in sidecars {
@@ -212,13 +213,14 @@ impl World {
             (keeps, ops, queue, poller).hash(&mut canon);
         }
         (orphans, clients, source, acked, epoch, faults, invalidations).hash(&mut canon);
-        (self.expiries, self.losses, self.reason, self.undisturbed, self.last_winner, self.needless).hash(&mut canon);
+        (self.expiries, self.losses, self.reason, self.undisturbed, self.last_winner, self.needless)
+            .hash(&mut canon);
         // What is given out next is new to everybody, unless the server has begun to count anew.
         canon.known(server.last + 1).hash(&mut canon);
         std::hash::Hasher::finish(&canon)
     }
 
-    pub fn is(&self, good: Good, _: &Plan) -> bool {
+    pub fn is(&self, good: Good) -> bool {
         match good {
             Good::Fresh => self.server.item.as_ref().is_some_and(|item| {
                 item.is_in_time() && self.is_sealed_with_what_is(item) && version_of(item) >= Some(self.acked)
@@ -297,7 +299,7 @@ impl World {
         self.ends(plan, &mut labels);
         if self.faults > 0 {
             for kind in plan.kinds {
-                self.faulty(*kind, plan, &mut labels);
+                self.faulty(*kind, &mut labels);
             }
         }
         labels
@@ -322,7 +324,7 @@ impl World {
         }
     }
 
-    fn faulty(&self, kind: Fault, plan: &Plan, labels: &mut Vec<Label>) {
+    fn faulty(&self, kind: Fault, labels: &mut Vec<Label>) {
         let Server { item, lock, tag, .. } = &self.server;
         match kind {
             Fault::EvictItem => labels.extend(item.as_ref().map(|_| Label::Evict(At::Item))),
@@ -357,7 +359,6 @@ impl World {
                 }
             }
         }
-        let _ = plan;
     }
 
     /// The lowest CAS number on which somebody's right to rebuild rests.
@@ -456,9 +457,7 @@ impl World {
         let orphaned = self.orphans.iter().any(|command| matches!(command.ask.at, At::Tag(_)));
         let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, At::Tag(_));
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
-        self.server.tag.is_some()
-            && self.invalidations == 0
-            && !(may_be_lost || moves || orphaned || late)
+        self.server.tag.is_some() && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
     }
 
     pub fn ticket(&self, s: usize, id: TicketId) -> Option<&Ticket> {
@@ -507,7 +506,9 @@ impl World {
                 client.disturbed = false;
             }
         }
-        for entry in [&mut self.server.item, &mut self.server.lock, &mut self.server.tag].into_iter().flatten() {
+        for entry in
+            [&mut self.server.item, &mut self.server.lock, &mut self.server.tag].into_iter().flatten()
+        {
             entry.by = entry.by.filter(|by| *by != s);
         }
         self.quiet_down();
