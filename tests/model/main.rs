@@ -13,7 +13,7 @@ mod world;
 mod checker;
 
 use checker::explore;
-use plan::{Fault, Mutant, OUTSIDE_FAULTS, Plan};
+use plan::{EVICTIONS, Fault, Mutant, Plan};
 
 fn keeps_the_promises(plan: &Plan) {
     let began = tokio::time::Instant::now();
@@ -58,7 +58,7 @@ fn two_clients_of_one_sidecar_are_kept_the_promises() {
 #[test]
 fn two_sidecars_keep_the_promises_though_something_is_evicted() {
     let plan = whole(Plan::apart("apart, something lost", 0, 1));
-    keeps_the_promises(&Plan { kinds: &[Fault::EvictItem, Fault::EvictLock, Fault::EvictTag], ..plan });
+    keeps_the_promises(&Plan { kinds: EVICTIONS, ..plan });
 }
 
 /// Millions of states: only when asked for.
@@ -109,9 +109,9 @@ fn in_full_a_fault_and_an_invalidation() {
 }
 
 #[test]
-fn in_full_two_faults() {
-    let plan = whole(Plan::apart("apart, two faults", 0, 2));
-    keeps_the_promises_in_full(&Plan { kinds: OUTSIDE_FAULTS, ..plan });
+fn in_full_two_evictions() {
+    let plan = whole(Plan::apart("apart, two evictions", 0, 2));
+    keeps_the_promises_in_full(&Plan { kinds: EVICTIONS, ..plan });
 }
 
 #[test]

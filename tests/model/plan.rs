@@ -41,9 +41,7 @@ pub const EVERY_FAULT: &[Fault] = &[
     Fault::Slow,
 ];
 
-/// Those that are no client's doing.
-pub const OUTSIDE_FAULTS: &[Fault] =
-    &[Fault::EvictItem, Fault::EvictLock, Fault::EvictTag, Fault::Restart, Fault::Lose, Fault::Kill];
+pub const EVICTIONS: &[Fault] = &[Fault::EvictItem, Fault::EvictLock, Fault::EvictTag];
 
 /// What is broken on purpose, between the guard and its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
