@@ -198,11 +198,6 @@ fn a_lock_that_everybody_gets_is_caught_as_a_second_rebuild() {
 }
 
 #[test]
-fn a_cas_that_outlives_its_connection_is_caught_as_one_rebuild_too_many() {
-    is_caught(Mutant::EpochIgnored, small(0, 1, &[Fault::Restart]), "promise 1");
-}
-
-#[test]
 fn an_invalidation_acknowledged_without_knowing_is_caught() {
     is_caught(Mutant::FailureIsAcknowledged, small(0, 1, &[Fault::Lose]), "promise 7");
 }

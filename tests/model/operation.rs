@@ -148,7 +148,7 @@ impl World {
         for index in 0..op.asks.len() {
             let ask = self.mutated(&op, op.asks[index].clone(), plan);
             let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != self.epoch);
-            if other_epoch && !plan.is(Mutant::EpochIgnored) {
+            if other_epoch {
                 op.answers[index] = Some(Answer::Exists);
             } else {
                 self.sidecars[s].queue.push(Command { ask, owed: Some((of, index)) });

@@ -62,8 +62,6 @@ pub enum Mutant {
     DeleteSparesStub,
     /// Everybody gets the lock.
     LockIsShared,
-    /// A CAS is sent over whatever connection there is.
-    EpochIgnored,
     /// An invalidation whose outcome is not known is acknowledged.
     FailureIsAcknowledged,
     /// Whoever waits is not told of a fill.
