@@ -195,3 +195,18 @@ fn what_is_forgotten_leaves_nothing_behind() {
     leases.sweep(Now { mono: NOW.mono + 10_000_000, ..NOW });
     assert!(leases.keys.is_empty() && leases.owned.is_empty() && leases.tickets == 0);
 }
+
+#[test]
+fn a_win_that_is_heard_of_late_does_not_end_the_one_that_came_after_it() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    // The stub of the first was lost, and the second won another. The first's answer was the later to be looked at.
+    leases.grant(KEY, 2, ticket(9), &policy).0.unwrap();
+    assert_eq!(leases.grant(KEY, 1, ticket(7), &policy), (None, 0));
+    assert_eq!(fill(&mut leases, 2), (Some(9), true, false));
+    // Stored over nothing but what it saw, and that is gone.
+    assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
+    // One that is the later ends the other.
+    leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+    assert_eq!(leases.grant(KEY, 2, ticket(9), &policy).1, 1);
+}

@@ -1,0 +1,218 @@
+//! The guard under a model checker: every state that two sidecars, two clients, one key and one tag can come to, and what
+//! must hold of them. docs/model.md says what is modelled, what is left out, and what that took.
+//!
+//! `KENNEL_MODEL=full` explores what takes minutes, and wants an optimised build.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod plan;
+mod server;
+mod canon;
+mod operation;
+mod world;
+mod checker;
+
+use checker::explore;
+use plan::{EVICTIONS, Fault, Mutant, Plan};
+
+fn keeps_the_promises(plan: &Plan) {
+    let began = tokio::time::Instant::now();
+    match explore(plan) {
+        Ok(explored) => println!("{}: {explored:?} in {:?}", plan.name, began.elapsed()),
+        Err(found) => {
+            panic!(
+                "{}\n\n{}: {} (found among {} states)",
+                found.trace.join("\n"),
+                plan.name,
+                found.broken.0,
+                found.states
+            )
+        }
+    }
+}
+
+/// `KENNEL_MODEL=full`, and no typing error.
+fn in_full() -> bool {
+    match std::env::var("KENNEL_MODEL") {
+        Err(_) => false,
+        Ok(text) if text == "full" => true,
+        Ok(text) => panic!("KENNEL_MODEL is {text:?}, and only \"full\" means something"),
+    }
+}
+
+#[test]
+fn two_sidecars_keep_the_promises_however_their_commands_meet() {
+    keeps_the_promises(&Plan { expiries: 1, renews: false, ..Plan::apart("apart", 0, 0) });
+}
+
+#[test]
+fn two_sidecars_keep_the_promises_while_one_invalidates() {
+    keeps_the_promises(&whole(Plan::apart("apart, invalidated", 1, 0)));
+}
+
+#[test]
+fn two_clients_of_one_sidecar_are_kept_the_promises() {
+    keeps_the_promises(&whole(Plan::together("together", 0, 0)));
+}
+
+#[test]
+fn two_sidecars_keep_the_promises_though_something_is_evicted() {
+    let plan = whole(Plan::apart("apart, something lost", 0, 1));
+    keeps_the_promises(&Plan { kinds: EVICTIONS, ..plan });
+}
+
+/// Millions of states: only when asked for.
+fn keeps_the_promises_in_full(plan: &Plan) {
+    if in_full() {
+        keeps_the_promises(plan);
+    }
+}
+
+fn whole(plan: Plan) -> Plan {
+    Plan { whole_rounds: true, renews: false, expiries: 0, ..plan }
+}
+
+#[test]
+fn in_full_invalidated_command_by_command() {
+    let plan = Plan::apart("apart, invalidated, command by command", 1, 0);
+    keeps_the_promises_in_full(&Plan { renews: false, expiries: 1, ..plan });
+}
+
+#[test]
+fn in_full_renewed_and_invalidated() {
+    let plan = whole(Plan::apart("apart, renewed, invalidated", 1, 0));
+    keeps_the_promises_in_full(&Plan { renews: true, expiries: 1, ..plan });
+}
+
+#[test]
+fn in_full_a_fault_command_by_command() {
+    let plan = whole(Plan::apart("apart, a fault, command by command", 0, 1));
+    keeps_the_promises_in_full(&Plan { whole_rounds: false, ..plan });
+}
+
+#[test]
+fn in_full_a_fault_of_what_is_renewed() {
+    keeps_the_promises_in_full(&Plan { renews: true, ..whole(Plan::apart("apart, renewed, a fault", 0, 1)) });
+}
+
+#[test]
+fn in_full_a_fault_of_what_expires() {
+    keeps_the_promises_in_full(&Plan {
+        expiries: 1,
+        ..whole(Plan::apart("apart, an expiry, a fault", 0, 1))
+    });
+}
+
+#[test]
+fn in_full_a_fault_and_an_invalidation() {
+    keeps_the_promises_in_full(&whole(Plan::apart("apart, invalidated, a fault", 1, 1)));
+}
+
+#[test]
+fn in_full_two_evictions() {
+    let plan = whole(Plan::apart("apart, two evictions", 0, 2));
+    keeps_the_promises_in_full(&Plan { kinds: EVICTIONS, ..plan });
+}
+
+#[test]
+fn in_full_together_and_invalidated() {
+    keeps_the_promises_in_full(&whole(Plan::together("together, invalidated", 1, 0)));
+}
+
+#[test]
+fn in_full_together_with_what_expires() {
+    keeps_the_promises_in_full(&Plan { expiries: 1, ..whole(Plan::together("together, an expiry", 0, 0)) });
+}
+
+#[test]
+fn in_full_together_and_a_fault() {
+    keeps_the_promises_in_full(&whole(Plan::together("together, a fault", 0, 1)));
+}
+
+/// What is broken on purpose shows, as the breaking of this promise.
+fn is_caught(mutant: Mutant, plan: Plan, as_breaking: &str) {
+    let plan = Plan { mutant: Some(mutant), ..plan };
+    match explore(&plan) {
+        Err(found) => {
+            println!("{mutant:?}: {} after {} states", found.broken.0, found.states);
+            assert!(
+                found.broken.0.starts_with(as_breaking),
+                "{}\n{mutant:?}: {}",
+                found.trace.join("\n"),
+                found.broken.0
+            );
+        }
+        Ok(explored) => panic!("{mutant:?} was not caught in {explored:?}"),
+    }
+}
+
+/// Both clients apart, rounds as a whole: the smallest in which most mutants show.
+fn small(expiries: u32, invalidations: u32, faults: &'static [Fault]) -> Plan {
+    Plan {
+        expiries,
+        kinds: faults,
+        whole_rounds: true,
+        renews: false,
+        ..Plan::apart("small", invalidations, u32::from(!faults.is_empty()))
+    }
+}
+
+#[test]
+fn a_fill_without_cas_is_caught_as_a_resurrection() {
+    is_caught(Mutant::FillWithoutCas, small(0, 1, &[]), "promise 2");
+}
+
+#[test]
+fn a_claim_without_the_double_check_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::NoDoubleCheck, small(1, 0, &[]), "promise 1");
+}
+
+#[test]
+fn an_unlock_without_compare_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::UnlockWithoutCompare, small(1, 1, &[]), "promise 1");
+}
+
+#[test]
+fn a_lost_tag_that_counts_as_unmoved_is_caught_as_a_resurrection() {
+    is_caught(Mutant::LostTagIsUnmoved, small(0, 1, &[Fault::EvictTag]), "promise 2");
+}
+
+#[test]
+fn a_fill_sealed_with_the_versions_of_its_own_moment_is_caught_as_a_resurrection() {
+    is_caught(Mutant::SnapshotAtSet, small(0, 1, &[]), "promise 2");
+}
+
+#[test]
+fn a_lease_that_is_never_renewed_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::NoRenewal, small(0, 0, &[]), "promise 1");
+}
+
+#[test]
+fn a_delete_that_spares_the_stub_is_caught_as_an_empty_acknowledgement() {
+    is_caught(Mutant::DeleteSparesStub, small(0, 1, &[]), "promise 7");
+}
+
+#[test]
+fn a_lock_that_everybody_gets_is_caught_as_a_second_rebuild() {
+    is_caught(Mutant::LockIsShared, small(1, 0, &[]), "promise 1");
+}
+
+#[test]
+fn an_invalidation_acknowledged_without_knowing_is_caught() {
+    is_caught(Mutant::FailureIsAcknowledged, small(0, 1, &[Fault::Lose]), "promise 7");
+}
+
+#[test]
+fn a_waiter_that_nobody_wakes_is_caught_as_waiting_for_ever() {
+    is_caught(Mutant::BellsAreLost, small(0, 0, &[]), "liveness: Answered");
+}
+
+#[test]
+fn a_stub_without_an_end_is_caught_as_readers_that_wait_for_ever_for_a_dead_winner() {
+    is_caught(Mutant::LocksNeverEnd, small(0, 0, &[Fault::Kill]), "liveness: Answered");
+}
+
+#[test]
+fn a_stale_value_served_as_fresh_is_caught() {
+    is_caught(Mutant::StaleIsFresh, small(1, 0, &[]), "promise 3");
+}

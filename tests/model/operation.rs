@@ -1,0 +1,644 @@
+//! The guard's machines, driven step by step.
+
+use bytes::Bytes;
+use kennel::error::Failure;
+use kennel::guard::leases::{Admission, Attribution, Due, Polled, TicketId};
+use kennel::guard::{
+    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event, Fill, FillEnd, Item, Lifetime,
+    Look, Machine, Mode, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
+};
+use kennel::guard::{envelope::Header, envelope::Opened, leases::Ticket};
+use kennel::proxy::wire;
+
+use super::plan::{Move, Mutant, Plan, TTL};
+use super::world::{Broken, Job, MONO, World, made_from};
+
+pub const KEY: &[u8] = b"k";
+/// Connections are told from tickets by where they begin.
+const OWNERS: u64 = 1 << 40;
+
+/// An operation of one sidecar: a client's, by its number, or one behind the requests.
+pub type OpRef = usize;
+const FIRST_BEHIND: OpRef = 2;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Doing {
+    Read(Read),
+    Fill(Fill, Option<(u64, Ticket)>),
+    Set(Set),
+    Delete(Delete),
+    Bump(Bump),
+    /// A `set` that waits for the renewal of its lease.
+    Parked,
+    Renewal(TicketId),
+    /// A lease has ended without a value.
+    Freeing,
+    Polling,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Op {
+    pub doing: Doing,
+    pub asks: Asks,
+    pub answers: Vec<Option<Answer>>,
+    /// The number of its wait.
+    pub waits: Option<u64>,
+    /// Whether the item was in time when it was last read.
+    in_time: bool,
+    /// The CAS of the lock or stub that it holds: just given to it, or about to be given up by it. It takes far less time
+    /// than that has left.
+    pub gained: Option<u64>,
+    /// The item as last read, for whoever is to be shown it again.
+    read: Option<Item>,
+}
+
+/// A command on its way, and to which place of which operation its reply is owed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Command {
+    pub ask: Ask,
+    pub owed: Option<(OpRef, usize)>,
+}
+
+enum End {
+    Read(ReadEnd),
+    Fill(FillEnd, Option<(u64, Ticket)>),
+    Set,
+    Moved { known: bool, wakes: bool },
+}
+
+impl Op {
+    fn new(doing: Doing) -> Op {
+        Op {
+            doing,
+            asks: Asks::new(),
+            answers: Vec::new(),
+            waits: None,
+            in_time: false,
+            gained: None,
+            read: None,
+        }
+    }
+
+    /// Whether all it asked is answered.
+    pub fn is_answered(&self) -> bool {
+        !self.answers.is_empty() && self.answers.iter().all(Option::is_some)
+    }
+}
+
+fn tags() -> [TagName; 1] {
+    [TagName::from_slice(b"t")]
+}
+
+fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Scene<'_>) -> T) -> T {
+    then(&Scene {
+        policy: &plan.policy,
+        tags: &tags(),
+        learnt: 0,
+        copies: false,
+        sidecar: s as u64,
+        room: 1 << 20,
+        now,
+        patient: true,
+        chance: 1.0,
+    })
+}
+
+fn owner(client: usize, at: usize, plan: &Plan) -> u64 {
+    // Through another sidecar it is another connection.
+    OWNERS + (if plan.placed[client] == at { client } else { 10 + client }) as u64
+}
+
+impl World {
+    pub fn get(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+        let s = plan.placed[client];
+        let job = Job::Getting { floor: self.acked };
+        self.clients[client].job = job;
+        self.clients[client].disturbed = self.is_being_changed();
+        let (read, asks) = on_scene(plan, s, self.now(s), Read::start);
+        self.ask(s, client, Op::new(Doing::Read(read)), asks, plan)
+    }
+
+    pub fn invalidate(&mut self, how: Move, at: usize, plan: &Plan) -> Result<(), Broken> {
+        self.invalidations -= 1;
+        self.source += 1;
+        self.clients[1].job = Job::Moving { version: self.source, at };
+        self.disturb();
+        let (doing, asks) = match how {
+            Move::Delete => {
+                self.sidecars[at].leases.invalidate(KEY, owner(1, at, plan));
+                let (delete, asks) = on_scene(plan, at, self.now(at), Delete::start);
+                (Doing::Delete(delete), asks)
+            }
+            Move::Bump => {
+                let (bump, asks) = on_scene(plan, at, self.now(at), Bump::start);
+                (Doing::Bump(bump), asks)
+            }
+        };
+        self.ask(at, 1, Op::new(doing), asks, plan)
+    }
+
+    /// Sends a round.
+    fn ask(&mut self, s: usize, of: OpRef, mut op: Op, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+        op.answers = vec![None; asks.len()];
+        op.asks = asks;
+        if let (Doing::Read(_), Some(Ask { at: At::Item, what: What::Store { .. } })) =
+            (&op.doing, op.asks.first())
+        {
+            // A stub takes the lock's place, if the value still stands when it arrives.
+            op.gained = None;
+        }
+        for index in 0..op.asks.len() {
+            let ask = self.mutated(&op, op.asks[index].clone(), plan);
+            let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != self.epoch);
+            if other_epoch {
+                op.answers[index] = Some(Answer::Exists);
+            } else {
+                self.sidecars[s].queue.push(Command { ask, owed: Some((of, index)) });
+            }
+        }
+        self.insert(s, of, op);
+        Ok(())
+    }
+
+    fn insert(&mut self, s: usize, of: OpRef, op: Op) {
+        let ops = &mut self.sidecars[s].ops;
+        let at = ops.iter().position(|(other, _)| *other > of).unwrap_or(ops.len());
+        ops.insert(at, (of, op));
+    }
+
+    fn remove(&mut self, s: usize, of: OpRef) -> Option<Op> {
+        let ops = &mut self.sidecars[s].ops;
+        let at = ops.iter().position(|(other, _)| *other == of)?;
+        Some(ops.remove(at).1)
+    }
+
+    fn ask_behind(&mut self, s: usize, doing: Doing, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+        let free = (FIRST_BEHIND..).find(|of| self.sidecars[s].op(*of).is_none());
+        self.ask(s, free.unwrap_or(FIRST_BEHIND), Op::new(doing), asks, plan)
+    }
+
+    /// The server carries out a command.
+    pub fn execute(&mut self, s: usize, command: Command) {
+        let answer = self.server.execute(&command.ask, self.epoch, Some(s));
+        let in_time = self.server.item.as_ref().is_some_and(|item| item.is_in_time());
+        let Some((of, index)) = command.owed else { return };
+        let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
+        if let Some((_, op)) = found {
+            if let Ask { at: At::Item, what: What::Get(Look { value: true, .. }) } = command.ask {
+                op.in_time = in_time;
+            }
+            match (&op.doing, &answer) {
+                (Doing::Read(_), Answer::Stored(cas)) if !matches!(command.ask.at, At::Tag(_)) => {
+                    op.gained = Some(cas.number);
+                }
+                (Doing::Read(_), Answer::Item(item)) if item.won && item.size == 0 => {
+                    op.gained = Some(item.cas.number);
+                }
+                _ => {}
+            }
+            op.answers[index] = Some(answer);
+        }
+    }
+
+    /// Nothing will be heard of a command.
+    pub fn fail(&mut self, s: usize, command: &Command) {
+        let Some((of, index)) = command.owed else { return };
+        let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
+        if let Some((_, op)) = found {
+            op.answers[index] = Some(Answer::Failed(Failure::TimedOut));
+        }
+    }
+
+    /// Whatever happens at once.
+    pub fn settle(&mut self, plan: &Plan) -> Result<(), Broken> {
+        while plan.hears_at_once() {
+            let answered = (0..2).find_map(|s| {
+                let answered = self.sidecars[s].ops.iter().find(|(_, op)| op.is_answered());
+                answered.map(|(of, _)| (s, *of))
+            });
+            match answered {
+                Some((s, of)) => self.hear(s, of, plan)?,
+                None => break,
+            }
+        }
+        self.forget_ended(plan);
+        Ok(())
+    }
+
+    /// A sidecar hears the answers to a round.
+    pub fn hear(&mut self, s: usize, of: OpRef, plan: &Plan) -> Result<(), Broken> {
+        let Some(mut op) = self.remove(s, of) else { return Ok(()) };
+        let mut answers: Answers = op.answers.drain(..).flatten().collect();
+        match op.doing {
+            Doing::Renewal(id) => self.renewed(s, id, &answers, plan),
+            Doing::Freeing => {
+                let now = self.now(s);
+                let bells = self.sidecars[s].leases.unfilled(KEY, now);
+                self.wake(s, bells, plan)
+            }
+            Doing::Polling => self.polled(s, &answers, plan),
+            _ => {
+                if let Some(mutant) = plan.mutant {
+                    mutate_answers(mutant, &mut op, &mut answers);
+                }
+                self.resume(s, of, op, Event::Answers(answers), plan)
+            }
+        }
+    }
+
+    fn resume(&mut self, s: usize, of: OpRef, mut op: Op, event: Event, plan: &Plan) -> Result<(), Broken> {
+        let now = self.now(s);
+        let step = on_scene(plan, s, now, |scene| match &mut op.doing {
+            Doing::Read(read) => step(read, event, scene, End::Read),
+            Doing::Fill(fill, spent) => {
+                let spent = spent.clone();
+                step(fill, event, scene, |end| End::Fill(end, spent))
+            }
+            Doing::Set(set) => step(set, event, scene, |_| End::Set),
+            Doing::Delete(delete) => step(delete, event, scene, |end| End::Moved {
+                known: !matches!(end, DeleteEnd::Failed(_)),
+                wakes: true,
+            }),
+            Doing::Bump(bump) => step(bump, event, scene, |end| End::Moved {
+                known: !matches!(end, BumpEnd::Failed(_)),
+                wakes: false,
+            }),
+            other => panic!("{other:?} is no machine"),
+        });
+        match step {
+            Step::Ask(asks) => self.ask(s, of, op, asks, plan),
+            Step::Learn(_) => panic!("no value here has tags of its own"),
+            Step::Wait(_) => self.wait(s, of, op, plan),
+            Step::Done(End::Read(end)) => self.read_done(s, of, op.in_time, end, plan),
+            Step::Done(End::Fill(end, spent)) => self.fill_done(s, of, end, spent, plan),
+            Step::Done(End::Set) => {
+                let bells = self.sidecars[s].leases.wake(KEY);
+                self.wake(s, bells, plan)?;
+                self.stored(of);
+                Ok(())
+            }
+            Step::Done(End::Moved { known, wakes }) => {
+                if wakes {
+                    let bells = self.sidecars[s].leases.wake(KEY);
+                    self.wake(s, bells, plan)?;
+                }
+                self.moved(of, known || plan.is(Mutant::FailureIsAcknowledged))
+            }
+        }
+    }
+
+    fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Broken> {
+        let now = self.now(s);
+        match self.sidecars[s].leases.wait(KEY, now, &plan.policy, of) {
+            Admission::Refused | Admission::Full => self.resume(s, of, op, Event::Over, plan),
+            Admission::Waits { waiter, poll } => {
+                op.waits = Some(waiter);
+                op.gained = None;
+                op.asks.clear();
+                self.insert(s, of, op);
+                if poll {
+                    self.sidecars[s].poller = Some(None);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub fn give_up(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+        let s = plan.placed[client];
+        let Some(mut op) = self.remove(s, client) else { return Ok(()) };
+        if let Some(waiter) = op.waits.take() {
+            self.sidecars[s].leases.leave(KEY, waiter);
+        }
+        self.resume(s, client, op, Event::Over, plan)
+    }
+
+    fn wake(&mut self, s: usize, bells: Vec<usize>, plan: &Plan) -> Result<(), Broken> {
+        for client in bells {
+            let Some(mut op) = self.remove(s, client) else { continue };
+            match (&op.doing, op.waits.take()) {
+                (Doing::Parked, _) => {
+                    let Job::Putting { version, .. } = self.clients[client].job else {
+                        panic!("client {client} put nothing");
+                    };
+                    self.store(client, version, plan)?;
+                }
+                (_, Some(_)) if plan.is(Mutant::BellsAreLost) => {
+                    op.waits = Some(0);
+                    self.insert(s, client, op);
+                }
+                (_, Some(waiter)) => {
+                    self.sidecars[s].leases.leave(KEY, waiter);
+                    self.resume(s, client, op, Event::Woken, plan)?;
+                }
+                (_, None) => self.insert(s, client, op),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_done(
+        &mut self,
+        s: usize,
+        client: usize,
+        in_time: bool,
+        end: ReadEnd,
+        plan: &Plan,
+    ) -> Result<(), Broken> {
+        let (now, owner) = (self.now(s), owner(client, s, plan));
+        let Job::Getting { floor } = self.clients[client].job else {
+            panic!("client {client} asked nothing")
+        };
+        let leases = &mut self.sidecars[s].leases;
+        let mut won = false;
+        let missed = match end {
+            ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit) => {
+                leases.hit(KEY, owner);
+                let version = made_from(&hit.payload);
+                if version < Some(floor) {
+                    return Err(Broken(format!(
+                        "promise 2: a value of {version:?} was served as fresh to a get that began after {floor}"
+                    )));
+                }
+                if !in_time && !plan.is(Mutant::FillWithoutCas) {
+                    return Err(Broken("promise 3: a value past its end was served as fresh".into()));
+                }
+                false
+            }
+            ReadEnd::Stale(_) => false,
+            ReadEnd::Won { lease, .. } => {
+                let (id, _) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
+                self.sidecars[s].keeps.extend(id.map(|id| (id, lease)));
+                won = true;
+                true
+            }
+            ReadEnd::Missed { seen, .. } => {
+                leases.saw(KEY, owner, seen, &plan.policy);
+                true
+            }
+            ReadEnd::Failed(_) => {
+                leases.saw(KEY, owner, Ticket::nothing(now), &plan.policy);
+                true
+            }
+        };
+        self.clients[client].lapsed = false;
+        if won {
+            self.won(client, plan)?;
+        }
+        let version = self.source;
+        self.clients[client].job = if missed { Job::Building { version, won } } else { Job::Idle };
+        self.clients[client].disturbed = false;
+        Ok(())
+    }
+
+    /// A client has made its value, and sends it.
+    pub fn put(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+        let Job::Building { version, won } = self.clients[client].job else { return Ok(()) };
+        self.clients[client].job = Job::Putting { version, won };
+        self.clients[client].lapsed = false;
+        if !won {
+            // It may be stored over the stub of whoever builds the same, and end before that.
+            self.disturb();
+        }
+        self.store(client, version, plan)
+    }
+
+    fn store(&mut self, client: usize, version: u64, plan: &Plan) -> Result<(), Broken> {
+        let s = plan.placed[client];
+        let offer = Offer {
+            body: Bytes::from(format!("v{version}")),
+            flags: 0,
+            lifetime: Lifetime::Seconds(TTL),
+            explicit: None,
+            tags: Vec::new(),
+        };
+        match self.sidecars[s].leases.attribute(KEY, owner(client, s, plan)) {
+            Attribution::Renewing => {
+                self.sidecars[s].leases.await_renewal(KEY, client);
+                self.insert(s, client, Op::new(Doing::Parked));
+                Ok(())
+            }
+            Attribution::Doomed => {
+                self.stored(client);
+                Ok(())
+            }
+            Attribution::Blind => {
+                let (set, asks) = on_scene(plan, s, self.now(s), |scene| Set::start(offer, scene));
+                self.ask(s, client, Op::new(Doing::Set(set)), asks, plan)
+            }
+            Attribution::Fill { mut ticket, owner, wary, lease } => {
+                if plan.is(Mutant::SnapshotAtSet)
+                    && let Some(tag) = &self.server.tag
+                {
+                    let version = std::str::from_utf8(&tag.value).ok().and_then(|text| text.parse().ok());
+                    ticket.versions = version.into_iter().collect();
+                }
+                let start = |scene: &Scene<'_>| Fill::start(&ticket, wary, offer, scene);
+                let (fill, step) = on_scene(plan, s, self.now(s), start);
+                let held = ticket.lock.or(ticket.base).filter(|_| lease).map(|held| held.number);
+                let spent = owner.map(|owner| (owner, ticket));
+                match step {
+                    Step::Ask(asks) => {
+                        let op = Op { gained: held, ..Op::new(Doing::Fill(fill, spent)) };
+                        self.ask(s, client, op, asks, plan)
+                    }
+                    // Nobody knows what it would be stored over.
+                    _ => {
+                        self.stored(client);
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    fn fill_done(
+        &mut self,
+        s: usize,
+        client: usize,
+        end: FillEnd,
+        spent: Option<(u64, Ticket)>,
+        plan: &Plan,
+    ) -> Result<(), Broken> {
+        let now = self.now(s);
+        let leases = &mut self.sidecars[s].leases;
+        let bells = match end {
+            FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, spent, &plan.policy),
+            FillEnd::Dropped { .. } => leases.wake(KEY),
+            FillEnd::TooLarge | FillEnd::Failed(_) => leases.unfilled(KEY, now),
+        };
+        self.wake(s, bells, plan)?;
+        self.stored(client);
+        Ok(())
+    }
+
+    fn stored(&mut self, client: usize) {
+        if let Job::Putting { won: false, .. } = self.clients[client].job {
+            self.disturb();
+        }
+        self.clients[client].job = Job::Idle;
+    }
+
+    /// An invalidation has ended.
+    fn moved(&mut self, client: usize, known: bool) -> Result<(), Broken> {
+        let Job::Moving { version, .. } = self.clients[client].job else { panic!("nothing was invalidated") };
+        self.clients[client].job = Job::Idle;
+        self.disturb();
+        if known {
+            if self.stands_fresh_before(version) {
+                return Err(Broken(format!(
+                    "promise 7: the invalidation to {version} is acknowledged, and an older value stands there as fresh"
+                )));
+            }
+            self.acked = version;
+        }
+        Ok(())
+    }
+
+    /// A lease is looked at, at this moment.
+    pub fn due(&mut self, s: usize, id: TicketId, mono: u64, plan: &Plan) -> Result<(), Broken> {
+        let now = Now { mono, ..self.now(s) };
+        match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
+            Due::Nothing => Ok(()),
+            Due::Renew(asks) => self.ask_behind(s, Doing::Renewal(id), asks, plan),
+            Due::Expire(asks) => self.ask_behind(s, Doing::Freeing, asks, plan),
+        }
+    }
+
+    fn renewed(&mut self, s: usize, id: TicketId, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
+        let sidecar = &mut self.sidecars[s];
+        let renewed = sidecar.leases.renewed(KEY, id, answers);
+        let fills = sidecar.leases.renewal_ended(KEY);
+        if let (Ok(ticket), Some((_, kept))) =
+            (&renewed, sidecar.keeps.iter_mut().find(|(kept, _)| *kept == id))
+        {
+            *kept = ticket.clone();
+        }
+        self.wake(s, fills, plan)?;
+        match renewed {
+            Ok(_) => Ok(()),
+            Err((_, asks)) if asks.is_empty() => {
+                let bells = self.sidecars[s].leases.wake(KEY);
+                self.wake(s, bells, plan)
+            }
+            Err((_, asks)) => self.ask_behind(s, Doing::Freeing, asks, plan),
+        }
+    }
+
+    /// The poller looks, if anybody waits.
+    pub fn look(&mut self, s: usize, plan: &Plan) -> Result<(), Broken> {
+        if !self.sidecars[s].leases.is_awaited(KEY) {
+            self.sidecars[s].poller = None;
+            return Ok(());
+        }
+        let look = |at| Ask { at, what: What::Get(Look::default()) };
+        self.ask_behind(s, Doing::Polling, Asks::from_iter([look(At::Item), look(At::Lock)]), plan)
+    }
+
+    fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
+        let now = self.now(s);
+        let sidecar = &mut self.sidecars[s];
+        let before = sidecar.poller.flatten();
+        let found = match &answers[..] {
+            [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
+            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
+            [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
+            [Answer::Item(_), _] => Polled::Filled,
+            _ => Polled::Freed,
+        };
+        let bells = sidecar.leases.polled(KEY, found, now);
+        sidecar.poller = match (&answers[..], found) {
+            ([Answer::Item(item), _], Polled::Unchanged) => Some(Some(item.cas.number)),
+            (_, Polled::Unchanged) => Some(before),
+            _ => None,
+        };
+        self.wake(s, bells, plan)
+    }
+
+    /// A client's connection closes.
+    pub fn leave(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+        let s = plan.placed[client];
+        self.clients[client].job = Job::Idle;
+        self.clients[client].lapsed = false;
+        for (_, asks) in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
+            if !asks.is_empty() {
+                self.ask_behind(s, Doing::Freeing, asks, plan)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mutated(&self, op: &Op, mut ask: Ask, plan: &Plan) -> Ask {
+        let stub = self.server.item.as_ref().is_some_and(|item| item.is_stub());
+        match (plan.mutant, &op.doing, ask.at, &mut ask.what) {
+            (Some(Mutant::FillWithoutCas), Doing::Fill(..), At::Item, What::Store { cas, .. })
+            | (Some(Mutant::UnlockWithoutCompare), _, At::Lock, What::Delete { cas }) => *cas = None,
+            (Some(Mutant::LockIsShared), Doing::Read(_), At::Lock, What::Store { mode, .. }) => {
+                *mode = Mode::Set;
+            }
+            (Some(Mutant::DeleteSparesStub), Doing::Delete(_), At::Item, what @ What::Delete { .. })
+                if stub =>
+            {
+                *what = What::Get(Look::default());
+            }
+            _ => {}
+        }
+        ask
+    }
+}
+
+fn step<M: Machine>(
+    machine: &mut M,
+    event: Event,
+    scene: &Scene<'_>,
+    end: impl FnOnce(M::End) -> End,
+) -> Step<End> {
+    match machine.resume(event, scene) {
+        Step::Ask(asks) => Step::Ask(asks),
+        Step::Learn(tags) => Step::Learn(tags),
+        Step::Wait(until) => {
+            assert!(until > MONO);
+            Step::Wait(until)
+        }
+        Step::Done(done) => Step::Done(end(done)),
+    }
+}
+
+fn mutate_answers(mutant: Mutant, op: &mut Op, answers: &mut Answers) {
+    if let (Mutant::DeleteSparesStub, Doing::Delete(_)) = (mutant, &op.doing) {
+        for (ask, answer) in op.asks.iter().zip(answers.iter_mut()) {
+            if let (What::Delete { .. }, Answer::Item(_)) = (&ask.what, &answer) {
+                *answer = Answer::Absent;
+            }
+        }
+    }
+    if !matches!(op.doing, Doing::Read(_)) {
+        return;
+    }
+    let claims =
+        matches!(op.asks.first(), Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }));
+    if let (Mutant::NoDoubleCheck, true, [Answer::Stored(_), second, ..], Some(read)) =
+        (mutant, claims, &mut answers[..], &op.read)
+    {
+        *second = Answer::Item(read.clone());
+    }
+    let looks = |ask: &Ask| matches!(ask, Ask { at: At::Item, what: What::Get(Look { value: true, .. }) });
+    let Some(at) = op.asks.iter().position(looks) else { return };
+    let Answer::Item(item) = &mut answers[at] else { return };
+    match mutant {
+        Mutant::NoDoubleCheck => op.read = Some(item.clone()),
+        Mutant::StaleIsFresh => item.ttl = item.ttl.map(|ttl| ttl + 100),
+        Mutant::LostTagIsUnmoved => {
+            let item = item.clone();
+            let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
+            for (ask, answer) in op.asks.iter().zip(answers) {
+                if let (At::Tag(_), Answer::Absent, Some((_, version))) =
+                    (ask.at, &answer, envelope.tags().next())
+                {
+                    *answer = Answer::Item(Item { value: version.to_string().into(), ..item.clone() });
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,148 @@
+//! What is explored: who is where, what may happen to them, and what a mutant breaks.
+
+use std::time::Duration;
+
+use kennel::guard::{Leaves, Policy};
+
+/// An invalidation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Move {
+    Delete,
+    Bump,
+}
+
+/// What may go wrong. Each costs one of the plan's faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// Whatever stands under the key: a stub or a value.
+    EvictItem,
+    EvictLock,
+    EvictTag,
+    /// The server comes back empty; what was on its way has failed.
+    Restart,
+    /// A reply is lost, or its command comes so late that nobody waits for the reply any more.
+    Lose,
+    /// A sidecar ends without a word; of what it has sent, any part still arrives.
+    Kill,
+    /// A client leaves while it rebuilds.
+    Leave,
+    /// A client rebuilds for longer than `max_rebuild`.
+    Slow,
+}
+
+pub const EVERY_FAULT: &[Fault] = &[
+    Fault::EvictItem,
+    Fault::EvictLock,
+    Fault::EvictTag,
+    Fault::Restart,
+    Fault::Lose,
+    Fault::Kill,
+    Fault::Leave,
+    Fault::Slow,
+];
+
+pub const EVICTIONS: &[Fault] = &[Fault::EvictItem, Fault::EvictLock, Fault::EvictTag];
+
+/// What is broken on purpose, between the guard and its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A fill stores whatever stands there.
+    FillWithoutCas,
+    /// The look behind the lock sees what the read saw.
+    NoDoubleCheck,
+    /// A lock is deleted whoever holds it.
+    UnlockWithoutCompare,
+    /// A lost tag answers with the version that the value was sealed with.
+    LostTagIsUnmoved,
+    /// A fill is sealed with the versions of its own moment.
+    SnapshotAtSet,
+    /// No lease is ever renewed.
+    NoRenewal,
+    /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
+    DeleteSparesStub,
+    /// Everybody gets the lock.
+    LockIsShared,
+    /// An invalidation whose outcome is not known is acknowledged.
+    FailureIsAcknowledged,
+    /// Whoever waits is not told of a fill.
+    BellsAreLost,
+    /// A lock has no end of its own.
+    LocksNeverEnd,
+    /// A value is fresh for as long as it stands there.
+    StaleIsFresh,
+}
+
+/// One exploration.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub name: &'static str,
+    /// Each client's sidecar.
+    pub placed: [usize; 2],
+    /// Through which sidecars the second client invalidates.
+    pub invalidates_through: &'static [usize],
+    pub moves: &'static [Move],
+    /// How many of them at most.
+    pub invalidations: u32,
+    /// How often a value comes to its soft end, at most.
+    pub expiries: u32,
+    /// The commands of a round reach the server together, and nothing comes between them.
+    pub whole_rounds: bool,
+    pub kinds: &'static [Fault],
+    /// How many of them at most.
+    pub faults: u32,
+    /// Whether leases are renewed while their end is far.
+    pub renews: bool,
+    pub policy: Policy,
+    pub mutant: Option<Mutant>,
+}
+
+/// Seconds that a value is fresh.
+pub const TTL: u64 = 90;
+
+pub fn policy() -> Policy {
+    Policy {
+        stale_for: Duration::from_secs(20),
+        lock_ttl: Duration::from_secs(5),
+        max_rebuild: Duration::from_secs(1000),
+        stale_wait: Duration::ZERO,
+        cold_wait: Duration::from_secs(2),
+        on_tag: Leaves::Stale,
+        on_delete: Leaves::Nothing,
+        early_beta: 0.0,
+        max_ttl: Duration::ZERO,
+    }
+}
+
+impl Plan {
+    /// Each client has a sidecar of its own.
+    pub fn apart(name: &'static str, invalidations: u32, faults: u32) -> Plan {
+        Plan {
+            name,
+            placed: [0, 1],
+            invalidates_through: &[1],
+            moves: &[Move::Delete, Move::Bump],
+            invalidations,
+            expiries: 1,
+            whole_rounds: false,
+            kinds: EVERY_FAULT,
+            faults,
+            renews: true,
+            policy: policy(),
+            mutant: None,
+        }
+    }
+
+    /// Both clients share one sidecar, and invalidations come through either.
+    pub fn together(name: &'static str, invalidations: u32, faults: u32) -> Plan {
+        Plan { placed: [0, 0], invalidates_through: &[0, 1], ..Plan::apart(name, invalidations, faults) }
+    }
+
+    pub fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Whether a reply may as well be heard as soon as it is given: nobody else's doings in that sidecar can come between.
+    pub fn hears_at_once(&self) -> bool {
+        self.placed[0] != self.placed[1] && self.invalidates_through.iter().all(|at| *at == self.placed[1])
+    }
+}

@@ -1,0 +1,272 @@
+//! A memcached small enough to be part of a state: one item, its lock, one tag. Time stands still in it; that an item's time
+//! is over is something that happens to it.
+
+use bytes::Bytes;
+use kennel::guard::{Answer, Ask, At, Cas, Item, Look, Mode, Usage, What};
+
+use super::plan::policy;
+
+/// CAS numbers are told from other numbers by where they begin.
+pub const FIRST_CAS: u64 = 1 << 50;
+
+/// How much longer an item stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Term {
+    Endless,
+    /// More than `stale_for`.
+    Fresh,
+    /// Some of `stale_for`.
+    Stale,
+    /// Less than a second.
+    Last,
+    /// A lock's or stub's.
+    Hold,
+}
+
+/// What stands under a key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub value: Bytes,
+    flags: u32,
+    pub cas: u64,
+    pub term: Term,
+    /// Marked by `md I`.
+    pub stale: bool,
+    /// Its mark has been shown to somebody as a win.
+    offered: bool,
+    /// The sidecar that wrote it, if that still lives. memcached does not know.
+    pub by: Option<usize>,
+}
+
+/// The server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    pub item: Option<Entry>,
+    pub lock: Option<Entry>,
+    pub tag: Option<Entry>,
+    /// The last CAS given out.
+    pub last: u64,
+}
+
+impl Term {
+    fn of(exptime: i64) -> Term {
+        let (lock, stale) = (i64::from(policy().lock_seconds()), i64::from(policy().stale_seconds()));
+        match exptime {
+            0 => Term::Endless,
+            1 => Term::Last,
+            seconds if seconds == lock => Term::Hold,
+            seconds if seconds > stale => Term::Fresh,
+            _ => Term::Stale,
+        }
+    }
+
+    /// As `t` says it.
+    fn seconds(self) -> Option<u32> {
+        let stale = policy().stale_seconds();
+        match self {
+            Term::Endless => None,
+            Term::Fresh => Some(stale + super::plan::TTL as u32),
+            Term::Stale => Some(stale / 2),
+            Term::Last => Some(1),
+            Term::Hold => Some(policy().lock_seconds()),
+        }
+    }
+}
+
+impl Entry {
+    pub fn is_stub(&self) -> bool {
+        self.value.is_empty()
+    }
+
+    /// Whether it is neither marked nor past its soft expiry.
+    pub fn is_in_time(&self) -> bool {
+        !self.is_stub() && !self.stale && matches!(self.term, Term::Fresh | Term::Endless)
+    }
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server { item: None, lock: None, tag: None, last: FIRST_CAS }
+    }
+
+    pub fn at(&mut self, at: At) -> &mut Option<Entry> {
+        match at {
+            At::Item => &mut self.item,
+            At::Lock => &mut self.lock,
+            At::Tag(_) | At::Copy(_) => &mut self.tag,
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Carries out a command.
+    pub fn execute(&mut self, ask: &Ask, epoch: u32, by: Option<usize>) -> Answer {
+        let stands = self.at(ask.at).clone();
+        match (&ask.what, stands) {
+            (What::Get(look), stands) => self.get(ask.at, look, stands, epoch, by),
+            (What::Store { mode: Mode::Add, .. }, Some(_)) => Answer::NotStored,
+            (What::Store { cas: Some(_), .. } | What::Delete { .. } | What::MarkStale { .. }, None) => {
+                Answer::Absent
+            }
+            (
+                What::Store { cas: Some(cas), .. }
+                | What::Delete { cas: Some(cas) }
+                | What::MarkStale { cas: Some(cas), .. },
+                Some(stands),
+            ) if cas.number != stands.cas => Answer::Exists,
+            (What::Store { value, flags, exptime, .. }, _) => {
+                let number = self.next();
+                let value = [&value.header[..], &value.body[..]].concat().into();
+                let term = Term::of(*exptime);
+                let entry =
+                    Entry { value, flags: *flags, cas: number, term, stale: false, offered: false, by };
+                *self.at(ask.at) = Some(entry);
+                Answer::Stored(Cas { number, epoch })
+            }
+            (What::Delete { .. }, Some(_)) => {
+                *self.at(ask.at) = None;
+                Answer::Done
+            }
+            (What::MarkStale { seconds, .. }, Some(stands)) => {
+                let cas = self.next();
+                let term = seconds.map_or(stands.term, |seconds| Term::of(i64::from(seconds)));
+                *self.at(ask.at) = Some(Entry { cas, term, stale: true, offered: false, ..stands });
+                Answer::Done
+            }
+        }
+    }
+
+    fn get(&mut self, at: At, look: &Look, stands: Option<Entry>, epoch: u32, by: Option<usize>) -> Answer {
+        let mut item = Item {
+            value: Bytes::new(),
+            size: 0,
+            flags: 0,
+            cas: Cas { number: 0, epoch },
+            ttl: None,
+            won: false,
+            stale: false,
+            usage: Usage::default(),
+        };
+        match stands {
+            Some(entry) => {
+                item.won = entry.stale && !entry.offered;
+                item.size = entry.value.len();
+                item.flags = entry.flags;
+                item.cas.number = entry.cas;
+                item.ttl = entry.term.seconds();
+                item.stale = entry.stale;
+                let offered = entry.offered || entry.stale;
+                if look.value {
+                    item.value = entry.value.clone();
+                }
+                *self.at(at) = Some(Entry { offered, ..entry });
+                Answer::Item(item)
+            }
+            None if look.vivify.is_some() => {
+                let cas = self.next();
+                let value = Bytes::new();
+                let stub = Entry { value, flags: 0, cas, term: Term::Hold, stale: false, offered: true, by };
+                *self.at(at) = Some(stub);
+                item.cas.number = cas;
+                item.won = true;
+                Answer::Item(item)
+            }
+            None => Answer::Absent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use kennel::chance::Chance;
+    use kennel::embedded::Store;
+    use kennel::guard::Stored;
+    use kennel::protocol::parse::parse;
+    use kennel::protocol::request::{Limits, Parsed};
+    use kennel::proxy::wire;
+    use kennel::upstream::inbox::Reply;
+
+    use super::*;
+
+    const WALL: u64 = 1_700_000_000_000;
+
+    fn through_the_wire(store: &mut Store, ask: &Ask) -> Answer {
+        let key: &[u8] = match ask.at {
+            At::Item => b"k",
+            At::Lock => b"l",
+            At::Tag(_) | At::Copy(_) => b"t",
+        };
+        let (mut command, mut reply) = (BytesMut::new(), Vec::new());
+        wire::encode(&ask.what, key, &mut command);
+        match parse(&command, &Limits { max_value: 1 << 20 }) {
+            Parsed::Request { request, .. } => store.answer(&request, WALL, &mut reply),
+            other => panic!("{} {other:?}", command.escape_ascii()),
+        };
+        wire::decode(ask, Reply::Answered { bytes: reply.into(), epoch: 1 })
+    }
+
+    /// Commands as the guard asks them, about CAS numbers that it may remember.
+    fn any(chance: &mut Chance, known: &[Cas]) -> Ask {
+        let at = [At::Item, At::Item, At::Lock, At::Tag(0)][chance.below(4) as usize];
+        let known = (!known.is_empty()).then(|| known[chance.below(known.len() as u64) as usize]);
+        let cas = known.filter(|_| chance.below(3) > 0);
+        let body = Bytes::from_static([&b""[..], b"v1", b"v22"][chance.below(3) as usize]);
+        let what = match chance.below(8) {
+            0..=2 => {
+                let vivify = (at == At::Item && chance.below(2) == 0).then_some(6);
+                What::Get(Look { value: chance.below(2) == 0, vivify, ..Look::default() })
+            }
+            3..=4 => {
+                let (mode, cas) = if chance.below(3) == 0 { (Mode::Add, None) } else { (Mode::Set, cas) };
+                let exptime = [0, 6, 110][chance.below(3) as usize];
+                let flags = chance.below(3) as u32;
+                What::Store { mode, value: Stored::plain(body), flags, exptime, cas, explicit: None }
+            }
+            5 => What::Delete { cas },
+            _ => What::MarkStale { seconds: None, cas, explicit: None },
+        };
+        Ask { at, what }
+    }
+
+    #[test]
+    fn the_models_server_answers_the_guards_commands_as_the_embedded_memcached_does() {
+        for seed in 0..300 {
+            let mut chance = Chance::seeded(seed);
+            let (mut model, mut store) = (Server::start(), Store::new(64 << 20, WALL));
+            // The same items under the numbers of each.
+            let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+            for step in 0..60 {
+                let ask = any(&mut chance, &ours);
+                let mut same = ask.clone();
+                if let What::Store { cas: Some(cas), .. }
+                | What::Delete { cas: Some(cas) }
+                | What::MarkStale { cas: Some(cas), .. } = &mut same.what
+                {
+                    *cas = theirs[ours.iter().position(|known| known == cas).unwrap()];
+                }
+                let mut answers = [model.execute(&ask, 1, None), through_the_wire(&mut store, &same)];
+                let numbers = answers.each_mut().map(|answer| match answer {
+                    Answer::Item(Item { cas, .. }) | Answer::Stored(cas) => {
+                        Some(std::mem::replace(cas, Cas::NONE))
+                    }
+                    _ => None,
+                });
+                assert_eq!(answers[0], answers[1], "seed {seed}, step {step}: {ask:?}");
+                if let [Some(our), Some(their)] = numbers {
+                    match ours.iter().position(|known| *known == our) {
+                        Some(at) => assert_eq!(theirs[at], their, "seed {seed}, step {step}: {ask:?}"),
+                        None => {
+                            assert!(!theirs.contains(&their), "seed {seed}, step {step}: {ask:?}");
+                            ours.push(our);
+                            theirs.push(their);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
