@@ -298,19 +298,39 @@ impl<W> Leases<W> {
         }
     }
 
-    /// Which ticket a `set` belongs to that names the CAS of its miss: that one, whichever connection it comes on. It is taken
-    /// with it, and nothing else is: [`Attribution::Blind`] if there is none, or an invalidation has ended it.
-    pub fn named(&mut self, key: &[u8], cas: u64) -> Attribution {
+    /// Which ticket a `set` of `owner` belongs to that names the CAS of its miss: the one of its own connection, else the lease,
+    /// whoever holds it. [`Attribution::Blind`] if there is neither, or an invalidation has ended it.
+    ///
+    /// The same CAS is shown to all who find the same stub: its winner, and those who are told that somebody builds. What
+    /// another connection was told without a lease is no help, for it may have been told after a bump of which the value that
+    /// comes here knows nothing; and it is not taken away, for that connection's own `set` may come yet, and would pass for
+    /// somebody else's.
+    pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
-        let named = state.tickets.iter().find(|held| held.shown == Some(cas));
-        let Some(Held { id, kind, ticket, .. }) = named.cloned() else { return Attribution::Blind };
+        let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
+        let own = |held: &Held| held.owner == owner;
+        let has_ended = |held: &Held| matches!(held.kind, Kind::Doomed { .. } | Kind::Spent { .. });
+        let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
+        // A lease that ended under this CAS, and one that goes on: nobody can tell of which of them this is the fill.
+        let unclear = shown().any(has_ended);
+        let named = shown().find(|held| own(held));
+        let named = named.or_else(|| shown().find(|held| is_lease(held) && !unclear));
+        let Some(Held { id, owner: whose, kind, ticket, .. }) = named.cloned() else {
+            return Attribution::Blind;
+        };
         if matches!(kind, Kind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
         }
-        self.remove_where(key, |held| held.id == id);
         let lease = matches!(kind, Kind::Lease { .. });
+        if whose == owner {
+            self.remove_where(key, |held| held.id == id);
+        } else if let Some(held) = self.find(key, id) {
+            held.kind = Kind::Spent { doomed: false };
+        }
         match lease || kind == Kind::Seen {
-            true => Attribution::Fill { ticket, lease, owner: None, wary: false },
+            true => {
+                Attribution::Fill { ticket, lease, owner: (whose != owner).then_some(whose), wary: false }
+            }
             false => Attribution::Blind,
         }
     }
