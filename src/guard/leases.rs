@@ -192,7 +192,7 @@ impl<W> Leases<W> {
                 superseded += 1;
             }
         }
-        (self.insert(key, owner, kind, ticket, 10 * millis(policy.max_rebuild)), superseded)
+        (self.insert(key, owner, kind, ticket, winners_keep(policy)), superseded)
     }
 
     /// A miss without the right to rebuild. A lease of the same owner stays: whoever reads again what they are rebuilding has
@@ -299,40 +299,47 @@ impl<W> Leases<W> {
     }
 
     /// Which ticket a `set` of `owner` belongs to that names the CAS of its miss: the one of its own connection, else the lease,
-    /// whoever holds it. [`Attribution::Blind`] if there is neither, or an invalidation has ended it.
+    /// whoever holds it. [`Attribution::Blind`] if nobody was shown that CAS, or an invalidation has ended what it was shown for.
     ///
     /// The same CAS is shown to all who find the same stub: its winner, and those who are told that somebody builds. What
-    /// another connection was told without a lease is no help, for it may have been told after a bump of which the value that
-    /// comes here knows nothing; and it is not taken away, for that connection's own `set` may come yet, and would pass for
-    /// somebody else's.
+    /// another connection was told without a lease may have been told after a bump of which the value that comes here knows
+    /// nothing, so of that only the CAS holds and no version. Nor is it taken away: that connection's own `set` may come yet,
+    /// and would pass for somebody else's.
     pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
         let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
-        let own = |held: &Held| held.owner == owner;
         let has_ended = |held: &Held| matches!(held.kind, Kind::Doomed { .. } | Kind::Spent { .. });
         let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
-        // A lease that ended under this CAS, and one that goes on: nobody can tell of which of them this is the fill.
+        // A lease that has ended under this CAS, and one that goes on: nobody can tell of which of them this is the fill.
         let unclear = shown().any(has_ended);
-        let named = shown().find(|held| own(held));
-        let named = named.or_else(|| shown().find(|held| is_lease(held) && !unclear));
-        let Some(Held { id, owner: whose, kind, ticket, .. }) = named.cloned() else {
+        let own = shown().find(|held| held.owner == owner);
+        let named = own
+            .or_else(|| shown().find(|held| is_lease(held) && !unclear))
+            .or_else(|| shown().find(|held| held.kind == Kind::Seen));
+        let Some(Held { id, owner: whose, kind, mut ticket, .. }) = named.cloned() else {
             return Attribution::Blind;
         };
-        if matches!(kind, Kind::Lease { renewing: true, .. }) {
-            return Attribution::Renewing;
-        }
-        let lease = matches!(kind, Kind::Lease { .. });
-        if whose == owner {
-            self.remove_where(key, |held| held.id == id);
-        } else if let Some(held) = self.find(key, id) {
-            held.kind = Kind::Spent { doomed: false };
-        }
-        match lease || kind == Kind::Seen {
-            true => {
-                Attribution::Fill { ticket, lease, owner: (whose != owner).then_some(whose), wary: false }
+        let lease = match kind {
+            Kind::Lease { renewing: true, .. } => return Attribution::Renewing,
+            Kind::Lease { .. } => true,
+            Kind::Seen => false,
+            Kind::Doomed { .. } | Kind::Spent { .. } => {
+                self.remove_where(key, |held| held.id == id);
+                return Attribution::Blind;
             }
-            false => Attribution::Blind,
+        };
+        match whose == owner {
+            true => self.remove_where(key, |held| held.id == id),
+            false if lease => {
+                if let Some(held) = self.find(key, id) {
+                    held.kind = Kind::Spent { doomed: false };
+                }
+            }
+            // Versions that no tag ever has.
+            false => ticket.versions.iter_mut().for_each(|version| *version = 0),
         }
+        let owner = (whose != owner && lease).then_some(whose);
+        Attribution::Fill { ticket, lease, owner, wary: false }
     }
 
     /// `owner` was served a fresh value: what it sends from now on is no fill for a miss that it was told before. Its lease, if
@@ -357,7 +364,7 @@ impl<W> Leases<W> {
             && !tickets.iter().any(|held| held.owner == owner && leads(held))
         {
             let ticket = Ticket { base: Some(cas), lock: None, ..ticket };
-            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, millis(policy.max_rebuild));
+            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, winners_keep(policy));
         }
         if let Some(state) = self.state(key) {
             state.unfilled = 0;
@@ -657,6 +664,11 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
     let value = Stored::plain(value.freeze());
     let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
     smallvec![Ask { at: At::Lock, what }]
+}
+
+/// For how long, in ms, a winner's `set` may still come: it is dropped after `max_rebuild`, but must not pass for a blind one.
+fn winners_keep(policy: &Policy) -> u64 {
+    10 * millis(policy.max_rebuild)
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -234,7 +234,7 @@ impl World {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
                     let rebuild = self.checker.rebuild(key, looked, now, early);
                     let how = self.how_to_fill(client, shown);
-                    making = Some(self.making(key, how, Some(rebuild)));
+                    making = how.map(|how| self.making(key, how, Some(rebuild)));
                 }
             }
             ReadEnd::Missed { seen, held } => {
@@ -243,8 +243,11 @@ impl World {
                     self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
                 }
                 self.checker.missed(key, asked);
-                let how = self.how_to_fill(client, shown);
-                making = Some(self.making(key, how, None));
+                // A meta client was told that somebody builds, and seldom does all the same.
+                if !meta || shown.is_none() || self.below(4) == 0 {
+                    let how = self.how_to_fill(client, shown);
+                    making = how.map(|how| self.making(key, how, None));
+                }
             }
             ReadEnd::Failed(_) => {
                 // The client may be told a miss, and its `set` must undo nothing.
@@ -254,7 +257,8 @@ impl World {
                     self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
                 }
                 self.checker.seen.failed += 1;
-                making = Some(self.making(key, How::Set, None));
+                let how = self.how_to_fill(client, None);
+                making = how.map(|how| self.making(key, how, None));
             }
         }
         let won = making.as_ref().is_some_and(|making| making.rebuild.is_some());
@@ -272,16 +276,18 @@ impl World {
         Ok(())
     }
 
-    /// A classic client can only `set` or `add`; a meta client may name the CAS that it was shown with its miss.
-    fn how_to_fill(&mut self, client: usize, shown: Option<u64>) -> How {
+    /// A classic client can only `set` or `add`; a meta client may name the CAS that it was shown with its miss. One with a
+    /// pool must, or its `set` would pass for those of others.
+    fn how_to_fill(&mut self, client: usize, shown: Option<u64>) -> Option<How> {
         let Client { owners: [reads, writes], meta, .. } = self.clients[client];
         match (meta, shown) {
             (true, Some(cas)) if reads != writes || self.below(3) > 0 => {
                 let elsewhere = self.plan.sidecars > 1 && self.below(10) == 0;
-                How::Named { cas, elsewhere }
+                Some(How::Named { cas, elsewhere })
             }
-            _ if self.plan.changes && self.below(4) == 0 => How::Add,
-            _ => How::Set,
+            (true, None) if reads != writes => None,
+            _ if self.plan.changes && self.below(4) == 0 => Some(How::Add),
+            _ => Some(How::Set),
         }
     }
 
@@ -315,7 +321,11 @@ impl World {
         let mut think = 1 + self.below(self.plan.think);
         if !missed.is_empty() && sloth > 0 && self.now < self.plan.quiet && self.below(sloth) == 0 {
             match self.below(2) {
-                0 => think += 5000,
+                0 => {
+                    // Longer than `max_rebuild`: then what those were told who won nothing is forgotten.
+                    missed.retain(|making| making.rebuild.is_some());
+                    think += 5000;
+                }
                 _ => {
                     for making in missed.drain(..) {
                         let max_rebuild = millis(self.plan.keys[making.key].policy.max_rebuild);

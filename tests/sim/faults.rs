@@ -68,6 +68,7 @@ impl World {
             }
             Fault::Restart => {
                 self.servers[server] = Server::start(wall);
+                self.restarted[server] = self.now;
                 for link in self.links.iter_mut().filter(|link| link.server == server) {
                     (link.closed, link.cut) = (true, true);
                 }

@@ -72,6 +72,8 @@ pub struct World {
     pub sidecars: Vec<Sidecar>,
     pub clients: Vec<Client>,
     pub invalidations: Vec<Option<Invalidation>>,
+    /// When each server was last restarted.
+    pub restarted: Vec<u64>,
     pub ops: BTreeMap<OpId, Op>,
     pub checker: Checker,
     pub next: u64,
@@ -93,6 +95,7 @@ impl World {
             sidecars: Vec::new(),
             clients: Vec::new(),
             invalidations: Vec::new(),
+            restarted: vec![0; plan.servers],
             ops: BTreeMap::new(),
             checker: Checker::new(&plan),
             next: 0,

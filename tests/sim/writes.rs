@@ -37,6 +37,7 @@ pub struct Making {
     value: ValueId,
     ttl: u64,
     pub rebuild: Option<RebuildId>,
+    made: u64,
 }
 
 /// A value on its way.
@@ -50,6 +51,8 @@ pub struct Put {
     body: Bytes,
     /// It may be somebody else's, and leaves nothing there if it is not stored.
     wary: bool,
+    /// It names a miss that its connection was not told.
+    foreign: bool,
     spent: Option<(Owner, Ticket)>,
 }
 
@@ -72,14 +75,14 @@ impl World {
     pub fn making(&mut self, key: usize, how: How, rebuild: Option<RebuildId>) -> Making {
         let ttl = self.ttl();
         let value = self.checker.value(key, self.checker.source[key], ttl, false);
-        Making { key, how, value, ttl, rebuild }
+        Making { key, how, value, ttl, rebuild, made: self.now }
     }
 
     /// The same, by somebody who was told no miss.
     pub fn blind(&mut self, key: usize, how: How) -> Making {
         let ttl = self.ttl();
         let value = self.checker.value(key, self.checker.source[key], ttl, true);
-        Making { key, how, value, ttl, rebuild: None }
+        Making { key, how, value, ttl, rebuild: None, made: self.now }
     }
 
     /// A command that is neither a read nor a fill.
@@ -152,6 +155,14 @@ impl World {
         };
         let Client { mut sidecar, life, owners, .. } = self.clients[client];
         self.clients[client].job = Job::Putting(makings);
+        let names = matches!(making.how, How::Named { .. } | How::Cas(_));
+        if names && self.restarted[making.key % self.plan.servers] >= making.made {
+            // A restarted memcached gives the same CAS to another item, and its clients can but know it.
+            if let Some(rebuild) = making.rebuild {
+                self.give_up(rebuild);
+            }
+            return self.goes_on_putting(client, life);
+        }
         if let (How::Named { cas, elsewhere: false }, Some(rebuild)) = (making.how, making.rebuild)
             && self.below(20) == 0
         {
@@ -167,7 +178,17 @@ impl World {
             self.checker.disturbs(making.value, self.now);
         }
         let body = Bytes::from(body);
-        self.put(Put { client, life, sidecar, owner: owners[1], making, body, wary: false, spent: None })
+        self.put(Put {
+            client,
+            life,
+            sidecar,
+            owner: owners[1],
+            making,
+            body,
+            wary: false,
+            foreign: false,
+            spent: None,
+        })
     }
 
     /// A meta client that will not rebuild says so: `md C` with the CAS of its win.
@@ -246,6 +267,8 @@ impl World {
                 let (fill, step) =
                     self.on_scene(sidecar, key, |scene| Fill::start(&ticket, wary, offer, scene));
                 put.wary = wary;
+                put.foreign =
+                    matches!(put.making.how, How::Named { .. }) && ticket.versions.iter().any(|of| *of == 0);
                 if wary {
                     self.checker.disturbs(put.making.value, self.now);
                 }
@@ -274,7 +297,11 @@ impl World {
                 if !self.plan.is(Mutant::FillWakesNobody) {
                     self.wake_all(bells);
                 }
-                self.checker.filled(key, put.making.value, self.now);
+                match put.foreign {
+                    // What another connection was told has no versions for it: it is stale from the start.
+                    true => self.not_stored(&put, false),
+                    false => self.checker.filled(key, put.making.value, self.now),
+                }
                 self.stored(put, true)
             }
             FillEnd::Dropped { .. } => {
@@ -303,14 +330,14 @@ impl World {
             let looked = self.checker.rebuilds[rebuild].looked;
             // Whoever reuses versions may take a lock over that was taken with as old ones of another tag.
             let cache = self.plan.tag_cache;
-            // It moves the key itself where another sidecar than its own was asked.
-            let moves = self.checker.moves.iter().filter(|moved| Some(moved.begin) != self.sent(&put));
-            let overlap = |moved: &&super::checker::Move| {
+            let moves = self.checker.moves.iter().filter(|moved| {
                 moved.key == key
                     && moved.begin <= self.now
                     && moved.acked.is_none_or(|acked| acked + cache >= looked)
-            };
-            if moves.filter(overlap).count() == 0 {
+            });
+            // It may be one of them itself.
+            let elsewhere = matches!(put.making.how, How::Named { elsewhere: true, .. });
+            if moves.count() <= usize::from(elsewhere) + 2 * usize::from(put.wary) {
                 let what = if doomed { "doomed" } else { "dropped" };
                 return broken(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
             }

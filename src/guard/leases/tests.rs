@@ -183,6 +183,19 @@ fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_it
 }
 
 #[test]
+fn a_winner_whose_lease_another_connection_filled_is_remembered_though_it_takes_longer_than_max_rebuild() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.grant(KEY, 1, ticket(7), &policy);
+    let Attribution::Fill { ticket, owner: Some(1), .. } = leases.attribute(KEY, 2) else {
+        panic!("it is the fill")
+    };
+    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, ticket)), &policy);
+    leases.sweep(Now { mono: NOW.mono + 90_000, ..NOW });
+    assert!(matches!(leases.attribute(KEY, 1), Attribution::Fill { wary: true, .. }));
+}
+
+#[test]
 fn a_cas_that_two_leases_were_granted_over_names_neither_on_another_connection() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
