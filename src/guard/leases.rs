@@ -226,7 +226,11 @@ impl<W> Leases<W> {
             state.tickets.remove(oldest);
             self.tickets -= 1;
         }
-        let shown = ticket.base.map(|cas| cas.number);
+        let shown = match kind {
+            // Nobody was shown what it knows.
+            Kind::Spent { .. } => None,
+            _ => ticket.base.map(|cas| cas.number),
+        };
         state.tickets.push(Held { id, owner, kind, ticket, shown, forget_at });
         self.tickets += 1;
         self.owned.entry(owner).or_default().insert(key.into());

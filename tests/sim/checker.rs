@@ -435,7 +435,9 @@ impl Checker {
         let calm = expires > now && !self.moved_between(key, filled, now);
         let early =
             self.rebuilds.iter().any(|rebuild| rebuild.key == key && rebuild.start + polled >= filled);
-        if !self.plan.faults_matter() && calm && !early && now > due {
+        // Where a lock stands for a lease that was filled through another sidecar, a poller takes the new value for the old one.
+        let exact = !self.plan.faults_matter() && !self.plan.elsewhere;
+        if exact && calm && !early && now > due {
             return broken(format!(
                 "promise 4: a reader of key {key} waited from {began} to {now} though it was filled at {filled}"
             ));

@@ -54,14 +54,26 @@ impl World {
     /// Its connections close. Whatever it was at is forgotten.
     pub fn disconnect(&mut self, client: usize) {
         let Client { sidecar, owners, .. } = self.clients[client];
-        let mut left = Vec::new();
+        let (mut left, mut unanswered) = (Vec::new(), Vec::new());
         self.ops.retain(|_, op| {
-            let keep = !matches!(op.purpose, Purpose::Get { client: its, .. } if its == client);
+            let keep = match &op.purpose {
+                Purpose::Get { client: its, .. } => *its != client,
+                // What one connection had under way is finished before it is forgotten. Of two, each is by itself, and what comes
+                // on the other after that is nobody's.
+                Purpose::Put(put) if owners[0] != owners[1] => put.client != client || !op.is_parked(),
+                _ => true,
+            };
+            if let (false, Purpose::Put(put)) = (keep, &op.purpose) {
+                unanswered.extend(put.making.rebuild);
+            }
             if let (false, Some(waiter)) = (keep, op.waiting) {
                 left.push((op.key, waiter));
             }
             keep
         });
+        for rebuild in unanswered {
+            self.give_up(rebuild);
+        }
         for (key, waiter) in left {
             let name = self.plan.keys[key].key.clone();
             self.sidecars[sidecar].leases.leave(&name, waiter);
@@ -282,7 +294,7 @@ impl World {
         let Client { owners: [reads, writes], meta, .. } = self.clients[client];
         match (meta, shown) {
             (true, Some(cas)) if reads != writes || self.below(3) > 0 => {
-                let elsewhere = self.plan.sidecars > 1 && self.below(10) == 0;
+                let elsewhere = self.plan.elsewhere && self.below(5) == 0;
                 Some(How::Named { cas, elsewhere })
             }
             (true, None) if reads != writes => None,

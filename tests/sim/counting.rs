@@ -105,6 +105,14 @@ impl Checker {
     fn note_expiries(&mut self) {
         let slack = 2 * self.plan.trip();
         let mut ends = Vec::new();
+        if self.plan.faults_matter() {
+            // Two that build over the same stale value because a lock was lost: the first to fill ends the other's lease too.
+            for value in &self.values {
+                if let Some(sent) = value.sent {
+                    self.ledger.note(value.key, Why::Replaced, sent, value.acked);
+                }
+            }
+        }
         for value in &self.values {
             let Some(sent) = value.sent else { continue };
             if let Some(ttl) = self.soft_ttl(value.key, value.ttl) {
@@ -190,7 +198,8 @@ impl Checker {
     fn becomes_fresh(&self, key: usize) -> Result<(), Broken> {
         let Plan { quiet, think, faults, .. } = &self.plan;
         let policy = &self.plan.keys[key].policy;
-        let hold = if faults.sloth > 0 { policy.max_rebuild } else { policy.lock_ttl };
+        // A sidecar does not know that a lease of its was filled through another.
+        let hold = if faults.sloth > 0 || self.plan.elsewhere { policy.max_rebuild } else { policy.lock_ttl };
         let slack = 20 * self.plan.trip() + 2 * self.grace() + self.plan.tag_cache;
         // Whatever was held when the quiet began has ended by then, renewed at the last moment or not.
         let free = quiet + millis(hold) + 1000 * u64::from(policy.lock_seconds()) + think + slack;

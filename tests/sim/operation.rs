@@ -7,6 +7,7 @@ use kennel::guard::{
 };
 
 use super::checker::{Broken, ValueId};
+use super::counting::Why;
 use super::world::{Event, World};
 use super::writes::{Changing, Put};
 
@@ -86,6 +87,11 @@ pub struct Op {
 }
 
 impl Op {
+    /// Whether it waits for the renewal of its lease.
+    pub fn is_parked(&self) -> bool {
+        matches!(self.doing, Doing::Parked)
+    }
+
     /// What ends its wait at once, if it waits.
     pub fn over_now(&self) -> Option<Event> {
         self.waiting.map(|_| Event::Over { op: self.id, wait: self.wait })
@@ -125,6 +131,12 @@ impl World {
             |ask: &Ask| matches!(ask, Ask { at: At::Item, what: What::Get(Look { value: true, .. }) });
         if op.asks.iter().any(looks) {
             op.looked = self.now;
+        }
+        if let (Doing::Delete(_), 1..) = (&op.doing, op.round - 1) {
+            // A delete that leaves the old value marks it, then takes the lock away, again and again until the mark holds:
+            // a claim may come between.
+            let until = self.now + 2 * self.plan.trip() + self.checker.grace();
+            self.checker.ledger.note(op.key, Why::Invalidated, self.now, Some(until));
         }
         for (index, ask) in op.asks.clone().into_iter().enumerate() {
             let ask = self.mutate_ask(&op, ask);

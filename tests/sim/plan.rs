@@ -87,8 +87,10 @@ pub struct Plan {
     pub tags: usize,
     /// One client reads on one connection and writes on another, through a sidecar of its own.
     pub pooled: bool,
-    /// Some clients speak meta commands, and some of those fill through another sidecar than they read.
+    /// Some clients speak meta commands.
     pub metas: bool,
+    /// Some of those fill through another sidecar than they read.
+    pub elsewhere: bool,
     /// Clients do not only `set`.
     pub changes: bool,
     /// For how long a sidecar reuses the versions of tags, in ms.
@@ -127,14 +129,19 @@ impl Plan {
         let think = [100, 600, 2500][c.below(3) as usize];
         let quiet = 8_000;
         let pooled = c.below(4) == 0;
+        let sidecars = 1 + usize::from(pooled) + c.below(3) as usize;
+        let metas = c.below(2) == 0;
         Plan {
             seed,
             servers: 1 + c.below(2) as usize,
-            sidecars: 1 + usize::from(pooled) + c.below(3) as usize,
+            sidecars,
             readers: 2 + c.below(6) as usize,
             tags,
             pooled,
-            metas: c.below(2) == 0,
+            metas,
+            // Not beside a client with a pool, whose `set` might pass for theirs.
+            // Nor where a lock may be lost: two wins over the same stale value have the same CAS.
+            elsewhere: metas && !pooled && !faulty && sidecars > 1 && c.below(2) == 0,
             changes: c.below(2) == 0,
             tag_cache: [0, 0, 0, 200][c.below(4) as usize],
             room: if c.below(6) == 0 { SMALL } else { 1 << 20 },

@@ -7,7 +7,7 @@ use kennel::guard::{
     Versions,
 };
 
-use super::checker::{Broken, RebuildId, ValueId, broken, millis};
+use super::checker::{Broken, Moving, Rebuild, RebuildId, ValueId, broken, millis};
 use super::clients::{Client, Job};
 use super::counting::Why;
 use super::mutants::Mutant;
@@ -43,7 +43,7 @@ pub struct Making {
 /// A value on its way.
 #[derive(Debug, Clone)]
 pub struct Put {
-    client: usize,
+    pub client: usize,
     life: u32,
     sidecar: usize,
     owner: Owner,
@@ -54,6 +54,12 @@ pub struct Put {
     /// It names a miss that its connection was not told.
     foreign: bool,
     spent: Option<(Owner, Ticket)>,
+}
+
+impl Put {
+    fn is_elsewhere(&self) -> bool {
+        matches!(self.making.how, How::Named { elsewhere: true, .. })
+    }
 }
 
 /// A command on its way that changes what stands there.
@@ -324,27 +330,43 @@ impl World {
     /// It was not stored, and its client is told that it was: only if something has happened to the key since its miss.
     fn dropped(&mut self, put: Put, doomed: bool) -> Result<(), Broken> {
         self.checker.seen.dropped += 1;
-        let key = put.making.key;
-        let own = !self.plan.faults_matter() && !self.plan.pooled;
-        if let (true, Some(rebuild)) = (own, put.making.rebuild) {
-            let looked = self.checker.rebuilds[rebuild].looked;
-            // Whoever reuses versions may take a lock over that was taken with as old ones of another tag.
-            let cache = self.plan.tag_cache;
-            let moves = self.checker.moves.iter().filter(|moved| {
-                moved.key == key
-                    && moved.begin <= self.now
-                    && moved.acked.is_none_or(|acked| acked + cache >= looked)
-            });
-            // It may be one of them itself.
-            let elsewhere = matches!(put.making.how, How::Named { elsewhere: true, .. });
-            if moves.count() <= usize::from(elsewhere) + 2 * usize::from(put.wary) {
-                let what = if doomed { "doomed" } else { "dropped" };
-                return broken(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
+        let exact = !self.plan.faults_matter() && !self.plan.pooled && !put.is_elsewhere();
+        match put.making.rebuild {
+            Some(rebuild) if exact && !self.is_overtaken(rebuild) => {
+                let (key, looked) = (put.making.key, self.checker.rebuilds[rebuild].looked);
+                // Whoever reuses versions may take a lock over that was taken with as old ones of another tag.
+                let from = looked.saturating_sub(self.plan.tag_cache);
+                let now = self.now;
+                let moves = self.checker.moves.iter().filter(|moved| {
+                    moved.key == key && moved.begin <= now && moved.acked.is_none_or(|acked| acked >= from)
+                });
+                // Where it is wary, two of them are its own.
+                if moves.count() <= 2 * usize::from(put.wary) {
+                    let what = if doomed { "doomed" } else { "dropped" };
+                    return broken(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
+                }
             }
-        } else {
-            self.not_stored(&put, false);
+            _ => self.not_stored(&put, false),
         }
         self.stored(put, true)
+    }
+
+    /// Whether a rebuild that began before a bump had not ended when this one began. Who takes its lock over and finds the value
+    /// marked anew gives the lock back, and leaves it with a CAS under which it may yet store, in the next one's place.
+    fn is_overtaken(&self, rebuild: RebuildId) -> bool {
+        let Rebuild { key, looked, .. } = self.checker.rebuilds[rebuild];
+        let bumped = |since: u64| {
+            let tags =
+                self.checker.moves.iter().filter(|moved| moved.key == key && moved.what == Moving::Tag);
+            tags.filter(|moved| moved.begin <= self.now)
+                .any(|moved| moved.acked.is_none_or(|acked| acked >= since))
+        };
+        self.checker.rebuilds.iter().enumerate().any(|(at, other)| {
+            at != rebuild
+                && other.key == key
+                && other.end.is_none_or(|end| end >= looked)
+                && bumped(other.looked)
+        })
     }
 
     fn sent(&self, put: &Put) -> Option<u64> {
@@ -377,23 +399,23 @@ impl World {
         if !matches!(end, ModifyEnd::Stored(_)) {
             self.not_stored(&put, end == ModifyEnd::TooLarge);
         } else if let How::Named { .. } = put.making.how {
-            self.checker.seen.elsewhere += u64::from(put.making.rebuild.is_some());
-            // The sidecar that granted the lease does not know, and what is sealed with no versions is stale.
-            let max_rebuild = millis(self.plan.keys[put.making.key].policy.max_rebuild);
-            let until = self.now + max_rebuild;
-            self.checker.ledger.note(put.making.key, Why::GivenUp, self.now, Some(until));
+            // What is sealed with no versions is stale from the start.
+            self.not_stored(&put, false);
         }
-        let rebuild = put.making.rebuild;
-        self.stored(put, known)?;
-        if let Some(rebuild) = rebuild {
-            self.checker.rebuilds[rebuild].acked = None;
-        }
-        Ok(())
+        self.stored(put, known)
     }
 
     fn stored(&mut self, put: Put, known: bool) -> Result<(), Broken> {
         if known {
             self.checker.acked(put.making.value, self.now);
+        }
+        if let (true, Some(rebuild)) = (put.is_elsewhere(), put.making.rebuild) {
+            // The sidecar that granted the lease does not know that it has ended.
+            self.checker.seen.elsewhere += 1;
+            self.checker.rebuilds[rebuild].acked = None;
+            let key = put.making.key;
+            let until = self.now + millis(self.plan.keys[key].policy.max_rebuild);
+            self.checker.ledger.note(key, Why::GivenUp, self.now, Some(until));
         }
         self.goes_on_putting(put.client, put.life)
     }

@@ -196,6 +196,19 @@ fn a_winner_whose_lease_another_connection_filled_is_remembered_though_it_takes_
 }
 
 #[test]
+fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_one_unclear() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.grant(KEY, 1, ticket(7), &policy);
+    let Attribution::Fill { ticket: first, owner: Some(1), .. } = leases.named(KEY, 7, 2) else {
+        panic!("it is the lease")
+    };
+    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, first)), &policy);
+    leases.grant(KEY, 3, ticket(8), &policy);
+    assert!(matches!(leases.named(KEY, 8, 2), Attribution::Fill { lease: true, owner: Some(3), .. }));
+}
+
+#[test]
 fn a_cas_that_two_leases_were_granted_over_names_neither_on_another_connection() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
