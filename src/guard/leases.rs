@@ -312,9 +312,12 @@ impl<W> Leases<W> {
     pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
         let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
-        let has_ended = |held: &Held| matches!(held.kind, Kind::Doomed { .. } | Kind::Spent { .. });
+        let has_ended = |held: &Held| {
+            held.ticket.lock.is_some() && matches!(held.kind, Kind::Doomed { .. } | Kind::Spent { .. })
+        };
         let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
-        // A lease that has ended under this CAS, and one that goes on: nobody can tell of which of them this is the fill.
+        // A lease on a stale value that has ended, and another on the same one: nobody can tell of which of them this is the
+        // fill. A stub has a CAS of its own.
         let unclear = shown().any(has_ended);
         let own = shown().find(|held| held.owner == owner);
         let named = own

@@ -141,6 +141,8 @@ pub struct Checker {
     pub moves: Vec<Move>,
     pub held: Vec<Held>,
     pub ledger: Ledger,
+    /// Keys whose lease was filled in a way that its sidecar does not know: its lock stands for up to `max_rebuild`.
+    pub astray: Vec<bool>,
     touches: Vec<Touch>,
     /// What `incr` answered, by value: no number twice.
     counts: Vec<(ValueId, u64)>,
@@ -161,6 +163,7 @@ impl Checker {
             moves: Vec::new(),
             held: Vec::new(),
             ledger: Ledger::default(),
+            astray: vec![false; plan.keys.len()],
             touches: Vec::new(),
             counts: Vec::new(),
             fills: vec![None; plan.keys.len()],
@@ -435,8 +438,8 @@ impl Checker {
         let calm = expires > now && !self.moved_between(key, filled, now);
         let early =
             self.rebuilds.iter().any(|rebuild| rebuild.key == key && rebuild.start + polled >= filled);
-        // Where a lock stands for a lease that was filled through another sidecar, a poller takes the new value for the old one.
-        let exact = !self.plan.faults_matter() && !self.plan.elsewhere;
+        // Where a lock stands that nobody needs, a poller takes the new value for the old one.
+        let exact = !self.plan.faults_matter() && !self.astray[key];
         if exact && calm && !early && now > due {
             return broken(format!(
                 "promise 4: a reader of key {key} waited from {began} to {now} though it was filled at {filled}"

@@ -58,9 +58,8 @@ impl World {
         self.ops.retain(|_, op| {
             let keep = match &op.purpose {
                 Purpose::Get { client: its, .. } => *its != client,
-                // What one connection had under way is finished before it is forgotten. Of two, each is by itself, and what comes
-                // on the other after that is nobody's.
-                Purpose::Put(put) if owners[0] != owners[1] => put.client != client || !op.is_parked(),
+                // A sidecar finishes what it was asked before it forgets who asked; here it never came.
+                Purpose::Put(put) => put.client != client || !op.is_parked(),
                 _ => true,
             };
             if let (false, Purpose::Put(put)) = (keep, &op.purpose) {

@@ -198,8 +198,7 @@ impl Checker {
     fn becomes_fresh(&self, key: usize) -> Result<(), Broken> {
         let Plan { quiet, think, faults, .. } = &self.plan;
         let policy = &self.plan.keys[key].policy;
-        // A sidecar does not know that a lease of its was filled through another.
-        let hold = if faults.sloth > 0 || self.plan.elsewhere { policy.max_rebuild } else { policy.lock_ttl };
+        let hold = if faults.sloth > 0 || self.astray[key] { policy.max_rebuild } else { policy.lock_ttl };
         let slack = 20 * self.plan.trip() + 2 * self.grace() + self.plan.tag_cache;
         // Whatever was held when the quiet began has ended by then, renewed at the last moment or not.
         let free = quiet + millis(hold) + 1000 * u64::from(policy.lock_seconds()) + think + slack;

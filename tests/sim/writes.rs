@@ -53,13 +53,9 @@ pub struct Put {
     wary: bool,
     /// It names a miss that its connection was not told.
     foreign: bool,
+    /// The sidecar that granted the lease does not know that this ends it.
+    astray: bool,
     spent: Option<(Owner, Ticket)>,
-}
-
-impl Put {
-    fn is_elsewhere(&self) -> bool {
-        matches!(self.making.how, How::Named { elsewhere: true, .. })
-    }
 }
 
 /// A command on its way that changes what stands there.
@@ -193,6 +189,7 @@ impl World {
             body,
             wary: false,
             foreign: false,
+            astray: false,
             spent: None,
         })
     }
@@ -230,6 +227,10 @@ impl World {
         self.trace(|| {
             format!("put v{} {:?} by {}: {attribution:?}", put.making.value, put.making.how, put.owner)
         });
+        put.astray = match put.making.how {
+            How::Named { elsewhere, .. } => elsewhere || attribution == Attribution::Blind,
+            _ => false,
+        };
         let offer = Offer {
             body: put.body.clone(),
             flags: 0,
@@ -330,7 +331,7 @@ impl World {
     /// It was not stored, and its client is told that it was: only if something has happened to the key since its miss.
     fn dropped(&mut self, put: Put, doomed: bool) -> Result<(), Broken> {
         self.checker.seen.dropped += 1;
-        let exact = !self.plan.faults_matter() && !self.plan.pooled && !put.is_elsewhere();
+        let exact = !self.plan.faults_matter() && !self.plan.pooled && !put.astray;
         match put.making.rebuild {
             Some(rebuild) if exact && !self.is_overtaken(rebuild) => {
                 let (key, looked) = (put.making.key, self.checker.rebuilds[rebuild].looked);
@@ -409,11 +410,12 @@ impl World {
         if known {
             self.checker.acked(put.making.value, self.now);
         }
-        if let (true, Some(rebuild)) = (put.is_elsewhere(), put.making.rebuild) {
+        if let (true, Some(rebuild)) = (put.astray, put.making.rebuild) {
             // The sidecar that granted the lease does not know that it has ended.
             self.checker.seen.elsewhere += 1;
             self.checker.rebuilds[rebuild].acked = None;
             let key = put.making.key;
+            self.checker.astray[key] = true;
             let until = self.now + millis(self.plan.keys[key].policy.max_rebuild);
             self.checker.ledger.note(key, Why::GivenUp, self.now, Some(until));
         }

@@ -212,10 +212,11 @@ fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_o
 fn a_cas_that_two_leases_were_granted_over_names_neither_on_another_connection() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+    let over_stale = || Ticket { lock: Some(Cas { number: 9, epoch: 1 }), ..ticket(7) };
+    let id = leases.grant(KEY, 1, over_stale(), &policy).0.unwrap();
     let late = Now { mono: NOW.mono + 60_000, ..NOW };
     assert!(matches!(leases.due(KEY, id, late, &policy, &[], 5), Due::Expire(_)));
-    leases.grant(KEY, 2, ticket(7), &policy);
+    leases.grant(KEY, 2, over_stale(), &policy);
     assert_eq!(leases.named(KEY, 7, 3), Attribution::Blind);
     assert!(matches!(leases.named(KEY, 7, 2), Attribution::Fill { lease: true, .. }));
 }
