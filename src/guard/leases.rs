@@ -312,16 +312,16 @@ impl<W> Leases<W> {
     pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
         let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
+        let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
+        // A stub has a CAS of its own. That of a stale value is shown to everyone who wins it, one after the other: after the
+        // first has ended, nobody can tell whose fill this is.
         let has_ended = |held: &Held| {
             held.ticket.lock.is_some() && matches!(held.kind, Kind::Doomed { .. } | Kind::Spent { .. })
         };
-        let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
-        // A lease on a stale value that has ended, and another on the same one: nobody can tell of which of them this is the
-        // fill. A stub has a CAS of its own.
-        let unclear = shown().any(has_ended);
+        let is_clear = !shown().any(has_ended);
         let own = shown().find(|held| held.owner == owner);
         let named = own
-            .or_else(|| shown().find(|held| is_lease(held) && !unclear))
+            .or_else(|| shown().find(|held| is_lease(held) && is_clear))
             .or_else(|| shown().find(|held| held.kind == Kind::Seen));
         let Some(Held { id, owner: whose, kind, mut ticket, .. }) = named.cloned() else {
             return Attribution::Blind;

@@ -30,6 +30,9 @@ impl World {
     fn next_target(&mut self) -> Target {
         let keys = self.plan.keys.len();
         let at = self.below((keys + self.plan.tags) as u64) as usize;
+        if self.plan.tags > 0 && self.plan.is_storm() {
+            return Target::Tag(at % self.plan.tags);
+        }
         let mut removal = Removal::default();
         if self.plan.metas && self.below(3) == 0 {
             // `md I`, with or without `T`.
@@ -102,7 +105,7 @@ impl World {
                 self.wake_key(sidecar, key);
             }
         }
-        let pause = 1 + self.below(1200);
+        let pause = 1 + self.below(self.plan.invalidators.1);
         self.at(pause, Event::Invalidate { which });
         Ok(())
     }

@@ -99,10 +99,10 @@ impl Op {
 }
 
 impl World {
-    pub fn op(&mut self, sidecar: usize, key: usize, doing: Doing, purpose: Purpose) -> Op {
+    pub fn op(&mut self, sidecar: usize, key: usize, doing: Doing, purpose: Purpose) -> Box<Op> {
         self.next += 1;
         let asked = self.moment(sidecar);
-        Op {
+        Box::new(Op {
             id: self.next,
             sidecar,
             key,
@@ -117,11 +117,11 @@ impl World {
             waiting: None,
             read: None,
             looked: self.now,
-        }
+        })
     }
 
     /// Sends a round of questions.
-    pub fn ask(&mut self, mut op: Op, asks: Asks) {
+    pub fn ask(&mut self, mut op: Box<Op>, asks: Asks) {
         assert!(!asks.is_empty(), "{op:?} asks nothing");
         op.asked = self.moment(op.sidecar);
         op.round += 1;
@@ -219,7 +219,7 @@ impl World {
         self.sidecars[op.sidecar].leases.leave(&key, waiter);
     }
 
-    fn resume(&mut self, mut op: Op, told: Told) -> Result<(), Broken> {
+    fn resume(&mut self, mut op: Box<Op>, told: Told) -> Result<(), Broken> {
         let now = self.moment(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    fn wait(&mut self, mut op: Op, until: u64) {
+    fn wait(&mut self, mut op: Box<Op>, until: u64) {
         let now = self.moment(op.sidecar);
         let guarded = self.plan.keys[op.key].clone();
         let sidecar = &mut self.sidecars[op.sidecar];

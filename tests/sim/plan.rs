@@ -97,6 +97,8 @@ pub struct Plan {
     pub tag_cache: u64,
     /// The largest value that servers take, in bytes.
     pub room: usize,
+    /// How many change the source of truth, and the longest pause of each between two changes, in ms.
+    pub invalidators: (usize, u64),
     pub faults: Faults,
     pub mutant: Option<Mutant>,
     /// The longest that a command or its reply travels, in ms.
@@ -145,6 +147,7 @@ impl Plan {
             changes: c.below(2) == 0,
             tag_cache: [0, 0, 0, 200][c.below(4) as usize],
             room: if c.below(6) == 0 { SMALL } else { 1 << 20 },
+            invalidators: (2, 1200),
             faults,
             mutant,
             delay: [2, 10, 60][c.below(3) as usize],
@@ -154,6 +157,24 @@ impl Plan {
             end: quiet + if faulty { 16_000 } else { 8_000 },
             keys,
         }
+    }
+
+    /// One with nothing but bumps, of few tags, by many who hardly pause: bumps overtake each other.
+    pub fn storm(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let plan = Plan::new(seed, true, mutant);
+        let tags = plan.tags.min(1);
+        let keys = plan.keys.iter().map(|guarded| Guarded {
+            tags: guarded.tags.iter().take(tags).map(|_| tag_name(0)).collect(),
+            ..guarded.clone()
+        });
+        let faults = Faults { offset: 5000, ..Faults::default() };
+        Plan { tags, keys: keys.collect(), invalidators: (5, 20), delay: 500, faults, ..plan.clone() }
+    }
+
+    /// Whether bumps overtake each other all the time. Readers race with them for many rounds then, and are only checked for what
+    /// they are served as fresh.
+    pub fn is_storm(&self) -> bool {
+        self.invalidators.0 > 2
     }
 
     /// The longest round trip.

@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    pub fn done(&mut self, op: Op, end: End) -> Result<(), Broken> {
+    pub fn done(&mut self, op: Box<Op>, end: End) -> Result<(), Broken> {
         match (end, op.purpose.clone()) {
             (End::Plain(answers), _) => {
                 self.plain_done(&op, &answers);

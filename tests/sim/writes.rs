@@ -174,6 +174,10 @@ impl World {
         if self.plan.room < 1 << 20 && self.below(4) == 0 {
             body.extend(std::iter::repeat_n('.', LARGE));
         }
+        if body.len() > LARGE {
+            let until = self.now + 3 * self.plan.trip() + 2 * self.checker.grace();
+            self.checker.takes_away(making.key, self.now, until);
+        }
         self.checker.sent(making.value, making.rebuild, self.now);
         if let How::Named { elsewhere: true, .. } = making.how {
             sidecar = (sidecar + 1) % self.plan.sidecars;
@@ -265,7 +269,7 @@ impl World {
                 self.ask(op, asks);
                 Ok(())
             }
-            Attribution::Fill { mut ticket, owner, wary, .. } => {
+            Attribution::Fill { mut ticket, lease, owner, wary } => {
                 if self.plan.is(Mutant::SnapshotAtSet) {
                     let tags: Option<Versions> =
                         self.peek_tags(&self.plan.keys[key].tags).into_iter().collect();
@@ -274,6 +278,8 @@ impl World {
                 let (fill, step) =
                     self.on_scene(sidecar, key, |scene| Fill::start(&ticket, wary, offer, scene));
                 put.wary = wary;
+                let named = matches!(put.making.how, How::Named { .. });
+                put.astray |= named && !lease && put.making.rebuild.is_some();
                 put.foreign =
                     matches!(put.making.how, How::Named { .. }) && ticket.versions.iter().any(|of| *of == 0);
                 if wary {
@@ -382,7 +388,8 @@ impl World {
         self.checker.ledger.note(key, Why::GivenUp, sent, Some(self.now + hold));
         if gone {
             self.checker.seen.large += 1;
-            self.checker.takes_away(key, sent, self.now);
+            // It leaves a lock that may be there, until that runs out.
+            self.checker.takes_away(key, sent, self.now + hold);
         }
     }
 
