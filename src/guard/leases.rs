@@ -218,7 +218,7 @@ impl<W> Leases<W> {
                 superseded += 1;
             }
         }
-        (self.insert(key, owner, kind, ticket, 10 * millis(policy.max_rebuild)), superseded)
+        (self.insert(key, owner, kind, ticket, winners_keep(policy)), superseded)
     }
 
     /// A miss without the right to rebuild. A lease of the same owner stays: whoever reads again what they are rebuilding has
@@ -252,7 +252,11 @@ impl<W> Leases<W> {
             state.tickets.remove(oldest);
             self.tickets -= 1;
         }
-        let shown = ticket.base.map(|cas| cas.number);
+        let shown = match kind {
+            // Nobody was shown what it knows.
+            Kind::Spent { .. } => None,
+            _ => ticket.base.map(|cas| cas.number),
+        };
         state.tickets.push(Held { id, owner, kind, ticket, shown, forget_at });
         self.tickets += 1;
         self.owned.entry(owner).or_default().insert(key.into());
@@ -331,21 +335,51 @@ impl<W> Leases<W> {
         }
     }
 
-    /// Which ticket a `set` belongs to that names the CAS of its miss: that one, whichever connection it comes on. It is taken
-    /// with it, and nothing else is: [`Attribution::Blind`] if there is none, or an invalidation has ended it.
-    pub fn named(&mut self, key: &[u8], cas: u64) -> Attribution {
+    /// Which ticket a `set` of `owner` belongs to that names the CAS of its miss: the one of its own connection, else the lease,
+    /// whoever holds it. [`Attribution::Blind`] if nobody was shown that CAS, or an invalidation has ended what it was shown for.
+    ///
+    /// The same CAS is shown to all who find the same stub: its winner, and those who are told that somebody builds. What
+    /// another connection was told without a lease may have been told after a bump of which the value that comes here knows
+    /// nothing, so of that only the CAS holds and no version. Nor is it taken away: that connection's own `set` may come yet,
+    /// and would pass for somebody else's.
+    pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
-        let named = state.tickets.iter().find(|held| held.shown == Some(cas));
-        let Some(Held { id, kind, ticket, .. }) = named.cloned() else { return Attribution::Blind };
-        if matches!(kind, Kind::Lease { renewing: true, .. }) {
-            return Attribution::Renewing;
+        let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
+        let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
+        // A stub has a CAS of its own. That of a stale value is shown to everyone who wins it, one after the other: after the
+        // first has ended, nobody can tell whose fill this is.
+        let has_ended = |held: &Held| {
+            held.ticket.lock.is_some() && matches!(held.kind, Kind::Doomed { .. } | Kind::Spent { .. })
+        };
+        let is_clear = !shown().any(has_ended);
+        let own = shown().find(|held| held.owner == owner);
+        let named = own
+            .or_else(|| shown().find(|held| is_lease(held) && is_clear))
+            .or_else(|| shown().find(|held| held.kind == Kind::Seen));
+        let Some(Held { id, owner: whose, kind, mut ticket, .. }) = named.cloned() else {
+            return Attribution::Blind;
+        };
+        let lease = match kind {
+            Kind::Lease { renewing: true, .. } => return Attribution::Renewing,
+            Kind::Lease { .. } => true,
+            Kind::Seen => false,
+            Kind::Doomed { .. } | Kind::Spent { .. } => {
+                self.remove_where(key, |held| held.id == id);
+                return Attribution::Blind;
+            }
+        };
+        match whose == owner {
+            true => self.remove_where(key, |held| held.id == id),
+            false if lease => {
+                if let Some(held) = self.find(key, id) {
+                    held.kind = Kind::Spent { doomed: false };
+                }
+            }
+            // Versions that no tag ever has.
+            false => ticket.versions.iter_mut().for_each(|version| *version = 0),
         }
-        self.remove_where(key, |held| held.id == id);
-        let lease = matches!(kind, Kind::Lease { .. });
-        match lease || kind == Kind::Seen {
-            true => Attribution::Fill { ticket, lease, owner: None, wary: false },
-            false => Attribution::Blind,
-        }
+        let owner = (whose != owner && lease).then_some(whose);
+        Attribution::Fill { ticket, lease, owner, wary: false }
     }
 
     /// `owner` was served a fresh value: what it sends from now on is no fill for a miss that it was told before. Its lease, if
@@ -370,7 +404,7 @@ impl<W> Leases<W> {
             && !tickets.iter().any(|held| held.owner == owner && leads(held))
         {
             let ticket = Ticket { base: Some(cas), lock: None, ..ticket };
-            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, millis(policy.max_rebuild));
+            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, winners_keep(policy));
         }
         if let Some(state) = self.state(key) {
             state.unfilled = 0;
@@ -674,6 +708,11 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
     let value = Stored::plain(value.freeze());
     let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
     smallvec![Ask { at: At::Lock, what }]
+}
+
+/// For how long, in ms, a winner's `set` may still come: it is dropped after `max_rebuild`, but must not pass for a blind one.
+fn winners_keep(policy: &Policy) -> u64 {
+    10 * millis(policy.max_rebuild)
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -23,7 +23,8 @@ impl TagCache {
         TagCache { keep, versions: Mutex::default() }
     }
 
-    pub(super) fn get(&self, name: &TagName, now: Now) -> Option<u64> {
+    /// The version of a tag, if it was asked for less than that ago.
+    pub fn get(&self, name: &TagName, now: Now) -> Option<u64> {
         if self.keep == 0 {
             return None;
         }
@@ -32,7 +33,7 @@ impl TagCache {
     }
 
     /// Notes a version that was asked for at that moment. An answer that a bump has overtaken does not undo it.
-    pub(super) fn put(&self, name: &TagName, version: u64, asked: Now) {
+    pub fn put(&self, name: &TagName, version: u64, asked: Now) {
         if self.keep == 0 {
             return;
         }

@@ -3,14 +3,13 @@
 use kennel::guard::leases::Admission;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Item,
-    Look, Machine, Mode, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What, envelope::Header,
-    envelope::Opened,
+    Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What,
 };
 
 use super::checker::{Broken, ValueId};
-use super::clients::Put;
-use super::plan::Mutant;
+use super::counting::Why;
 use super::world::{Event, World};
+use super::writes::{Changing, Put};
 
 pub type OpId = u64;
 
@@ -19,6 +18,7 @@ pub enum Doing {
     Read(Read),
     Fill(Fill),
     Set(Set),
+    Modify(Modify),
     Delete(Delete),
     Bump(Bump),
     /// Questions without a machine.
@@ -32,25 +32,37 @@ pub enum End {
     Read(ReadEnd),
     Fill(FillEnd),
     Set(SetEnd),
+    Modify(ModifyEnd),
     Delete(DeleteEnd),
     Bump(BumpEnd),
     Plain(Answers),
 }
 
 /// What for.
+#[allow(clippy::large_enum_variant, reason = "one an operation, and operations are few")]
 #[derive(Debug, Clone)]
 pub enum Purpose {
     Get {
         client: usize,
-        slot: usize,
         began: u64,
+        /// It wants to be answered without waiting.
+        at_once: bool,
     },
     Put(Put),
+    Change(Changing),
+    /// A meta client gives its win back.
+    GivingBack {
+        client: usize,
+        life: u32,
+    },
     Invalidation(usize),
     Renewal(u64),
     /// A lease has ended without a value.
     Freeing,
-    Polling(u64),
+    Polling {
+        pause: u64,
+        before: Option<u64>,
+    },
 }
 
 #[derive(Debug)]
@@ -70,10 +82,17 @@ pub struct Op {
     wait: u32,
     pub waiting: Option<u64>,
     /// The item as last read with its value.
-    read: Option<Item>,
+    pub read: Option<Item>,
+    /// When it was asked for.
+    pub looked: u64,
 }
 
 impl Op {
+    /// Whether it waits for the renewal of its lease.
+    pub fn is_parked(&self) -> bool {
+        matches!(self.doing, Doing::Parked)
+    }
+
     /// What ends its wait at once, if it waits.
     pub fn over_now(&self) -> Option<Event> {
         self.waiting.map(|_| Event::Over { op: self.id, wait: self.wait })
@@ -81,10 +100,10 @@ impl Op {
 }
 
 impl World {
-    pub fn op(&mut self, sidecar: usize, key: usize, doing: Doing, purpose: Purpose) -> Op {
+    pub fn op(&mut self, sidecar: usize, key: usize, doing: Doing, purpose: Purpose) -> Box<Op> {
         self.next += 1;
         let asked = self.moment(sidecar);
-        Op {
+        Box::new(Op {
             id: self.next,
             sidecar,
             key,
@@ -98,16 +117,28 @@ impl World {
             wait: 0,
             waiting: None,
             read: None,
-        }
+            looked: self.now,
+        })
     }
 
     /// Sends a round of questions.
-    pub fn ask(&mut self, mut op: Op, asks: Asks) {
+    pub fn ask(&mut self, mut op: Box<Op>, asks: Asks) {
         assert!(!asks.is_empty(), "{op:?} asks nothing");
         op.asked = self.moment(op.sidecar);
         op.round += 1;
         op.answers = vec![None; asks.len()];
         op.asks = asks;
+        let looks =
+            |ask: &Ask| matches!(ask, Ask { at: At::Item, what: What::Get(Look { value: true, .. }) });
+        if op.asks.iter().any(looks) {
+            op.looked = self.now;
+        }
+        if let (Doing::Delete(_), 1..) = (&op.doing, op.round - 1) {
+            // A delete that leaves the old value marks it, then takes the lock away, again and again until the mark holds:
+            // a claim may come between.
+            let until = self.now + 2 * self.plan.trip() + self.checker.grace();
+            self.checker.ledger.note(op.key, Why::Invalidated, self.now, Some(until));
+        }
         for (index, ask) in op.asks.clone().into_iter().enumerate() {
             let ask = self.mutate_ask(&op, ask);
             self.trace_ask(&op, &ask);
@@ -121,10 +152,22 @@ impl World {
         self.trace(|| format!("op {id} (s{sidecar} k{key}) asks {:?} {:?}", ask.at, ask.what));
     }
 
-    pub fn replied(&mut self, id: OpId, index: usize, round: u32, answer: Answer) -> Result<(), Broken> {
+    /// `known`: without asking.
+    pub fn replied(
+        &mut self,
+        id: OpId,
+        index: usize,
+        round: u32,
+        answer: Answer,
+        known: bool,
+    ) -> Result<(), Broken> {
         let Some(op) = self.ops.get_mut(&id) else { return Ok(()) };
         if op.round != round || op.answers[index].is_some() {
             return Ok(());
+        }
+        if let (false, At::Tag(tag)) = (known, op.asks[index].at) {
+            let (name, what) = (op.tags[usize::from(tag)].clone(), op.asks[index].what.clone());
+            self.sidecars[op.sidecar].note_tag(&name, &what, &answer, op.asked);
         }
         op.answers[index] = Some(answer);
         if op.answers.iter().any(Option::is_none) {
@@ -177,7 +220,7 @@ impl World {
         self.sidecars[op.sidecar].leases.leave(&key, waiter);
     }
 
-    fn resume(&mut self, mut op: Op, told: Told) -> Result<(), Broken> {
+    fn resume(&mut self, mut op: Box<Op>, told: Told) -> Result<(), Broken> {
         let now = self.moment(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
@@ -187,7 +230,7 @@ impl World {
             policy: &policy,
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
-            room: 1 << 20,
+            room: self.plan.room,
             learnt: 0,
             copies: false,
             now,
@@ -198,6 +241,7 @@ impl World {
             Doing::Read(machine) => step(machine, told, &scene, End::Read),
             Doing::Fill(machine) => step(machine, told, &scene, End::Fill),
             Doing::Set(machine) => step(machine, told, &scene, End::Set),
+            Doing::Modify(machine) => step(machine, told, &scene, End::Modify),
             Doing::Delete(machine) => step(machine, told, &scene, End::Delete),
             Doing::Bump(machine) => step(machine, told, &scene, End::Bump),
             Doing::Plain | Doing::Parked => match told {
@@ -223,7 +267,7 @@ impl World {
         }
     }
 
-    fn wait(&mut self, mut op: Op, until: u64) {
+    fn wait(&mut self, mut op: Box<Op>, until: u64) {
         let now = self.moment(op.sidecar);
         let guarded = self.plan.keys[op.key].clone();
         let sidecar = &mut self.sidecars[op.sidecar];
@@ -243,70 +287,24 @@ impl World {
         self.trace(|| format!("op {id} waits until {until}, poll {poll}"));
         self.at(delay, Event::Over { op: op.id, wait: op.wait });
         if poll {
-            self.at(10, Event::Poll { sidecar: op.sidecar, life, key: op.key, pause: 10 });
+            self.at(10, Event::Poll { sidecar: op.sidecar, life, key: op.key, pause: 10, before: None });
         }
         self.ops.insert(op.id, op);
     }
 
-    fn mutate_ask(&self, op: &Op, mut ask: Ask) -> Ask {
-        let Some(mutant) = self.plan.mutant else { return ask };
-        match (mutant, &op.doing, ask.at, &mut ask.what) {
-            (Mutant::FillWithoutCas, Doing::Fill(_), At::Item, What::Store { cas, .. })
-            | (Mutant::UnlockWithoutCompare, _, At::Lock, What::Delete { cas }) => *cas = None,
-            (Mutant::DeleteSparesStub, Doing::Delete(_), At::Item, what @ What::Delete { .. })
-                if self.stands_a_stub(op.key) =>
-            {
-                *what = What::Get(Look::default());
-            }
-            _ => {}
+    /// What was sent with a value: its number and how often it was counted up, with what was put around it.
+    pub fn value_of(payload: &[u8]) -> Result<(ValueId, u64), Broken> {
+        let text = std::str::from_utf8(payload).unwrap_or_default();
+        let number: Option<u64> = text.trim_matches(|around| matches!(around, 'x' | '.' | ' ')).parse().ok();
+        match number {
+            Some(number) => Ok(((number / COUNTS) as ValueId, number % COUNTS)),
+            None => Err(Broken(format!("nobody ever stored {}", payload.escape_ascii()))),
         }
-        ask
-    }
-
-    fn mutate_answers(&self, op: &Op, answers: &mut Answers) {
-        match (self.plan.mutant, &op.doing) {
-            (Some(Mutant::NoDoubleCheck), Doing::Read(_)) => {
-                let claims = matches!(
-                    op.asks.first(),
-                    Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } })
-                );
-                if let (true, [Answer::Stored(_), second, ..], Some(read)) =
-                    (claims, &mut answers[..], &op.read)
-                {
-                    *second = Answer::Item(read.clone());
-                }
-            }
-            (Some(Mutant::LostTagIsUnmoved), Doing::Read(_)) => {
-                let Some(Answer::Item(item)) = answers.first().cloned() else { return };
-                let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
-                for (ask, answer) in op.asks.iter().zip(answers) {
-                    let At::Tag(tag) = ask.at else { continue };
-                    let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
-                    if let (Answer::Absent, Some((_, version))) = (&answer, sealed) {
-                        let value = version.to_string().into();
-                        *answer = Answer::Item(Item { value, ..item.clone() });
-                    }
-                }
-            }
-            (Some(Mutant::DeleteSparesStub), Doing::Delete(_)) => {
-                for (ask, answer) in op.asks.iter().zip(answers) {
-                    if let (At::Item, What::Delete { .. }, Answer::Item(_)) = (ask.at, &ask.what, &answer) {
-                        *answer = Answer::Absent;
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// What was sent with a value: `v` and its number.
-    pub fn value_of(payload: &[u8]) -> Result<ValueId, Broken> {
-        std::str::from_utf8(payload)
-            .ok()
-            .and_then(|text| text.strip_prefix('v')?.parse().ok())
-            .ok_or_else(|| Broken(format!("nobody ever stored {}", payload.escape_ascii())))
     }
 }
+
+/// A value is a number that can be counted up so often before it passes for the next.
+pub const COUNTS: u64 = 1_000_000;
 
 fn step<M: Machine>(machine: &mut M, told: Told, scene: &Scene<'_>, end: fn(M::End) -> End) -> Step<End> {
     match machine.resume(told, scene) {

@@ -1,9 +1,11 @@
-//! What is different from seed to seed: sizes, rules, delays, faults; and what a mutant breaks.
+//! What is different from seed to seed: sizes, rules, clients, delays, faults.
 
 use std::time::Duration;
 
 use kennel::chance::Chance;
 use kennel::guard::{Leaves, Policy, TagName};
+
+use super::mutants::Mutant;
 
 /// What may go wrong. Each kind happens about once in so many milliseconds; 0: never.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,6 +23,8 @@ pub struct Faults {
     pub sloth: u64,
     /// How far a sidecar's clock may be off, in ms.
     pub offset: u64,
+    /// A sidecar's clock is set, forwards or back.
+    pub step: u64,
 }
 
 impl Faults {
@@ -36,6 +40,7 @@ impl Faults {
             lost: 60,
             sloth: 20,
             offset: 5000,
+            step: 3000,
         }
     }
 
@@ -53,6 +58,7 @@ impl Faults {
             &mut faults.lost,
             &mut faults.sloth,
             &mut faults.offset,
+            &mut faults.step,
         ] {
             if chance.below(2) == 0 {
                 *kind = 0;
@@ -60,25 +66,6 @@ impl Faults {
         }
         faults
     }
-}
-
-/// What is broken on purpose, between the guard and its servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mutant {
-    /// A fill stores whatever stands there.
-    FillWithoutCas,
-    /// The look behind the lock sees what the read saw.
-    NoDoubleCheck,
-    /// A lock is deleted whoever holds it.
-    UnlockWithoutCompare,
-    /// A lost tag answers with the version that the value was sealed with.
-    LostTagIsUnmoved,
-    /// A fill is sealed with the versions of its own moment.
-    SnapshotAtSet,
-    /// No lease is ever renewed.
-    NoRenewal,
-    /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
-    DeleteSparesStub,
 }
 
 /// One guarded key and its rule.
@@ -100,6 +87,18 @@ pub struct Plan {
     pub tags: usize,
     /// One client reads on one connection and writes on another, through a sidecar of its own.
     pub pooled: bool,
+    /// Some clients speak meta commands.
+    pub metas: bool,
+    /// Some of those fill through another sidecar than they read.
+    pub elsewhere: bool,
+    /// Clients do not only `set`.
+    pub changes: bool,
+    /// For how long a sidecar reuses the versions of tags, in ms.
+    pub tag_cache: u64,
+    /// The largest value that servers take, in bytes.
+    pub room: usize,
+    /// How many change the source of truth, and the longest pause of each between two changes, in ms.
+    pub invalidators: (usize, u64),
     pub faults: Faults,
     pub mutant: Option<Mutant>,
     /// The longest that a command or its reply travels, in ms.
@@ -113,6 +112,11 @@ pub struct Plan {
     pub end: u64,
 }
 
+/// Room for a usual value with its header, and not for a [`LARGE`] one.
+const SMALL: usize = 200;
+/// How long a value is that is too large for a server with little room.
+pub const LARGE: usize = 190;
+
 pub fn tag_name(tag: usize) -> TagName {
     TagName::from_slice(format!("t{tag}").as_bytes())
 }
@@ -122,18 +126,28 @@ impl Plan {
         let mut chance = Chance::seeded(seed);
         let c = &mut chance;
         let faults = if faulty { Faults::some(c) } else { Faults::default() };
-        let tags = c.below(3) as usize;
+        let tags = [0, 1, 2, 4][c.below(4) as usize];
         let keys: Vec<Guarded> = (0..1 + c.below(3)).map(|n| guarded(n, tags, c)).collect();
         let think = [100, 600, 2500][c.below(3) as usize];
         let quiet = 8_000;
         let pooled = c.below(4) == 0;
+        let sidecars = 1 + usize::from(pooled) + c.below(3) as usize;
+        let metas = c.below(2) == 0;
         Plan {
             seed,
             servers: 1 + c.below(2) as usize,
-            sidecars: 1 + usize::from(pooled) + c.below(3) as usize,
+            sidecars,
             readers: 2 + c.below(6) as usize,
             tags,
             pooled,
+            metas,
+            // Not beside a client with a pool, whose `set` might pass for theirs.
+            // Nor where a lock may be lost: two wins over the same stale value have the same CAS.
+            elsewhere: metas && !pooled && !faulty && sidecars > 1 && c.below(2) == 0,
+            changes: c.below(2) == 0,
+            tag_cache: [0, 0, 0, 200][c.below(4) as usize],
+            room: if c.below(6) == 0 { SMALL } else { 1 << 20 },
+            invalidators: (2, 1200),
             faults,
             mutant,
             delay: [2, 10, 60][c.below(3) as usize],
@@ -143,6 +157,24 @@ impl Plan {
             end: quiet + if faulty { 16_000 } else { 8_000 },
             keys,
         }
+    }
+
+    /// One with nothing but bumps, of few tags, by many who hardly pause: bumps overtake each other.
+    pub fn storm(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let plan = Plan::new(seed, true, mutant);
+        let tags = plan.tags.min(1);
+        let keys = plan.keys.iter().map(|guarded| Guarded {
+            tags: guarded.tags.iter().take(tags).map(|_| tag_name(0)).collect(),
+            ..guarded.clone()
+        });
+        let faults = Faults { offset: 5000, ..Faults::default() };
+        Plan { tags, keys: keys.collect(), invalidators: (5, 20), delay: 500, faults, ..plan.clone() }
+    }
+
+    /// Whether bumps overtake each other all the time. Readers race with them for many rounds then, and are only checked for what
+    /// they are served as fresh.
+    pub fn is_storm(&self) -> bool {
+        self.invalidators.0 > 2
     }
 
     /// The longest round trip.

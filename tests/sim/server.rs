@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use kennel::embedded::Store;
-use kennel::guard::Ask;
+use kennel::guard::{Ask, What};
 use kennel::protocol::parse::parse;
 use kennel::protocol::request::{Limits, Parsed};
 use kennel::proxy::wire;
@@ -18,8 +18,15 @@ impl Server {
         Server { store: Store::new(LIMIT, wall) }
     }
 
-    /// Carries out a command; gives the reply as it would stand on the wire.
-    pub fn execute(&mut self, ask: &Ask, key: &[u8], wall: u64) -> Bytes {
+    /// Carries out a command; gives the reply as it would stand on the wire. A value above `room` is refused,
+    /// and what stood there is gone, as in memcached.
+    pub fn execute(&mut self, ask: &Ask, key: &[u8], room: usize, wall: u64) -> Bytes {
+        if let What::Store { value, .. } = &ask.what
+            && value.len() > room
+        {
+            self.evict(key, wall);
+            return Bytes::from_static(b"SERVER_ERROR object too large for cache\r\n");
+        }
         let mut command = BytesMut::new();
         wire::encode(&ask.what, key, &mut command);
         self.answer(&command, wall)

@@ -1,11 +1,14 @@
 //! A sidecar: its table of leases, and what goes on behind the requests.
 
-use kennel::guard::leases::{Due, Leases, Polled};
-use kennel::guard::{Answer, Answers, Ask, Asks, At, Look, What};
+use std::time::Duration;
 
-use super::checker::Broken;
+use kennel::guard::leases::{Due, Leases, Polled};
+use kennel::guard::{Answer, Answers, Ask, Asks, At, BumpEnd, DeleteEnd, Look, Now, TagName, What};
+use kennel::proxy::TagCache;
+
+use super::checker::{Asked, Broken};
+use super::mutants::Mutant;
 use super::operation::{Doing, End, Op, OpId, Purpose};
-use super::plan::Mutant;
 use super::world::{Event, World};
 
 pub struct Sidecar {
@@ -18,6 +21,21 @@ pub struct Sidecar {
     pub life: u32,
     /// To each server: the connection, and how often it was made.
     pub links: Vec<(usize, u32)>,
+    pub tag_cache: TagCache,
+}
+
+impl Sidecar {
+    /// What an answer says about a tag may be used again.
+    pub fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {
+        let text = match (what, answer) {
+            (What::Get(_), Answer::Item(item)) => &item.value,
+            (What::Store { value, .. }, Answer::Stored(_)) => &value.body,
+            _ => return,
+        };
+        if let Some(version) = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
+            self.tag_cache.put(name, version, asked);
+        }
+    }
 }
 
 impl World {
@@ -25,21 +43,34 @@ impl World {
         let number = self.below(u64::MAX);
         let spread = self.plan.faults.offset;
         let offset = self.below(2 * spread + 1) as i64 - spread as i64;
+        let keep = if self.plan.is(Mutant::CacheForever) && self.plan.tag_cache > 0 {
+            Duration::from_secs(3600)
+        } else {
+            Duration::from_millis(self.plan.tag_cache)
+        };
+        let tag_cache = TagCache::new(keep);
         let links = (0..self.plan.servers).map(|server| (self.connect(server), 1)).collect();
-        Sidecar { leases: Leases::default(), number, offset, life, links }
+        Sidecar { leases: Leases::default(), number, offset, life, links, tag_cache }
     }
 
     /// It ends without a word, and another starts in its place.
     pub fn kill(&mut self, sidecar: usize) {
-        let (sidecar_at, mut dead) = (sidecar, Vec::new());
+        let (sidecar_at, mut dead, mut unanswered) = (sidecar, Vec::new(), Vec::new());
         self.ops.retain(|_, op| {
             let keep = op.sidecar != sidecar_at;
-            if let (false, Purpose::Invalidation(which)) = (keep, &op.purpose) {
-                dead.push(*which);
+            match &op.purpose {
+                Purpose::Invalidation(which) if !keep => dead.push(*which),
+                Purpose::Put(put) if !keep => unanswered.extend(put.making.rebuild),
+                _ => {}
             }
             keep
         });
+        for rebuild in unanswered {
+            self.give_up(rebuild);
+        }
         for which in dead {
+            // What was on its way may yet arrive.
+            self.attempt_ended(which, self.now + self.plan.trip());
             self.at(50, Event::Invalidate { which });
         }
         let life = self.sidecars[sidecar].life + 1;
@@ -51,10 +82,24 @@ impl World {
         }
     }
 
+    /// Forgets what is too old to matter.
+    pub fn sweep(&mut self, sidecar: usize) {
+        let now = self.moment(sidecar);
+        self.sidecars[sidecar].leases.sweep(now);
+        let pause = 1000 + self.below(9000);
+        self.at(pause, Event::Sweep { sidecar });
+    }
+
     pub fn wake_all(&mut self, bells: Vec<OpId>) {
         for bell in bells {
             self.at(0, Event::Wake(bell));
         }
+    }
+
+    pub fn wake_key(&mut self, sidecar: usize, key: usize) {
+        let name = &self.plan.keys[key].key;
+        let bells = self.sidecars[sidecar].leases.wake(name);
+        self.wake_all(bells);
     }
 
     /// Asks outside any request.
@@ -77,14 +122,14 @@ impl World {
         }
     }
 
-    pub fn poll(&mut self, sidecar: usize, life: u32, key: usize, pause: u64) {
+    pub fn poll(&mut self, sidecar: usize, life: u32, key: usize, pause: u64, before: Option<u64>) {
         let name = self.plan.keys[key].key.clone();
         if self.sidecars[sidecar].life != life || !self.sidecars[sidecar].leases.is_awaited(&name) {
             return;
         }
         let look = |at| Ask { at, what: What::Get(Look::default()) };
         let asks = Asks::from_iter([look(At::Item), look(At::Lock)]);
-        self.ask_plainly(sidecar, key, asks, Purpose::Polling(pause));
+        self.ask_plainly(sidecar, key, asks, Purpose::Polling { pause, before });
     }
 
     /// What becomes of the answers to questions that no client asked.
@@ -113,40 +158,59 @@ impl World {
                 }
                 self.wake_all(bells);
             }
-            Purpose::Polling(pause) => {
+            Purpose::Polling { pause, before } => {
                 let found = match &answers[..] {
                     [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
                     [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
+                    // The lock has gone, and left the value as it was.
+                    [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
                     [Answer::Item(_), _] => Polled::Filled,
                     _ => Polled::Freed,
                 };
+                let before = match answers.first() {
+                    Some(Answer::Item(item)) => Some(item.cas.number),
+                    _ => before,
+                };
                 let bells = leases.polled(&name, found, now);
+                if self.plan.is(Mutant::PollerNeverWakes) {
+                    return;
+                }
                 self.wake_all(bells);
                 if found == Polled::Unchanged {
                     let pause = (pause * 2).min(100);
-                    self.at(pause, Event::Poll { sidecar, life, key, pause });
+                    let jittered = pause - self.below(pause / 2);
+                    self.at(jittered, Event::Poll { sidecar, life, key, pause, before });
                 }
             }
             _ => {}
         }
     }
 
-    pub fn done(&mut self, op: Op, end: End) -> Result<(), Broken> {
+    pub fn done(&mut self, op: Box<Op>, end: End) -> Result<(), Broken> {
         match (end, op.purpose.clone()) {
             (End::Plain(answers), _) => {
                 self.plain_done(&op, &answers);
                 Ok(())
             }
-            (End::Read(end), Purpose::Get { client, slot, began }) => {
-                self.read_done(op.sidecar, op.key, client, slot, began, end)
+            (End::Read(end), Purpose::Get { client, began, at_once }) => {
+                let (sidecar, key, looked) = (op.sidecar, op.key, op.looked);
+                let hurried = if at_once { Some(began) } else { self.hurried(client) };
+                let asked = Asked { sidecar, began, now: self.now, hurried };
+                self.read_done(client, key, looked, asked, end)
             }
             (End::Fill(end), Purpose::Put(put)) => self.fill_done(put, end),
             (End::Set(end), Purpose::Put(put)) => self.set_done(put, end),
+            (End::Modify(end), Purpose::Put(put)) => self.modify_done(put, end),
+            (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, end),
+            (End::Delete(_), Purpose::GivingBack { client, life }) => {
+                self.wake_key(op.sidecar, op.key);
+                self.goes_on_putting(client, life)
+            }
             (End::Delete(end), Purpose::Invalidation(which)) => {
-                self.invalidation_done(which, op.sidecar, !matches!(end, kennel::guard::DeleteEnd::Failed(_)))
+                self.invalidation_done(which, op.sidecar, !matches!(end, DeleteEnd::Failed(_)))
             }
             (End::Bump(end), Purpose::Invalidation(which)) => {
-                self.invalidation_done(which, op.sidecar, !matches!(end, kennel::guard::BumpEnd::Failed(_)))
+                self.invalidation_done(which, op.sidecar, !matches!(end, BumpEnd::Failed(_)))
             }
             (end, purpose) => panic!("{purpose:?} cannot end with {end:?}"),
         }

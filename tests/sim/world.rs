@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kennel::chance::Chance;
 use kennel::error::Failure;
-use kennel::guard::{Answer, Ask, At, Now, TagName, envelope::lock_key};
+use kennel::guard::{Answer, Ask, At, Cas, Item, Now, TagName, Usage, What, envelope::lock_key};
 use kennel::proxy::wire;
 use kennel::upstream::inbox::Reply;
 
 use super::checker::{Broken, Checker, Seen};
-use super::clients::{Client, Invalidation};
-use super::operation::{Op, OpId};
-use super::plan::{Mutant, Plan};
+use super::clients::Client;
+use super::faults::Fault;
+use super::invalidators::Invalidation;
+use super::mutants::Mutant;
+use super::operation::{Doing, Op, OpId};
+use super::plan::Plan;
 use super::server::Server;
 use super::sidecar::Sidecar;
 
@@ -27,6 +30,8 @@ pub enum Event {
     Arrive { op: OpId, index: usize, round: u32, ask: Ask, key: Vec<u8>, link: usize, epoch: u32 },
     /// A reply reaches its sidecar.
     Reply { op: OpId, index: usize, round: u32, answer: Answer, link: usize },
+    /// An answer is known without asking.
+    Known { op: OpId, index: usize, round: u32, answer: Answer },
     /// A waiter is woken.
     Wake(OpId),
     /// A wait is over.
@@ -34,35 +39,28 @@ pub enum Event {
     /// A lease is to be looked at.
     Due { sidecar: usize, life: u32, key: usize, id: u64 },
     /// A poller looks.
-    Poll { sidecar: usize, life: u32, key: usize, pause: u64 },
+    Poll { sidecar: usize, life: u32, key: usize, pause: u64, before: Option<u64> },
+    /// A sidecar forgets what is too old.
+    Sweep { sidecar: usize },
     /// A client goes on.
     Client { client: usize, life: u32 },
+    /// Something is pipelined behind a client's request.
+    Behind { client: usize, life: u32 },
     /// An invalidator goes on.
     Invalidate { which: usize },
     /// Something goes wrong.
     Fault(Fault),
 }
 
-#[derive(Debug, Clone, Copy)]
-pub enum Fault {
-    EvictItem,
-    EvictLock,
-    EvictTag,
-    Restart,
-    Reset,
-    Kill,
-    Disconnect,
-}
-
 /// One connection from a sidecar to a server.
 #[derive(Debug, Clone, Default)]
 pub struct Link {
-    server: usize,
+    pub server: usize,
     last_there: u64,
     last_back: u64,
-    closed: bool,
+    pub closed: bool,
     /// What was on its way is lost for certain: the server's process is gone.
-    cut: bool,
+    pub cut: bool,
 }
 
 pub struct World {
@@ -74,10 +72,12 @@ pub struct World {
     pub sidecars: Vec<Sidecar>,
     pub clients: Vec<Client>,
     pub invalidations: Vec<Option<Invalidation>>,
-    pub ops: BTreeMap<OpId, Op>,
+    /// When each server was last restarted.
+    pub restarted: Vec<u64>,
+    pub ops: BTreeMap<OpId, Box<Op>>,
     pub checker: Checker,
     pub next: u64,
-    queue: BTreeMap<(u64, u64), Event>,
+    queue: BTreeMap<(u64, u64), Box<Event>>,
     trace: Option<Vec<String>>,
 }
 
@@ -95,6 +95,7 @@ impl World {
             sidecars: Vec::new(),
             clients: Vec::new(),
             invalidations: Vec::new(),
+            restarted: vec![0; plan.servers],
             ops: BTreeMap::new(),
             checker: Checker::new(&plan),
             next: 0,
@@ -114,12 +115,16 @@ impl World {
             let sidecar = self.new_sidecar(0);
             self.sidecars.push(sidecar);
         }
+        for sidecar in 0..self.plan.sidecars {
+            let first = self.below(9000);
+            self.at(first, Event::Sweep { sidecar });
+        }
         for client in 0..self.plan.readers {
             let client_at = self.below(self.plan.pause) + 1;
             self.new_client();
             self.at(client_at, Event::Client { client, life: 0 });
         }
-        for which in 0..2 {
+        for which in 0..self.plan.invalidators.0 {
             self.invalidations.push(None);
             let first = self.below(1500) + 1;
             self.at(first, Event::Invalidate { which });
@@ -130,7 +135,7 @@ impl World {
                 break;
             }
             self.now = at;
-            self.happen(event)?;
+            self.happen(*event)?;
         }
         Ok(())
     }
@@ -144,16 +149,25 @@ impl World {
             Event::Reply { op, index, round, answer, link } => {
                 let answer = if self.links[link].closed { Answer::Failed(Failure::Down) } else { answer };
                 self.trace(|| format!("op {op} <- {index} {answer:?}"));
-                self.replied(op, index, round, answer)
+                self.replied(op, index, round, answer, false)
             }
+            Event::Known { op, index, round, answer } => self.replied(op, index, round, answer, true),
             Event::Wake(op) => self.woken(op),
             Event::Over { op, wait } => self.over(op, wait),
             Event::Due { sidecar, life, key, id } => {
                 self.lease_due(sidecar, life, key, id);
                 Ok(())
             }
-            Event::Poll { sidecar, life, key, pause } => {
-                self.poll(sidecar, life, key, pause);
+            Event::Poll { sidecar, life, key, pause, before } => {
+                self.poll(sidecar, life, key, pause, before);
+                Ok(())
+            }
+            Event::Sweep { sidecar } => {
+                self.sweep(sidecar);
+                Ok(())
+            }
+            Event::Behind { client, life } => {
+                self.behind(client, life);
                 Ok(())
             }
             Event::Client { client, life } => self.client_goes_on(client, life),
@@ -179,7 +193,7 @@ impl World {
     /// Has something happen in so many ms.
     pub fn at(&mut self, delay: u64, event: Event) {
         self.next += 1;
-        self.queue.insert((self.now + delay, self.next), event);
+        self.queue.insert((self.now + delay, self.next), Box::new(event));
     }
 
     pub fn moment(&self, sidecar: usize) -> Now {
@@ -187,7 +201,7 @@ impl World {
         Now { wall: (START + self.now).saturating_add_signed(offset), mono: self.now }
     }
 
-    fn wall(&self) -> u64 {
+    pub fn wall(&self) -> u64 {
         START + self.now
     }
 
@@ -197,10 +211,14 @@ impl World {
     }
 
     fn travel(&mut self) -> u64 {
-        1 + self.below(self.plan.delay)
+        // In a storm one message in twenty is overtaken by whole bumps of others.
+        match self.plan.is_storm() && self.below(20) > 0 {
+            true => 1 + self.below(4),
+            false => 1 + self.below(self.plan.delay),
+        }
     }
 
-    fn lock_of(&self, key: usize) -> Vec<u8> {
+    pub fn lock_of(&self, key: usize) -> Vec<u8> {
         lock_key(&self.plan.keys[key].key).to_vec()
     }
 
@@ -226,16 +244,36 @@ impl World {
                 ((self.tag_server(name) + 1) % self.plan.servers, World::tag_key(name))
             }
         };
+        if let Some(answer) = self.cached(op, &ask) {
+            self.checker.seen.cached += 1;
+            let (op, round) = (op.id, op.round);
+            return self.at(0, Event::Known { op, index, round, answer });
+        }
         self.checker.seen.asks += 1;
         let (link, epoch) = self.sidecars[op.sidecar].links[server];
         let (op, round) = (op.id, op.round);
-        if wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch) {
+        let checks = !self.plan.is(Mutant::NoEpochCheck);
+        if checks && wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch) {
             self.at(0, Event::Reply { op, index, round, answer: Answer::Exists, link });
             return;
         }
         let arrives = (self.now + self.travel()).max(self.links[link].last_there);
         self.links[link].last_there = arrives;
         self.at(arrives - self.now, Event::Arrive { op, index, round, ask, key, link, epoch });
+    }
+
+    /// The version of a tag, if this sidecar has read it a moment ago. A bump counts on what is stored now.
+    fn cached(&self, op: &Op, ask: &Ask) -> Option<Answer> {
+        let (At::Tag(tag), What::Get(_)) = (ask.at, &ask.what) else { return None };
+        if matches!(op.doing, Doing::Bump(_)) {
+            return None;
+        }
+        let cache = &self.sidecars[op.sidecar].tag_cache;
+        let version = cache.get(&op.tags[usize::from(tag)], self.moment(op.sidecar))?;
+        let value = Bytes::from(version.to_string());
+        let (size, usage) = (value.len(), Usage::default());
+        let cas = Cas { number: 0, epoch: 0 };
+        Some(Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage }))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one event")]
@@ -255,12 +293,13 @@ impl World {
             return self.at(0, Event::Reply { op, index, round, answer, link });
         }
         let wall = self.wall();
-        let bytes = self.servers[server].execute(&ask, &key, wall);
+        let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
         self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
         let mut answer = wire::decode(&ask, Reply::Answered { bytes, epoch });
         let mut back = (self.now + self.travel()).max(self.links[link].last_back);
         if self.now < self.plan.quiet && self.plan.faults.lost > 0 && self.below(self.plan.faults.lost) == 0 {
             answer = Answer::Failed(Failure::TimedOut);
+            self.reply_lost(op);
             back = self.now + TIMEOUT;
         } else {
             self.links[link].last_back = back;
@@ -281,98 +320,5 @@ impl World {
     pub fn stands_a_stub(&self, key: usize) -> bool {
         let item = self.servers[key % self.plan.servers].peek(&self.plan.keys[key].key, self.wall());
         item.is_some_and(|value| value.is_empty())
-    }
-
-    fn plan_faults(&mut self) {
-        let faults = self.plan.faults;
-        for (fault, every) in [
-            (Fault::EvictItem, faults.evict_item),
-            (Fault::EvictLock, faults.evict_lock),
-            (Fault::EvictTag, faults.evict_tag),
-            (Fault::Restart, faults.restart),
-            (Fault::Reset, faults.reset),
-            (Fault::Kill, faults.kill),
-            (Fault::Disconnect, faults.disconnect),
-        ] {
-            let mut at = 1 + self.below(2 * every);
-            while every > 0 && at < self.plan.quiet {
-                self.at(at, Event::Fault(fault));
-                at += 1 + self.below(2 * every);
-            }
-        }
-    }
-
-    fn fault(&mut self, fault: Fault) {
-        self.trace(|| format!("!! {fault:?}"));
-        let wall = self.wall();
-        let key = self.below(self.plan.keys.len() as u64) as usize;
-        let server = key % self.plan.servers;
-        match fault {
-            Fault::EvictItem => {
-                let name = self.plan.keys[key].key.clone();
-                self.servers[server].evict(&name, wall);
-            }
-            Fault::EvictLock => {
-                let name = self.lock_of(key);
-                self.servers[server].evict(&name, wall);
-            }
-            Fault::EvictTag => {
-                if self.plan.tags > 0 {
-                    let tag = super::plan::tag_name(self.chance.below(self.plan.tags as u64) as usize);
-                    let server = self.tag_server(&tag);
-                    self.servers[server].evict(&World::tag_key(&tag), wall);
-                }
-            }
-            Fault::Restart => {
-                self.servers[server] = Server::start(wall);
-                for link in self.links.iter_mut().filter(|link| link.server == server) {
-                    (link.closed, link.cut) = (true, true);
-                }
-                for sidecar in 0..self.sidecars.len() {
-                    self.reconnect(sidecar, server);
-                }
-            }
-            Fault::Reset => {
-                let sidecar = self.below(self.plan.sidecars as u64) as usize;
-                self.reconnect(sidecar, server);
-            }
-            Fault::Kill => {
-                let sidecar = self.below(self.plan.sidecars as u64) as usize;
-                self.kill(sidecar);
-            }
-            Fault::Disconnect => {
-                let client = self.below(self.plan.readers as u64) as usize;
-                self.disconnect(client);
-            }
-        }
-    }
-
-    fn reconnect(&mut self, sidecar: usize, server: usize) {
-        let (link, epoch) = self.sidecars[sidecar].links[server];
-        self.links[link].closed = true;
-        let new = self.connect(server);
-        self.sidecars[sidecar].links[server] = (new, epoch + 1);
-    }
-}
-
-impl Plan {
-    /// Whether anything can go wrong in this run.
-    pub fn faults_matter(&self) -> bool {
-        let f = self.faults;
-        f.evict_item
-            + f.evict_lock
-            + f.evict_tag
-            + f.restart
-            + f.reset
-            + f.kill
-            + f.disconnect
-            + f.lost
-            + f.sloth
-            + f.offset
-            > 0
-    }
-
-    pub fn is(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
     }
 }

@@ -164,26 +164,91 @@ fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
     let policy = Policy::default();
     let id = leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
     leases.saw(KEY, 2, ticket(6), &policy);
-    assert_eq!(leases.named(KEY, 5), Attribution::Blind);
-    assert!(matches!(leases.named(KEY, 6), Attribution::Fill { lease: false, wary: false, .. }));
-    assert_eq!(leases.named(KEY, 6), Attribution::Blind, "it is taken");
+    assert_eq!(leases.named(KEY, 5, 2), Attribution::Blind);
+    assert!(matches!(leases.named(KEY, 6, 2), Attribution::Fill { lease: false, wary: false, .. }));
+    assert_eq!(leases.named(KEY, 6, 2), Attribution::Blind, "it is taken");
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
-    assert_eq!(leases.named(KEY, 7), Attribution::Renewing);
+    assert_eq!(leases.named(KEY, 7, 1), Attribution::Renewing);
     let renewed = Cas { number: 8, epoch: 1 };
     leases.renewed(KEY, id, &[Answer::Stored(renewed)]).unwrap();
     // The client was shown 7, and knows nothing of the renewal.
-    assert_eq!(leases.named(KEY, 8), Attribution::Blind);
-    let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7) else {
+    assert_eq!(leases.named(KEY, 8, 1), Attribution::Blind);
+    let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7, 1) else {
         panic!("it is the lease")
     };
     assert_eq!(ticket.base, Some(renewed));
 }
 
 #[test]
+fn what_a_loser_was_told_is_its_own_though_another_names_the_same_cas() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.grant(KEY, 1, ticket(7), &policy);
+    leases.saw(KEY, 2, ticket(7), &policy);
+    assert!(matches!(leases.named(KEY, 7, 1), Attribution::Fill { lease: true, owner: None, .. }));
+    assert_eq!(
+        leases.named(KEY, 7, 3),
+        Attribution::Blind,
+        "what 2 was told may be newer than what 3 has built"
+    );
+    assert!(matches!(
+        leases.attribute(KEY, 2),
+        Attribution::Fill { lease: false, wary: false, owner: None, .. }
+    ));
+}
+
+#[test]
+fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_its_own() {
+    let mut leases: Leases<u32> = Leases::default();
+    leases.grant(KEY, 1, ticket(7), &Policy::default());
+    assert!(matches!(leases.named(KEY, 7, 2), Attribution::Fill { lease: true, owner: Some(1), .. }));
+    assert!(matches!(leases.attribute(KEY, 1), Attribution::Fill { lease: false, wary: true, .. }));
+}
+
+#[test]
+fn a_winner_whose_lease_another_connection_filled_is_remembered_though_it_takes_longer_than_max_rebuild() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.grant(KEY, 1, ticket(7), &policy);
+    let Attribution::Fill { ticket, owner: Some(1), .. } = leases.attribute(KEY, 2) else {
+        panic!("it is the fill")
+    };
+    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, ticket)), &policy);
+    leases.sweep(Now { mono: NOW.mono + 90_000, ..NOW });
+    assert!(matches!(leases.attribute(KEY, 1), Attribution::Fill { wary: true, .. }));
+}
+
+#[test]
+fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_one_unclear() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.grant(KEY, 1, ticket(7), &policy);
+    let Attribution::Fill { ticket: first, owner: Some(1), .. } = leases.named(KEY, 7, 2) else {
+        panic!("it is the lease")
+    };
+    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, first)), &policy);
+    leases.grant(KEY, 3, ticket(8), &policy);
+    assert!(matches!(leases.named(KEY, 8, 2), Attribution::Fill { lease: true, owner: Some(3), .. }));
+}
+
+#[test]
+fn a_cas_that_two_leases_were_granted_over_names_neither_on_another_connection() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let over_stale = || Ticket { lock: Some(Cas { number: 9, epoch: 1 }), ..ticket(7) };
+    let id = leases.grant(KEY, 1, over_stale(), &policy).0.unwrap();
+    let late = Now { mono: NOW.mono + 60_000, ..NOW };
+    assert!(matches!(leases.due(KEY, id, late, &policy, &[], 5), Due::Expire(_)));
+    leases.grant(KEY, 2, over_stale(), &policy);
+    assert_eq!(leases.named(KEY, 7, 3), Attribution::Blind);
+    assert!(matches!(leases.named(KEY, 7, 2), Attribution::Fill { lease: true, .. }));
+}
+
+#[test]
 fn a_set_that_names_a_doomed_ticket_has_been_told_and_dooms_nothing_that_follows() {
     let mut leases = leased();
     leases.invalidate(KEY, 9);
-    assert_eq!(leases.named(KEY, 7), Attribution::Blind);
+    assert_eq!(leases.named(KEY, 7, 1), Attribution::Blind);
     assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
 }
 

@@ -1,0 +1,167 @@
+//! What goes wrong, and when.
+
+use super::counting::Why;
+use super::mutants::Mutant;
+use super::operation::{OpId, Purpose};
+use super::plan::{Plan, tag_name};
+use super::server::Server;
+use super::world::{Event, World};
+
+#[derive(Debug, Clone, Copy)]
+pub enum Fault {
+    EvictItem,
+    EvictLock,
+    EvictTag,
+    Restart,
+    Reset,
+    Kill,
+    Disconnect,
+    /// A clock is set.
+    Step,
+}
+
+impl World {
+    pub fn plan_faults(&mut self) {
+        let faults = self.plan.faults;
+        for (fault, every) in [
+            (Fault::EvictItem, faults.evict_item),
+            (Fault::EvictLock, faults.evict_lock),
+            (Fault::EvictTag, faults.evict_tag),
+            (Fault::Restart, faults.restart),
+            (Fault::Reset, faults.reset),
+            (Fault::Kill, faults.kill),
+            (Fault::Disconnect, faults.disconnect),
+            (Fault::Step, faults.step),
+        ] {
+            let mut at = 1 + self.below(2 * every);
+            while every > 0 && at < self.plan.quiet {
+                self.at(at, Event::Fault(fault));
+                at += 1 + self.below(2 * every);
+            }
+        }
+    }
+
+    pub fn fault(&mut self, fault: Fault) {
+        self.trace(|| format!("!! {fault:?}"));
+        let wall = self.wall();
+        let key = self.below(self.plan.keys.len() as u64) as usize;
+        let server = key % self.plan.servers;
+        match fault {
+            Fault::EvictItem => {
+                let name = self.plan.keys[key].key.clone();
+                self.servers[server].evict(&name, wall);
+                self.lost(key, 0);
+            }
+            Fault::EvictLock => {
+                let name = self.lock_of(key);
+                self.servers[server].evict(&name, wall);
+                self.lost(key, 0);
+            }
+            Fault::EvictTag => {
+                if self.plan.tags > 0 {
+                    let tag = self.chance.below(self.plan.tags as u64) as usize;
+                    let name = tag_name(tag);
+                    let server = self.tag_server(&name);
+                    self.servers[server].evict(&World::tag_key(&name), wall);
+                    self.tag_lost(tag);
+                }
+            }
+            Fault::Restart => {
+                self.servers[server] = Server::start(wall);
+                self.restarted[server] = self.now;
+                for link in self.links.iter_mut().filter(|link| link.server == server) {
+                    (link.closed, link.cut) = (true, true);
+                }
+                for sidecar in 0..self.sidecars.len() {
+                    self.reconnect(sidecar, server);
+                }
+                for tag in 0..self.plan.tags {
+                    if self.tag_server(&tag_name(tag)) == server {
+                        self.tag_lost(tag);
+                    }
+                }
+            }
+            Fault::Reset => {
+                let sidecar = self.below(self.plan.sidecars as u64) as usize;
+                self.reconnect(sidecar, server);
+            }
+            Fault::Kill => {
+                let sidecar = self.below(self.plan.sidecars as u64) as usize;
+                self.kill(sidecar);
+            }
+            Fault::Disconnect => {
+                let client = self.below(self.plan.readers as u64) as usize;
+                self.disconnect(client);
+            }
+            Fault::Step => {
+                let sidecar = self.below(self.plan.sidecars as u64) as usize;
+                let spread = self.plan.faults.offset.max(1000);
+                self.sidecars[sidecar].offset = self.chance.below(2 * spread + 1) as i64 - spread as i64;
+            }
+        }
+    }
+
+    /// A key's item, stub or lock may be lost, now or once what is not renewed any more runs out.
+    fn lost(&mut self, key: usize, runs_out: u64) {
+        self.checker.ledger.note(key, Why::Lost, self.now, Some(self.now + runs_out));
+    }
+
+    fn tag_lost(&mut self, tag: usize) {
+        let name = tag_name(tag);
+        let tagged = |key: &usize| self.plan.keys[*key].tags.contains(&name);
+        let keys: Vec<usize> = (0..self.plan.keys.len()).filter(tagged).collect();
+        // Whoever has read the old version a moment ago, or reuses it, may yet build with it.
+        let again = if self.plan.tag_cache > 0 { 32 } else { 1 };
+        for key in keys.into_iter().flat_map(|key| std::iter::repeat_n(key, again)) {
+            self.lost(key, self.plan.trip() + self.plan.tag_cache);
+        }
+    }
+
+    /// A sidecar does not hear what became of a command.
+    pub fn reply_lost(&mut self, op: OpId) {
+        let Some(op) = self.ops.get(&op) else { return };
+        if matches!(op.purpose, Purpose::Renewal(_)) {
+            let key = op.key;
+            self.lost(key, self.runs_out(key));
+        }
+    }
+
+    /// How long a lease may stand that is not renewed any more, in ms.
+    fn runs_out(&self, key: usize) -> u64 {
+        1000 * u64::from(self.plan.keys[key].policy.lock_seconds()) + self.plan.trip() + super::world::TIMEOUT
+    }
+
+    fn reconnect(&mut self, sidecar: usize, server: usize) {
+        let (link, epoch) = self.sidecars[sidecar].links[server];
+        self.links[link].closed = true;
+        // Its leases there are not renewed any more.
+        for key in (server..self.plan.keys.len()).step_by(self.plan.servers) {
+            self.lost(key, self.runs_out(key));
+        }
+        let new = self.connect(server);
+        self.sidecars[sidecar].links[server] = (new, epoch + 1);
+    }
+}
+
+impl Plan {
+    /// Whether anything can go wrong in this run.
+    pub fn faults_matter(&self) -> bool {
+        let f = self.faults;
+        f.evict_item
+            + f.evict_lock
+            + f.evict_tag
+            + f.restart
+            + f.reset
+            + f.kill
+            + f.disconnect
+            + f.lost
+            + f.sloth
+            + f.offset
+            + f.step
+            > 0
+    }
+
+    pub fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+}

@@ -1,0 +1,112 @@
+//! Who changes the source of truth, and tells it to the caches until it is acknowledged.
+
+use kennel::guard::leases::Owner;
+use kennel::guard::{At, Bump, Delete, Leaves, Removal};
+
+use super::checker::{Broken, Moving};
+use super::operation::{Doing, Purpose};
+use super::plan::tag_name;
+use super::world::{Event, World};
+
+/// The connection of whoever invalidates.
+const INVALIDATOR: Owner = 0;
+
+/// What is being invalidated.
+#[derive(Debug, Clone)]
+pub struct Invalidation {
+    target: Target,
+    moves: Vec<usize>,
+    /// How it is being tried at this moment.
+    attempt: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Key(usize, Removal),
+    Tag(usize),
+}
+
+impl World {
+    fn next_target(&mut self) -> Target {
+        let keys = self.plan.keys.len();
+        let at = self.below((keys + self.plan.tags) as u64) as usize;
+        if self.plan.tags > 0 && self.plan.is_storm() {
+            return Target::Tag(at % self.plan.tags);
+        }
+        let mut removal = Removal::default();
+        if self.plan.metas && self.below(3) == 0 {
+            // `md I`, with or without `T`.
+            removal.stale = true;
+            removal.seconds = (self.below(2) == 0).then_some(1);
+        }
+        if at < keys { Target::Key(at, removal) } else { Target::Tag(at - keys) }
+    }
+
+    pub fn invalidate(&mut self, which: usize) -> Result<(), Broken> {
+        if self.invalidations[which].is_none() {
+            if self.now >= self.plan.quiet {
+                return Ok(());
+            }
+            let target = self.next_target();
+            let keys = 0..self.plan.keys.len();
+            let (all, what) = match target {
+                Target::Key(key, removal) => {
+                    let policy = &self.plan.keys[key].policy;
+                    let stale = removal.stale || policy.on_delete == Leaves::Stale;
+                    (vec![key], Moving::Key { leaves: stale && policy.stale_seconds() > 0 })
+                }
+                Target::Tag(tag) => {
+                    let all = keys.filter(|key| self.plan.keys[*key].tags.contains(&tag_name(tag)));
+                    (all.collect::<Vec<usize>>(), Moving::Tag)
+                }
+            };
+            let moves = self.checker.invalidation(&all, what, self.now);
+            self.trace(|| format!("invalidator {which}: {target:?}"));
+            self.invalidations[which] = Some(Invalidation { target, moves, attempt: Vec::new() });
+        }
+        let sidecar = self.below(self.plan.sidecars as u64) as usize;
+        let Some(invalidation) = &mut self.invalidations[which] else { return Ok(()) };
+        invalidation.attempt = self.checker.attempted(&invalidation.moves, self.now);
+        match invalidation.target {
+            Target::Key(key, removal) => {
+                let name = self.plan.keys[key].key.clone();
+                self.sidecars[sidecar].leases.invalidate(&name, INVALIDATOR);
+                let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::removing(removal, scene));
+                let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::Invalidation(which));
+                self.ask(op, asks);
+            }
+            Target::Tag(tag) => {
+                let (bump, asks) = self.on_scene(sidecar, 0, Bump::start);
+                let mut op = self.op(sidecar, 0, Doing::Bump(bump), Purpose::Invalidation(which));
+                op.tags = vec![tag_name(tag)];
+                assert!(asks.iter().all(|ask| ask.at == At::Tag(0)));
+                self.ask(op, asks);
+            }
+        }
+        Ok(())
+    }
+
+    /// It was answered, or will never be; all of it that was sent has arrived by then.
+    pub fn attempt_ended(&mut self, which: usize, by: u64) {
+        if let Some(Invalidation { attempt, .. }) = &self.invalidations[which] {
+            self.checker.attempt_ended(&attempt.clone(), by);
+        }
+    }
+
+    pub fn invalidation_done(&mut self, which: usize, sidecar: usize, done: bool) -> Result<(), Broken> {
+        self.attempt_ended(which, self.now);
+        if !done {
+            self.at(20, Event::Invalidate { which });
+            return Ok(());
+        }
+        if let Some(Invalidation { target, moves, .. }) = self.invalidations[which].take() {
+            self.checker.invalidated(&moves, sidecar, self.now);
+            if let Target::Key(key, _) = target {
+                self.wake_key(sidecar, key);
+            }
+        }
+        let pause = 1 + self.below(self.plan.invalidators.1);
+        self.at(pause, Event::Invalidate { which });
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! What is broken on purpose, between the guard and its servers: one defence each. The simulation must catch every one.
+
+use bytes::{Bytes, BytesMut};
+use kennel::guard::envelope::{Envelope, Header, Opened};
+use kennel::guard::{Answer, Answers, Ask, At, Item, Look, Mode, Stored, What};
+
+use super::operation::{Doing, Op, Purpose};
+use super::world::World;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A fill stores whatever stands there.
+    FillWithoutCas,
+    /// The look behind the lock sees what the read saw.
+    NoDoubleCheck,
+    /// A lock is deleted whoever holds it.
+    UnlockWithoutCompare,
+    /// A lost tag answers with the version that the value was sealed with.
+    LostTagIsUnmoved,
+    /// A fill is sealed with the versions of its own moment.
+    SnapshotAtSet,
+    /// No lease is ever renewed.
+    NoRenewal,
+    /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
+    DeleteSparesStub,
+    /// Who holds a win waits for other keys all the same.
+    WaitsWithWin,
+    /// Who has a request behind waits all the same.
+    WaitsThoughPipelined,
+    /// A bump takes the larger of the old version and now, not of the old one + 1 and now.
+    BumpByNow,
+    /// A CAS that was read before the connection was remade is compared all the same.
+    NoEpochCheck,
+    /// Whatever the poller finds, it wakes nobody.
+    PollerNeverWakes,
+    /// A fill wakes nobody.
+    FillWakesNobody,
+    /// A lease that is given back deletes its lock or stub whoever holds it by now.
+    ReleaseWithoutCompare,
+    /// A lease is renewed whatever stands there by now.
+    RenewalWithoutCompare,
+    /// A delete that is to leave the old value as stale leaves it as it was.
+    DeleteMarkLost,
+    /// Whoever takes a lock over does not mark the value.
+    TakeOverWithoutMark,
+    /// A delete leaves the lock.
+    DeleteKeepsLock,
+    /// The lock is taken by `set`: everyone wins.
+    LockBySet,
+    /// Every reader of a stub has won it.
+    EveryStubIsWon,
+    /// A bump stores its version whatever the tag's is by now.
+    BumpWithoutCompare,
+    /// A miss without the right to rebuild leaves no ticket.
+    LoserLeavesNoTicket,
+    /// A miss of a server that did not answer leaves no ticket.
+    UnknownLeavesNoTicket,
+    /// A value is stale a second late.
+    StaleASecondLate,
+    /// A value in its last second is won as if it stood for long.
+    NoClearing,
+    /// A version that was read once is used for good.
+    CacheForever,
+    /// `cas` seals with the versions of its own moment.
+    CasSealedNow,
+    /// `incr`, `prepend`, `append`, `cas` and `replace` store whatever stands there.
+    ChangeWithoutCompare,
+    /// `incr`, `touch`, `append` … take a stale value for a fresh one.
+    ChangesStale,
+    /// A fill leaves its lock.
+    FillLeavesLock,
+    /// A claim that came too late leaves its lock.
+    ClaimLeavesLock,
+}
+
+/// An item so many seconds before its end as it would be later.
+fn younger(item: &Item, seconds: u32) -> Answer {
+    Answer::Item(Item { ttl: item.ttl.map(|ttl| ttl + seconds), ..item.clone() })
+}
+
+impl World {
+    pub fn mutate_ask(&self, op: &Op, mut ask: Ask) -> Ask {
+        use Mutant as M;
+        let Some(mutant) = self.plan.mutant else { return ask };
+        let nothing = What::Get(Look::default());
+        match (mutant, &op.doing, ask.at, &mut ask.what) {
+            (M::FillWithoutCas, Doing::Fill(_), At::Item, What::Store { cas, .. })
+            | (M::UnlockWithoutCompare, _, At::Lock, What::Delete { cas })
+            | (M::BumpWithoutCompare, Doing::Bump(_), _, What::Store { cas, .. })
+            | (M::ChangeWithoutCompare, Doing::Modify(_), At::Item, What::Store { cas, .. }) => *cas = None,
+            (M::ReleaseWithoutCompare, Doing::Plain, _, What::Delete { cas })
+                if matches!(op.purpose, Purpose::Freeing) =>
+            {
+                *cas = None;
+            }
+            (M::RenewalWithoutCompare, Doing::Plain, _, What::Store { cas, .. })
+                if matches!(op.purpose, Purpose::Renewal(_)) =>
+            {
+                *cas = None;
+            }
+            (M::DeleteSparesStub, Doing::Delete(_), At::Item, what @ What::Delete { .. })
+                if self.stands_a_stub(op.key) =>
+            {
+                *what = nothing;
+            }
+            (M::BumpByNow, Doing::Bump(_), _, What::Store { mode: Mode::Set, value, .. }) => {
+                let now = self.moment(op.sidecar).wall;
+                let old = number(&value.body).saturating_sub(1);
+                *value = Stored::plain(Bytes::from(old.max(now).to_string()));
+            }
+            (M::DeleteMarkLost, Doing::Delete(_), At::Item, what @ What::MarkStale { .. })
+            | (M::TakeOverWithoutMark, Doing::Read(_), At::Item, what @ What::MarkStale { .. })
+            | (M::DeleteKeepsLock, Doing::Delete(_), At::Lock, what @ What::Delete { .. })
+            | (M::FillLeavesLock, Doing::Fill(_), At::Lock, what @ What::Delete { .. })
+            | (M::ClaimLeavesLock, Doing::Read(_), At::Lock, what @ What::Delete { .. }) => *what = nothing,
+            (M::LockBySet, Doing::Read(_), At::Lock, What::Store { mode, .. }) => *mode = Mode::Set,
+            (
+                M::CasSealedNow,
+                Doing::Modify(_),
+                At::Item,
+                What::Store { mode: Mode::Set, value, cas: Some(_), .. },
+            ) => {
+                self.seal_with_what_is_there_now(op, value);
+            }
+            _ => {}
+        }
+        ask
+    }
+
+    fn seal_with_what_is_there_now(&self, op: &Op, value: &mut Stored) {
+        let Opened::Sealed { envelope, .. } = Envelope::open(&value.header) else { return };
+        let now = self.peek_tags(&op.tags);
+        let tags =
+            envelope.tags.iter().zip(now).map(|((name, old), now)| (name.clone(), now.unwrap_or(*old)));
+        let mut header = BytesMut::new();
+        if (Envelope { tags: tags.collect(), ..envelope.clone() }).seal(&mut header).is_ok() {
+            value.header = header.freeze();
+        }
+    }
+
+    pub fn mutate_answers(&self, op: &Op, answers: &mut Answers) {
+        use Mutant as M;
+        let Some(mutant) = self.plan.mutant else { return };
+        let stale_for = self.plan.keys[op.key].policy.stale_seconds();
+        match (mutant, &op.doing) {
+            (M::NoDoubleCheck, Doing::Read(_)) => {
+                if let (true, [Answer::Stored(_), second, ..], Some(read)) =
+                    (op.claims(), &mut answers[..], &op.read)
+                {
+                    *second = Answer::Item(read.clone());
+                }
+            }
+            (M::LostTagIsUnmoved, Doing::Read(_)) => {
+                let Some(Answer::Item(item)) = answers.first().cloned() else { return };
+                let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
+                for (ask, answer) in op.asks.iter().zip(answers) {
+                    let At::Tag(tag) = ask.at else { continue };
+                    let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
+                    if let (Answer::Absent, Some((_, version))) = (&answer, sealed) {
+                        let value = version.to_string().into();
+                        *answer = Answer::Item(Item { value, ..item.clone() });
+                    }
+                }
+            }
+            (M::DeleteSparesStub | M::DeleteMarkLost, Doing::Delete(_)) => {
+                for (ask, answer) in op.asks.iter().zip(answers) {
+                    if let (At::Item, Answer::Item(_)) = (ask.at, &answer) {
+                        match &ask.what {
+                            What::Delete { .. } => *answer = Answer::Absent,
+                            What::MarkStale { .. } => *answer = Answer::Done,
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            (M::TakeOverWithoutMark, Doing::Read(_)) => {
+                if let (Some(Ask { what: What::MarkStale { .. }, .. }), [first, Answer::Item(item)]) =
+                    (op.asks.first(), &mut answers[..])
+                {
+                    (*first, item.stale) = (Answer::Done, true);
+                }
+            }
+            (M::EveryStubIsWon, Doing::Read(_)) => {
+                if let Some(Answer::Item(item)) = answers.first_mut() {
+                    item.won |= item.size == 0;
+                }
+            }
+            (M::StaleASecondLate, Doing::Read(_)) | (M::ChangesStale, Doing::Modify(_)) => {
+                let seconds = if mutant == M::ChangesStale { stale_for + 1 } else { 1 };
+                for (ask, answer) in op.asks.iter().zip(answers) {
+                    if let (At::Item, What::Get(Look { value: true, .. }), Answer::Item(item)) =
+                        (ask.at, &ask.what, &answer)
+                    {
+                        *answer = younger(item, seconds);
+                    }
+                }
+            }
+            (M::NoClearing, Doing::Read(_)) => {
+                if let (true, [Answer::Stored(_), Answer::Item(item), ..]) = (op.claims(), &mut answers[..]) {
+                    item.ttl = item.ttl.map(|ttl| ttl + 60);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn number(text: &[u8]) -> u64 {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+impl Op {
+    /// Whether it has asked for the lock.
+    fn claims(&self) -> bool {
+        let first = self.asks.first();
+        matches!(first, Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }))
+    }
+}

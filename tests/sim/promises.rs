@@ -1,0 +1,90 @@
+//! What is run: the guard as it is, and each mutant of it.
+
+use super::checker::Seen;
+use super::mutants::Mutant;
+use super::plan::Plan;
+use super::seeds::{every_seed_keeps_the_promises, is_caught};
+
+fn calm(seed: u64, mutant: Option<Mutant>) -> Plan {
+    Plan::new(seed, false, mutant)
+}
+
+fn faulty(seed: u64, mutant: Option<Mutant>) -> Plan {
+    Plan::new(seed, true, mutant)
+}
+
+fn was_tested(seen: Seen) {
+    let Seen { fresh, stale, won, held, dropped, blind, invalidations, asks, .. } = seen;
+    let often = [fresh, stale, won, held, dropped, blind, invalidations];
+    assert!(often.iter().all(|times| *times > asks / 1000), "hardly tested: {seen:?}");
+    let Seen { early, named, elsewhere, changed, cached, large, hurried, waited, .. } = seen;
+    let seldom = [early, named, elsewhere, changed, cached, large, hurried, waited];
+    assert!(seldom.iter().all(|times| *times > 0), "never tested: {seen:?}");
+}
+
+#[test]
+fn without_faults_every_promise_is_kept() {
+    let (seen, usual) = every_seed_keeps_the_promises(calm, 700);
+    if usual {
+        was_tested(seen);
+    }
+}
+
+#[test]
+fn with_faults_no_value_is_resurrected_and_every_key_becomes_fresh_again() {
+    let (seen, usual) = every_seed_keeps_the_promises(faulty, 700);
+    if usual {
+        was_tested(seen);
+    }
+}
+
+#[test]
+fn bumps_that_overtake_each_other_resurrect_nothing() {
+    every_seed_keeps_the_promises(Plan::storm, 100);
+}
+
+/// Each with the seeds within which it must show, and as what.
+macro_rules! mutants {
+    ($($name:ident: $mutant:ident, $plan:expr, $seeds:literal, $as_breaking:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                is_caught(Mutant::$mutant, $plan, $seeds, $as_breaking);
+            }
+        )*
+    };
+}
+
+mutants! {
+    a_fill_without_cas_is_caught: FillWithoutCas, calm, 10, "promise 2";
+    a_claim_without_the_double_check_is_caught: NoDoubleCheck, calm, 10, "";
+    an_unlock_without_compare_is_caught: UnlockWithoutCompare, calm, 20, "";
+    a_lost_tag_that_counts_as_unmoved_is_caught: LostTagIsUnmoved, faulty, 200, "promise 2";
+    a_fill_sealed_with_the_versions_of_its_own_moment_is_caught: SnapshotAtSet, calm, 10, "promise 2";
+    a_lease_that_is_never_renewed_is_caught: NoRenewal, calm, 10, "";
+    a_delete_that_spares_the_stub_is_caught: DeleteSparesStub, calm, 10, "promise 2";
+    a_request_that_waits_while_it_holds_a_win_is_caught: WaitsWithWin, calm, 50, "promise 4";
+    a_request_that_waits_with_another_behind_it_is_caught: WaitsThoughPipelined, calm, 10, "promise 4";
+    a_bump_to_the_larger_of_old_and_now_is_caught: BumpByNow, faulty, 50, "promise 2";
+    a_cas_from_before_the_connection_was_remade_that_is_compared_is_caught: NoEpochCheck, faulty, 500, "promise 2";
+    a_poller_that_never_wakes_anybody_is_caught: PollerNeverWakes, calm, 100, "promise 4";
+    a_fill_that_wakes_nobody_is_caught: FillWakesNobody, calm, 100, "promise 4";
+    a_release_without_compare_is_caught: ReleaseWithoutCompare, faulty, 1000, "promise 1";
+    a_renewal_without_compare_is_caught: RenewalWithoutCompare, calm, 10, "promise 2";
+    a_delete_that_leaves_the_old_value_unmarked_is_caught: DeleteMarkLost, calm, 10, "promise 2";
+    a_lock_that_is_taken_over_without_marking_the_value_is_caught: TakeOverWithoutMark, calm, 2000, "";
+    a_delete_that_leaves_the_lock_is_caught: DeleteKeepsLock, calm, 50, "";
+    a_lock_that_everyone_gets_is_caught: LockBySet, calm, 10, "";
+    a_stub_that_every_reader_wins_is_caught: EveryStubIsWon, calm, 10, "";
+    a_bump_without_compare_is_caught: BumpWithoutCompare, Plan::storm, 200, "promise 2";
+    a_loser_without_a_ticket_is_caught: LoserLeavesNoTicket, calm, 10, "promise 2";
+    a_miss_of_a_dead_server_without_a_ticket_is_caught: UnknownLeavesNoTicket, faulty, 50, "promise 2";
+    a_value_that_is_stale_a_second_late_is_caught: StaleASecondLate, calm, 10, "promise 3";
+    a_value_in_its_last_second_that_is_won_as_it_stands_is_caught: NoClearing, calm, 10, "";
+    a_version_that_is_cached_for_good_is_caught: CacheForever, calm, 20, "";
+    a_cas_sealed_with_the_versions_of_its_own_moment_is_caught: CasSealedNow, calm, 50, "promise 2";
+    a_change_without_compare_is_caught: ChangeWithoutCompare, calm, 50, "";
+    a_change_of_a_stale_value_is_caught: ChangesStale, calm, 5000, "";
+    a_fill_that_leaves_its_lock_is_caught: FillLeavesLock, calm, 20, "";
+    a_claim_that_comes_too_late_and_leaves_its_lock_is_caught: ClaimLeavesLock, calm, 20, "";
+}

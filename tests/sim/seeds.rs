@@ -1,0 +1,112 @@
+//! Many seeds, on all cores, and the one that fails.
+//!
+//! `KENNEL_SIM_SEEDS=100000` runs so many, `KENNEL_SIM_SEEDS=5000..9000` these, `KENNEL_SIM_SEED=17` one, with its trace.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use super::checker::Seen;
+use super::mutants::Mutant;
+use super::plan::Plan;
+use super::world::World;
+
+/// How many seeds a thread takes at once.
+const CHUNK: u64 = 16;
+/// How many failures are enough.
+const ENOUGH: usize = 8;
+
+fn setting<T: std::str::FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| panic!("{text} is no number of seeds"))
+}
+
+/// The seeds to run, if nothing is said about them: 0 to `seeds`.
+fn asked(seeds: u64) -> Range<u64> {
+    match std::env::var("KENNEL_SIM_SEEDS") {
+        Err(_) => 0..seeds,
+        Ok(text) => match text.split_once("..") {
+            Some((from, to)) => setting(from)..setting(to),
+            None => 0..setting(&text),
+        },
+    }
+}
+
+/// Runs them on every core; gives what was seen, and the first `enough` seeds that fail.
+fn run_all(
+    seeds: Range<u64>,
+    enough: usize,
+    run: impl Fn(u64) -> Result<Seen, String> + Sync,
+) -> (Seen, Vec<(u64, String)>) {
+    let (next, done, stop) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicBool::new(false));
+    let found = Mutex::new((Seen::default(), Vec::new()));
+    let tenth = (seeds.end - seeds.start) / 10;
+    let work = || {
+        let mut seen = Seen::default();
+        while !stop.load(Relaxed) {
+            let from = next.fetch_add(CHUNK, Relaxed);
+            let chunk = from..(from + CHUNK).min(seeds.end);
+            if chunk.is_empty() {
+                break;
+            }
+            for seed in chunk.clone() {
+                match run(seed) {
+                    Ok(more) => seen.add(&more),
+                    Err(why) => {
+                        if enough > 1 {
+                            eprintln!("seed {seed}: {why}");
+                        }
+                        let mut found = found.lock().expect("no thread panics with it");
+                        found.1.push((seed, why));
+                        stop.fetch_or(found.1.len() >= enough, Relaxed);
+                    }
+                }
+            }
+            let ran = chunk.end - chunk.start;
+            let before = done.fetch_add(ran, Relaxed);
+            if tenth >= 1000 && before / tenth != (before + ran) / tenth {
+                eprintln!("{} of {} seeds", before + ran, seeds.end - seeds.start);
+            }
+        }
+        found.lock().expect("no thread panics with it").0.add(&seen);
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let (seen, mut failed) = found.into_inner().expect("no thread panicked with it");
+    failed.sort();
+    (seen, failed)
+}
+
+/// What a seed's schedule is made of.
+pub type Planned = fn(u64, Option<Mutant>) -> Plan;
+
+/// Runs many seeds; ends with the trace of the first that breaks a promise. Gives what was seen, and whether these are all that
+/// usually run.
+pub fn every_seed_keeps_the_promises(planned: Planned, seeds: u64) -> (Seen, bool) {
+    let one = std::env::var("KENNEL_SIM_SEED").ok().map(|text| setting::<u64>(&text));
+    let seeds = one.map_or_else(|| asked(seeds), |seed| seed..seed + 1);
+    let run = |seed| World::run(planned(seed, None), false).map_err(|(broken, _)| broken.0);
+    let (seen, failed) = run_all(seeds, ENOUGH, run);
+    if let Some((seed, why)) = failed.first() {
+        let traced = World::run(planned(*seed, None), true);
+        let Err((again, trace)) = traced else { panic!("seed {seed} does not replay: {why}") };
+        assert_eq!(*why, again.0, "seed {seed} does not replay");
+        let all: Vec<String> = failed.iter().map(|(seed, why)| format!("seed {seed}: {why}")).collect();
+        let (trace, all) = (trace.join("\n"), all.join("\n"));
+        panic!("{trace}\n\nKENNEL_SIM_SEED={seed} runs the first of these again:\n{all}");
+    }
+    println!("{seen:?}");
+    (seen, one.is_none())
+}
+
+/// Whether it shows within so many seeds, as the breaking of this promise, what is broken on purpose.
+pub fn is_caught(mutant: Mutant, planned: Planned, seeds: u64, as_breaking: &str) {
+    let run = |seed| World::run(planned(seed, Some(mutant)), false).map_err(|(broken, _)| broken.0);
+    let (_, caught) = run_all(0..seeds, 1, run);
+    let Some((seed, why)) = caught.first() else { panic!("{mutant:?} was not caught by {seeds} seeds") };
+    println!("{mutant:?}: caught by seed {seed}: {why}");
+    assert!(why.contains(as_breaking), "{mutant:?} was caught by seed {seed}, but as {why}");
+}

@@ -1,0 +1,431 @@
+//! What applications store and change, and how it ends.
+
+use bytes::Bytes;
+use kennel::guard::leases::{Attribution, Owner, Ticket};
+use kennel::guard::{
+    Change, Count, Delete, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Removal, Set, SetEnd, Step,
+    Versions,
+};
+
+use super::checker::{Broken, Moving, Rebuild, RebuildId, ValueId, broken, millis};
+use super::clients::{Client, Job};
+use super::counting::Why;
+use super::mutants::Mutant;
+use super::operation::{COUNTS, Doing, Purpose};
+use super::plan::LARGE;
+use super::world::World;
+
+/// With which command a value is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    Set,
+    Add,
+    Replace,
+    Cas(u64),
+    /// `ms C`, with the CAS of the miss; `elsewhere`: through another sidecar than told the miss.
+    Named {
+        cas: u64,
+        elsewhere: bool,
+    },
+}
+
+/// A value to be made and stored.
+#[derive(Debug, Clone)]
+pub struct Making {
+    pub key: usize,
+    how: How,
+    value: ValueId,
+    ttl: u64,
+    pub rebuild: Option<RebuildId>,
+    made: u64,
+}
+
+/// A value on its way.
+#[derive(Debug, Clone)]
+pub struct Put {
+    pub client: usize,
+    life: u32,
+    sidecar: usize,
+    owner: Owner,
+    pub making: Making,
+    body: Bytes,
+    /// It may be somebody else's, and leaves nothing there if it is not stored.
+    wary: bool,
+    /// It names a miss that its connection was not told.
+    foreign: bool,
+    /// The sidecar that granted the lease does not know that this ends it.
+    astray: bool,
+    spent: Option<(Owner, Ticket)>,
+}
+
+/// A command on its way that changes what stands there.
+#[derive(Debug, Clone)]
+pub struct Changing {
+    client: usize,
+    life: u32,
+    moved: (usize, Option<usize>),
+    /// What an `ma N` would begin with.
+    begins: Option<ValueId>,
+}
+
+impl World {
+    fn ttl(&mut self) -> u64 {
+        [1, 2, 3, 3, 0][self.below(5) as usize]
+    }
+
+    /// A value made from what the source says now.
+    pub fn making(&mut self, key: usize, how: How, rebuild: Option<RebuildId>) -> Making {
+        let ttl = self.ttl();
+        let value = self.checker.value(key, self.checker.source[key], ttl, false);
+        Making { key, how, value, ttl, rebuild, made: self.now }
+    }
+
+    /// The same, by somebody who was told no miss.
+    pub fn blind(&mut self, key: usize, how: How) -> Making {
+        let ttl = self.ttl();
+        let value = self.checker.value(key, self.checker.source[key], ttl, true);
+        Making { key, how, value, ttl, rebuild: None, made: self.now }
+    }
+
+    /// A command that is neither a read nor a fill.
+    pub fn change(&mut self, client: usize, key: usize) -> Result<(), Broken> {
+        let now = self.now;
+        let ttl = self.ttl();
+        let (x, mut begins, mut touches) = (Bytes::from_static(b"x"), None, None);
+        let change = match self.below(7) {
+            0 | 1 => {
+                let how = if self.below(2) == 0 { How::Replace } else { How::Add };
+                let making = self.blind(key, how);
+                return self.put_next(client, vec![making]);
+            }
+            2 => Change::Append { more: x, compare: None },
+            3 => Change::Prepend { more: x, compare: None },
+            4 => {
+                touches = Some(ttl);
+                Change::Touch(Lifetime::of(ttl as i64, self.moment(self.clients[client].sidecar)))
+            }
+            5 => Change::Count(Count { delta: 1, ..Count::default() }),
+            _ => {
+                let Making { value, ttl, .. } = self.blind(key, How::Set);
+                self.checker.sent(value, None, now);
+                begins = Some(value);
+                let lifetime = Lifetime::of(ttl as i64, self.moment(self.clients[client].sidecar));
+                let create = Some((lifetime, value as u64 * COUNTS));
+                Change::Count(Count { delta: 1, create, ..Count::default() })
+            }
+        };
+        let moved = self.checker.changes(key, touches, now);
+        let Client { sidecar, life, .. } = self.clients[client];
+        self.clients[client].job = Job::Putting(Vec::new());
+        let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::start(change, scene));
+        let changing = Changing { client, life, moved, begins };
+        let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Change(changing));
+        self.ask(op, asks);
+        Ok(())
+    }
+
+    pub fn change_done(&mut self, changing: Changing, end: ModifyEnd) -> Result<(), Broken> {
+        let Changing { client, life, moved, begins } = changing;
+        self.checker.changed(moved, self.now);
+        if let Some(value) = begins
+            && !matches!(end, ModifyEnd::Failed(_))
+        {
+            self.checker.acked(value, self.now);
+        }
+        if let ModifyEnd::Counted(counted) = end {
+            let (value, count) = World::value_of(counted.number.to_string().as_bytes())?;
+            self.checker.counted(value, count)?;
+        }
+        self.goes_on_putting(client, life)
+    }
+
+    pub fn goes_on_putting(&mut self, client: usize, life: u32) -> Result<(), Broken> {
+        let of = &mut self.clients[client];
+        if of.life != life {
+            return Ok(());
+        }
+        match std::mem::replace(&mut of.job, Job::Idle) {
+            Job::Putting(rest) => self.put_next(client, rest),
+            _ => panic!("client {client} put nothing"),
+        }
+    }
+
+    pub fn put_next(&mut self, client: usize, mut makings: Vec<Making>) -> Result<(), Broken> {
+        let Some(making) = makings.pop() else {
+            self.make(client, Vec::new());
+            return Ok(());
+        };
+        let Client { mut sidecar, life, owners, .. } = self.clients[client];
+        self.clients[client].job = Job::Putting(makings);
+        let names = matches!(making.how, How::Named { .. } | How::Cas(_));
+        if names && self.restarted[making.key % self.plan.servers] >= making.made {
+            // A restarted memcached gives the same CAS to another item, and its clients can but know it.
+            if let Some(rebuild) = making.rebuild {
+                self.give_up(rebuild);
+            }
+            return self.goes_on_putting(client, life);
+        }
+        if let (How::Named { cas, elsewhere: false }, Some(rebuild)) = (making.how, making.rebuild)
+            && self.below(20) == 0
+        {
+            return self.give_back(client, making.key, cas, rebuild);
+        }
+        let mut body = format!("{}", making.value as u64 * COUNTS);
+        if self.plan.room < 1 << 20 && self.below(4) == 0 {
+            body.extend(std::iter::repeat_n('.', LARGE));
+        }
+        if body.len() > LARGE {
+            let until = self.now + 3 * self.plan.trip() + 2 * self.checker.grace();
+            self.checker.takes_away(making.key, self.now, until);
+        }
+        self.checker.sent(making.value, making.rebuild, self.now);
+        if let How::Named { elsewhere: true, .. } = making.how {
+            sidecar = (sidecar + 1) % self.plan.sidecars;
+            self.checker.disturbs(making.value, self.now);
+        }
+        let body = Bytes::from(body);
+        self.put(Put {
+            client,
+            life,
+            sidecar,
+            owner: owners[1],
+            making,
+            body,
+            wary: false,
+            foreign: false,
+            astray: false,
+            spent: None,
+        })
+    }
+
+    /// A meta client that will not rebuild says so: `md C` with the CAS of its win.
+    fn give_back(&mut self, client: usize, key: usize, cas: u64, rebuild: RebuildId) -> Result<(), Broken> {
+        self.give_up(rebuild);
+        let Client { sidecar, life, owners, .. } = self.clients[client];
+        let name = self.plan.keys[key].key.clone();
+        let mut removal = Removal { compare: Some(cas), ..Removal::default() };
+        if let Attribution::Fill { ticket, .. } = self.sidecars[sidecar].leases.named(&name, cas, owners[1]) {
+            removal.compare = ticket.base.map(|base| base.number);
+        }
+        let until = self.now + 6 * self.plan.trip() + 2 * self.checker.grace();
+        self.checker.takes_away(key, self.now, until);
+        let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::removing(removal, scene));
+        let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::GivingBack { client, life });
+        self.ask(op, asks);
+        Ok(())
+    }
+
+    /// A value arrives at its sidecar, or may go on there.
+    pub fn put(&mut self, mut put: Put) -> Result<(), Broken> {
+        let (sidecar, key) = (put.sidecar, put.making.key);
+        let name = self.plan.keys[key].key.clone();
+        let leases = &mut self.sidecars[sidecar].leases;
+        let attribution = match put.making.how {
+            How::Replace | How::Cas(_) => Attribution::Blind,
+            How::Named { cas, .. } => {
+                self.checker.seen.named += 1;
+                leases.named(&name, cas, put.owner)
+            }
+            How::Set | How::Add => leases.attribute(&name, put.owner),
+        };
+        self.trace(|| {
+            format!("put v{} {:?} by {}: {attribution:?}", put.making.value, put.making.how, put.owner)
+        });
+        put.astray = match put.making.how {
+            How::Named { elsewhere, .. } => elsewhere || attribution == Attribution::Blind,
+            _ => false,
+        };
+        let offer = Offer {
+            body: put.body.clone(),
+            flags: 0,
+            lifetime: Lifetime::of(put.making.ttl as i64, self.moment(sidecar)),
+            explicit: None,
+            tags: Vec::new(),
+        };
+        match attribution {
+            Attribution::Renewing => {
+                let op = self.op(sidecar, key, Doing::Parked, Purpose::Put(put));
+                self.sidecars[sidecar].leases.await_renewal(&name, op.id);
+                self.ops.insert(op.id, op);
+                Ok(())
+            }
+            Attribution::Doomed => self.dropped(put, true),
+            Attribution::Blind => {
+                let change = match put.making.how {
+                    How::Set => {
+                        let (set, asks) = self.on_scene(sidecar, key, |scene| Set::start(offer, scene));
+                        let op = self.op(sidecar, key, Doing::Set(set), Purpose::Put(put));
+                        self.ask(op, asks);
+                        return Ok(());
+                    }
+                    How::Add => Change::Add(offer),
+                    How::Replace => Change::Replace(offer),
+                    How::Cas(number) => Change::Cas { number, offer, sees_stale: false, invalidate: false },
+                    How::Named { cas: number, .. } => {
+                        Change::Cas { number, offer, sees_stale: true, invalidate: false }
+                    }
+                };
+                let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::start(change, scene));
+                let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Put(put));
+                self.ask(op, asks);
+                Ok(())
+            }
+            Attribution::Fill { mut ticket, lease, owner, wary } => {
+                if self.plan.is(Mutant::SnapshotAtSet) {
+                    let tags: Option<Versions> =
+                        self.peek_tags(&self.plan.keys[key].tags).into_iter().collect();
+                    ticket.versions = tags.unwrap_or(ticket.versions);
+                }
+                let (fill, step) =
+                    self.on_scene(sidecar, key, |scene| Fill::start(&ticket, wary, offer, scene));
+                put.wary = wary;
+                let named = matches!(put.making.how, How::Named { .. });
+                put.astray |= named && !lease && put.making.rebuild.is_some();
+                put.foreign = matches!(put.making.how, How::Named { .. }) && ticket.versions.contains(&0);
+                if wary {
+                    self.checker.disturbs(put.making.value, self.now);
+                }
+                put.spent = owner.map(|owner| (owner, ticket));
+                match step {
+                    Step::Ask(asks) => {
+                        let op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Put(put));
+                        self.ask(op, asks);
+                        Ok(())
+                    }
+                    Step::Done(end) => self.fill_done(put, end),
+                    Step::Learn(_) | Step::Wait(_) => panic!("a fill neither learns nor waits"),
+                }
+            }
+        }
+    }
+
+    pub fn fill_done(&mut self, mut put: Put, end: FillEnd) -> Result<(), Broken> {
+        let (key, now) = (put.making.key, self.moment(put.sidecar));
+        let name = self.plan.keys[key].key.clone();
+        let policy = self.plan.keys[key].policy.clone();
+        let leases = &mut self.sidecars[put.sidecar].leases;
+        match end {
+            FillEnd::Stored { cas, .. } => {
+                let bells = leases.filled(&name, cas, put.spent.take(), &policy);
+                if !self.plan.is(Mutant::FillWakesNobody) {
+                    self.wake_all(bells);
+                }
+                match put.foreign {
+                    // What another connection was told has no versions for it: it is stale from the start.
+                    true => self.not_stored(&put, false),
+                    false => self.checker.filled(key, put.making.value, self.now),
+                }
+                self.stored(put, true)
+            }
+            FillEnd::Dropped { .. } => {
+                self.wake_key(put.sidecar, key);
+                if put.wary {
+                    let sent = self.sent(&put).unwrap_or(self.now);
+                    self.checker.takes_away(key, sent, self.now);
+                }
+                self.dropped(put, false)
+            }
+            FillEnd::TooLarge | FillEnd::Failed(_) => {
+                let bells = leases.unfilled(&name, now);
+                self.wake_all(bells);
+                self.not_stored(&put, end == FillEnd::TooLarge);
+                self.stored(put, end == FillEnd::TooLarge)
+            }
+        }
+    }
+
+    /// It was not stored, and its client is told that it was: only if something has happened to the key since its miss.
+    fn dropped(&mut self, put: Put, doomed: bool) -> Result<(), Broken> {
+        self.checker.seen.dropped += 1;
+        let exact = !self.plan.faults_matter() && !self.plan.pooled && !put.astray;
+        match put.making.rebuild {
+            Some(rebuild) if exact && !self.is_overtaken(rebuild) => {
+                let (key, looked) = (put.making.key, self.checker.rebuilds[rebuild].looked);
+                // Whoever reuses versions may take a lock over that was taken with as old ones of another tag.
+                let from = looked.saturating_sub(self.plan.tag_cache);
+                let now = self.now;
+                let moves = self.checker.moves.iter().filter(|moved| {
+                    moved.key == key && moved.begin <= now && moved.acked.is_none_or(|acked| acked >= from)
+                });
+                // Where it is wary, two of them are its own.
+                if moves.count() <= 2 * usize::from(put.wary) {
+                    let what = if doomed { "doomed" } else { "dropped" };
+                    return broken(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
+                }
+            }
+            _ => self.not_stored(&put, false),
+        }
+        self.stored(put, true)
+    }
+
+    /// Whether a rebuild that began before a bump had not ended when this one began. Who takes its lock over and finds the value
+    /// marked anew gives the lock back, and leaves it with a CAS under which it may yet store, in the next one's place.
+    fn is_overtaken(&self, rebuild: RebuildId) -> bool {
+        let Rebuild { key, looked, .. } = self.checker.rebuilds[rebuild];
+        let bumped = |since: u64| {
+            let tags =
+                self.checker.moves.iter().filter(|moved| moved.key == key && moved.what == Moving::Tag);
+            tags.filter(|moved| moved.begin <= self.now)
+                .any(|moved| moved.acked.is_none_or(|acked| acked >= since))
+        };
+        self.checker.rebuilds.iter().enumerate().any(|(at, other)| {
+            at != rebuild
+                && other.key == key
+                && other.end.is_none_or(|end| end >= looked)
+                && bumped(other.looked)
+        })
+    }
+
+    fn sent(&self, put: &Put) -> Option<u64> {
+        self.checker.values[put.making.value].sent
+    }
+
+    /// What was built is not there, or may not be; `gone`: nor what stood there.
+    fn not_stored(&mut self, put: &Put, gone: bool) {
+        let key = put.making.key;
+        let hold = 1000 * u64::from(self.plan.keys[key].policy.lock_seconds()) + self.plan.trip();
+        let sent = self.sent(put).unwrap_or(self.now);
+        self.checker.ledger.note(key, Why::GivenUp, sent, Some(self.now + hold));
+        if gone {
+            self.checker.seen.large += 1;
+            // It leaves a lock that may be there, until that runs out.
+            self.checker.takes_away(key, sent, self.now + hold);
+        }
+    }
+
+    pub fn set_done(&mut self, put: Put, end: SetEnd) -> Result<(), Broken> {
+        match end {
+            SetEnd::Stored { .. } => self.wake_key(put.sidecar, put.making.key),
+            end => self.not_stored(&put, end == SetEnd::TooLarge),
+        }
+        self.stored(put, !matches!(end, SetEnd::Failed(_)))
+    }
+
+    /// A value was stored, or was not, by a command that looked first.
+    pub fn modify_done(&mut self, put: Put, end: ModifyEnd) -> Result<(), Broken> {
+        let known = !matches!(end, ModifyEnd::Failed(_));
+        if !matches!(end, ModifyEnd::Stored(_)) {
+            self.not_stored(&put, end == ModifyEnd::TooLarge);
+        } else if let How::Named { .. } = put.making.how {
+            // What is sealed with no versions is stale from the start.
+            self.not_stored(&put, false);
+        }
+        self.stored(put, known)
+    }
+
+    fn stored(&mut self, put: Put, known: bool) -> Result<(), Broken> {
+        if known {
+            self.checker.acked(put.making.value, self.now);
+        }
+        if let (true, Some(rebuild)) = (put.astray, put.making.rebuild) {
+            // The sidecar that granted the lease does not know that it has ended.
+            self.checker.seen.elsewhere += 1;
+            self.checker.rebuilds[rebuild].acked = None;
+            let key = put.making.key;
+            self.checker.astray[key] = true;
+            let until = self.now + millis(self.plan.keys[key].policy.max_rebuild);
+            self.checker.ledger.note(key, Why::GivenUp, self.now, Some(until));
+        }
+        self.goes_on_putting(put.client, put.life)
+    }
+}
