@@ -375,7 +375,7 @@ mod tests {
             }
             assert_eq!(whole, [(reply.len(), reply.len())], "{reply:?}");
         }
-        for garbage in ["HD\r\nHD\r\n", "MX", "OK\r\n"] {
+        for garbage in ["HD\r\nHD\r\n", "MX\r\n", "OK\r\n"] {
             assert!(frame(Shape::Quiet, garbage.as_bytes(), 10).is_err(), "{garbage:?}");
         }
     }
