@@ -105,7 +105,10 @@ impl Sides {
             Mode::Raw(n) => kennel(n, raw("everything", "*")),
             Mode::Guarded(n) => kennel(n, guarded("guarded", "g:*", "cold_wait = \"0ms\"")),
             // It waits, wherever nothing is behind: but behind everything is the turn's end.
-            Mode::Tagged(n) => kennel(n, guarded("guarded", "g:{run}:*", "tags = [\"all\", \"of:{run}\"]")),
+            Mode::Tagged(n) => {
+                let tags = "tags = [\"all\", \"of:{x}\"]";
+                kennel(n, guarded("drawn", "g:{x}:*", tags) + &guarded("short", "g:{x}", tags))
+            }
             Mode::Embedded => {
                 Other::Embedded(Embedded::start(1 << 30, kennel::clock::unix_ms).expect("a thread"))
             }
