@@ -479,8 +479,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// The last word, in the middle of a long get.
     fn hang_up(&mut self, reply: &'static [u8]) -> Found {
         let consumed = self.input.len();
-        let refused =
-            Refused { reply, consumed, swallow: 0, close: true, deletes: None, deletes_base64: false };
+        let refused = Refused {
+            reply,
+            consumed,
+            swallow: 0,
+            close: true,
+            deletes: None,
+            deletes_base64: false,
+            touches: None,
+        };
         self.count_refusal(&refused);
         self.state = State::Finishing;
         match Call::refuse(&refused, &self.proxy, &self.client, |_| false) {

@@ -138,12 +138,17 @@ impl Store {
         Next::GoOn
     }
 
-    /// Appends the reply to what the parser refused, and deletes what a too large `set` or `ms` deletes. The bytes
+    /// Appends the reply to what the parser refused, and does what it does all the same. The bytes
     /// still to be swallowed are the caller's affair.
     pub fn refuse(&mut self, refused: &Refused<'_>, now: u64, out: &mut Vec<u8>) -> Next {
         if let Some(sent) = refused.deletes {
             let decoded = if refused.deletes_base64 { base64::decode(sent) } else { None };
             self.drop_unstorable(decoded.as_deref().unwrap_or(sent), self.tick(now));
+        }
+        if let Some((exptime, keys)) = refused.touches {
+            for key in keys {
+                self.answer_classic(&Request::Touch { key, exptime, noreply: true }, now, out);
+            }
         }
         out.extend_from_slice(refused.reply);
         if refused.close { Next::Close } else { Next::GoOn }

@@ -389,6 +389,20 @@ impl<W> Leases<W> {
         self.tidy(key);
     }
 
+    /// `owner` has created the value by counting: whatever it was told a miss for, what it sends from now on is new, as behind an
+    /// `add`. But not if somebody else has invalidated the key meanwhile. Returns its lease, if it had one, and who waits; the
+    /// lock of a stale value ends by itself.
+    pub fn created(&mut self, key: &[u8], owner: Owner) -> (Option<Ticket>, Vec<W>) {
+        let tickets = self.keys.get(key).map(|state| &state.tickets[..]).unwrap_or_default();
+        let lease =
+            tickets.iter().find(|held| held.owner == owner && matches!(held.kind, Kind::Lease { .. }));
+        let lease = lease.map(|held| held.ticket.clone());
+        self.remove_where(key, |held| {
+            held.owner == owner && matches!(held.kind, Kind::Lease { .. } | Kind::Seen)
+        });
+        (lease, self.wake(key))
+    }
+
     /// A fill was stored under `cas`. `spent`: whose lease it ended, if another connection's. Returns who waits.
     pub fn filled(
         &mut self,

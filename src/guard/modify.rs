@@ -259,6 +259,10 @@ impl Modify {
             (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
                 return Step::Done(ModifyEnd::NotFound);
             }
+            // memcached looks for a number behind the CAS, but for bytes before it.
+            (Change::Count(_), Some(hit)) if hit.payload.is_empty() => {
+                return Step::Done(ModifyEnd::NotANumber);
+            }
             (
                 Change::Append { compare: Some(compare), .. }
                 | Change::Prepend { compare: Some(compare), .. }
@@ -360,7 +364,7 @@ impl Modify {
                     && left < used
                 {
                     self.state = State::Settling { counted, used: Some(used) };
-                    return Step::Ask(smallvec![touch(left)]);
+                    return Step::Ask(smallvec![touch(left, scene)]);
                 }
                 self.done(counted)
             }
@@ -415,13 +419,19 @@ impl Modify {
     }
 
     /// What stood there when its end was put back was ours, or made from ours and as late; else that end was right.
-    fn settled(&mut self, counted: Counted, used: Option<u32>, answers: Answers) -> Step<ModifyEnd> {
+    fn settled(
+        &mut self,
+        counted: Counted,
+        used: Option<u32>,
+        answers: Answers,
+        scene: &Scene<'_>,
+    ) -> Step<ModifyEnd> {
         match (used, answers.into_iter().next()) {
             (Some(used), Some(Answer::Item(Item { ttl: Some(ttl), .. })))
                 if ttl != used && ttl + 1 != used =>
             {
                 self.state = State::Settling { counted, used: None };
-                Step::Ask(smallvec![touch(ttl)])
+                Step::Ask(smallvec![touch(ttl, scene)])
             }
             _ => Step::Done(self.done(counted)),
         }
@@ -438,7 +448,7 @@ impl Modify {
             _ => return Step::Done(ModifyEnd::NotFound),
         };
         self.state = State::Untouching;
-        Step::Ask(smallvec![touch(back)])
+        Step::Ask(smallvec![touch(back, scene)])
     }
 }
 
@@ -467,7 +477,7 @@ impl Machine for Modify {
             }
             State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
             State::Writing { counted, used } => self.written(counted, used, answers, scene),
-            State::Settling { counted, used } => self.settled(counted, used, answers),
+            State::Settling { counted, used } => self.settled(counted, used, answers, scene),
             State::Touching { was } => self.touched(was, answers, scene),
             State::Untouching => Step::Done(match answers.into_iter().next() {
                 Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
@@ -508,8 +518,8 @@ fn offered(
 }
 
 /// Gives the item so many seconds, and asks what it had.
-fn touch(seconds: u32) -> Ask {
-    let touch = Some(i64::from(seconds.max(1)));
+fn touch(seconds: u32, scene: &Scene<'_>) -> Ask {
+    let touch = Some(Lifetime::Seconds(u64::from(seconds.max(1))).exptime(0, scene.now));
     Ask { at: At::Item, what: What::Get(Look { touch, ..Look::default() }) }
 }
 
@@ -608,15 +618,23 @@ mod tests {
                 usage: Usage::default(),
             })
         };
-        let (mut modify, _) = Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &scene);
-        let Step::Ask(asks) = modify.resume(Event::Answers(smallvec![item("7", 1, Some(90))]), &scene) else {
-            panic!("it is there")
-        };
-        assert!(matches!(asks[1].what, What::Store { exptime: 90, .. }), "{asks:?}");
-        let answers = smallvec![item("", 1, Some(89)), Answer::Stored(cas(2))];
-        assert_eq!(modify.resume(Event::Answers(answers), &scene), Step::Ask(smallvec![touch(89)]));
-        let end = modify.resume(Event::Answers(smallvec![item("", 2, Some(90))]), &scene);
-        let counted = Counted { number: 8, cas: cas(2), ttl: Some(90), created: false };
-        assert_eq!(end, Step::Done(ModifyEnd::Counted(counted)));
+        // Beyond thirty days memcached wants to be told the moment.
+        let month = 60 * 60 * 24 * 30;
+        for (ttl, sent) in [(90, [90, 89]), (month + 90, [1_702_592_090, 1_702_592_089])] {
+            let (mut modify, _) =
+                Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &scene);
+            let read = Event::Answers(smallvec![item("7", 1, Some(ttl))]);
+            let Step::Ask(asks) = modify.resume(read, &scene) else { panic!("it is there") };
+            assert!(matches!(asks[1].what, What::Store { exptime, .. } if exptime == sent[0]), "{asks:?}");
+            let answers = smallvec![item("", 1, Some(ttl - 1)), Answer::Stored(cas(2))];
+            let Step::Ask(asks) = modify.resume(Event::Answers(answers), &scene) else {
+                panic!("its end is put back")
+            };
+            let What::Get(Look { touch, .. }) = asks[0].what else { panic!("{asks:?}") };
+            assert_eq!(touch, Some(sent[1]));
+            let end = modify.resume(Event::Answers(smallvec![item("", 2, Some(ttl))]), &scene);
+            let counted = Counted { number: 8, cas: cas(2), ttl: Some(ttl), created: false };
+            assert_eq!(end, Step::Done(ModifyEnd::Counted(counted)));
+        }
     }
 }

@@ -48,13 +48,14 @@ pub(super) fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
         close: false,
         deletes: None,
         deletes_base64: false,
+        touches: None,
     })
 }
 
 /// A refusal that takes the data block of `length` bytes along, and its CRLF.
 pub(super) fn swallow<'a>(consumed: usize, reply: &'static [u8], length: usize) -> Refused<'a> {
     let swallow = length as u64 + 2;
-    Refused { reply, consumed, swallow, close: false, deletes: None, deletes_base64: false }
+    Refused { reply, consumed, swallow, close: false, deletes: None, deletes_base64: false, touches: None }
 }
 
 /// The last word: `reply`, then the end of the connection.
@@ -66,6 +67,7 @@ pub(super) fn hang_up<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
         close: true,
         deletes: None,
         deletes_base64: false,
+        touches: None,
     })
 }
 

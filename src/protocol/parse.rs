@@ -6,7 +6,7 @@
 use memchr::memchr;
 
 use super::line::{
-    Arguments, BAD_FORMAT, Block, ERROR, Line, TOO_LARGE, hang_up, is_key, refuse, swallow, trim,
+    Arguments, BAD_FORMAT, Block, ERROR, Line, MAX_LINE, TOO_LARGE, hang_up, is_key, refuse, swallow, trim,
 };
 use super::meta;
 use super::number;
@@ -15,14 +15,11 @@ use super::request::{Keys, Limits, MetaVerb, Parsed, Refused, Request, Store, Ve
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const DELETE_USAGE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-const BINARY: &[u8] = b"CLIENT_ERROR binary protocol is not supported; use the ASCII protocol\r\n";
 
 /// Parses what stands at the front of a read buffer. Total: any bytes give an answer, and the same one however
-/// they were cut into reads.
+/// they were cut into reads. Whether a connection speaks text at all is asked of its first byte, before
+/// ([`binary::look`](super::binary::look)).
 pub fn parse<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    if buffer.first() == Some(&0x80) {
-        return hang_up(buffer.len(), BINARY);
-    }
     let line = match Line::read(buffer) {
         Ok(line) => line,
         Err(parsed) => return parsed,
@@ -91,7 +88,15 @@ fn get_and_touch<'a>(line: &Line<'a>, rest: &'a [u8], cas: bool) -> Parsed<'a> {
     }
     match keys.iter().all(is_key) {
         true => line.request(Request::GetAndTouch { exptime: exptime.into(), keys, cas }),
-        false => refuse(line.consumed, BAD_FORMAT),
+        false if line.consumed > MAX_LINE => refuse(line.consumed, BAD_FORMAT),
+        false => {
+            let before = keys.up_to(|key| !is_key(key));
+            let touches = (!before.is_empty()).then_some((exptime.into(), before));
+            match refuse(line.consumed, BAD_FORMAT) {
+                Parsed::Refused(refused) => Parsed::Refused(Refused { touches, ..refused }),
+                other => other,
+            }
+        }
     }
 }
 

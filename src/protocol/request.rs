@@ -84,6 +84,18 @@ impl<'a> Keys<'a> {
         KeysIter(self.0)
     }
 
+    /// Those before the first that is `wrong`.
+    pub(super) fn up_to(&self, wrong: impl Fn(&[u8]) -> bool) -> Keys<'a> {
+        let mut rest = self.0;
+        loop {
+            let (key, behind) = word(rest);
+            if key.is_empty() || wrong(key) {
+                return Keys(&self.0[..self.0.len() - rest.len()]);
+            }
+            rest = behind;
+        }
+    }
+
     /// How many keys, by walking them: 1 at least.
     pub fn len(&self) -> usize {
         self.iter().count()
@@ -239,4 +251,6 @@ pub struct Refused<'a> {
     pub deletes: Option<&'a [u8]>,
     /// `deletes` is base64 (an `ms` with the flag `b`), so the deletion must say so too.
     pub deletes_base64: bool,
+    /// A `gat` or `gats` with too long a key has touched those before it by then: the exptime, and these keys.
+    pub touches: Option<(i64, Keys<'a>)>,
 }

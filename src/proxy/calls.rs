@@ -21,7 +21,7 @@ use super::{Proxy, Target};
 use crate::guard::TagName;
 use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::base64;
-use crate::protocol::request::{MetaVerb, Refused, Request, Store, Verb};
+use crate::protocol::request::{Keys, MetaVerb, Refused, Request, Store, Verb};
 use crate::upstream::inbox::Inbox;
 
 /// What memcached clients look at to tell what the server can do. One word: Dalli takes the last for the version. Kennel's
@@ -164,6 +164,8 @@ enum Kind {
     MetaGet(Box<MetaGet>),
     Guarded(Box<GuardedCall>),
     Invalidation(Box<Invalidation>),
+    /// Nobody hears how these end: what is said behind them is known.
+    Touches(Vec<Call>, Bytes),
 }
 
 /// What is known of a call besides its own state.
@@ -382,7 +384,7 @@ impl Call {
         Some(call(Kind::Get(Box::new(get)), footprint))
     }
 
-    /// A request that the parser refused. If it was one that deletes what its key held, that is done.
+    /// A request that the parser refused. If it was one that deletes what its key held, or touches keys, that is done.
     /// `None` as in [`Call::begin`].
     pub fn refuse(
         refused: &Refused<'_>,
@@ -398,6 +400,9 @@ impl Call {
             () if refused.reply.starts_with(b"CLIENT_ERROR") => Outcome::ClientError,
             () => Outcome::Error,
         };
+        if let Some((exptime, keys)) = refused.touches {
+            return Call::refuse_behind(exptime, keys, said, proxy, client, busy);
+        }
         let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
         let deletes = decoded.as_deref().or(refused.deletes);
         let (kind, footprint) = match deletes.map(|key| (key, proxy.target(key))) {
@@ -424,6 +429,28 @@ impl Call {
         Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
     }
 
+    /// A `gat` that is refused because of a key behind these.
+    fn refuse_behind(
+        exptime: i64,
+        keys: Keys<'_>,
+        said: Bytes,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&Footprint) -> bool,
+    ) -> Option<Call> {
+        let guarded = keys.iter().filter(|key| !matches!(proxy.target(key), Target::Raw { .. }));
+        let footprint = Footprint::of(guarded.map(|key| proxy.hash(key)), true);
+        if busy(&footprint) {
+            return None;
+        }
+        let touch = |key| Request::Touch { key, exptime, noreply: true };
+        let touches = keys.iter().filter_map(|key| Call::begin(&touch(key), proxy, client, |_| false));
+        let kind = Kind::Touches(touches.collect(), said);
+        let (command, invalidates) = (Command::Other, SmallVec::new());
+        proxy.metrics.request(NO_RULE, command, Outcome::ClientError, std::time::Duration::ZERO);
+        Some(Call { command, began: Instant::now(), quiet: false, footprint, invalidates, kind })
+    }
+
     /// The guarded keys that it reads or writes.
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
@@ -434,6 +461,7 @@ impl Call {
         match &self.kind {
             Kind::Said(_) => 0,
             Kind::Get(get) => get.reads(),
+            Kind::Touches(touches, _) => touches.len(),
             Kind::Forward(_)
             | Kind::FanOut(_)
             | Kind::Statistics(_)
@@ -447,7 +475,11 @@ impl Call {
     /// round trip.
     pub fn is_active(&self) -> bool {
         match self.kind {
-            Kind::Get(_) | Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) => true,
+            Kind::Get(_)
+            | Kind::MetaGet(_)
+            | Kind::Guarded(_)
+            | Kind::Invalidation(_)
+            | Kind::Touches(..) => true,
             Kind::Said(_) | Kind::Forward(_) | Kind::FanOut(_) | Kind::Statistics(_) => {
                 !self.invalidates.is_empty()
             }
@@ -484,6 +516,16 @@ impl Call {
                 Poll::Pending => Poll::Pending,
             },
             Kind::Invalidation(invalidation) => invalidation.poll(&scope, cx, out),
+            Kind::Touches(touches, said) => {
+                touches.retain_mut(|touch| touch.poll(proxy, client, false, cx, out).is_pending());
+                match touches.is_empty() {
+                    true => {
+                        out.extend_from_slice(said);
+                        Poll::Ready(())
+                    }
+                    false => Poll::Pending,
+                }
+            }
         };
         if self.quiet && polled.is_ready() {
             out.truncate(length);

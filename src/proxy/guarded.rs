@@ -21,6 +21,7 @@ use crate::guard::{
     Removal, Set, SetEnd, Step, TagName,
 };
 use crate::metrics::{DropReason, LeaseEnd, Outcome, WaitEnd};
+use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 
 /// Ours. Whether the key was invalidated since the miss cannot be known, so the value may be too old to store.
@@ -132,6 +133,11 @@ impl GuardedCall {
         let options = meta.options();
         let (compare, explicit) = (options.compare, options.explicit);
         let lifetime = options.exptime.map(|exptime| Lifetime::of(exptime, now));
+        // What is created with both `N` and `T` lasts as long as the later one says.
+        let times = meta.tokens().filter(|(flag, _)| b"NT".contains(flag));
+        let created = times.last().map(|(_, token)| Lifetime::of(exptime(token), now));
+        // Where memcached looks at a value in order to change it, it takes a CAS of 0 for none.
+        let changes = compare.filter(|&cas| cas != 0);
         let modify = |change| begin_modify(change, &of, proxy, client);
         let run = match meta.verb {
             MetaVerb::Set => {
@@ -140,8 +146,8 @@ impl GuardedCall {
                 let tags = of.learnt();
                 let offer = |body| Offer { body, flags: options.flags, lifetime, explicit, tags };
                 match (options.mode, compare) {
-                    (b'A', _) => modify(Change::Append { more: body, compare }),
-                    (b'P', _) => modify(Change::Prepend { more: body, compare }),
+                    (b'A', _) => modify(Change::Append { more: body, compare: changes }),
+                    (b'P', _) => modify(Change::Prepend { more: body, compare: changes }),
                     (b'E', _) => begin_store(How::Add, offer(body), &of, proxy, client),
                     (_, Some(cas)) => {
                         let how = How::Named { cas, invalidate: options.invalidate };
@@ -154,8 +160,8 @@ impl GuardedCall {
             MetaVerb::Arith => modify(Change::Count(Count {
                 decr: matches!(options.mode, b'D' | b'-'),
                 delta: options.delta,
-                compare,
-                create: options.vivify.map(|exptime| (Lifetime::of(exptime, now), options.initial)),
+                compare: changes,
+                create: options.vivify.and(created).map(|lifetime| (lifetime, options.initial)),
                 lifetime,
                 explicit,
             })),
@@ -258,7 +264,13 @@ impl GuardedCall {
                 ModifyEnd::Touched(_) => (Said::Touched, Outcome::Touched),
                 ModifyEnd::TooLarge => (Said::TooLarge, Outcome::ServerError),
                 ModifyEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
-                ModifyEnd::Counted(counted) => (Said::Counted(counted), Outcome::Counted),
+                ModifyEnd::Counted(counted) => {
+                    if counted.created {
+                        client.take_miss(|| proxy.hash(&of.key));
+                        created(of, proxy, client);
+                    }
+                    (Said::Counted(counted), Outcome::Counted)
+                }
             },
             Run::Delete { run, says } => {
                 let end = ready!(run.poll(of, false, proxy, inbox, cx));
@@ -474,6 +486,17 @@ fn filled(
             (Said::Failed(failure), Outcome::ServerError)
         }
     })
+}
+
+/// A count has created the value: that ends the client's lease like a fill.
+fn created(of: &Guarded, proxy: &Proxy, client: &Client) {
+    let (lease, bells) = proxy.desk.of(&of.key).created(&of.key, client.owner);
+    ring(bells, WaitEnd::Filled);
+    if let Some(lease) = lease {
+        let took = proxy.now().mono.saturating_sub(lease.at.mono);
+        let rule = proxy.metric(of.guard);
+        proxy.metrics.lease_ended(rule, LeaseEnd::Filled, Duration::from_millis(took));
+    }
 }
 
 fn count_plain(plain: bool, of: &Guarded, proxy: &Proxy) {

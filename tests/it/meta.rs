@@ -54,7 +54,7 @@ const SCRIPTS: &[&str] = &[
     "ms K 3\r\nabc\r\nma K\r\nma K k O1\r\n",
     "ms K 3\r\nabc\r\nmd K C99999999 k O1\r\nmd K C99999999 q\r\nmg K v\r\nmd K k O2\r\nmd K k O2\r\nmd K C4\r\n",
     "ms K 0\r\n\r\nmg K v s t f\r\nget K\r\nms K 2 MA\r\nab\r\nmg K v\r\n",
-    "ms K 3 F4294967295 T2592000\r\nabc\r\nmg K f t\r\nms K 3 MA F7 T5\r\ndef\r\nmg K f t v\r\n",
+    "ms K 3 F4294967295 T2500000\r\nabc\r\nmg K f t\r\nms K 3 MA F7 T5\r\ndef\r\nmg K f t v\r\n",
     "mg K v x\r\nmg K v v\r\nms K S3\r\nms K abc\r\nabc\r\nms K 3 M\r\nabc\r\nms K 3 MX\r\nabc\r\nma K MX\r\nmg K N\r\n",
     "ms K 3\r\nabcdef\r\nmg K v\r\nms K\r\nmg\r\nmd\r\nma\r\nme\r\nmx K\r\n",
     "mg K O1234567890123456789012345678901 v\r\nmg K O12345678901234567890123456789012 v\r\n",

@@ -137,7 +137,7 @@ fn what_is_no_command_is_an_error_even_with_noreply() {
 #[test]
 fn one_long_key_refuses_a_whole_multi_get_with_one_line() {
     let long = long_key();
-    for command in [&b"get a "[..], b"gets ", b"gat 0 a ", b"mg ", b"md ", b"ma ", b"me ", b"delete "] {
+    for command in [&b"get a "[..], b"gets ", b"gat 0 ", b"mg ", b"md ", b"ma ", b"me ", b"delete "] {
         let line = [command, &long, if command[0] == b'g' { b" b" } else { b"" }].concat();
         assert_refused(&line, "CLIENT_ERROR bad command line format\r\n");
     }
@@ -235,6 +235,7 @@ fn a_value_too_large_is_swallowed_and_only_set_and_ms_delete_what_was_there() {
             close: false,
             deletes,
             deletes_base64: base64,
+            touches: None,
         };
         let stream = format!("{line}\r\nxxx");
         assert_eq!(parse(stream.as_bytes(), &LIMITS), Parsed::Refused(expected), "{line}");
@@ -311,7 +312,7 @@ fn commands_that_mean_one_server_are_answered_and_not_hung_up_on() {
 }
 
 #[test]
-fn http_and_binary_clients_are_hung_up_on() {
+fn http_clients_are_hung_up_on() {
     let closes = |stream: &str| vec![stream.to_owned()];
     for line in ["GET / HTTP/1.1\r\n", "POST /x HTTP/1.0\r\n", "HTTP/1.1\n"] {
         assert_eq!(run(line.as_bytes(), []), closes(" swallow=0 close=true None"), "{line:?}");
@@ -319,11 +320,32 @@ fn http_and_binary_clients_are_hung_up_on() {
     for line in ["get / HTTP/1.1\r\n", "x HTTP/1.1\r\n", "GET / HTTP/1.1 x\r\n", "slab HTTP/1.1\r\n"] {
         assert!(run(line.as_bytes(), []).iter().all(|outcome| !outcome.contains("close=true")), "{line:?}");
     }
-    let binary = run(b"\x80\x0a\0\0", []);
-    assert!(
-        binary[0].starts_with("CLIENT_ERROR binary protocol is not supported; use the ASCII protocol\\r\\n")
-    );
-    assert!(binary[0].contains("close=true"));
+}
+
+#[test]
+fn in_the_middle_of_a_text_connection_a_binary_request_is_a_line_like_any_other() {
+    assert_refused(b"\x80\x01", "ERROR\r\n");
+    assert_refused(b"\x80 noreply", "ERROR\r\n");
+    assert_eq!(parse(b"\x80\x0a\0\0", &LIMITS), refuse(2, b"ERROR\r\n"));
+    assert_eq!(parse(b"\x80\x0b\0\0", &LIMITS), Parsed::Incomplete { at_least: 1 });
+}
+
+#[test]
+fn a_gat_with_too_long_a_key_touches_those_before_it() {
+    let long = "k".repeat(251);
+    let touches = |line: &str| match parse(line.as_bytes(), &LIMITS) {
+        Parsed::Refused(refused) => refused
+            .touches
+            .map(|(exptime, keys)| (exptime, keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>())),
+        _ => panic!("it is refused"),
+    };
+    let both = Some((-1, vec![b"a".to_vec(), b"b".to_vec()]));
+    assert_eq!(touches(&format!("gat -1 a  b {long} c\r\n")), both);
+    assert_eq!(touches(&format!("gats -1 a b {long}\r\n")), both);
+    assert_eq!(touches(&format!("gat -1 {long} a\r\n")), None);
+    assert_eq!(touches(&format!("get a {long}\r\n")), None);
+    // They all begin at once: no more than fit into a line that is not a get.
+    assert_eq!(touches(&format!("gat -1{} {long}\r\n", " a".repeat(1000))), None);
 }
 
 #[test]

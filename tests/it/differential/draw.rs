@@ -214,7 +214,7 @@ impl Draw {
                 b"mn x y\r\n",
             ])),
             28..30 => self.flush(),
-            30..230 if self.mode.meta() => self.meta(),
+            30..230 => self.meta(),
             _ => self.classic(),
         };
         if self.rng.u8(..12) == 0 {
@@ -404,9 +404,40 @@ impl Draw {
         let Some(Part::Bytes(bytes)) = command.0.first_mut() else { return command };
         let end = bytes.iter().position(|byte| b"\r\n".contains(byte) && !key.contains(byte));
         let behind = bytes.split_off(end.unwrap_or(bytes.len()).max(head.len()));
-        command.0.extend(flags.0);
+        command.0.extend(flags.0.clone());
         command.push(&behind);
+        if self.mode.guarded() {
+            self.settle(&head, &flags, base64, &mut command);
+        }
         command
+    }
+
+    /// If the command leaves its key so that it shows who guards it: looks at that, and stores something there.
+    fn settle(&mut self, head: &[u8], flags: &Command, base64: &str, command: &mut Command) {
+        let text = flags.render(|_| None);
+        let flag = |letter: u8| text.split(|&byte| byte == b' ').find(|word| word.first() == Some(&letter));
+        let (verb, key) = head.split_at(2);
+        let says: &[u8] = match (verb, flag(b'N'), flag(b'R'), flag(b'I')) {
+            (b"mg", Some(says), ..) | (b"mg", None, Some(says), _) => says,
+            (b"md", .., Some(_)) => b"q",
+            _ => return,
+        };
+        if says.starts_with(b"N") {
+            let before = match self.rng.u8(..3) {
+                0 => self.store(&[b"ms", key].concat(), base64.as_bytes(), None),
+                _ => Command(vec![Part::Bytes([b"md", key, base64.as_bytes(), b"\r\n"].concat())]),
+            };
+            command.0.splice(..0, before.0);
+        }
+        for _ in 0..self.rng.usize(..3) {
+            let more = self.of(&["", " v k", " s O7", " k c v f", " q v", " u"]);
+            command.push(&[b"mg", key, base64.as_bytes(), b" ", says, more.as_bytes(), b"\r\n"].concat());
+        }
+        let store = match (base64, self.rng.bool()) {
+            ("", true) => self.store(&[b"set", key, b" 3 0"].concat(), b"", None),
+            _ => self.store(&[b"ms", key].concat(), [base64, " k c"].concat().as_bytes(), None),
+        };
+        command.0.extend(store.0);
     }
 
     fn flush(&mut self) -> Command {

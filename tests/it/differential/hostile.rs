@@ -58,7 +58,13 @@ impl Draw {
             "incr " | "touch " => " 0\r\n",
             _ => "\r\n",
         };
-        Command(vec![Part::Bytes([before.as_bytes(), &key, behind.as_bytes()].concat())])
+        let touched = match before {
+            "gat 0 a " if self.rng.bool() => {
+                [b"gat 10000 ", &self.key()[..], b" ", &self.key()[..], b" "].concat()
+            }
+            before => before.as_bytes().to_vec(),
+        };
+        Command(vec![Part::Bytes([&touched[..], &key, behind.as_bytes()].concat())])
     }
 
     /// Bytes that are no command.
@@ -157,6 +163,7 @@ impl Draw {
             4 => insert(bytes, self.rng.usize(..=line), b"\0"),
             5 => insert(bytes, self.rng.usize(..=line), b"\t"),
             6 => insert(bytes, at, &b" a".repeat(self.rng.usize(1..30))),
+            7 if self.rng.bool() => bytes.iter_mut().take(1).for_each(|byte| *byte = 0x80),
             7 => bytes.iter_mut().take(1).for_each(|byte| byte.make_ascii_uppercase()),
             8 if at < line => drop(bytes.remove(at)),
             9 => {

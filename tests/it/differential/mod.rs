@@ -33,6 +33,45 @@ const REGRESSIONS: &[(&str, Turns)] = &[
             (0, b"prepend g:k 0 0 1\r\nz\r\nget g:k\r\n"),
         ],
     ),
+    (
+        "an ma that compares is told of an empty value first, of another than a number last",
+        &[
+            (0, b"ms g:k 0 c k\r\n\r\nma g:k C4611686018427387904\r\n"),
+            (0, b"ma g:k C<<cas:g:k>>\r\nms g:k 1\r\nx\r\nma g:k C4611686018427387904\r\n"),
+        ],
+    ),
+    (
+        "a CAS of 0 is none to what changes a value",
+        &[(0, b"ms g:k 1\r\n1\r\nma g:k C0 v\r\nms g:k 1 MA C0\r\n2\r\nms g:k 1 MP C0\r\n3\r\nmg g:k v\r\n")],
+    ),
+    (
+        "what an ma creates lasts as long as the later of N and T says",
+        &[
+            (0, b"ma g:k N1000 T0\r\nmg g:k t\r\nma g:l T0 N90000\r\nmg g:l t\r\n"),
+            (0, b"ma g:m N0 T-1\r\nmg g:m\r\n"),
+        ],
+    ),
+    (
+        "a set behind one's own miss and one's own ma that created the value is not dropped",
+        &[
+            (0, b"get g:k\r\nma g:k N0\r\nms g:k 1 k c\r\n3\r\nmg g:k v\r\nmd g:k\r\n"),
+            (0, b"get g:l\r\nms g:l 1 C4611686018427387904\r\n1\r\nma g:l N0\r\nset g:l 0 0 1\r\n7\r\nget g:l\r\n"),
+        ],
+    ),
+    (
+        "a gat with too long a key has touched those before it",
+        &[
+            (0, b"set g:k 0 0 1\r\n1\r\nset n 0 0 1\r\n2\r\nset m 0 0 1\r\n3\r\n"),
+            (0, b"gat 90000 g:k g:absent n <<k*251>> m\r\n"),
+            (0, b"mg g:k t v\r\nmg n t v\r\nmg m t v\r\n"),
+            (0, b"gats -1 n g:k <<k*300>>\r\n"),
+            (0, b"get g:k n m\r\n"),
+        ],
+    ),
+    (
+        "in the middle of a text connection the byte 0x80 begins a line",
+        &[(0, b"\x80\0\0\r\nmn\r\n\x80 noreply\r\nget g:k\r\n"), (0, b"\x80\r\n\x80\n")],
+    ),
 ];
 
 fn from_environment(name: &str, default: u64) -> u64 {
@@ -100,13 +139,18 @@ fn the_embedded_memcached_says_what_memcached_says() {
 }
 
 #[test]
-fn classic_commands_on_guarded_keys_say_what_memcached_says() {
+fn commands_on_guarded_keys_say_what_memcached_says() {
     compare(Mode::Guarded(3), 8_000);
 }
 
 #[test]
+fn commands_on_guarded_keys_with_tags_say_what_memcached_says() {
+    compare(Mode::Tagged(3), 8_000);
+}
+
+#[test]
 fn what_once_had_a_difference_has_none_any_more() {
-    for mode in [Mode::Raw(1), Mode::Raw(3), Mode::Embedded, Mode::Guarded(3)] {
+    for mode in [Mode::Raw(1), Mode::Raw(3), Mode::Embedded, Mode::Guarded(3), Mode::Tagged(3)] {
         let mut sides = Sides::start(mode);
         for (name, turns) in REGRESSIONS {
             assert_eq!(sides.run(&Stream::parse(turns)), Outcome::Same, "{mode:?}: {name}");

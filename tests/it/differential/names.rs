@@ -2,11 +2,15 @@
 
 use std::collections::HashMap;
 
+use kennel::protocol::base64;
+
 /// One side's CAS numbers, in the order in which they were first seen.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// CAS numbers are counted by several servers: one is the same as another only if the key is too.
     pool: bool,
+    /// Whether an item was used before, and whether it was stored under a key in base64, is not told.
+    guarded: bool,
     names: HashMap<(Vec<u8>, u64), usize>,
     last: HashMap<Vec<u8>, u64>,
 }
@@ -17,9 +21,15 @@ impl Names {
         Names { pool, ..Names::default() }
     }
 
+    /// The same, but how an item was used is not compared, nor how its key was spelled.
+    pub(super) fn guarded(self) -> Names {
+        Names { guarded: true, ..self }
+    }
+
     /// The CAS last seen of `key`.
     pub(super) fn last(&self, key: &[u8]) -> Option<u64> {
-        self.last.get(key).copied()
+        let decoded = || base64::decode(key).filter(|_| self.guarded);
+        self.last.get(key).or_else(|| self.last.get(&decoded()?)).copied()
     }
 
     /// The replies with CAS numbers by name, times to the nearest thousand seconds, and the version without its number.
@@ -76,11 +86,19 @@ impl Names {
             b"VA" | b"HD" | b"NF" | b"NS" | b"EX" => {
                 let flags = if words[0] == b"VA" { 2 } else { 1 };
                 let key = words.iter().skip(flags).find_map(|word| word.strip_prefix(b"k"));
+                let spelled = self.guarded && words.iter().skip(flags).any(|word| word == b"b");
+                let decoded = key.filter(|_| spelled).and_then(base64::decode);
+                let key = decoded.as_deref().or(key);
                 for (at, word) in words.iter().enumerate() {
                     let word = match word.split_first() {
+                        Some((b'b', _)) if at >= flags && decoded.is_some() => continue,
+                        Some((b'k', _)) if at >= flags && decoded.is_some() => {
+                            [b"k", key.unwrap_or_default()].concat()
+                        }
                         Some((b'c', cas)) if at >= flags => format!("c{}", self.name(key, cas)).into_bytes(),
                         Some((b't', time)) if at >= flags => [b"t", &about(time)[..]].concat(),
                         Some((b'l', _)) if at >= flags => b"l".to_vec(),
+                        Some((b'h', _)) if at >= flags && self.guarded => b"h".to_vec(),
                         _ => word.to_vec(),
                     };
                     out.extend_from_slice(if at > 0 { b" " } else { b"" });

@@ -104,6 +104,11 @@ impl Sides {
         let other = match mode {
             Mode::Raw(n) => kennel(n, raw("everything", "*")),
             Mode::Guarded(n) => kennel(n, guarded("guarded", "g:*", "cold_wait = \"0ms\"")),
+            // It waits, wherever nothing is behind: but behind everything is the turn's end.
+            Mode::Tagged(n) => {
+                let tags = "tags = [\"all\", \"of:{x}\"]";
+                kennel(n, guarded("drawn", "g:{x}:*", tags) + &guarded("short", "g:{x}", tags))
+            }
             Mode::Embedded => {
                 Other::Embedded(Embedded::start(1 << 30, kennel::clock::unix_ms).expect("a thread"))
             }
@@ -130,9 +135,13 @@ impl Sides {
             Other::Kennel { kennel, .. } => Dial::Tcp(kennel.address()),
             Other::Embedded(embedded) => Dial::Embedded(embedded),
         };
+        let names = || match self.mode.guarded() {
+            true => Names::new(pool).guarded(),
+            false => Names::new(pool),
+        };
         let mut sides = [
-            Side::new(Dial::Tcp(self.reference.address), Names::new(pool), patience),
-            Side::new(dial, Names::new(pool), patience),
+            Side::new(Dial::Tcp(self.reference.address), names(), patience),
+            Side::new(dial, names(), patience),
         ];
         // Other keys need no new names: they are empty.
         let runs = if self.mode.guarded() { self.runs } else { 0 };
@@ -206,10 +215,14 @@ impl<'a> Side<'a> {
 
     async fn turn(&mut self, stream: &Stream, at: usize, run: u32) -> Said {
         let turn = &stream.0[at];
-        let bytes = self.bytes(turn, run);
+        let mut bytes = self.bytes(turn, run);
         // What was sent early, by the turn of this connection that came before.
         let before = stream.0[..at].iter().rposition(|earlier| earlier.connection == turn.connection);
         let known = self.open.remove(&turn.connection);
+        // A connection's first byte says which protocol it speaks.
+        if known.is_none() && bytes.first() == Some(&0x80) {
+            bytes.splice(..0, *b"mn\r\n");
+        }
         let sent = if before.is_some() && known.is_some() { turn.early.min(bytes.len()) } else { 0 };
         let mut wire = match known {
             Some(wire) => wire,

@@ -23,10 +23,7 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "`stats`, `lru_crawler`, `watch` and others of one server",
         "a pool is not one server: Kennel says what it says",
     ),
-    (
-        "a line that begins with the byte 0x80",
-        "memcached asks only the first byte of a connection; Kennel says no to the binary protocol",
-    ),
+    ("a connection that begins with the byte 0x80", "it speaks the binary protocol, to which Kennel says no"),
     ("lines over 2 KiB that end and are no `get`", "whether memcached hangs up depends on how they were cut"),
     (
         "`get` of too long a key behind other commands",
@@ -42,8 +39,8 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "above 2^63 memcached looks for a minus sign behind the number, as far as memory goes",
     ),
     (
-        "too long a key behind others in a `get` or `gat`",
-        "memcached has noted their use, and touched them, by then; Kennel looks at the whole line first",
+        "too long a key behind others in a `get`",
+        "memcached has noted their use by then; Kennel looks at the whole line first",
     ),
     (
         "guarded values within some hundred bytes of what an item holds",
@@ -58,10 +55,34 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("blocks that are announced and not sent", "nobody would answer"),
     ("too long an opaque on `md`, `ma` and `mg`", "memcached complains after the deed, Kennel before it"),
     (
-        "`E` with another mistake, and against the embedded memcached",
-        "it is a flag of 1.6.27: what is wrong first depends on the server",
+        "`E` with another mistake; `E` and `md x` against the embedded memcached",
+        "they are flags of later versions: what is wrong first depends on the server",
     ),
-    ("meta commands on guarded keys", "not said to mean the same yet"),
+    (
+        "`h` of guarded keys",
+        "masked: Kennel looks at what it changes, and stores anew what memcached changes in place",
+    ),
+    (
+        "guarded: `N`, `R` and `md I`, unless a store ends what they began in the same breath",
+        "memcached shows classic commands the stub and the stale item, and everybody the `Z`",
+    ),
+    (
+        "guarded: `t` of a stale item, `T` with `R` or `N`, an `N` that is over at once",
+        "decision 0011 has its own answers",
+    ),
+    (
+        "guarded: whether `k` comes back in base64",
+        "decoded: memcached keeps that with the item, and not with a stub; Kennel says it as it was asked",
+    ),
+    ("guarded: `N` behind a miss of its own", "the client is told that somebody builds the value: itself"),
+    ("guarded: `ms I` with a CAS", "it leaves a stale item"),
+    (
+        "guarded: `c` of what ends with the command, `t` behind a `T` that has ended",
+        "there is no item, so Kennel says 0",
+    ),
+    ("guarded: `T` of an `ma` that counts up", "memcached forgets it when the number becomes longer"),
+    ("guarded: `E` and `md x`", "1.6.18 refuses them"),
+    ("guarded: `me`", "it shows the item as it is stored"),
     ("`flush_all` on guarded keys", "it invalidates: what was built after a miss before it is dropped"),
     (
         "guarded keys that several connections write",
@@ -78,22 +99,24 @@ pub(super) enum Mode {
     Embedded,
     /// Kennel with a guarded rule before so many servers.
     Guarded(usize),
+    /// The same, and the rule has two tags.
+    Tagged(usize),
 }
 
 impl Mode {
     /// Several servers count their own CAS numbers.
     pub(super) fn pool(self) -> bool {
-        !matches!(self, Mode::Raw(1) | Mode::Guarded(1) | Mode::Embedded)
+        !matches!(self, Mode::Raw(1) | Mode::Guarded(1) | Mode::Tagged(1) | Mode::Embedded)
     }
 
     /// Commands with guarded keys.
     pub(super) fn guarded(self) -> bool {
-        matches!(self, Mode::Guarded(_))
+        matches!(self, Mode::Guarded(_) | Mode::Tagged(_))
     }
 
-    /// A switch for the day on which meta commands on guarded keys mean what memcached means.
-    pub(super) fn meta(self) -> bool {
-        !self.guarded()
+    /// Whether this key is under the guarded rule.
+    fn guards(self, key: &[u8]) -> bool {
+        self.guarded() && key.starts_with(b"g:")
     }
 }
 
@@ -112,6 +135,48 @@ pub(super) struct Vetted {
     pub(super) early: usize,
     /// Bytes that are lacking: a data block is longer than what is there.
     pub(super) lacks: usize,
+    /// What the command leaves of a guarded key until its last request.
+    unsettled: Option<Unsettled>,
+    /// The guarded key, as sent, that its last request deleted, or stored whatever stood there.
+    settled: Option<Vec<u8>>,
+}
+
+/// A guarded key of which memcached and Kennel show different people different things, until something is stored there.
+#[derive(Debug)]
+struct Unsettled {
+    /// As it was sent.
+    key: Vec<u8>,
+    base64: bool,
+    /// What every `mg` of it has to say from now on: `N`, a certain `R`, or nothing for a stale one.
+    says: Option<(u8, Vec<u8>)>,
+}
+
+impl Unsettled {
+    /// What this request makes of it; `None`: it is not to be sent.
+    fn goes_on(self, request: &Request<'_>) -> Option<Option<Unsettled>> {
+        match request {
+            Request::Store(Store { verb: Verb::Set, key, .. }) if *key == self.key => Some(None),
+            Request::Meta(meta) if meta.key == self.key => match meta.verb {
+                // A key that is the same text, in base64 and not, is two keys.
+                _ if meta.token(b'b').is_some() != self.base64 => None,
+                MetaVerb::Set
+                    if meta.token(b'C').is_none()
+                        && meta.token(b'M').is_none_or(|mode| b"sS".contains(&mode[0])) =>
+                {
+                    Some(None)
+                }
+                MetaVerb::Get => {
+                    let same = match &self.says {
+                        Some((flag, token)) => meta.token(*flag) == Some(&token[..]),
+                        None => meta.token(b't').is_none() && meta.token(b'R').is_none(),
+                    };
+                    (same && meta.token(b'T').is_none()).then_some(Some(self))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 const LIMITS: Limits = Limits { max_value: 1 << 20 };
@@ -124,7 +189,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
     let mut rest = &bytes[..];
     let mut first = true;
     while !rest.is_empty() {
-        if rest[0] == 0x80 || vetted.closes {
+        if vetted.closes {
             return None;
         }
         let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
@@ -161,8 +226,14 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                     return None;
                 }
                 request_is_fit(&request, mode, &mut vetted)?;
+                vetted.unsettled = match vetted.unsettled.take() {
+                    Some(unsettled) => unsettled.goes_on(&request)?,
+                    None => unsettles(&request, mode, vetted.settled.as_deref())?,
+                };
+                vetted.settled = settled(&request);
                 consumed
             }
+            Parsed::Refused(_) if vetted.unsettled.is_some() => return None,
             Parsed::Refused(refused) => {
                 let names_a_server: [&[u8]; 9] = [
                     b"cache_memlimit",
@@ -208,7 +279,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
         rest = &rest[taken..];
     }
     vetted.alone |= vetted.closes && word(&bytes) != b"quit";
-    Some(vetted)
+    (vetted.unsettled.is_none() || vetted.lacks > 0).then_some(vetted)
 }
 
 /// What both [`NO_CAS`] and the number below it begin with.
@@ -236,13 +307,15 @@ fn no_chance(request: &Request<'_>) -> bool {
     number.is_none_or(|number: u64| number == 0 || number >= NO_CAS - 1)
 }
 
-/// Whether the first key of a `get` or a `gat` is too long a one.
+/// Whether the first key of a `get` is too long a one.
 fn first_key_is_long(line: &[u8]) -> bool {
-    let at = if word(line).starts_with(b"gat") { 2 } else { 1 };
-    line.split(|&byte| byte == b' ')
-        .filter(|word| !word.is_empty())
-        .nth(at)
-        .is_some_and(|key| key.len() > 252)
+    // A `gat` has touched those before by then, and so has Kennel.
+    word(line).starts_with(b"gat")
+        || line
+            .split(|&byte| byte == b' ')
+            .filter(|word| !word.is_empty())
+            .nth(1)
+            .is_some_and(|key| key.len() > 252)
 }
 
 /// Whether a turn's commands may be sent together: for the minimiser, which makes its own.
@@ -306,7 +379,14 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
             let start = meta.token(b'J').filter(|_| meta.verb == MetaVerb::Arith).unwrap_or(b"0");
             let delta = meta.token(b'D').filter(|_| meta.verb == MetaVerb::Arith).unwrap_or(b"1");
             let number = [start, delta].iter().all(|number| countable(number, false));
-            if !number || (meta.verb == MetaVerb::Set && !countable(meta.data, longer)) {
+            let near = mode.guarded() && (1_047_000..=1_048_576).contains(&meta.data.len());
+            if !number || near || (meta.verb == MetaVerb::Set && !countable(meta.data, longer)) {
+                return None;
+            }
+            if mode == Mode::Embedded && meta.verb == MetaVerb::Delete && meta.token(b'x').is_some() {
+                return None;
+            }
+            if mode.guards(&key) && !means_the_same(&meta) {
                 return None;
             }
             match meta.verb {
@@ -315,9 +395,66 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
                 MetaVerb::Arith => vetted.counts.insert(key),
                 _ => true,
             };
-            mode.meta().then_some(())
+            Some(())
         }
     }
+}
+
+/// Whether a meta command on a guarded key means what it means to memcached.
+fn means_the_same(meta: &Meta<'_>) -> bool {
+    let has = |flag| meta.token(flag).is_some();
+    let over = |flag| meta.token(flag).and_then(int32).is_some_and(|time| !(0..=2_592_000).contains(&time));
+    let ends = over(b'T') || (has(b'N') && over(b'N') && !matches!(meta.verb, MetaVerb::Set));
+    match meta.verb {
+        MetaVerb::Debug => false,
+        _ if has(b'E') || (has(b'x') && meta.verb == MetaVerb::Delete) => false,
+        MetaVerb::Get => !(over(b'N') || ((has(b'R') || has(b'N')) && has(b'T')) || (has(b't') && ends)),
+        MetaVerb::Set => !(has(b'I') && has(b'C') || has(b'c') && ends),
+        MetaVerb::Delete => !(has(b'I') && ends),
+        _ => {
+            let down = meta.token(b'M').is_some_and(|mode| matches!(mode.first(), Some(b'D' | b'd' | b'-')));
+            !((has(b'c') || has(b't')) && ends) && (down || !has(b'T'))
+        }
+    }
+}
+
+/// The key that a request deletes, or stores whatever stood there.
+fn settled(request: &Request<'_>) -> Option<Vec<u8>> {
+    match request {
+        Request::Store(Store { verb: Verb::Set, key, .. }) | Request::Delete { key, .. } => {
+            Some(key.to_vec())
+        }
+        Request::Meta(meta) => {
+            let flag = |flag| meta.token(flag);
+            let all = match meta.verb {
+                MetaVerb::Set => flag(b'M').is_none_or(|mode| b"sS".contains(&mode[0])),
+                MetaVerb::Delete => flag(b'I').is_none(),
+                _ => false,
+            };
+            (all && flag(b'C').is_none()).then(|| meta.key.to_vec())
+        }
+        _ => None,
+    }
+}
+
+/// Whether a guarded key is left so that it shows who guards it: then until when. The outer `None`: it is not to be sent.
+fn unsettles(request: &Request<'_>, mode: Mode, settled: Option<&[u8]>) -> Option<Option<Unsettled>> {
+    let Request::Meta(meta) = request else { return Some(None) };
+    let decoded = meta.token(b'b').and_then(|_| base64::decode(meta.key));
+    if !mode.guards(decoded.as_deref().unwrap_or(meta.key)) {
+        return Some(None);
+    }
+    let token = |flag| meta.token(flag).map(|token| (flag, token.to_vec()));
+    let says = match (meta.verb, token(b'N'), token(b'R')) {
+        (MetaVerb::Get, Some(_), Some(_)) => return None,
+        (MetaVerb::Get, None, None) => return Some(None),
+        // Behind a miss of its own, a client is told that somebody builds the value: itself.
+        (MetaVerb::Get, Some(_), _) if settled != Some(meta.key) => return None,
+        (MetaVerb::Get, stub, recache) => stub.or(recache),
+        (MetaVerb::Delete, ..) if meta.token(b'I').is_some() => None,
+        _ => return Some(None),
+    };
+    Some(Some(Unsettled { key: meta.key.to_vec(), base64: decoded.is_some(), says }))
 }
 
 /// Whether what `incr` makes of a value is a matter of the value alone. `longer`: it is put to another.
@@ -360,11 +497,39 @@ fn what_is_left_out_stands_in_the_page_on_testing() {
 #[test]
 fn commands_that_time_or_cutting_would_decide_are_not_sent() {
     let fit = |text: &[u8]| vet(&Command::parse(text), Mode::Raw(1)).is_some();
-    for text in
-        [&b"set k 0 5 1\r\nx\r\n"[..], b"set k 0 0 1\r\n \r\n", b"\x80\r\n", b"stats\r\n", b"mg k N9\r\n"]
-    {
+    for text in [&b"set k 0 5 1\r\nx\r\n"[..], b"set k 0 0 1\r\n \r\n", b"stats\r\n", b"mg k N9\r\n"] {
         assert!(!fit(text), "{}", text.escape_ascii());
     }
     assert!(fit(b"set k 0 4294977296 1\r\nx\r\n") && !fit(b"set k 0 4294967299 1\r\nx\r\n"));
     assert!(vet(&Command::parse(b"get <<k*251>>\r\n"), Mode::Raw(1)).is_some_and(|vetted| vetted.alone));
+}
+
+#[test]
+fn what_shows_who_guards_a_key_is_sent_only_with_the_store_that_ends_it() {
+    let fit =
+        |text: &[u8]| vet(&Command::parse(text), Mode::Guarded(1)).is_some_and(|vetted| vetted.lacks == 0);
+    for text in [
+        &b"md g:k\r\nmg g:k N0\r\n"[..],
+        b"mg g:k N0\r\nset g:k 0 0 1\r\nx\r\n",
+        b"md g:k\r\nmg g:k N0\r\nmg g:k v\r\nset g:k 0 0 1\r\nx\r\n",
+        b"md g:k\r\nmg g:k N-1\r\nset g:k 0 0 1\r\nx\r\n",
+        b"mg g:k R9\r\nmg g:k\r\nms g:k 1\r\nx\r\n",
+        b"md g:k I\r\nget g:k\r\n",
+        b"md g:k I\r\nms g:k 1 ME\r\nx\r\n",
+        b"md g:k I\r\nms g:l 1\r\nx\r\n",
+        b"ms g:k 1 I C1\r\nx\r\n",
+        b"me g:k\r\n",
+        b"md Zzpr b I\r\n",
+    ] {
+        assert!(!fit(text), "{}", text.escape_ascii());
+    }
+    for text in [
+        &b"mg k N0\r\n"[..],
+        b"md g:k\r\nmg g:k N0 c\r\nmg g:k N0 v\r\nset g:k 0 0 1\r\nx\r\n",
+        b"mg g:k R9\r\nmg g:k R9 v\r\nms g:k 1 c\r\nx\r\n",
+        b"md g:k I\r\nmg g:k v c\r\nms g:k 1 MS\r\nx\r\n",
+        b"md Zzpr b I\r\nms Zzpr 1 b\r\nx\r\n",
+    ] {
+        assert!(fit(text), "{}", text.escape_ascii());
+    }
 }
