@@ -89,6 +89,10 @@ pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     graph.known.insert(first.fingerprint(), 0);
     let mut frontier = VecDeque::from([(first, 0)]);
     while let Some((world, depth)) = frontier.pop_front() {
+        if plan.most.is_some_and(|most| graph.parents.len() >= most) {
+            explored.states = graph.parents.len();
+            return Ok(explored);
+        }
         let at = graph.begins.len() as u32;
         explored.depth = depth;
         graph.begins.push(graph.ends.len());

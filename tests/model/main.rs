@@ -1,7 +1,7 @@
 //! The guard under a model checker: every state that two sidecars, two clients, one key and one tag can come to, and what
 //! must hold of them. docs/model.md says what is modelled, what is left out, and what that took.
 //!
-//! `KENNEL_MODEL=full` explores what takes minutes, and wants an optimised build.
+//! `KENNEL_MODEL=full` explores to the end what takes minutes, and wants an optimised build; else the first states of it are.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
@@ -61,11 +61,10 @@ fn two_sidecars_keep_the_promises_though_something_is_evicted() {
     keeps_the_promises(&Plan { kinds: EVICTIONS, ..plan });
 }
 
-/// Millions of states: only when asked for.
+/// Up to millions of states: the nearest two thousand, unless all are asked for.
 fn keeps_the_promises_in_full(plan: &Plan) {
-    if in_full() {
-        keeps_the_promises(plan);
-    }
+    let most = (!in_full()).then_some(2_000);
+    keeps_the_promises(&Plan { most, ..plan.clone() });
 }
 
 fn whole(plan: Plan) -> Plan {

@@ -94,6 +94,8 @@ pub struct Plan {
     pub renews: bool,
     pub policy: Policy,
     pub mutant: Option<Mutant>,
+    /// Only about so many states are explored, the nearest first; what must be reachable in the end is not asked then.
+    pub most: Option<usize>,
 }
 
 /// Seconds that a value is fresh.
@@ -129,6 +131,7 @@ impl Plan {
             renews: true,
             policy: policy(),
             mutant: None,
+            most: None,
         }
     }
 
