@@ -4,6 +4,7 @@
 //! command back until an interleaving has happened; then one file a promise, in the order of the design.
 
 mod client;
+mod fuzz_corpus;
 mod gate;
 mod slow_server;
 mod world;
