@@ -2,13 +2,14 @@
 //!
 //! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
 //! command back until an interleaving has happened; then one file a promise, in the order of the design. `poison` and
-//! `slow_clients` are those who mean no good, or do not know better.
+//! `slow_clients` are those who mean no good, or do not know better; `fuzz_corpus` is what fuzzing found worth keeping.
 
 mod administration;
 mod client;
 mod differential;
 mod embedded_is_faithful;
 mod explicit_tags;
+mod fuzz_corpus;
 mod gate;
 mod guarded_means_what_memcached_means;
 mod invalidates;

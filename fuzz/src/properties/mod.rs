@@ -1,0 +1,50 @@
+//! One property an input format, each a function of bytes that panics when it does not hold.
+//!
+//! Nothing here knows a fuzzer: `tests/it` compiles this directory too.
+
+pub mod envelope;
+pub mod replies;
+pub mod requests;
+
+/// What an input of [`requests`] or [`replies`] begins with, and the stream that is the rest of it.
+struct Input<'a> {
+    /// What is chosen before the stream begins.
+    knobs: u8,
+    /// From which the lengths of the reads come, over and over.
+    pieces: [u8; 3],
+    stream: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    fn read(data: &'a [u8]) -> Option<Self> {
+        let (&[knobs, a, b, c], stream) = data.split_first_chunk()?;
+        Some(Input { knobs, pieces: [a, b, c], stream })
+    }
+
+    /// The ways to cut the stream, each the ends of its reads: in one, in the input's pieces, and, where that is
+    /// cheap, byte by byte.
+    fn cuts(&self) -> Vec<Vec<usize>> {
+        const CHEAP: usize = 200;
+        let whole = self.stream.len();
+        let mut ends = Vec::new();
+        let mut end = 0;
+        for piece in self.pieces.iter().cycle() {
+            end += length(*piece);
+            if end >= whole {
+                break;
+            }
+            ends.push(end);
+        }
+        ends.push(whole);
+        let mut cuts = vec![vec![whole], ends];
+        if whole <= CHEAP {
+            cuts.push((1..=whole).collect());
+        }
+        cuts
+    }
+}
+
+/// The length of a read: fine where it is short, and up to 4 KiB.
+fn length(piece: u8) -> usize {
+    1 + usize::from(piece) * usize::from(piece) / 16
+}

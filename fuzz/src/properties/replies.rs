@@ -1,0 +1,191 @@
+//! A lying server: its replies end where they end however they were cut, and what is said of them is in them.
+//!
+//! An input is a byte that chooses what is owed and the largest value, three that cut the stream, and the stream.
+
+use kennel::protocol::reply::{Frame, Framer, Garbage, MetaReply, Shape, Status, Value, frame, meta, values};
+
+use super::Input;
+
+const SHAPES: [Shape; 4] = [Shape::Line, Shape::Values, Shape::Meta, Shape::Stats];
+/// The largest values to choose from; the last is what a connection takes.
+const MAX_VALUES: [usize; 4] = [0, 5, 1000, 1 << 30];
+/// The longest line that may be unfinished, in bytes.
+const MAX_UNFINISHED: usize = 2047;
+
+/// What became of a stream.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    /// Before which bytes its replies end.
+    replies: Vec<usize>,
+    /// Why nothing behind them is believed.
+    garbage: Option<&'static str>,
+}
+
+/// Panics if what is made of the input is not such as docs/fuzzing.md says.
+pub fn check(data: &[u8]) {
+    let Some(input) = Input::read(data) else { return };
+    let owed = [0, 2, 4].map(|shift| SHAPES[usize::from(input.knobs >> shift & 3)]);
+    let max_value = MAX_VALUES[usize::from(input.knobs >> 6)];
+    // What is owed to a meta command may be owed to a quiet one.
+    let quiet = owed.map(|shape| if shape == Shape::Meta { Shape::Quiet } else { shape });
+    for owed in [owed, quiet] {
+        let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, owed, max_value));
+        let whole = cuts.next();
+        for cut in cuts {
+            assert_eq!(Some(cut), whole, "it depends on how the stream is cut");
+        }
+    }
+    is_harmless(input.stream);
+}
+
+/// Reads the stream as a connection does, in reads that end at `ends`. The shapes are owed in turn.
+fn read(stream: &[u8], ends: &[usize], owed: [Shape; 3], max_value: usize) -> Outcome {
+    let mut replies = Vec::new();
+    let mut owed = owed.into_iter().cycle();
+    let mut reading: Option<(Shape, Framer)> = None;
+    let (mut start, mut wanted) = (0, 0);
+    for &end in ends {
+        while start < end {
+            let buffer = &stream[start..end];
+            let (shape, mut framer) = reading
+                .take()
+                .or_else(|| {
+                    let shape = owed.next()?;
+                    Some((shape, Framer::new(shape, max_value)))
+                })
+                .expect("a cycle has no end");
+            let verdict = framer.frame(buffer);
+            assert_eq!(verdict, frame(shape, buffer, max_value), "it depends on what was seen before");
+            match verdict {
+                Ok(Frame::Partial { at_least }) => {
+                    assert!((1..=max_value + 7).contains(&at_least), "it lacks {at_least} bytes");
+                    if matches!(shape, Shape::Line | Shape::Meta) {
+                        let block = if shape == Shape::Meta { 2 + max_value + 1 } else { 0 };
+                        assert!(buffer.len() <= MAX_UNFINISHED + block, "it waits for ever");
+                    }
+                    wanted = end + at_least;
+                    reading = Some((shape, framer));
+                    break;
+                }
+                Ok(Frame::Whole(length)) => {
+                    assert!((1..=buffer.len()).contains(&length), "{length} of {} bytes", buffer.len());
+                    assert!(wanted <= start + length, "it asked for more than it needed");
+                    let reply = &buffer[..length];
+                    assert_eq!(frame(shape, reply, max_value), Ok(Frame::Whole(length)), "it looked further");
+                    let short = frame(shape, &reply[..length - 1], max_value);
+                    assert_eq!(short, Ok(Frame::Partial { at_least: 1 }), "a byte too few");
+                    is_told(shape, reply, max_value);
+                    start += length;
+                    wanted = start;
+                    replies.push(start);
+                }
+                Err(Garbage(why)) => return Outcome { replies, garbage: Some(why) },
+            }
+        }
+    }
+    Outcome { replies, garbage: None }
+}
+
+/// That what is said of a whole reply is all that stands in it, and nothing else.
+fn is_told(shape: Shape, reply: &[u8], max_value: usize) {
+    match shape {
+        Shape::Line => assert!(is_one_line(reply), "{:?}", reply.escape_ascii().to_string()),
+        Shape::Values => are_told(reply, max_value),
+        Shape::Meta => is_told_of_meta(&meta(reply), reply, max_value),
+        Shape::Quiet => {
+            let said = reply.strip_suffix(b"MN\r\n").expect("it ends with the answer to the mn");
+            if !said.is_empty() {
+                is_told_of_meta(&meta(said), said, max_value);
+            }
+        }
+        Shape::Stats => {
+            assert!(
+                is_one_line(reply) || reply.ends_with(b"\r\nEND\r\n"),
+                "{:?}",
+                reply.escape_ascii().to_string()
+            );
+        }
+    }
+}
+
+fn are_told(reply: &[u8], max_value: usize) {
+    let mut rest = reply;
+    let mut again = Vec::new();
+    for value in values(reply) {
+        let Value { key, flags, data, cas, raw } = value;
+        assert!(!key.is_empty() && !key.iter().any(|byte| b" \n".contains(byte)), "{value:?}");
+        assert!(data.len() <= max_value, "{value:?}");
+        rest = rest.strip_prefix(raw).expect("the values stand one behind the other");
+        let block = raw.strip_suffix(b"\r\n").and_then(|raw| raw.strip_suffix(data));
+        let line =
+            block.and_then(|line| line.strip_suffix(b"\r\n")).expect("a line, a block, and their ends");
+        assert!(line.starts_with(&[b"VALUE ", key, b" "].concat()), "{value:?}");
+        let cas = cas.map_or(String::new(), |cas| format!(" {cas}"));
+        again.extend_from_slice(&[b"VALUE ", key].concat());
+        again.extend_from_slice(format!(" {flags} {}{cas}\r\n", data.len()).as_bytes());
+        again.extend_from_slice(&[data, b"\r\n"].concat());
+    }
+    if rest.len() == reply.len() && rest != b"END\r\n" {
+        assert!(is_error(rest), "no values in {:?}", rest.escape_ascii().to_string());
+        return;
+    }
+    assert_eq!(rest, b"END\r\n", "values are left out");
+    again.extend_from_slice(b"END\r\n");
+    assert_eq!(frame(Shape::Values, &again, max_value), Ok(Frame::Whole(again.len())), "spelled anew");
+    let told = |value: Value<'_>| (value.key.to_vec(), value.flags, value.data.to_vec(), value.cas);
+    assert!(values(&again).map(told).eq(values(reply).map(told)), "spelled anew");
+}
+
+fn is_told_of_meta(told: &MetaReply<'_>, reply: &[u8], max_value: usize) {
+    let end = reply.iter().position(|&byte| byte == b'\n').expect("a reply has a line");
+    let line = &reply[..end - 1];
+    let word = match told.status {
+        Status::Va => b"VA",
+        Status::Hd => b"HD",
+        Status::En => b"EN",
+        Status::Nf => b"NF",
+        Status::Ns => b"NS",
+        Status::Ex => b"EX",
+        Status::Mn => b"MN",
+        Status::Me => b"ME",
+        Status::Error => {
+            assert!(is_error(reply), "{told:?}");
+            assert_eq!((told.data, told.flags), (line, &b""[..]));
+            return;
+        }
+    };
+    assert!(line.starts_with(word) && line[2..].first().is_none_or(|&byte| byte == b' '), "{told:?}");
+    if told.status == Status::Va {
+        assert!(told.data.len() <= max_value, "{told:?}");
+        assert_eq!(&reply[end + 1..], [told.data, b"\r\n"].concat(), "{told:?}");
+    } else {
+        assert_eq!((told.data, reply.len()), (&b""[..], end + 1), "{told:?}");
+    }
+    let words: Vec<&[u8]> = line[2..].split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
+    let flags = &words[usize::from(told.status == Status::Va)..];
+    assert_eq!(told.tokens().count(), flags.len(), "{told:?}");
+    for ((letter, token), word) in told.tokens().zip(flags) {
+        assert_eq!((letter, token), (word[0], &word[1..]), "{told:?}");
+        let first = flags.iter().find(|word| word[0] == letter).map(|word| &word[1..]);
+        assert_eq!(told.token(letter), first, "{told:?}");
+        let digits = !token.is_empty() && token.iter().all(u8::is_ascii_digit);
+        assert!(digits || Some(token) != first || told.number(letter).is_none(), "{told:?}");
+    }
+}
+
+fn is_one_line(reply: &[u8]) -> bool {
+    reply.strip_suffix(b"\r\n").is_some_and(|line| !line.is_empty() && !line.contains(&b'\n'))
+}
+
+fn is_error(reply: &[u8]) -> bool {
+    let first = reply.split(|byte| b" \r".contains(byte)).next();
+    is_one_line(reply) && matches!(first, Some(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR"))
+}
+
+/// Nobody asks about bytes that no framer has passed; who does, gets an answer all the same.
+fn is_harmless(bytes: &[u8]) {
+    let told: usize = values(bytes).map(|value| value.raw.len()).sum();
+    assert!(told <= bytes.len(), "it saw {told} of {} bytes", bytes.len());
+    let told = meta(bytes);
+    assert!(told.data.len() + told.flags.len() <= bytes.len(), "{told:?}");
+}

@@ -1,0 +1,47 @@
+//! What fuzzing has found to be worth keeping, once more: every input of `fuzz/corpus/`, those written by hand among them,
+//! without a fuzzer.
+
+#[allow(unreachable_pub, reason = "it is a public module of the package in fuzz/")]
+#[path = "../../fuzz/src/properties/mod.rs"]
+mod properties;
+
+use std::path::{Path, PathBuf};
+use std::{fs, panic};
+
+use properties::{envelope, replies, requests};
+
+/// Replays all inputs of a target, and names those of which its property does not hold. There must be some: in a
+/// checkout without them nothing would be tested.
+fn replay(target: &str, check: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let mut inputs = Vec::new();
+    for directory in [corpus.join("by-hand").join(target), corpus.join(target)] {
+        let entries =
+            fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        let before = inputs.len();
+        inputs.extend(entries.map(|entry| entry.expect("an entry of the corpus").path()));
+        assert!(inputs.len() >= before + 20, "too few inputs in {}", directory.display());
+    }
+    inputs.sort();
+    let fails = |input: &&PathBuf| {
+        let bytes = fs::read(input).expect("an input is readable");
+        panic::catch_unwind(|| check(&bytes)).is_err()
+    };
+    let failed: Vec<_> = inputs.iter().filter(fails).collect();
+    assert!(failed.is_empty(), "it does not hold of {failed:#?}");
+}
+
+#[test]
+fn any_request_parses_the_same_however_it_is_cut_and_spelled() {
+    replay("requests", requests::check);
+}
+
+#[test]
+fn a_lying_server_is_seen_through_the_same_however_its_replies_are_cut() {
+    replay("replies", replies::check);
+}
+
+#[test]
+fn whatever_opens_is_what_seals_to_it() {
+    replay("envelope", envelope::check);
+}
