@@ -61,7 +61,7 @@ mutants! {
     an_unlock_without_compare_is_caught: UnlockWithoutCompare, calm, 20, "";
     a_lost_tag_that_counts_as_unmoved_is_caught: LostTagIsUnmoved, faulty, 200, "promise 2";
     a_fill_sealed_with_the_versions_of_its_own_moment_is_caught: SnapshotAtSet, calm, 10, "promise 2";
-    a_lease_that_is_never_renewed_is_caught: NoRenewal, calm, 10, "";
+    a_lease_that_is_never_renewed_is_caught: NoRenewal, calm, 100, "";
     a_delete_that_spares_the_stub_is_caught: DeleteSparesStub, calm, 10, "promise 2";
     a_request_that_waits_while_it_holds_a_win_is_caught: WaitsWithWin, calm, 50, "promise 4";
     a_request_that_waits_with_another_behind_it_is_caught: WaitsThoughPipelined, calm, 10, "promise 4";
