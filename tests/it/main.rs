@@ -25,6 +25,7 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod shutdown;
+mod returning_server;
 mod slow_clients;
 mod slow_server;
 mod stats;
