@@ -5,6 +5,7 @@
 //! `slow_clients` are those who mean no good, or do not know better.
 
 mod administration;
+mod chaos;
 mod client;
 mod differential;
 mod embedded_is_faithful;
