@@ -2,7 +2,7 @@
 //!
 //! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
 //! command back until an interleaving has happened; then one file a promise, in the order of the design. `poison` and
-//! `slow_clients` are those who mean no good, or do not know better.
+//! `slow_clients` are those who mean no good, or do not know better; in `chaos` everything fails at once.
 
 mod administration;
 mod chaos;

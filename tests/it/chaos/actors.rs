@@ -4,7 +4,7 @@
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -34,22 +34,24 @@ pub(super) struct Stage {
     pub(super) keys: Vec<(Kind, Key)>,
     /// The source of truth: each key's version.
     pub(super) source: Vec<AtomicU64>,
-    pub(super) sidecars: Vec<Door>,
+    pub(super) sidecars: Vec<Mutex<Door>>,
     pub(super) over: AtomicBool,
     writes: AtomicU64,
     start: Instant,
 }
 
 /// Where a sidecar can be reached.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Door {
-    pub(super) address: Mutex<SocketAddr>,
-    /// How often it has been killed; counted before it is.
-    pub(super) kills: AtomicUsize,
+    /// `None` while there is none; so from before it is killed.
+    address: Option<SocketAddr>,
+    /// How often it has been killed.
+    kills: usize,
 }
 
 impl Stage {
     pub(super) fn new(keys: Vec<(Kind, Key)>, sidecars: &[SocketAddr]) -> Stage {
-        let door = |address: &SocketAddr| Door { address: Mutex::new(*address), kills: AtomicUsize::new(0) };
+        let door = |address: &SocketAddr| Mutex::new(Door { address: Some(*address), kills: 0 });
         Stage {
             source: keys.iter().map(|_| AtomicU64::new(1)).collect(),
             keys,
@@ -58,6 +60,21 @@ impl Stage {
             writes: AtomicU64::new(0),
             start: Instant::now(),
         }
+    }
+
+    /// The sidecar is about to be killed.
+    pub(super) fn closes(&self, sidecar: usize) {
+        let mut door = self.sidecars[sidecar].lock().expect("no holder panics");
+        *door = Door { address: None, kills: door.kills + 1 };
+    }
+
+    /// It can be reached there from now on.
+    pub(super) fn opens(&self, sidecar: usize, address: SocketAddr) {
+        self.sidecars[sidecar].lock().expect("no holder panics").address = Some(address);
+    }
+
+    fn door(&self, sidecar: usize) -> Door {
+        *self.sidecars[sidecar].lock().expect("no holder panics")
     }
 
     fn now(&self) -> u64 {
@@ -252,33 +269,29 @@ impl<'a> Actor<'a> {
 
     /// Sends it, on a new connection if there is none. `ends`: an `END` stands behind a value.
     fn ask(&mut self, command: &[u8], ends: bool) -> Result<Reply, What> {
-        let kills = self.stage.sidecars[self.sidecar].kills.load(Ordering::SeqCst);
-        let asked = self.wire().and_then(|wire| wire.ask(command, ends));
+        let door = self.stage.door(self.sidecar);
+        let asked = self.wire(door).and_then(|wire| wire.ask(command, ends));
         asked.map_err(|error| {
-            let kills = self.wire.take().map_or(kills, |wire| wire.kills);
-            // A sidecar that is killed at this moment has been counted by now.
-            let killed = self.stage.sidecars[self.sidecar].kills.load(Ordering::SeqCst) > kills;
+            let kills = self.wire.take().map_or(door.kills, |wire| wire.kills);
+            let killed = door.address.is_none() || self.stage.door(self.sidecar).kills > kills;
             self.pause(20, 100);
             match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => What::Hung,
-                // Until it is started anew nobody listens.
-                _ if killed || error.kind() == ErrorKind::ConnectionRefused => What::Lost,
+                _ if killed => What::Lost,
                 _ => What::HungUp,
             }
         })
     }
 
-    fn wire(&mut self) -> io::Result<&mut Wire> {
+    fn wire(&mut self, door: Door) -> io::Result<&mut Wire> {
         let wire = match self.wire.take() {
             Some(wire) => wire,
             None => {
-                let door = &self.stage.sidecars[self.sidecar];
-                let kills = door.kills.load(Ordering::SeqCst);
-                let address = *door.address.lock().expect("no holder panics");
+                let address = door.address.ok_or(ErrorKind::ConnectionRefused)?;
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(HANGS))?;
-                Wire { stream: BufReader::new(stream), kills }
+                Wire { stream: BufReader::new(stream), kills: door.kills }
             }
         };
         Ok(self.wire.insert(wire))

@@ -24,9 +24,9 @@ use weather::Weather;
 
 /// Of each kind of key.
 const KEYS: usize = 12;
-const READERS: usize = 180;
-const WRITERS: usize = 8;
-const INVALIDATORS: usize = 12;
+const READERS: usize = 170;
+const WRITERS: usize = 16;
+const INVALIDATORS: usize = 14;
 /// Hardly any memory, and the least recently *stored* goes first: so tags, locks and stubs are evicted however much they are used.
 const SMALL: [&str; 4] = ["-m", "2", "-o", "no_lru_maintainer"];
 
@@ -156,14 +156,13 @@ impl World {
 
     fn kill_sidecar(&mut self, stage: &Stage) {
         let sidecar = self.random.usize(0..self.sidecars.len());
-        let door = &stage.sidecars[sidecar];
         let kennel = self.sidecars[sidecar].take().expect("it runs");
         assert!(!kennel.said().contains("panicked"), "{}", kennel.said());
-        door.kills.fetch_add(1, Ordering::SeqCst);
+        stage.closes(sidecar);
         kennel.kill();
         self.pause(0..300);
         let kennel = Kennel::start(&self.configurations[sidecar]);
-        *door.address.lock().expect("no holder panics") = kennel.address();
+        stage.opens(sidecar, kennel.address());
         self.sidecars[sidecar] = Some(kennel);
         self.done.sidecars_killed += 1;
     }
@@ -175,13 +174,15 @@ impl World {
 
     fn delay(&mut self) {
         let server = self.random.usize(0..self.weather.len());
-        self.weather[server].delay(self.random.u64(20..800));
+        // Of one way or both; so little that some requests are in time, or so much that none is.
+        let delays = [0, 1].map(|_| [0, 50, 200, 800][self.random.usize(0..4)]);
+        self.weather[server].delay(if delays == [0, 0] { [200, 0] } else { delays });
         self.pause(200..1500);
         // What is on its way is still held when the connections end.
         if self.random.bool() {
             self.done.cut += self.weather[server].cut();
         }
-        self.weather[server].delay(0);
+        self.weather[server].delay([0, 0]);
         self.done.delays += 1;
     }
 

@@ -18,8 +18,8 @@ pub(super) struct Weather {
 struct Shared {
     target: SocketAddr,
     over: AtomicBool,
-    /// What comes is held for up to so many ms.
-    delay: AtomicU64,
+    /// What comes is held for up to so many ms: on its way to the server, and back.
+    delays: [AtomicU64; 2],
     /// The state from which every connection's delays are drawn.
     seed: AtomicU64,
     /// The sidecars' ends since the last cut.
@@ -34,7 +34,7 @@ impl Weather {
         let shared = Arc::new(Shared {
             target,
             over: AtomicBool::new(false),
-            delay: AtomicU64::new(0),
+            delays: Default::default(),
             seed: AtomicU64::new(seed),
             open: Mutex::default(),
         });
@@ -55,9 +55,11 @@ impl Weather {
         self.address.to_string()
     }
 
-    /// From now on what comes is held for up to so many ms, in both directions.
-    pub(super) fn delay(&self, millis: u64) {
-        self.shared.delay.store(millis, Ordering::SeqCst);
+    /// From now on what comes is held for up to so many ms: on its way to the server, and back.
+    pub(super) fn delay(&self, millis: [u64; 2]) {
+        for (delay, millis) in self.shared.delays.iter().zip(millis) {
+            delay.store(millis, Ordering::SeqCst);
+        }
     }
 
     /// The sidecars lose every connection there is. How many.
@@ -90,21 +92,29 @@ fn serve(client: TcpStream, shared: &Arc<Shared>) {
         return;
     };
     shared.open.lock().expect("no holder panics").push(cuts);
-    for (from, to) in [(client, server), (server_end, client_end)] {
+    for (way, (from, to)) in [(client, server), (server_end, client_end)].into_iter().enumerate() {
         let seed = shared.seed.fetch_add(1, Ordering::SeqCst);
         let shared = shared.clone();
-        std::thread::spawn(move || pump(from, to, &shared, fastrand::Rng::with_seed(seed)));
+        std::thread::spawn(move || {
+            pump(from, to, &shared, &shared.delays[way], fastrand::Rng::with_seed(seed))
+        });
     }
 }
 
 /// Passes on what comes until either side closes.
-fn pump(mut from: TcpStream, mut to: TcpStream, shared: &Shared, mut random: fastrand::Rng) {
+fn pump(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    shared: &Shared,
+    delay: &AtomicU64,
+    mut random: fastrand::Rng,
+) {
     let mut chunk = [0; 16384];
     while !shared.over.load(Ordering::SeqCst) {
         match from.read(&mut chunk) {
             Ok(0) => break,
             Ok(read) => {
-                let delay = shared.delay.load(Ordering::SeqCst);
+                let delay = delay.load(Ordering::SeqCst);
                 if delay > 0 {
                     std::thread::sleep(Duration::from_millis(random.u64(0..=delay)));
                 }
