@@ -78,7 +78,7 @@ pub(super) struct Seen {
 
 /// A request may take this long: the longest wait that a rule allows, the rounds of a read each with its time-out, and what a
 /// machine with more to do than cores takes for itself.
-const PATIENCE: u64 = 6_000_000;
+const PATIENCE: u64 = 8_000_000;
 /// An expired value may be served for so much longer: seconds that a server counts, and those for which it stood still.
 const SLACK: u64 = 5_000_000;
 
