@@ -5,6 +5,8 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
+use super::Scene;
+
 /// The moment a decision is made, as the caller read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Now {
@@ -206,6 +208,19 @@ pub(super) fn get(at: At) -> Ask {
 /// A get of all but its value.
 pub(super) fn peek(at: At) -> Ask {
     Ask { at, what: What::Get(Look::default()) }
+}
+
+/// A look at the key that leaves a stub if nothing is there: so there is always a CAS to store over, which any invalidation
+/// moves or removes.
+pub(super) fn look_or_stub(scene: &Scene<'_>) -> Ask {
+    let vivify = Some(scene.policy.lock_seconds());
+    Ask { at: At::Item, what: What::Get(Look { vivify, ..Look::default() }) }
+}
+
+/// The same, with the value.
+pub(super) fn value_or_stub(scene: &Scene<'_>) -> Ask {
+    let vivify = Some(scene.policy.lock_seconds());
+    Ask { at: At::Item, what: What::Get(Look { value: true, vivify, ..Look::default() }) }
 }
 
 /// A delete, conditional if a CAS is given.

@@ -10,6 +10,7 @@ use crate::protocol::number::uint64;
 
 use super::ask::{
     Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, Usage, What, delete, get, peek,
+    value_or_stub,
 };
 use super::envelope::{Header, Opened, TagName};
 use super::freshness::{Hit, Standing, judge, unknown_tags};
@@ -18,7 +19,7 @@ use super::write::{NEVER, Offer, may_have_moved, version_of};
 use super::{Event, Machine, Scene, Step, TagNames};
 
 /// For how long a write that others keep overtaking is tried again, in ms.
-const PATIENCE_MS: u64 = 2_000;
+pub(super) const PATIENCE_MS: u64 = 2_000;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -178,9 +179,21 @@ impl Modify {
 
     fn look(&mut self, scene: &Scene<'_>) -> Asks {
         self.state = State::Looking;
-        let mut asks: Asks = smallvec![get(At::Item)];
+        let mut asks: Asks =
+            smallvec![if self.creates(scene) { value_or_stub(scene) } else { get(At::Item) }];
         Gather::new(scene.tags.len()).ask(&mut asks, scene);
         asks
+    }
+
+    /// Whether an absent item would be stored. Then the look leaves a stub to be stored over, for the reason that a
+    /// [`Set`](super::Set) does. What is gone at once, or too large, leaves none.
+    fn creates(&self, scene: &Scene<'_>) -> bool {
+        let lifetime = match &self.change {
+            Change::Add(offer) => offer.lifetime,
+            Change::Count(Count { create: Some((lifetime, _)), .. }) => *lifetime,
+            _ => return false,
+        };
+        lifetime != Lifetime::Gone && !scene.refuses(self.change.sent())
     }
 
     fn gathered(
@@ -463,6 +476,8 @@ impl Machine for Modify {
                 let item = match answers.next() {
                     Some(Answer::Item(item)) => Some(item),
                     Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
+                    // The server had no room even for a stub.
+                    _ if self.creates(scene) => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
                     _ => None,
                 };
                 let tags: Answers = answers.collect();

@@ -5,9 +5,10 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Lifetime, Mode, Now, Stored, What, delete};
+use super::ask::{Answer, Ask, Asks, At, Cas, Lifetime, Mode, Now, Stored, What, delete, look_or_stub};
 use super::envelope::{Envelope, TagName, Tags};
 use super::leases::Ticket;
+use super::modify::PATIENCE_MS;
 use super::tags::{Gather, Versions};
 use super::{Event, Machine, Scene, Step, TagNames};
 
@@ -232,14 +233,28 @@ fn cleared() -> Asks {
     smallvec![delete(At::Item, None), delete(At::Lock, None)]
 }
 
-/// A `set` that ends no rebuild: stored whatever stands there, and so it defeats a fill in flight. The tags' versions are
-/// read first.
+/// A `set` that ends no rebuild: stored over whatever stands there, and so it defeats a fill in flight.
+///
+/// It looks first, and stores over exactly what it saw, or over the stub that it left where nothing stood. A command that was
+/// given up may yet be carried out, once its server comes back; one without a condition would then overwrite what is newer,
+/// or bring back what a delete has taken away. The tags' versions are read in the same round.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Set {
-    /// What waits for the versions.
-    offer: Option<Offer>,
+    offer: Offer,
     gather: Gather,
+    state: Setting,
     plain: bool,
+    /// On the monotonic clock.
+    began: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Setting {
+    /// Asked for the key, and at first for its tags.
+    Looking,
+    /// Some tags were missing: they are being created.
+    Tagging(Cas),
+    Storing,
 }
 
 /// How a blind set ended.
@@ -261,25 +276,36 @@ pub enum SetEnd {
 impl Set {
     /// Begins.
     pub fn start(offer: Offer, scene: &Scene<'_>) -> (Set, Asks) {
-        let mut set = Set { offer: Some(offer), gather: Gather::new(scene.tags.len()), plain: false };
-        let asks = set.go_on(scene);
+        let gather = Gather::new(scene.tags.len());
+        let mut set = Set { offer, gather, state: Setting::Looking, plain: false, began: scene.now.mono };
+        let mut asks: Asks = smallvec![look_or_stub(scene)];
+        set.gather.ask(&mut asks, scene);
         (set, asks)
     }
 
-    fn go_on(&mut self, scene: &Scene<'_>) -> Asks {
+    /// The tags' versions are read once: what was sent before a bump is no newer for having been overtaken.
+    fn seen(&mut self, base: Cas, tags: &[Answer], scene: &Scene<'_>) -> Step<SetEnd> {
+        if self.gather.versions().is_none()
+            && let Err(failure) = self.gather.absorb(tags, scene)
+        {
+            return Step::Done(SetEnd::Failed(failure));
+        }
         let mut asks = Asks::new();
         match self.gather.versions() {
             Some(versions) => {
-                if let Some(offer) = self.offer.take() {
-                    let tags = offer.tags(scene, |name| version_of(name, &versions, scene).unwrap_or(NEVER));
-                    let (ask, plain) = offer.store(Mode::Set, None, tags, (scene.now, 0), scene);
-                    self.plain = plain;
-                    asks.push(ask);
-                }
+                let built = (scene.now, 0);
+                let version = |name: &TagName| version_of(name, &versions, scene).unwrap_or(NEVER);
+                let tags = self.offer.tags(scene, version);
+                let (ask, plain) = self.offer.clone().store(Mode::Set, Some(base), tags, built, scene);
+                (self.state, self.plain) = (Setting::Storing, plain);
+                asks.push(ask);
             }
-            None => self.gather.ask(&mut asks, scene),
+            None => {
+                self.state = Setting::Tagging(base);
+                self.gather.ask(&mut asks, scene);
+            }
         }
-        asks
+        Step::Ask(asks)
     }
 }
 
@@ -288,17 +314,98 @@ impl Machine for Set {
 
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<SetEnd> {
         let answers = event.answers();
-        if self.offer.is_some() {
-            return match self.gather.absorb(&answers, scene) {
-                Err(failure) => Step::Done(SetEnd::Failed(failure)),
-                Ok(()) => Step::Ask(self.go_on(scene)),
-            };
+        match (self.state, &answers[..]) {
+            (Setting::Looking, [Answer::Item(item), tags @ ..]) => self.seen(item.cas, tags, scene),
+            (Setting::Tagging(base), tags) => self.seen(base, tags, scene),
+            (_, [Answer::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),
+            (Setting::Storing, [Answer::Stored(cas)]) => {
+                Step::Done(SetEnd::Stored { cas: *cas, plain: self.plain })
+            }
+            (Setting::Storing, [Answer::TooLarge]) => Step::Done(SetEnd::TooLarge),
+            // Somebody was here between the look and the store.
+            (Setting::Storing, [Answer::Exists | Answer::Absent | Answer::NotStored]) => {
+                if scene.now.mono >= self.began.saturating_add(PATIENCE_MS) {
+                    return Step::Done(SetEnd::Failed(Failure::Overloaded));
+                }
+                self.state = Setting::Looking;
+                Step::Ask(smallvec![look_or_stub(scene)])
+            }
+            _ => Step::Done(SetEnd::Failed(Failure::Refused)),
         }
-        Step::Done(match answers.into_iter().next() {
-            Some(Answer::Stored(cas)) => SetEnd::Stored { cas, plain: self.plain },
-            Some(Answer::TooLarge) => SetEnd::TooLarge,
-            Some(Answer::Failed(failure)) => SetEnd::Failed(failure),
-            _ => SetEnd::Failed(Failure::Refused),
-        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{Count, Item, Modify, Policy, Usage, modify::Change};
+
+    fn on<T>(mono: u64, run: impl FnOnce(&Scene<'_>) -> T) -> T {
+        let now = Now { wall: 1_700_000_000_000 + mono, mono };
+        let policy = Policy::default();
+        let tags = [b"tag".as_slice().into()];
+        let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, false, 1.0);
+        run(&Scene { policy: &policy, tags: &tags, learnt: 0, sidecar, room, copies, now, patient, chance })
+    }
+
+    fn item(value: &'static str, number: u64) -> Answer {
+        let value = Bytes::from_static(value.as_bytes());
+        let (size, cas, usage) = (value.len(), Cas { number, epoch: 1 }, Usage::default());
+        Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+    }
+
+    fn offer() -> Offer {
+        Offer {
+            body: Bytes::from_static(b"7"),
+            flags: 0,
+            lifetime: Lifetime::Seconds(60),
+            explicit: None,
+            tags: Vec::new(),
+        }
+    }
+
+    /// The only store among these commands: its mode, its condition, and the version that its envelope was sealed with.
+    fn store(asks: &Asks) -> (Mode, Option<u64>, Option<u64>) {
+        let [Ask { at: At::Item, what: What::Store { mode, value, cas, .. } }] = &asks[..] else {
+            panic!("not a store: {asks:?}")
+        };
+        let header = crate::guard::envelope::Header::open(&value.header);
+        let crate::guard::envelope::Opened::Sealed { envelope, .. } = header else { panic!("{value:?}") };
+        (*mode, cas.map(|cas| cas.number), envelope.tags().next().map(|(_, version)| version))
+    }
+
+    #[test]
+    fn a_set_stores_over_nothing_but_what_it_saw_and_keeps_the_versions_that_it_read_first() {
+        let (mut set, asks) = on(0, |scene| Set::start(offer(), scene));
+        assert_eq!(asks[0], on(0, look_or_stub));
+        let mut answered = |mono, answers: &[Answer]| {
+            let answers = Event::Answers(answers.iter().cloned().collect());
+            on(mono, |scene| set.resume(answers, scene))
+        };
+        let Step::Ask(asks) = answered(1, &[item("", 11), item("50", 3)]) else { panic!("it goes on") };
+        assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50)));
+        // Overtaken, for as long as it has patience.
+        for (mono, lost) in [(2, Answer::Exists), (3, Answer::Absent)] {
+            assert_eq!(answered(mono, &[lost]), Step::Ask(smallvec![on(mono, look_or_stub)]));
+            let Step::Ask(asks) = answered(mono, &[item("another's", 12)]) else { panic!("it goes on") };
+            assert_eq!(store(&asks), (Mode::Set, Some(12), Some(50)));
+        }
+        let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
+        assert_eq!(answered(PATIENCE_MS, &[Answer::Exists]), end);
+    }
+
+    #[test]
+    fn what_creates_an_item_stores_over_a_stub() {
+        let create = Some((Lifetime::Seconds(60), 5));
+        for change in [Change::Add(offer()), Change::Count(Count { create, ..Count::default() })] {
+            let (mut modify, asks) = on(0, |scene| Modify::start(change, scene));
+            assert!(
+                matches!(asks[0].what, What::Get(super::super::ask::Look { vivify: Some(6), .. })),
+                "{asks:?}"
+            );
+            let answers = Event::Answers(smallvec![item("", 11), item("50", 3)]);
+            let Step::Ask(asks) = on(1, |scene| modify.resume(answers, scene)) else { panic!("it goes on") };
+            assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50)));
+        }
     }
 }

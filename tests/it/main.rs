@@ -2,9 +2,11 @@
 //!
 //! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
 //! command back until an interleaving has happened; then one file a promise, in the order of the design. `poison` and
-//! `slow_clients` are those who mean no good, or do not know better; `fuzz_corpus` is what fuzzing found worth keeping.
+//! `slow_clients` are those who mean no good, or do not know better; `fuzz_corpus` is what fuzzing found worth keeping; in
+//! `chaos` everything fails at once.
 
 mod administration;
+mod chaos;
 mod client;
 mod differential;
 mod embedded_is_faithful;
@@ -26,6 +28,7 @@ mod promise_6_replies_never_cross;
 mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
+mod returning_server;
 mod shutdown;
 mod slow_clients;
 mod slow_server;

@@ -1,0 +1,352 @@
+//! The applications: they read, rebuild what they are told a miss of, write without being asked, and invalidate. Each writes
+//! down what it sees.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::history::{Event, Key, What};
+
+/// Whoever has had no answer by then never gets one.
+const HANGS: Duration = Duration::from_secs(10);
+/// How many keys have one tag.
+pub(super) const PER_GROUP: usize = 4;
+
+/// How a key is invalidated, and spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// By a delete; nothing stale is ever served.
+    Deleted,
+    /// The same, and some set it without having missed it.
+    Blind,
+    /// By its group's tag; nothing stale is ever served.
+    Dropped,
+    /// By its group's tag; the old value is served as stale, and meta clients are told so.
+    Stale,
+}
+
+/// Everything that the actors share.
+pub(super) struct Stage {
+    pub(super) keys: Vec<(Kind, Key)>,
+    /// The source of truth: each key's version.
+    pub(super) source: Vec<AtomicU64>,
+    pub(super) sidecars: Vec<Mutex<Door>>,
+    pub(super) over: AtomicBool,
+    writes: AtomicU64,
+    start: Instant,
+}
+
+/// Where a sidecar can be reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Door {
+    /// `None` while there is none; so from before it is killed.
+    address: Option<SocketAddr>,
+    /// How often it has been killed.
+    kills: usize,
+}
+
+impl Stage {
+    pub(super) fn new(keys: Vec<(Kind, Key)>, sidecars: &[SocketAddr]) -> Stage {
+        let door = |address: &SocketAddr| Mutex::new(Door { address: Some(*address), kills: 0 });
+        Stage {
+            source: keys.iter().map(|_| AtomicU64::new(1)).collect(),
+            keys,
+            sidecars: sidecars.iter().map(door).collect(),
+            over: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+            start: Instant::now(),
+        }
+    }
+
+    /// The sidecar is about to be killed.
+    pub(super) fn closes(&self, sidecar: usize) {
+        let mut door = self.sidecars[sidecar].lock().expect("no holder panics");
+        *door = Door { address: None, kills: door.kills + 1 };
+    }
+
+    /// It can be reached there from now on.
+    pub(super) fn opens(&self, sidecar: usize, address: SocketAddr) {
+        self.sidecars[sidecar].lock().expect("no holder panics").address = Some(address);
+    }
+
+    fn door(&self, sidecar: usize) -> Door {
+        *self.sidecars[sidecar].lock().expect("no holder panics")
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+}
+
+/// One client, of one sidecar.
+pub(super) struct Actor<'a> {
+    stage: &'a Stage,
+    number: usize,
+    sidecar: usize,
+    random: fastrand::Rng,
+    wire: Option<Wire>,
+    history: Vec<Event>,
+}
+
+struct Wire {
+    stream: BufReader<TcpStream>,
+    /// How often its sidecar had been killed when it was made.
+    kills: usize,
+}
+
+/// What a reply that is no value means.
+enum Reply {
+    Value { body: Vec<u8>, flags: String },
+    Line(String),
+}
+
+impl<'a> Actor<'a> {
+    pub(super) fn new(stage: &'a Stage, number: usize, seed: u64) -> Actor<'a> {
+        let sidecar = number % stage.sidecars.len();
+        let random = fastrand::Rng::with_seed(seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Actor { stage, number, sidecar, random, wire: None, history: Vec::new() }
+    }
+
+    /// Reads, and rebuilds what it is told a miss of.
+    pub(super) fn read_and_rebuild(mut self) -> Vec<Event> {
+        while !self.stage.over.load(Ordering::SeqCst) {
+            let key = self.random.usize(0..self.stage.keys.len());
+            if self.read(key) {
+                self.pause(0, 30);
+                self.store(key, false);
+            }
+            self.pause(10, 80);
+        }
+        self.history
+    }
+
+    /// Writes what nobody asked for.
+    pub(super) fn write(mut self) -> Vec<Event> {
+        let keys: Vec<usize> = self.keys(|kind| kind == Kind::Blind);
+        while !self.stage.over.load(Ordering::SeqCst) {
+            let key = keys[self.random.usize(0..keys.len())];
+            self.store(key, true);
+            self.pause(10, 150);
+        }
+        self.history
+    }
+
+    /// Changes the source, and then invalidates.
+    pub(super) fn invalidate(mut self) -> Vec<Event> {
+        while !self.stage.over.load(Ordering::SeqCst) {
+            let key = self.random.usize(0..self.stage.keys.len());
+            self.move_on(key);
+            self.pause(20, 200);
+        }
+        self.history
+    }
+
+    /// After all that: every key can be invalidated, and is fresh after that through every sidecar.
+    pub(super) fn becomes_fresh(mut self, limit: Duration) -> Vec<Event> {
+        let began = Instant::now();
+        for key in 0..self.stage.keys.len() {
+            let name = self.stage.keys[key].1.name.clone();
+            while !self.move_on(key) {
+                assert!(began.elapsed() < limit, "{name} cannot be invalidated: {:?}", self.history.last());
+                self.pause(20, 40);
+            }
+            let version = self.stage.source[key].load(Ordering::SeqCst);
+            for sidecar in 0..self.stage.sidecars.len() {
+                (self.sidecar, self.wire) = (sidecar, None);
+                loop {
+                    let missed = self.read(key);
+                    if missed {
+                        self.store(key, false);
+                    }
+                    let fresh = |event: &Event| matches!(event.what, What::Served { version: served, stale: false, .. } if served == version);
+                    if !missed && self.history.last().is_some_and(fresh) {
+                        break;
+                    }
+                    let last = self.history.last();
+                    assert!(began.elapsed() < limit, "{name} does not become fresh: {last:?}");
+                    self.pause(20, 40);
+                }
+            }
+        }
+        self.history
+    }
+
+    fn keys(&self, of: impl Fn(Kind) -> bool) -> Vec<usize> {
+        (0..self.stage.keys.len()).filter(|key| of(self.stage.keys[*key].0)).collect()
+    }
+
+    /// True if it is to rebuild the key.
+    fn read(&mut self, key: usize) -> bool {
+        let (kind, Key { name, .. }) = &self.stage.keys[key];
+        let meta = *kind == Kind::Stale;
+        let command = if meta { format!("mg {name} v\r\n") } else { format!("get {name}\r\n") };
+        let begin = self.stage.now();
+        let (what, rebuilds) = match self.ask(command.as_bytes(), !meta) {
+            Ok(Reply::Value { body, flags }) => {
+                let (stale, won) = (meta && flags.contains('X'), meta && flags.contains('W'));
+                (parsed(&body, name, stale), won)
+            }
+            Ok(Reply::Line(line)) if matches!(&line[..], "END" | "EN") => (What::Missed, true),
+            Ok(Reply::Line(line)) if line.starts_with("SERVER_ERROR") => (What::Refused, false),
+            Ok(Reply::Line(line)) => (What::Crossed(line), false),
+            Err(what) => (what, false),
+        };
+        self.note(key, begin, what);
+        rebuilds
+    }
+
+    /// Stores what the source says at this moment.
+    fn store(&mut self, key: usize, blind: bool) {
+        let version = self.stage.source[key].load(Ordering::SeqCst);
+        self.pause(0, 20);
+        let write = self.stage.writes.fetch_add(1, Ordering::SeqCst);
+        let (kind, Key { name, ttl, .. }) = &self.stage.keys[key];
+        let body = format!("{name} {version} {write} {}", "x".repeat(self.random.usize(0..400)));
+        let size = body.len();
+        let verb = if self.random.u8(0..5) == 0 { "add" } else { "set" };
+        let command = match kind {
+            Kind::Stale => format!("ms {name} {size} T{ttl}\r\n{body}\r\n"),
+            _ => format!("{verb} {name} 0 {ttl} {size}\r\n{body}\r\n"),
+        };
+        let begin = self.stage.now();
+        let (stored, trouble) = match self.ask(command.as_bytes(), false) {
+            Ok(Reply::Line(line)) => match &line[..] {
+                "STORED" | "HD" => (true, None),
+                "NOT_STORED" | "NS" => (false, None),
+                line if line.starts_with("SERVER_ERROR") => (false, None),
+                line => (false, Some(What::Crossed(line.into()))),
+            },
+            Ok(Reply::Value { .. }) => (false, Some(What::Crossed("a value".into()))),
+            Err(what) => (false, Some(what)),
+        };
+        self.note(key, begin, What::Wrote { version, write, blind, stored });
+        if let Some(what) = trouble {
+            self.note(key, begin, what);
+        }
+    }
+
+    /// The source changes, and the cache is told. True if it has said so.
+    fn move_on(&mut self, key: usize) -> bool {
+        let (kind, Key { name, .. }) = &self.stage.keys[key];
+        let (keys, command) = match kind {
+            Kind::Deleted | Kind::Blind => (key..key + 1, format!("delete {name}\r\n")),
+            Kind::Dropped | Kind::Stale => {
+                let first = key - key % PER_GROUP;
+                let (group, _) = name.rsplit_once(':').expect("a key of a group");
+                (first..first + PER_GROUP, format!("delete @tag:{group}\r\n"))
+            }
+        };
+        let stage = self.stage;
+        let moved: Vec<(usize, u64)> =
+            keys.map(|key| (key, stage.source[key].fetch_add(1, Ordering::SeqCst) + 1)).collect();
+        let begin = self.stage.now();
+        let (acked, trouble) = match self.ask(command.as_bytes(), false) {
+            Ok(Reply::Line(line)) => match &line[..] {
+                "DELETED" | "NOT_FOUND" => (true, None),
+                line if line.starts_with("SERVER_ERROR") => (false, None),
+                line => (false, Some(What::Crossed(line.into()))),
+            },
+            Ok(Reply::Value { .. }) => (false, Some(What::Crossed("a value".into()))),
+            Err(what) => (false, Some(what)),
+        };
+        for (key, version) in moved {
+            self.note(key, begin, What::Invalidated { version, acked });
+        }
+        if let Some(what) = trouble {
+            self.note(key, begin, what);
+        }
+        acked
+    }
+
+    fn note(&mut self, key: usize, begin: u64, what: What) {
+        let (actor, end) = ((self.number, self.sidecar), self.stage.now());
+        self.history.push(Event { key, actor, begin, end, what });
+    }
+
+    /// Sends it, on a new connection if there is none. `ends`: an `END` stands behind a value.
+    fn ask(&mut self, command: &[u8], ends: bool) -> Result<Reply, What> {
+        let door = self.stage.door(self.sidecar);
+        let asked = self.wire(door).and_then(|wire| wire.ask(command, ends));
+        asked.map_err(|error| {
+            let kills = self.wire.take().map_or(door.kills, |wire| wire.kills);
+            let killed = door.address.is_none() || self.stage.door(self.sidecar).kills > kills;
+            self.pause(20, 100);
+            match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => What::Hung,
+                _ if killed => What::Lost,
+                _ => What::HungUp,
+            }
+        })
+    }
+
+    fn wire(&mut self, door: Door) -> io::Result<&mut Wire> {
+        let wire = match self.wire.take() {
+            Some(wire) => wire,
+            None => {
+                let address = door.address.ok_or(ErrorKind::ConnectionRefused)?;
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(HANGS))?;
+                Wire { stream: BufReader::new(stream), kills: door.kills }
+            }
+        };
+        Ok(self.wire.insert(wire))
+    }
+
+    /// The time that an application takes for itself, in ms.
+    fn pause(&mut self, least: u64, most: u64) {
+        std::thread::sleep(Duration::from_millis(self.random.u64(least..=most)));
+    }
+}
+
+impl Wire {
+    fn ask(&mut self, command: &[u8], ends: bool) -> io::Result<Reply> {
+        self.stream.get_mut().write_all(command)?;
+        let line = self.line()?;
+        let mut words = line.split(' ');
+        let (size, flags) = match words.next() {
+            Some("VALUE") => (words.nth(2), String::new()),
+            Some("VA") => (words.next(), words.collect()),
+            _ => return Ok(Reply::Line(line)),
+        };
+        let Some(size) = size.and_then(|size| size.parse::<usize>().ok()) else {
+            return Ok(Reply::Line(line));
+        };
+        let mut body = vec![0; size + 2];
+        self.stream.read_exact(&mut body)?;
+        // What names the key of a classic value stands in its line as well.
+        let named = !ends || body.starts_with(line.split(' ').nth(1).unwrap_or_default().as_bytes());
+        let end = if ends { self.line()? } else { "END".to_owned() };
+        if !named || end != "END" || !body.ends_with(b"\r\n") {
+            return Ok(Reply::Line(format!("{line} {} {end}", body.escape_ascii())));
+        }
+        body.truncate(size);
+        Ok(Reply::Value { body, flags })
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        line.truncate(line.trim_end().len());
+        Ok(line)
+    }
+}
+
+/// What a value says of itself, if it is one of this key.
+fn parsed(body: &[u8], name: &str, stale: bool) -> What {
+    let text = String::from_utf8_lossy(body);
+    let words: Vec<&str> = text.split(' ').collect();
+    match words[..] {
+        [key, version, write, _] if key == name => match (version.parse(), write.parse()) {
+            (Ok(version), Ok(write)) => What::Served { version, write, stale },
+            _ => What::Crossed(text.into_owned()),
+        },
+        _ => What::Crossed(text.into_owned()),
+    }
+}

@@ -1,0 +1,270 @@
+//! What everybody saw, and what the promises say about it.
+//!
+//! The simulation's checker is not used here: it judges in simulated time, knows each value by its index and each policy from
+//! its plan, and demands one rebuild where nothing fails. Here values are known by what stands in them, time is real, things
+//! fail all the time, and a client that spoke the classic protocol cannot say whether it was given a stale value.
+
+use std::collections::HashMap;
+
+/// What a key's rule and its writers promise.
+#[derive(Debug, Clone)]
+pub(super) struct Key {
+    pub(super) name: String,
+    /// Seconds for which what is stored is fresh, and for which it may be served after that.
+    pub(super) ttl: u64,
+    pub(super) stale_for: u64,
+}
+
+/// Something that one actor did or saw. Times are microseconds since the start.
+#[derive(Debug, Clone)]
+pub(super) struct Event {
+    /// An index.
+    pub(super) key: usize,
+    /// Who, and through which sidecar.
+    pub(super) actor: (usize, usize),
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    /// A value; `stale`: and it was called stale.
+    Served {
+        version: u64,
+        write: u64,
+        stale: bool,
+    },
+    /// A value of another key, or of none.
+    Crossed(String),
+    Missed,
+    /// An error that says why.
+    Refused,
+    /// A value from this version of the source was sent. `blind`: not after a miss.
+    Wrote {
+        version: u64,
+        write: u64,
+        blind: bool,
+        stored: bool,
+    },
+    /// The source had changed to this version.
+    Invalidated {
+        version: u64,
+        acked: bool,
+    },
+    /// There was no answer, for as long as anybody waits.
+    Hung,
+    /// The connection ended, and its sidecar was killed.
+    Lost,
+    /// The connection ended, and its sidecar was not.
+    HungUp,
+}
+
+/// How often each thing happened: that a run was worth running.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) fresh: u64,
+    pub(super) stale: u64,
+    pub(super) missed: u64,
+    pub(super) refused: u64,
+    pub(super) stored: u64,
+    pub(super) blind: u64,
+    pub(super) acked: u64,
+    pub(super) unacked: u64,
+    pub(super) lost: u64,
+    /// In microseconds.
+    pub(super) longest: u64,
+}
+
+/// A request may take this long: the longest wait that a rule allows, the rounds of a read each with its time-out, and what a
+/// machine with more to do than cores takes for itself.
+const PATIENCE: u64 = 8_000_000;
+/// An expired value may be served for so much longer: seconds that a server counts, and those for which it stood still.
+const SLACK: u64 = 5_000_000;
+
+/// The first promise that is broken, with the history of its key.
+pub(super) fn check(events: &[Event], keys: &[Key]) -> Result<Seen, String> {
+    let mut seen = Seen::default();
+    for (index, key) in keys.iter().enumerate() {
+        let mut of: Vec<&Event> = events.iter().filter(|event| event.key == index).collect();
+        of.sort_by_key(|event| event.begin);
+        if let Err((broken, at)) = check_key(&of, key, &mut seen) {
+            return Err(format!("{}: {broken}\n{}", key.name, told(&of, at)));
+        }
+    }
+    Ok(seen)
+}
+
+fn check_key<'a>(of: &[&'a Event], key: &Key, seen: &mut Seen) -> Result<(), (String, &'a Event)> {
+    let mut writes = HashMap::new();
+    let mut moves = Vec::new();
+    for event in of {
+        match event.what {
+            What::Wrote { write, .. } => drop(writes.insert(write, *event)),
+            What::Invalidated { version, acked: true } => moves.push((event.end, event.begin, version)),
+            _ => {}
+        }
+    }
+    moves.sort_unstable();
+    // The newest version that had been acknowledged by each of these moments.
+    let newest: Vec<u64> = moves
+        .iter()
+        .scan(0, |newest, (_, _, version)| {
+            *newest = (*newest).max(*version);
+            Some(*newest)
+        })
+        .collect();
+    for event in of {
+        let broken = |why: String| Err((format!("{why}: {event:?}"), *event));
+        count(event, seen);
+        if event.end - event.begin > PATIENCE {
+            return broken("promise 4: it took too long".into());
+        }
+        match &event.what {
+            What::Crossed(what) => return broken(format!("promise 6: {what:?} is no value of it")),
+            What::Hung => return broken("promise 7: no answer".into()),
+            What::HungUp => return broken("promise 7: the connection was closed".into()),
+            What::Served { version, write, stale } => {
+                let Some((written, What::Wrote { version: sent, blind, stored, .. })) =
+                    writes.get(write).map(|event| (event, &event.what))
+                else {
+                    return broken("promise 6: a value that nobody wrote".into());
+                };
+                if version != sent {
+                    return broken(format!("promise 6: another value than was written: {written:?}"));
+                }
+                let before = moves.partition_point(|(end, _, _)| *end < event.begin);
+                let floor = before.checked_sub(1).map_or(0, |last| newest[last]);
+                // What was stored without a miss is as new as its set, and a set ends with its answer, whatever that is.
+                let killed = |(_, begin, newer): &&(u64, u64, u64)| {
+                    newer > version && (!blind || written.end < *begin)
+                };
+                if !stale
+                    && *version < floor
+                    && let Some((_, begin, newer)) = moves[..before].iter().find(killed)
+                {
+                    let why = format!("promise 2: {newer} was acknowledged (begun at {begin})");
+                    return broken(format!("{why}, and this is of {written:?}"));
+                }
+                let lasts = (key.ttl + if *stale { key.stale_for } else { 0 }) * 1_000_000;
+                if *stored && event.begin > written.end + lasts + SLACK {
+                    return broken(format!("promise 3: served too long after {written:?}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn count(event: &Event, seen: &mut Seen) {
+    *match event.what {
+        What::Served { stale: false, .. } => &mut seen.fresh,
+        What::Served { .. } => &mut seen.stale,
+        What::Missed => &mut seen.missed,
+        What::Wrote { blind: true, stored: true, .. } => &mut seen.blind,
+        What::Wrote { stored: true, .. } => &mut seen.stored,
+        What::Refused | What::Wrote { .. } => &mut seen.refused,
+        What::Invalidated { acked: true, .. } => &mut seen.acked,
+        What::Invalidated { .. } => &mut seen.unacked,
+        _ => &mut seen.lost,
+    } += 1;
+    seen.longest = seen.longest.max(event.end - event.begin);
+}
+
+/// What happened to the key up to then: all writes and invalidations, and of the replies the last ones.
+fn told(of: &[&Event], at: &Event) -> String {
+    let until: Vec<_> = of.iter().filter(|event| event.begin <= at.end).collect();
+    let recent = until.len().saturating_sub(60);
+    let tells = |(place, event): (usize, &&&Event)| {
+        let says = place >= recent || matches!(event.what, What::Wrote { .. } | What::Invalidated { .. });
+        let Event { begin, end, actor, what, .. } = **event;
+        says.then(|| format!("{begin:>11} .. {end:>11} actor {} by sidecar {}: {what:?}", actor.0, actor.1))
+    };
+    let lines: Vec<String> = until.iter().enumerate().filter_map(tells).collect();
+    lines[lines.len().saturating_sub(150)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(begin: u64, end: u64, what: What) -> Event {
+        Event { key: 0, actor: (1, 0), begin, end, what }
+    }
+
+    fn wrote(begin: u64, end: u64, version: u64, blind: bool) -> Event {
+        at(begin, end, What::Wrote { version, write: version, blind, stored: true })
+    }
+
+    fn served(begin: u64, version: u64, stale: bool) -> Event {
+        at(begin, begin + 5, What::Served { version, write: version, stale })
+    }
+
+    fn moved(begin: u64, end: u64, version: u64, acked: bool) -> Event {
+        at(begin, end, What::Invalidated { version, acked })
+    }
+
+    fn judged(events: &[Event]) -> Result<Seen, String> {
+        check(events, &[Key { name: "k".into(), ttl: 2, stale_for: 3 }])
+    }
+
+    fn breaks(promise: u8, events: &[Event]) {
+        let broken = judged(events).expect_err("it is broken");
+        assert!(broken.contains(&format!("promise {promise}:")), "{broken}");
+    }
+
+    #[test]
+    fn an_honest_history_is_one() {
+        let seen = judged(&[
+            wrote(10, 20, 1, false),
+            served(15, 1, false),
+            moved(30, 40, 2, true),
+            // Begun before it was acknowledged.
+            served(39, 1, false),
+            served(41, 1, true),
+            wrote(50, 60, 2, false),
+            served(70, 2, false),
+            moved(80, 90, 3, false),
+            served(95, 2, false),
+        ]);
+        assert_eq!(seen.map(|seen| (seen.fresh, seen.stale, seen.acked)), Ok((4, 1, 1)));
+    }
+
+    #[test]
+    fn an_old_value_served_as_fresh_after_the_acknowledgement_is_found() {
+        breaks(2, &[wrote(10, 20, 1, false), moved(30, 40, 2, true), served(41, 1, false)]);
+        // Stored late, but what is told a miss may not store late.
+        breaks(2, &[wrote(10, 50, 1, false), moved(30, 40, 2, true), served(60, 1, false)]);
+        // An older invalidation that is acknowledged later hides none.
+        let late = [moved(30, 40, 3, true), moved(25, 45, 2, true), wrote(10, 20, 2, false)];
+        breaks(2, &[&late[..], &[served(50, 2, false)]].concat());
+    }
+
+    #[test]
+    fn a_set_without_a_miss_may_come_behind_an_invalidation_that_it_overlaps_and_no_other() {
+        let events = |end| [wrote(10, end, 1, true), moved(30, 40, 2, true), served(60, 1, false)];
+        assert!(judged(&events(35)).is_ok());
+        breaks(2, &events(29));
+    }
+
+    #[test]
+    fn what_is_served_for_too_long_is_found() {
+        let after = |seconds: u64| 20 + SLACK + seconds * 1_000_000;
+        for (stale, lasts) in [(false, 2), (true, 5)] {
+            assert!(judged(&[wrote(10, 20, 1, false), served(after(lasts), 1, stale)]).is_ok());
+            breaks(3, &[wrote(10, 20, 1, false), served(after(lasts) + 1, 1, stale)]);
+        }
+    }
+
+    #[test]
+    fn long_waits_and_wrong_replies_and_closed_connections_are_found() {
+        breaks(4, &[at(0, PATIENCE + 1, What::Missed)]);
+        breaks(6, &[at(0, 1, What::Crossed("other 1 1".into()))]);
+        breaks(6, &[served(10, 1, false)]);
+        let write = What::Wrote { version: 2, write: 1, blind: false, stored: true };
+        breaks(6, &[at(0, 1, write), served(10, 1, false)]);
+        breaks(7, &[at(0, 1, What::Hung)]);
+        breaks(7, &[at(0, 1, What::HungUp)]);
+    }
+}

@@ -1,0 +1,291 @@
+//! The promises while everything fails at once: three memcacheds with hardly any memory, three sidecars, two hundred clients,
+//! and somebody who kills and stops the servers, kills the sidecars, and delays and cuts what is between them.
+//!
+//! `KENNEL_CHAOS_SECONDS=600` goes on for so long, `KENNEL_CHAOS_SEED=7` draws another course of events. The course is the
+//! seed's; what comes of it is not, for the time is real.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{Builder, ScopedJoinHandle};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::world::{Kennel, Memcached, direct, guarded};
+
+mod actors;
+mod history;
+mod weather;
+
+use actors::{Actor, Kind, PER_GROUP, Stage};
+use history::{Event, Key, Seen, check};
+use weather::Weather;
+
+/// Of each kind of key.
+const KEYS: usize = 12;
+const READERS: usize = 170;
+const WRITERS: usize = 16;
+const INVALIDATORS: usize = 14;
+/// Hardly any memory, and the least recently *stored* goes first: so tags, locks and stubs are evicted however much they are used.
+const SMALL: [&str; 4] = ["-m", "2", "-o", "no_lru_maintainer"];
+
+/// How often each thing was done.
+#[derive(Debug, Default)]
+struct Done {
+    servers_killed: usize,
+    servers_stopped: usize,
+    sidecars_killed: usize,
+    cut: usize,
+    delays: usize,
+    /// Small items that had to go: tags, locks, stubs and what fills the memory are of one size.
+    evicted: u64,
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+fn keys() -> Vec<(Kind, Key)> {
+    let key = |kind, name, stale_for| (kind, Key { name, ttl: if stale_for > 0 { 2 } else { 4 }, stale_for });
+    let mut keys = Vec::new();
+    for n in 0..KEYS {
+        keys.push(key(Kind::Deleted, format!("d:{n}"), 0));
+    }
+    for n in 0..KEYS {
+        keys.push(key(Kind::Blind, format!("b:{n}"), 0));
+    }
+    for n in 0..KEYS {
+        keys.push(key(Kind::Dropped, format!("t:{}:{n}", n / PER_GROUP), 0));
+    }
+    for n in 0..KEYS {
+        keys.push(key(Kind::Stale, format!("s:{}:{n}", n / PER_GROUP), 3));
+    }
+    keys
+}
+
+/// A sidecar's configuration. Whatever their addresses, the servers have the same names on every ring.
+fn configuration(servers: &[String]) -> String {
+    let servers = servers.iter().enumerate();
+    let servers: Vec<String> =
+        servers.map(|(n, address)| format!("{{ address = {address:?}, name = \"server-{n}\" }}")).collect();
+    let common = "lock_ttl = \"1s\"\nmax_rebuild = \"10s\"\ncold_wait = \"300ms\"\n";
+    let strict = format!("{common}stale_for = \"0s\"\n");
+    let rules = [
+        guarded("d", "d:*", &strict),
+        guarded("b", "b:*", &strict),
+        guarded("t", "t:{g}:*", &format!("{strict}tags = [\"t:{{g}}\"]\non_tag = \"drop\"\n")),
+        guarded("s", "s:{g}:*", &format!("{common}stale_for = \"3s\"\ntags = [\"s:{{g}}\"]\n")),
+    ];
+    format!(
+        "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 2\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[pools.main]\n\
+         servers = [{}]\nconnect_timeout = \"100ms\"\nrequest_timeout = \"200ms\"\n\n{}",
+        servers.join(", "),
+        rules.join("\n")
+    )
+}
+
+/// Those who are killed and stopped, and what is between them.
+struct World {
+    random: fastrand::Rng,
+    servers: Vec<Memcached>,
+    weather: Vec<Weather>,
+    configurations: Vec<String>,
+    sidecars: Vec<Option<Kennel>>,
+    done: Done,
+}
+
+impl World {
+    fn start(seed: u64) -> World {
+        let servers: Vec<Memcached> = (0..3).map(|_| Memcached::start(&SMALL)).collect();
+        let weather: Vec<Weather> =
+            servers.iter().map(|server| Weather::start(server.address, seed)).collect();
+        let through: Vec<String> = weather.iter().map(Weather::address).collect();
+        let past: Vec<String> = servers.iter().map(Memcached::address).collect();
+        // The last one's commands overtake what the others' connections hold back.
+        let configurations: Vec<String> = [&through, &through, &past].map(|to| configuration(to)).into();
+        let sidecars = configurations.iter().map(|toml| Some(Kennel::start(toml))).collect();
+        let random = fastrand::Rng::with_seed(seed);
+        World { random, servers, weather, configurations, sidecars, done: Done::default() }
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.sidecars.iter().flatten().map(Kennel::address).collect()
+    }
+
+    /// One after the other, each kind of fault at least once before any comes again.
+    fn rage(&mut self, stage: &Stage, until: Instant) {
+        let mut faults: Vec<u8> = Vec::new();
+        while Instant::now() < until {
+            if faults.is_empty() {
+                faults = (0..6).collect();
+                self.random.shuffle(&mut faults);
+            }
+            match faults.pop() {
+                Some(0) => self.kill_server(),
+                Some(1) => self.kill_sidecar(stage),
+                Some(2) => self.cut(),
+                Some(3) => self.delay(),
+                // Twice as often: one within what a connection endures, one beyond.
+                Some(4) => self.stop_server(100..700),
+                _ => self.stop_server(900..3000),
+            }
+            self.pause(50..400);
+        }
+    }
+
+    fn kill_server(&mut self) {
+        let server = self.random.usize(0..self.servers.len());
+        self.done.evicted += evicted(&self.servers[server]);
+        self.servers[server].restart();
+        self.done.servers_killed += 1;
+    }
+
+    fn stop_server(&mut self, millis: std::ops::Range<u64>) {
+        let server = self.random.usize(0..self.servers.len());
+        self.servers[server].stop();
+        self.pause(millis);
+        // Now and then its connections are lost meanwhile, and what was sent on them is not.
+        if self.random.bool() {
+            self.done.cut += self.weather[server].cut();
+            self.pause(0..300);
+        }
+        self.servers[server].cont();
+        self.done.servers_stopped += 1;
+    }
+
+    fn kill_sidecar(&mut self, stage: &Stage) {
+        let sidecar = self.random.usize(0..self.sidecars.len());
+        let kennel = self.sidecars[sidecar].take().expect("it runs");
+        assert!(!kennel.said().contains("panicked"), "{}", kennel.said());
+        stage.closes(sidecar);
+        kennel.kill();
+        self.pause(0..300);
+        let kennel = Kennel::start(&self.configurations[sidecar]);
+        stage.opens(sidecar, kennel.address());
+        self.sidecars[sidecar] = Some(kennel);
+        self.done.sidecars_killed += 1;
+    }
+
+    fn cut(&mut self) {
+        let server = self.random.usize(0..self.weather.len());
+        self.done.cut += self.weather[server].cut();
+    }
+
+    fn delay(&mut self) {
+        let server = self.random.usize(0..self.weather.len());
+        // Of one way or both; so little that some requests are in time, or so much that none is.
+        let delays = [0, 1].map(|_| [0, 50, 200, 800][self.random.usize(0..4)]);
+        self.weather[server].delay(if delays == [0, 0] { [200, 0] } else { delays });
+        self.pause(200..1500);
+        // What is on its way is still held when the connections end.
+        if self.random.bool() {
+            self.done.cut += self.weather[server].cut();
+        }
+        self.weather[server].delay([0, 0]);
+        self.done.delays += 1;
+    }
+
+    fn pause(&mut self, millis: std::ops::Range<u64>) {
+        std::thread::sleep(Duration::from_millis(self.random.u64(millis)));
+    }
+}
+
+/// How many items of the smallest sizes it has evicted since it was started.
+fn evicted(server: &Memcached) -> u64 {
+    let mut client = direct(server);
+    client.send(b"stats items\r\n");
+    let mut evicted = 0;
+    loop {
+        let line = client.line();
+        if line == "END" {
+            return evicted;
+        }
+        let words: Vec<&str> = line.split([' ', ':']).collect();
+        if let ["STAT", "items", "1" | "2", "evicted", n] = words[..] {
+            evicted += n.parse::<u64>().expect("a number");
+        }
+    }
+}
+
+/// Fills a server's memory with small items, again and again, for as long as the stage is.
+fn fill(server: SocketAddr, stage: &Stage, filled: &AtomicU64) {
+    let mut round = 0;
+    while !stage.over.load(Ordering::SeqCst) {
+        let connected = TcpStream::connect_timeout(&server, Duration::from_millis(200));
+        if let Ok(mut stream) = connected {
+            // A stopped server takes nothing.
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(500)));
+            let mut load = Vec::new();
+            for n in 0..12_000 {
+                // Up to what a tag or a stub takes, and a lock.
+                let _ = write!(load, "set fill:{round}:{n} 0 0 {} noreply\r\n", 4 + n % 40);
+                load.extend(std::iter::repeat_n(b'x', 4 + n % 40));
+                load.extend_from_slice(b"\r\n");
+            }
+            filled.fetch_add(u64::from(stream.write_all(&load).is_ok()), Ordering::SeqCst);
+            round += 1;
+        }
+        std::thread::sleep(Duration::from_millis(700));
+    }
+}
+
+/// Ends the actors also when the test fails, or they would keep it from ending.
+struct Curtain<'a>(&'a Stage);
+
+impl Drop for Curtain<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn whatever_fails_no_value_is_resurrected_and_nobody_hangs_and_every_key_becomes_fresh_again() {
+    let seconds = number("KENNEL_CHAOS_SECONDS", 12);
+    let seed = number("KENNEL_CHAOS_SEED", 1);
+    println!("KENNEL_CHAOS_SEED={seed} KENNEL_CHAOS_SECONDS={seconds}");
+    let mut world = World::start(seed);
+    let stage = Stage::new(keys(), &world.addresses());
+    let filled = AtomicU64::new(0);
+    let mut events: Vec<Event> = Vec::new();
+    std::thread::scope(|scope| {
+        let curtain = Curtain(&stage);
+        for server in &world.servers {
+            let (address, stage, filled) = (server.address, &stage, &filled);
+            scope.spawn(move || fill(address, stage, filled));
+        }
+        let act = |number: usize| {
+            let actor = Actor::new(&stage, number, seed);
+            let run = move || match number {
+                0..READERS => actor.read_and_rebuild(),
+                n if n < READERS + WRITERS => actor.write(),
+                _ => actor.invalidate(),
+            };
+            Builder::new().stack_size(256 * 1024).spawn_scoped(scope, run).expect("a thread")
+        };
+        let actors: Vec<ScopedJoinHandle<'_, Vec<Event>>> =
+            (0..READERS + WRITERS + INVALIDATORS).map(act).collect();
+        world.rage(&stage, Instant::now() + Duration::from_secs(seconds));
+        drop(curtain);
+        for actor in actors {
+            events.extend(actor.join().expect("no actor panics"));
+        }
+    });
+    world.done.evicted += world.servers.iter().map(evicted).sum::<u64>();
+    events.extend(
+        Actor::new(&stage, READERS + WRITERS + INVALIDATORS, seed).becomes_fresh(Duration::from_secs(30)),
+    );
+    for kennel in world.sidecars.iter().flatten() {
+        assert!(!kennel.said().contains("panicked"), "{}", kennel.said());
+    }
+    let keys: Vec<Key> = stage.keys.iter().map(|(_, key)| key.clone()).collect();
+    let Done { servers_killed, servers_stopped, sidecars_killed, cut, delays, evicted } = world.done;
+    println!("{} events, {:?}, {} fillings", events.len(), world.done, filled.load(Ordering::SeqCst));
+    let seen = check(&events, &keys).unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+    println!("{seen:?}");
+    let Seen { fresh, stale, missed, refused, stored, blind, acked, unacked, lost, .. } = seen;
+    let happened = [fresh, stale, missed, refused, stored, blind, acked, unacked, lost, evicted];
+    assert!(happened.iter().all(|times| *times > 0), "hardly tested: {seen:?}, {evicted} evicted");
+    let faults = [servers_killed, servers_stopped, sidecars_killed, cut, delays];
+    assert!(faults.iter().all(|times| *times > 0), "hardly tested: {:?}", world.done);
+}
