@@ -108,6 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_has_every_load_as_it_is() {
+        let lines: String = LOADS.iter().map(|load| format!("| `{}` | {} |\n", load.name, load.about)).collect();
+        assert!(include_str!("../../docs/performance.md").contains(&lines), "{lines}");
+    }
+
+    #[test]
     fn every_load_has_a_name_of_its_own_and_a_prime_number_of_keys() {
         for (i, load) in LOADS.iter().enumerate() {
             assert!(LOADS[..i].iter().all(|other| other.name != load.name), "{}", load.name);
