@@ -10,7 +10,7 @@ const HELP: &str = "\
 bench/run [LOAD…] [OPTION…]
 
 Measures Kennel beside twemproxy and bare memcached. A LOAD is the beginning of a load's name; without one, all are run:
-about 10 minutes, with --quick about 2.
+some 11 minutes, with --quick 1 to 2.
 
   --quick          one short round each: whether it works, not how fast it is
   --rounds N       rounds of each load (5)

@@ -117,7 +117,8 @@ pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String
                 edge()?;
                 counting = Some(Instant::now());
             }
-            Some(since) if !crowd.leaving && now - since >= plan.measured => {
+            // Not before something has been answered: a round of nothing says nothing.
+            Some(since) if !crowd.leaving && now - since >= plan.measured && crowd.seen.requests > 0 => {
                 edge()?;
                 crowd.seen.elapsed = now - since;
                 crowd.leave();

@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn the_page_has_every_load_as_it_is() {
-        let lines: String = LOADS.iter().map(|load| format!("| `{}` | {} |\n", load.name, load.about)).collect();
+        let lines: String =
+            LOADS.iter().map(|load| format!("| `{}` | {} |\n", load.name, load.about)).collect();
         assert!(include_str!("../../docs/performance.md").contains(&lines), "{lines}");
     }
 

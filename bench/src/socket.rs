@@ -10,7 +10,7 @@ use std::time::Duration;
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 
-/// How long a blocking socket waits for an answer.
+/// How long a blocking socket waits for an answer, or to be read.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where something listens.
@@ -32,11 +32,13 @@ impl Address {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
                 Ok(Socket::Tcp(stream))
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
                 Ok(Socket::Unix(stream))
             }
         }
