@@ -5,7 +5,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// What people write, with its path: sources, pages, configurations, scripts.
 pub(crate) fn texts() -> Vec<(String, String)> {
-    let rooms = ["src", "tests", "benches", "fuzz", "docs", "config", "deploy", "scripts", ".ci", ".config"];
+    let rooms =
+        ["src", "tests", "benches", "bench", "fuzz", "docs", "config", "deploy", "scripts", ".ci", ".config"];
     let top = ["README.md", "CHANGELOG.md", "Cargo.toml", "clippy.toml", "deny.toml", "rustfmt.toml"];
     let all = rooms.iter().chain(&top).flat_map(|path| files(path));
     // What programs have written is as long as it is.

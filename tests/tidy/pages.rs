@@ -41,8 +41,8 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
 }
 
 fn is_path(code: &str) -> bool {
-    const ROOMS: [&str; 8] =
-        ["src/", "tests/", "docs/", "config/", "deploy/", "scripts/", "benches/", "fuzz/"];
+    const ROOMS: [&str; 9] =
+        ["src/", "tests/", "docs/", "config/", "deploy/", "scripts/", "benches/", "bench/", "fuzz/"];
     let plain = code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
     plain && ROOMS.iter().any(|room| code.starts_with(room))
 }

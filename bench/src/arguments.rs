@@ -1,0 +1,128 @@
+//! What is asked for on the command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::contender::{CONTENDERS, Contender};
+use crate::loads::{LOADS, Load};
+
+const HELP: &str = "\
+bench/run [LOAD…] [OPTION…]
+
+Measures Kennel beside twemproxy and bare memcached. A LOAD is the beginning of a load's name; without one, all are run:
+some 11 minutes, with --quick 1 to 2.
+
+  --quick          one short round each: whether it works, not how fast it is
+  --rounds N       rounds of each load (5)
+  --seconds S      seconds of a round, beside a fifth more that does not count (0.8)
+  --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 3-tags
+  --workers N      Kennel's threads (1, as many as twemproxy has)
+  --kennel FILE    this binary, instead of building one
+  --list           say which loads there are
+";
+
+/// Checked.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    pub(crate) loads: Vec<Load>,
+    pub(crate) contenders: Vec<Contender>,
+    pub(crate) rounds: usize,
+    /// How long a round is.
+    pub(crate) seconds: Duration,
+    pub(crate) workers: usize,
+    pub(crate) kennel: PathBuf,
+}
+
+impl Arguments {
+    /// `None`: only help was wanted, and has been given.
+    pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
+        let (mut loads, mut kennel) = (Vec::new(), None);
+        let mut arguments = Arguments {
+            loads: Vec::new(),
+            contenders: CONTENDERS.to_vec(),
+            rounds: 5,
+            seconds: Duration::from_millis(800),
+            workers: 1,
+            kennel: PathBuf::new(),
+        };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} wants a value"));
+            match word.as_str() {
+                "--help" | "-h" => {
+                    print!("{HELP}");
+                    return Ok(None);
+                }
+                "--list" => {
+                    LOADS.iter().for_each(|load| println!("{:16} {}", load.name, load.about));
+                    return Ok(None);
+                }
+                "--quick" => (arguments.rounds, arguments.seconds) = (1, Duration::from_millis(250)),
+                "--rounds" => arguments.rounds = number(&word, &value()?, 1.0, 1000.0)? as usize,
+                "--seconds" => {
+                    arguments.seconds = Duration::from_secs_f64(number(&word, &value()?, 0.05, 3600.0)?)
+                }
+                "--workers" => arguments.workers = number(&word, &value()?, 1.0, 64.0)? as usize,
+                "--kennel" => kennel = Some(PathBuf::from(value()?)),
+                "--only" => arguments.contenders = contenders(&value()?)?,
+                option if option.starts_with('-') => {
+                    return Err(format!("there is no option {option}\n\n{HELP}"));
+                }
+                name => {
+                    let named: Vec<Load> =
+                        LOADS.iter().filter(|load| load.name.starts_with(name)).copied().collect();
+                    if named.is_empty() {
+                        return Err(format!("there is no load {name}; --list says which there are"));
+                    }
+                    loads.extend(named);
+                }
+            }
+        }
+        arguments.loads = if loads.is_empty() { LOADS.to_vec() } else { loads };
+        arguments.kennel = kennel.ok_or("--kennel FILE says which binary; bench/run builds one")?;
+        Ok(Some(arguments))
+    }
+}
+
+fn number(option: &str, text: &str, least: f64, most: f64) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or(format!("{option} is {text}: must be a number from {least} to {most}"))
+}
+
+/// In the order of the tables, whatever order they are named in.
+fn contenders(names: &str) -> Result<Vec<Contender>, String> {
+    const NAMES: [&str; 6] = ["direct", "twemproxy", "raw", "guarded", "1-tag", "3-tags"];
+    if let Some(unknown) = names.split(',').find(|name| !NAMES.contains(name)) {
+        return Err(format!("--only: there is no {unknown}; there are {}", NAMES.join(", ")));
+    }
+    let wanted = |(name, _): &(&str, Contender)| names.split(',').any(|wanted| wanted == *name);
+    Ok(NAMES.into_iter().zip(CONTENDERS).filter(wanted).map(|(_, contender)| contender).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &str) -> Result<Arguments, String> {
+        let words = format!("--kennel k {words}");
+        Ok(Arguments::read(words.split_whitespace().map(str::to_owned))?.unwrap())
+    }
+
+    #[test]
+    fn loads_are_named_by_their_beginnings_and_all_are_run_without_a_name() {
+        let names = |words| read(words).unwrap().loads.iter().map(|load| load.name).collect::<Vec<_>>();
+        assert_eq!(names("").len(), LOADS.len());
+        assert_eq!(names("rules- latency"), ["rules-100", "rules-1000", "latency"]);
+        assert!(read("nothing").unwrap_err().contains("no load nothing"));
+    }
+
+    #[test]
+    fn options_are_checked() {
+        let arguments = read("--rounds 3 --seconds 0.5 --only 3-tags,direct").unwrap();
+        assert_eq!((arguments.rounds, arguments.seconds), (3, Duration::from_millis(500)));
+        assert_eq!(arguments.contenders, [Contender::Direct, Contender::KennelGuarded(3)]);
+        for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert!(Arguments::read([].into_iter()).unwrap_err().contains("--kennel"));
+    }
+}

@@ -1,0 +1,263 @@
+//! The ways to the servers that are compared, and all of them set up side by side for one load.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::loads::Load;
+use crate::process::{Process, free_ports};
+use crate::socket::Address;
+use crate::wire::Items;
+
+/// How long a value is kept where it is not to expire in the run, in seconds.
+const KEPT: u32 = 86_400;
+/// How often a set of ports is tried: another process may take a free one first.
+const ATTEMPTS: usize = 3;
+
+/// One way to the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contender {
+    /// No proxy: client i speaks to server i modulo their number, and each server has every key. What any proxy adds, it
+    /// adds to this.
+    Direct,
+    Twemproxy,
+    KennelRaw,
+    /// With so many tags.
+    KennelGuarded(u32),
+}
+
+pub(crate) const CONTENDERS: [Contender; 6] = [
+    Contender::Direct,
+    Contender::Twemproxy,
+    Contender::KennelRaw,
+    Contender::KennelGuarded(0),
+    Contender::KennelGuarded(1),
+    Contender::KennelGuarded(3),
+];
+
+impl Contender {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Contender::Direct => "direct",
+            Contender::Twemproxy => "twemproxy",
+            Contender::KennelRaw => "kennel raw",
+            Contender::KennelGuarded(0) => "guarded",
+            Contender::KennelGuarded(1) => "guarded, 1 tag",
+            Contender::KennelGuarded(_) => "guarded, 3 tags",
+        }
+    }
+
+    /// What its keys begin with: each has its own, so that none finds what another has stored.
+    fn prefix(self) -> &'static str {
+        match self {
+            Contender::Direct => "dire",
+            Contender::Twemproxy => "twem",
+            Contender::KennelRaw => "kraw",
+            Contender::KennelGuarded(0) => "kg_0",
+            Contender::KennelGuarded(1) => "kg_1",
+            Contender::KennelGuarded(_) => "kg_3",
+        }
+    }
+}
+
+/// The programs.
+pub(crate) struct Programs {
+    pub(crate) memcached: PathBuf,
+    /// `None`: not installed.
+    pub(crate) nutcracker: Option<PathBuf>,
+    pub(crate) kennel: PathBuf,
+    /// Kennel's `listen.workers`. twemproxy has one thread, always.
+    pub(crate) workers: usize,
+}
+
+/// A contender, ready for a load.
+pub(crate) struct Entrant {
+    pub(crate) items: Items,
+    pub(crate) addresses: Vec<Address>,
+    /// `None`: direct.
+    pub(crate) proxy: Option<Process>,
+}
+
+/// Everything that runs for one load. Dropped, it ends.
+pub(crate) struct Arena {
+    pub(crate) entrants: Vec<Entrant>,
+    pub(crate) servers: Vec<Process>,
+}
+
+impl Arena {
+    /// Starts the servers, and these contenders before them.
+    pub(crate) fn start(
+        load: &Load,
+        contenders: &[Contender],
+        programs: &Programs,
+        directory: &Path,
+    ) -> Result<Arena, String> {
+        let mut error = String::new();
+        for attempt in 0..ATTEMPTS {
+            // Paths of sockets are never used twice.
+            let directory = directory.join(format!("{}-{attempt}", load.name));
+            match fs::create_dir(&directory)
+                .map_err(|e| e.to_string())
+                .and_then(|()| Arena::try_start(load, contenders, programs, &directory))
+            {
+                Ok(arena) => return Ok(arena),
+                Err(why) => error = why,
+            }
+        }
+        Err(error)
+    }
+
+    fn try_start(
+        load: &Load,
+        contenders: &[Contender],
+        programs: &Programs,
+        directory: &Path,
+    ) -> Result<Arena, String> {
+        // Two for each contender: where it listens, and where twemproxy tells its statistics.
+        let ports = free_ports(load.servers + 2 * contenders.len())
+            .map_err(|error| format!("no free port: {error}"))?;
+        let (of_servers, mut others) = (&ports[..load.servers], ports[load.servers..].iter().copied());
+        let mut next = || others.next().expect("two for each contender");
+        let mut servers = Vec::new();
+        for port in of_servers {
+            let words = ["-l", "127.0.0.1", "-U", "0", "-p"].map(str::to_owned);
+            servers.push(memcached(
+                [&words[..], &[port.to_string()]].concat(),
+                &programs.memcached,
+                directory,
+            )?);
+        }
+        let mut direct: Vec<Address> = of_servers.iter().map(|port| Address::loopback(*port)).collect();
+        for (server, address) in servers.iter_mut().zip(&direct) {
+            server.wait_for(address)?;
+        }
+        if load.unix && contenders.contains(&Contender::Direct) {
+            // A memcached listens either on TCP, for the proxies, or on a Unix socket.
+            let path = directory.join("memcached.sock");
+            let words = ["-s".to_owned(), path.display().to_string(), "-a".to_owned(), "0660".to_owned()];
+            servers.push(memcached(words.to_vec(), &programs.memcached, directory)?);
+            direct = vec![Address::Unix(path)];
+            servers[load.servers].wait_for(&direct[0])?;
+        }
+        let exptime = load.expiry.map_or(KEPT, |expiry| expiry.exptime);
+        let mut entrants = Vec::new();
+        for contender in contenders.iter().copied() {
+            let items = Items::new(contender.prefix(), load.items, load.value, exptime);
+            let listen = match load.unix {
+                true => Address::Unix(directory.join(format!("{}.sock", contender.prefix()))),
+                false => Address::loopback(next()),
+            };
+            let file = directory.join(format!("{}.conf", contender.prefix()));
+            let write =
+                |text: String| fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()));
+            let named = file.display().to_string();
+            let (program, arguments) = match contender {
+                Contender::Direct => {
+                    entrants.push(Entrant { items, addresses: direct.clone(), proxy: None });
+                    continue;
+                }
+                Contender::Twemproxy => {
+                    write(twemproxys_configuration(&listen, of_servers))?;
+                    let program = programs.nutcracker.as_ref().ok_or("nutcracker is not installed")?;
+                    let statistics = next().to_string();
+                    (
+                        program,
+                        ["-c", &named, "-a", "127.0.0.1", "-s", &statistics].map(str::to_owned).to_vec(),
+                    )
+                }
+                Contender::KennelRaw | Contender::KennelGuarded(_) => {
+                    write(kennels_configuration(contender, load, programs.workers, &listen, of_servers))?;
+                    (&programs.kennel, vec!["--config".to_owned(), named])
+                }
+            };
+            let mut proxy = Process::start(program, &arguments, directory)?;
+            proxy.wait_for(&listen)?;
+            entrants.push(Entrant { items, addresses: vec![listen], proxy: Some(proxy) });
+        }
+        Ok(Arena { entrants, servers })
+    }
+
+    /// CPU time of all servers.
+    pub(crate) fn servers_cpu(&self) -> Result<Duration, String> {
+        self.servers.iter().map(Process::cpu).sum()
+    }
+}
+
+fn memcached(mut arguments: Vec<String>, program: &Path, directory: &Path) -> Result<Process, String> {
+    // The user counts for root only, whom memcached would else refuse to run as. Memory is taken as it is needed.
+    arguments.extend(["-u", "root", "-m", "1024", "-c", "16384"].map(str::to_owned));
+    Process::start(program, &arguments, directory)
+}
+
+fn twemproxys_configuration(listen: &Address, servers: &[u16]) -> String {
+    let mode = if matches!(listen, Address::Unix(_)) { " 0660" } else { "" };
+    let mut text = format!(
+        "bench:\n  listen: {listen}{mode}\n  hash: md5\n  distribution: ketama\n  timeout: 10000\n  backlog: 4096\n  \
+         preconnect: true\n  auto_eject_hosts: false\n  server_connections: 1\n  servers:\n"
+    );
+    for port in servers {
+        let _ = writeln!(text, "   - 127.0.0.1:{port}:1");
+    }
+    text
+}
+
+fn kennels_configuration(
+    contender: Contender,
+    load: &Load,
+    workers: usize,
+    listen: &Address,
+    servers: &[u16],
+) -> String {
+    let (tcp, unix) = match listen {
+        Address::Tcp(address) => (vec![address.to_string()], vec![]),
+        Address::Unix(path) => (vec![], vec![path.display().to_string()]),
+    };
+    let servers: Vec<String> = servers.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let mut text = format!(
+        "[listen]\ntcp = {tcp:?}\nunix = {unix:?}\nworkers = {workers}\nmax_connections = 20000\n\n[admin]\nlisten = \"\"\n\n\
+         [pools.main]\nservers = {servers:?}\nconnect_timeout = \"5s\"\nrequest_timeout = \"10s\"\n"
+    );
+    for i in 1..load.rules {
+        let _ = write!(
+            text,
+            "\n[[rules]]\nname = \"other-{i}\"\nmatch = \"shop{i}:{{group}}:page:*\"\nkind = \"guarded\"\n"
+        );
+    }
+    let pattern = Items::pattern(contender.prefix());
+    let _ = write!(text, "\n[[rules]]\nname = \"measured\"\nmatch = {pattern:?}\n");
+    text += &match contender {
+        Contender::KennelGuarded(tags) => {
+            let tags = &["group:{group}", "all", "pages:{group}"][..tags as usize];
+            format!("kind = \"guarded\"\ntags = {tags:?}\n")
+        }
+        _ => "kind = \"raw\"\n".to_owned(),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loads::LOADS;
+
+    #[test]
+    fn no_two_contenders_share_keys() {
+        for (i, contender) in CONTENDERS.iter().enumerate() {
+            assert!(CONTENDERS[..i].iter().all(|other| other.prefix() != contender.prefix()));
+            assert_eq!(contender.prefix().len(), 4);
+        }
+    }
+
+    #[test]
+    fn kennel_is_given_the_rules_and_tags_that_are_measured() {
+        let load = LOADS.iter().find(|load| load.rules == 100).unwrap();
+        let listen = Address::loopback(1);
+        let text = kennels_configuration(Contender::KennelGuarded(3), load, 1, &listen, &[2, 3]);
+        assert_eq!(text.matches("[[rules]]").count(), 100);
+        assert!(text.contains("servers = [\"127.0.0.1:2\", \"127.0.0.1:3\"]"), "{text}");
+        assert!(text.ends_with(
+            "match = \"kg_3:{group}:page:*\"\nkind = \"guarded\"\ntags = [\"group:{group}\", \"all\", \"pages:{group}\"]\n"
+        ), "{text}");
+    }
+}

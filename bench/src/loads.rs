@@ -1,0 +1,129 @@
+//! What is asked of the contenders.
+
+use std::time::Duration;
+
+/// One load: a closed loop of clients that each keep `depth` requests on their way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Clients that ask.
+    pub(crate) connections: usize,
+    /// Requests of each on their way.
+    pub(crate) depth: usize,
+    /// Keys of a get; of a multi-get at most 128.
+    pub(crate) keys_per_get: usize,
+    /// Requests in a hundred that are sets.
+    pub(crate) sets: u32,
+    /// Bytes of a value.
+    pub(crate) value: usize,
+    /// Keys there are. A prime, so that keys a fixed step apart are different ones.
+    pub(crate) items: u32,
+    /// memcacheds.
+    pub(crate) servers: usize,
+    /// Rules of Kennel's configuration; the last is the one that matches.
+    pub(crate) rules: usize,
+    /// Further clients that ask nothing.
+    pub(crate) idle: usize,
+    /// Whether clients come by a Unix socket.
+    pub(crate) unix: bool,
+    /// Values expire, and who misses one rebuilds it.
+    pub(crate) expiry: Option<Expiry>,
+}
+
+/// How values expire.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expiry {
+    /// What values are stored with, in seconds.
+    pub(crate) exptime: u32,
+    /// How long a rebuild takes.
+    pub(crate) rebuild: Duration,
+    /// A round is at least this long, so that values expire in it.
+    pub(crate) round: Duration,
+}
+
+const BASE: Load = Load {
+    name: "get",
+    about: "50 clients, one get at a time; 100 B values, 3 servers, 1 rule",
+    connections: 50,
+    depth: 1,
+    keys_per_get: 1,
+    sets: 0,
+    value: 100,
+    items: 10_007,
+    servers: 3,
+    rules: 1,
+    idle: 0,
+    unix: false,
+    expiry: None,
+};
+
+/// All loads, in the order they are run. What `about` does not say is as in the first.
+pub(crate) const LOADS: [Load; 18] = [
+    BASE,
+    Load { name: "pipelined", about: "16 gets of each client on their way", depth: 16, ..BASE },
+    Load { name: "latency", about: "1 client", connections: 1, ..BASE },
+    Load { name: "clients-500", about: "500 clients", connections: 500, ..BASE },
+    Load { name: "mixed", about: "90 % get, 10 % set, 1 KiB values", sets: 10, value: 1024, ..BASE },
+    Load { name: "multi-20-of-3", about: "gets of 20 keys", keys_per_get: 20, ..BASE },
+    Load { name: "multi-100-of-3", about: "gets of 100 keys", keys_per_get: 100, ..BASE },
+    Load {
+        name: "multi-20-of-10",
+        about: "gets of 20 keys, 10 servers",
+        keys_per_get: 20,
+        servers: 10,
+        ..BASE
+    },
+    Load {
+        name: "multi-100-of-10",
+        about: "gets of 100 keys, 10 servers",
+        keys_per_get: 100,
+        servers: 10,
+        ..BASE
+    },
+    Load { name: "value-1k", about: "1 KiB values", value: 1024, ..BASE },
+    Load { name: "value-10k", about: "10 KiB values", value: 10 * 1024, items: 1009, ..BASE },
+    Load { name: "value-100k", about: "100 KiB values", value: 100 * 1024, items: 211, ..BASE },
+    Load { name: "unix", about: "clients on a Unix socket", unix: true, ..BASE },
+    Load { name: "idle-10000", about: "10,000 further clients that ask nothing", idle: 10_000, ..BASE },
+    Load { name: "rules-100", about: "100 rules, the last matches", rules: 100, ..BASE },
+    Load { name: "rules-1000", about: "1,000 rules, the last matches", rules: 1000, ..BASE },
+    Load { name: "servers-100", about: "100 servers", servers: 100, ..BASE },
+    Load {
+        name: "expiry",
+        about: "31 Zipf-hot keys that expire after 2 s, on 1 server; a rebuild takes 200 ms",
+        items: 31,
+        servers: 1,
+        expiry: Some(Expiry {
+            exptime: 2,
+            rebuild: Duration::from_millis(200),
+            round: Duration::from_secs(4),
+        }),
+        ..BASE
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_load_as_it_is() {
+        let lines: String =
+            LOADS.iter().map(|load| format!("| `{}` | {} |\n", load.name, load.about)).collect();
+        assert!(include_str!("../../docs/performance.md").contains(&lines), "{lines}");
+    }
+
+    #[test]
+    fn every_load_has_a_name_of_its_own_and_a_prime_number_of_keys() {
+        for (i, load) in LOADS.iter().enumerate() {
+            assert!(LOADS[..i].iter().all(|other| other.name != load.name), "{}", load.name);
+            assert!(
+                (2..load.items).take_while(|n| n * n <= load.items).all(|n| load.items % n != 0),
+                "{}",
+                load.name
+            );
+            assert!(load.keys_per_get <= 128 && load.keys_per_get < load.items as usize, "{}", load.name);
+        }
+    }
+}

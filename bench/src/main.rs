@@ -1,0 +1,196 @@
+//! Kennel beside twemproxy and bare memcached, under load. docs/performance.md says how to read what it prints.
+
+mod arguments;
+mod contender;
+mod crowd;
+mod histogram;
+mod loads;
+mod machine;
+mod process;
+mod report;
+mod socket;
+mod wire;
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arguments::Arguments;
+use contender::{Arena, Contender, Programs};
+use crowd::Plan;
+use loads::Load;
+use report::{Round, Score};
+
+fn main() -> ExitCode {
+    match Arguments::read(std::env::args().skip(1))
+        .and_then(|arguments| arguments.map_or(Ok(true), |a| run(&a)))
+    {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!(
+                "bench: not everything was answered as it must be: the bold lines below the tables say what"
+            );
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all went as it should: nobody failed, and no key was missing.
+fn run(arguments: &Arguments) -> Result<bool, String> {
+    let missing = |what: &str| format!("{what} is not installed: apt-get install {what}");
+    let programs = Programs {
+        memcached: process::find("memcached").ok_or_else(|| missing("memcached"))?,
+        nutcracker: process::find("nutcracker"),
+        kennel: arguments.kennel.clone(),
+        workers: arguments.workers,
+    };
+    let mut contenders = arguments.contenders.clone();
+    if programs.nutcracker.is_none() && contenders.contains(&Contender::Twemproxy) {
+        warn(
+            "TWEMPROXY IS MISSING: its lines and every ratio to it are left out. apt-get install nutcracker",
+        );
+        contenders.retain(|contender| *contender != Contender::Twemproxy);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| error.to_string())?;
+    }
+    let busy = machine::busy();
+    if busy > machine::QUIET {
+        warn(&format!("THE MACHINE IS BUSY: its load average is {busy}; what else runs is in the numbers"));
+    }
+    println!("{}- load average before: {busy}", machine::describe(&programs));
+    println!("- {} rounds of {:?}, the contenders in turn; medians\n", arguments.rounds, arguments.seconds);
+    let directory = Directory::create()?;
+    let (mut all, mut fine) = (Vec::new(), true);
+    for load in &arguments.loads {
+        let scores = measure(load, &contenders, &programs, arguments, &directory.0, &stop)?;
+        println!("{}", report::table(load, &scores));
+        fine &= scores.iter().all(|score| {
+            score.rounds.as_ref().is_ok_and(|rounds| rounds.iter().all(|round| round.missing == 0))
+        });
+        all.push((load, scores));
+    }
+    println!("{}", report::growth(&all));
+    Ok(fine)
+}
+
+/// All rounds of one load.
+fn measure(
+    load: &Load,
+    contenders: &[Contender],
+    programs: &Programs,
+    arguments: &Arguments,
+    directory: &Path,
+    stop: &AtomicBool,
+) -> Result<Vec<Score>, String> {
+    let arena = Arena::start(load, contenders, programs, directory)
+        .map_err(|error| format!("{}: {error}", load.name))?;
+    let mut scores: Vec<Score> = contenders
+        .iter()
+        .map(|contender| Score { contender: *contender, rounds: Ok(Vec::new()), peak_memory: None })
+        .collect();
+    for number in 0..arguments.rounds {
+        for (i, score) in scores.iter_mut().enumerate() {
+            let Ok(rounds) = &mut score.rounds else { continue };
+            progress(&format!(
+                "{} {}/{} {}",
+                load.name,
+                number + 1,
+                arguments.rounds,
+                score.contender.name()
+            ));
+            match round(load, &arena, i, number, arguments, stop) {
+                Ok(round) => rounds.push(round),
+                Err(error) => score.rounds = Err(error),
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Err("interrupted".into());
+            }
+        }
+    }
+    progress("");
+    for (score, entrant) in scores.iter_mut().zip(&arena.entrants) {
+        // A proxy that has died has none; its rounds say so.
+        score.peak_memory = entrant.proxy.as_ref().and_then(|proxy| proxy.peak_memory().ok());
+    }
+    Ok(scores)
+}
+
+/// One round of one contender.
+fn round(
+    load: &Load,
+    arena: &Arena,
+    entrant: usize,
+    number: usize,
+    arguments: &Arguments,
+    stop: &AtomicBool,
+) -> Result<Round, String> {
+    let entrant = &arena.entrants[entrant];
+    // What expires is stored anew, so that each begins alike.
+    if number == 0 || load.expiry.is_some() {
+        crowd::fill(&entrant.items, &entrant.addresses)?;
+    }
+    let least = load.expiry.map_or(Duration::ZERO, |expiry| expiry.round);
+    let plan = Plan {
+        load,
+        items: &entrant.items,
+        addresses: &entrant.addresses,
+        warm: arguments.seconds / 5,
+        measured: arguments.seconds.max(least),
+        stop,
+        seed: number as u64,
+    };
+    let cpu = || {
+        let proxy = entrant.proxy.as_ref().map(process::Process::cpu).transpose()?;
+        Ok::<_, String>((proxy, arena.servers_cpu()? + process::own_cpu()?))
+    };
+    let mut edges = Vec::new();
+    let seen = crowd::drive(&plan, || {
+        edges.push(cpu()?);
+        Ok(())
+    })?;
+    let [(proxy_before, others_before), (proxy_after, others_after)] = edges[..] else {
+        return Err("the round did not end".into());
+    };
+    let proxy = proxy_before.zip(proxy_after).map(|(before, after)| after - before);
+    Ok(Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default()))
+}
+
+/// What is going on, in the last line of a terminal.
+fn progress(what: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{what}");
+    }
+}
+
+/// Louder than what is reported.
+fn warn(what: &str) {
+    eprintln!("\n*** {what} ***\n");
+    println!("**{what}**\n");
+}
+
+/// Configurations, logs and sockets of this run; gone with it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create() -> Result<Directory, String> {
+        let path = std::env::temp_dir().join(format!("kennel-bench-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,151 @@
+//! Processes that end with this one, and what they have used.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::socket::Address;
+
+/// How long a process may take to listen.
+const START: Duration = Duration::from_secs(20);
+/// The kernel's clock ticks, in which it tells CPU time to programs: 100 a second on every Linux.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Numbers the logs.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// One started process. Dropped, it is killed; the kernel kills it if this process dies without dropping anything.
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a program, with its output in a file in `directory`. It is in a group of its own: a terminal's Ctrl-C is for
+    /// this process, which then ends the others.
+    pub(crate) fn start(program: &Path, arguments: &[String], directory: &Path) -> Result<Process, String> {
+        use std::os::unix::process::CommandExt;
+        let name = program
+            .file_name()
+            .map_or_else(|| program.display().to_string(), |name| name.to_string_lossy().into_owned());
+        let log = directory.join(format!("{name}-{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let open = || File::options().append(true).create(true).open(&log);
+        let (out, err) = open()
+            .and_then(|out| Ok((out, open()?)))
+            .map_err(|error| format!("{}: {error}", log.display()))?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(program)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", path)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("setpriv (of util-linux) for {name}: {error}"))?;
+        Ok(Process { child, name, log })
+    }
+
+    /// Waits until it accepts connections there.
+    pub(crate) fn wait_for(&mut self, address: &Address) -> Result<(), String> {
+        let begun = Instant::now();
+        while address.connect().is_err() {
+            let ended = self.child.try_wait().map_err(|error| error.to_string())?;
+            if ended.is_some() || begun.elapsed() > START {
+                let said = fs::read_to_string(&self.log).unwrap_or_default();
+                return Err(format!("{} does not listen on {address}: {said}", self.name));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// CPU time since its start, user and system, of all its threads.
+    pub(crate) fn cpu(&self) -> Result<Duration, String> {
+        cpu(&self.child.id().to_string())
+    }
+
+    /// The most memory that it has had, in bytes.
+    pub(crate) fn peak_memory(&self) -> Result<u64, String> {
+        let status = proc_file(&self.child.id().to_string(), "status")?;
+        peak(&status).ok_or_else(|| format!("{}: no VmHWM", self.name))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// CPU time of this process.
+pub(crate) fn own_cpu() -> Result<Duration, String> {
+    cpu("self")
+}
+
+fn cpu(pid: &str) -> Result<Duration, String> {
+    let stat = proc_file(pid, "stat")?;
+    ticks(&stat)
+        .map(|ticks| TICK * ticks)
+        .ok_or_else(|| format!("/proc/{pid}/stat is not as expected: {stat}"))
+}
+
+fn proc_file(pid: &str, file: &str) -> Result<String, String> {
+    fs::read_to_string(format!("/proc/{pid}/{file}")).map_err(|error| format!("/proc/{pid}/{file}: {error}"))
+}
+
+/// utime + stime of a `/proc/PID/stat`, fields 14 and 15. The name before them may have blanks and brackets.
+fn ticks(stat: &str) -> Option<u32> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let user: u32 = fields.next()?.parse().ok()?;
+    Some(user + fields.next()?.parse::<u32>().ok()?)
+}
+
+fn peak(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+/// Ports of loopback that were free a moment ago, all different.
+pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    // All are held until the last is found.
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+/// Where the PATH has a program.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // Debian's nutcracker is in /usr/sbin, which few users have on their PATH.
+    let all = std::env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin"].map(PathBuf::from));
+    all.map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_user_plus_system_whatever_the_process_is_called() {
+        let stat = "12 (a) b 7 (c) S 1 12 12 0 -1 4194304 100 0 0 0 250 31 0 0 20 0 1 0 5 6 7";
+        assert_eq!(ticks(stat), Some(281));
+        assert_eq!(ticks("12 (x) S 1"), None);
+    }
+
+    #[test]
+    fn peak_memory_is_in_bytes() {
+        assert_eq!(peak("VmPeak:\t  10 kB\nVmHWM:\t    1234 kB\nVmRSS:\t 9 kB\n"), Some(1234 * 1024));
+        assert_eq!(peak("VmRSS:\t 9 kB\n"), None);
+    }
+}

@@ -1,0 +1,250 @@
+//! Medians and tables.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::contender::Contender;
+use crate::crowd::Seen;
+use crate::loads::Load;
+
+/// One contender's round.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Round {
+    /// Requests a second.
+    pub(crate) rate: f64,
+    /// CPU µs a request: of the proxy, and of proxy, servers and clients together.
+    pub(crate) proxy: Option<f64>,
+    pub(crate) all: f64,
+    /// µs.
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) missing: u64,
+    /// Rebuilds a second, and the most of one key at one moment.
+    pub(crate) rebuilds: f64,
+    pub(crate) at_once: u32,
+}
+
+/// What a contender did under a load: its rounds, or why there is none.
+pub(crate) struct Score {
+    pub(crate) contender: Contender,
+    pub(crate) rounds: Result<Vec<Round>, String>,
+    /// Of the proxy, in bytes.
+    pub(crate) peak_memory: Option<u64>,
+}
+
+impl Round {
+    pub(crate) fn new(seen: &Seen, proxy: Option<Duration>, all: Duration) -> Round {
+        let (requests, seconds) = (seen.requests as f64, seen.elapsed.as_secs_f64());
+        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / requests;
+        let us = |share| seen.times.quantile(share) as f64 / 1e3;
+        Round {
+            rate: requests / seconds,
+            proxy: proxy.map(each),
+            all: each(all),
+            p50: us(0.5),
+            p99: us(0.99),
+            p999: us(0.999),
+            missing: seen.missing,
+            rebuilds: seen.rebuilds as f64 / seconds,
+            at_once: seen.at_once,
+        }
+    }
+}
+
+/// The table of one load.
+pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
+    let mut text = format!("### {}: {}\n\n", load.name, load.about);
+    let rebuilt = load.expiry.is_some();
+    let mut head = vec!["", "requests/s", "CPU µs", "all CPU µs", "p50 µs", "p99 µs", "p99.9 µs", "MiB"];
+    match rebuilt {
+        true => head.extend(["rebuilds/s", "of one key at once"]),
+        false => head.extend([
+            "CPU ÷ twemproxy",
+            "requests/s ÷ twemproxy",
+            "all CPU ÷ direct",
+            "requests/s ÷ direct",
+            "spread",
+        ]),
+    }
+    row(&mut text, &head);
+    row(&mut text, &vec!["---"; head.len()]);
+    let rounds = |wanted| {
+        let score = scores.iter().find(|score| score.contender == wanted)?;
+        score.rounds.as_ref().ok().map(Vec::as_slice)
+    };
+    let (direct, twemproxy) = (rounds(Contender::Direct), rounds(Contender::Twemproxy));
+    let mut notes = Vec::new();
+    for score in scores {
+        let name = score.contender.name();
+        let own = match &score.rounds {
+            Ok(own) => own.as_slice(),
+            Err(why) => {
+                notes.push(format!("{name} failed: {why}"));
+                &[]
+            }
+        };
+        let missing: u64 = own.iter().map(|round| round.missing).sum();
+        if missing > 0 {
+            notes.push(format!("{name}: {missing} keys were not there, and should have been."));
+        }
+        let of = |what: fn(&Round) -> Option<f64>| median(own.iter().filter_map(what));
+        let mut cells = vec![
+            name.to_owned(),
+            number(of(|round| Some(round.rate)), 0),
+            number(of(|round| round.proxy), 2),
+            number(of(|round| Some(round.all)), 2),
+            number(of(|round| Some(round.p50)), 0),
+            number(of(|round| Some(round.p99)), 0),
+            number(of(|round| Some(round.p999)), 0),
+            number(score.peak_memory.map(|bytes| bytes as f64 / (1 << 20) as f64), 1),
+        ];
+        if rebuilt {
+            cells.push(number(of(|round| Some(round.rebuilds)), 1));
+            cells.push(number(of(|round| Some(f64::from(round.at_once))), 0));
+        } else {
+            for (other, what) in [
+                (twemproxy, (|round| round.proxy) as fn(&Round) -> Option<f64>),
+                (twemproxy, |round| Some(round.rate)),
+                (direct, |round| Some(round.all)),
+                (direct, |round| Some(round.rate)),
+            ] {
+                cells.push(number(other.and_then(|other| ratio(own, other, what)), 2));
+            }
+            cells.push(spread(own).map_or("".into(), |spread| format!("{:.0} %", spread * 100.0)));
+        }
+        row(&mut text, &cells);
+    }
+    for note in notes {
+        let _ = write!(text, "\n**{note}**\n");
+    }
+    text
+}
+
+/// CPU µs a request of each proxy, a line a load: how it grows.
+pub(crate) fn growth(all: &[(&Load, Vec<Score>)]) -> String {
+    let mut text = "### CPU µs a request of the proxy\n\n".to_owned();
+    let mut names: Vec<Contender> = Vec::new();
+    for score in all.iter().flat_map(|(_, scores)| scores) {
+        if score.contender != Contender::Direct && !names.contains(&score.contender) {
+            names.push(score.contender);
+        }
+    }
+    let head = ["load"].into_iter().chain(names.iter().map(|name| name.name()));
+    row(&mut text, &head.collect::<Vec<_>>());
+    row(&mut text, &vec!["---"; names.len() + 1]);
+    for (load, scores) in all {
+        let cell = |name: &Contender| {
+            let rounds = scores.iter().find(|score| score.contender == *name)?.rounds.as_ref().ok()?;
+            median(rounds.iter().filter_map(|round| round.proxy))
+        };
+        let cells = [load.name.to_owned()].into_iter().chain(names.iter().map(|name| number(cell(name), 2)));
+        row(&mut text, &cells.collect::<Vec<_>>());
+    }
+    text
+}
+
+/// The median of each round's ratio to the other's round of the same number: what slows the machine down slows both.
+fn ratio(own: &[Round], other: &[Round], what: fn(&Round) -> Option<f64>) -> Option<f64> {
+    median(own.iter().zip(other).filter_map(|(own, other)| Some(what(own)? / what(other)?)))
+}
+
+/// How far the rounds' CPU times lie apart, as a share of their median.
+fn spread(rounds: &[Round]) -> Option<f64> {
+    if rounds.len() < 2 {
+        return None;
+    }
+    let times = || rounds.iter().map(|round| round.proxy.unwrap_or(round.all));
+    let (low, high) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
+    median(times()).map(|median| (high - low) / median)
+}
+
+fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = numbers.filter(|number| number.is_finite()).collect();
+    all.sort_by(f64::total_cmp);
+    let (low, high) = (all.get(all.len().checked_sub(1)? / 2)?, all.get(all.len() / 2)?);
+    Some((low + high) / 2.0)
+}
+
+fn number(number: Option<f64>, decimals: usize) -> String {
+    number.map_or_else(String::new, |number| grouped(&format!("{number:.decimals$}")))
+}
+
+/// 1234567.8 as 1,234,567.8.
+fn grouped(digits: &str) -> String {
+    let whole = digits.find('.').unwrap_or(digits.len());
+    let mut text = String::new();
+    for (i, digit) in digits.char_indices() {
+        if i > 0 && i < whole && (whole - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn row(text: &mut String, cells: &[impl AsRef<str>]) {
+    let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
+    let _ = writeln!(text, "| {} |", cells.join(" | "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loads::LOADS;
+
+    fn round(rate: f64, proxy: Option<f64>, all: f64) -> Round {
+        Round { rate, proxy, all, ..Round::default() }
+    }
+
+    fn score(contender: Contender, rounds: Vec<Round>) -> Score {
+        Score { contender, rounds: Ok(rounds), peak_memory: None }
+    }
+
+    #[test]
+    fn the_median_is_the_one_in_the_middle_or_between_the_two() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
+        assert_eq!(median([].into_iter()), None);
+    }
+
+    #[test]
+    fn ratios_are_of_rounds_side_by_side_and_not_of_medians() {
+        // The machine became ten times slower after the first round, for both alike.
+        let slow =
+            [round(100.0, Some(1.0), 2.0), round(10.0, Some(10.0), 20.0), round(10.0, Some(10.0), 20.0)];
+        let half = [round(200.0, Some(0.5), 1.0), round(20.0, Some(5.0), 10.0), round(20.0, Some(5.0), 10.0)];
+        assert_eq!(ratio(&half, &slow, |round| round.proxy), Some(0.5));
+        assert_eq!(ratio(&half[..1], &slow, |round| Some(round.rate)), Some(2.0));
+        assert_eq!(ratio(&slow, &[round(1.0, None, 1.0)], |round| round.proxy), None);
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_everybody_and_says_who_failed() {
+        let scores = [
+            score(Contender::Direct, vec![round(4000.0, None, 10.0)]),
+            score(Contender::Twemproxy, vec![round(1000.0, Some(8.0), 30.0)]),
+            score(Contender::KennelRaw, vec![Round { missing: 3, ..round(2000.0, Some(4.0), 20.0) }]),
+            Score {
+                contender: Contender::KennelGuarded(0),
+                rounds: Err("hung up on".into()),
+                peak_memory: None,
+            },
+        ];
+        let text = table(&LOADS[0], &scores);
+        assert!(
+            text.contains(
+                "| kennel raw | 2,000 | 4.00 | 20.00 | 0 | 0 | 0 |  | 0.50 | 2.00 | 2.00 | 0.50 |  |"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("**guarded failed: hung up on**"), "{text}");
+        assert!(text.contains("**kennel raw: 3 keys were not there"), "{text}");
+        assert!(growth(&[(&LOADS[0], scores.into())]).contains("| get | 8.00 | 4.00 |  |"));
+    }
+
+    #[test]
+    fn long_numbers_are_grouped() {
+        assert_eq!(["1", "123", "1234", "1234567.89"].map(grouped), ["1", "123", "1,234", "1,234,567.89"]);
+    }
+}

@@ -1,0 +1,132 @@
+//! TCP and Unix sockets as one.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mio::event::Source;
+use mio::{Interest, Registry, Token};
+
+/// How long a blocking socket waits for an answer, or to be read.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where something listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Address {
+    pub(crate) fn loopback(port: u16) -> Address {
+        Address::Tcp(SocketAddr::from(([127, 0, 0, 1], port)))
+    }
+
+    /// A blocking connection.
+    pub(crate) fn connect(&self) -> io::Result<Socket> {
+        match self {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(Socket::Tcp(stream))
+            }
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(Socket::Unix(stream))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Blocking, for what is not measured.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// As one that a poll watches.
+    pub(crate) fn watched(self) -> io::Result<Watched> {
+        match self {
+            Socket::Tcp(stream) => {
+                stream.set_nonblocking(true)?;
+                Ok(Watched::Tcp(mio::net::TcpStream::from_std(stream)))
+            }
+            Socket::Unix(stream) => {
+                stream.set_nonblocking(true)?;
+                Ok(Watched::Unix(mio::net::UnixStream::from_std(stream)))
+            }
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read(buffer),
+            Socket::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write(bytes),
+            Socket::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Never blocks.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    Tcp(mio::net::TcpStream),
+    Unix(mio::net::UnixStream),
+}
+
+impl Watched {
+    /// From now on the poll tells of it.
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        let both = Interest::READABLE | Interest::WRITABLE;
+        match self {
+            Watched::Tcp(stream) => stream.register(registry, token, both),
+            Watched::Unix(stream) => stream.register(registry, token, both),
+        }
+    }
+
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Watched::Tcp(stream) => stream.read(buffer),
+            Watched::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Watched::Tcp(stream) => stream.write(bytes),
+            Watched::Unix(stream) => stream.write(bytes),
+        }
+    }
+}

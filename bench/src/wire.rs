@@ -1,0 +1,245 @@
+//! Requests as bytes, and whether what comes back is the value of the very key that was asked for.
+
+/// Keys and their values. A value follows from its key, and no two keys have the same.
+pub(crate) struct Items {
+    prefix: &'static str,
+    /// All keys one behind the other, each [`KEY`] bytes.
+    keys: Vec<u8>,
+    /// The value of key i is `size` bytes from byte i on.
+    noise: Vec<u8>,
+    size: usize,
+    /// What follows the key in the first line of a value.
+    tail: Vec<u8>,
+    exptime: u32,
+}
+
+/// Bytes of a key: `kg_1:00012:page:000123`.
+const KEY: usize = 22;
+/// Keys of a group, which is what tags are made of.
+const GROUP: u32 = 10;
+
+/// A request on its way, or what of it has not been answered.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    /// The keys asked for; of a set, the one.
+    pub(crate) keys: Vec<u32>,
+    pub(crate) set: bool,
+    /// A bit for each key that has been answered.
+    found: u128,
+    /// Where the next key is likely to be: most answer in the order asked.
+    next: usize,
+}
+
+/// What an answer came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// More of it is to come.
+    Partly,
+    /// So many keys asked for were not there.
+    Done { missing: usize },
+}
+
+impl Items {
+    /// `prefix` is four bytes.
+    pub(crate) fn new(prefix: &'static str, count: u32, size: usize, exptime: u32) -> Items {
+        let keys: String = (0..count).map(|i| format!("{prefix}:{:05}:page:{i:06}", i / GROUP)).collect();
+        assert_eq!(keys.len(), KEY * count as usize, "{prefix} is not four bytes");
+        let mut noise = vec![0; count as usize + size];
+        fastrand::Rng::with_seed(7).fill(&mut noise);
+        Items {
+            prefix,
+            keys: keys.into_bytes(),
+            noise,
+            size,
+            tail: format!(" 0 {size}\r\n").into_bytes(),
+            exptime,
+        }
+    }
+
+    /// What rules of a configuration match all these keys by, with the group as `{group}`.
+    pub(crate) fn pattern(prefix: &str) -> String {
+        format!("{prefix}:{{group}}:page:*")
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        (self.keys.len() / KEY) as u32
+    }
+
+    fn key(&self, i: u32) -> &[u8] {
+        &self.keys[i as usize * KEY..][..KEY]
+    }
+
+    fn value(&self, i: u32) -> &[u8] {
+        &self.noise[i as usize..][..self.size]
+    }
+
+    /// Appends the request.
+    pub(crate) fn write(&self, request: &Request, out: &mut Vec<u8>) {
+        if request.set {
+            self.write_set(request.keys[0], out);
+            return;
+        }
+        out.extend_from_slice(b"get");
+        for key in &request.keys {
+            out.push(b' ');
+            out.extend_from_slice(self.key(*key));
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    pub(crate) fn write_set(&self, i: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"set ");
+        out.extend_from_slice(self.key(i));
+        out.extend_from_slice(format!(" 0 {} {}\r\n", self.exptime, self.size).as_bytes());
+        out.extend_from_slice(self.value(i));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Reads what has come in answer to `request`. Gives how many bytes of it are done with, or what is wrong: another
+    /// key's value, a changed byte, a key not asked for or answered twice, an error.
+    pub(crate) fn read(&self, input: &[u8], request: &mut Request) -> Result<(usize, Progress), String> {
+        let mut at = 0;
+        loop {
+            let rest = &input[at..];
+            if request.set {
+                return match rest.get(..8) {
+                    Some(b"STORED\r\n") => Ok((at + 8, Progress::Done { missing: 0 })),
+                    Some(_) => Err(unexpected(rest)),
+                    None => Ok((at, Progress::Partly)),
+                };
+            }
+            if rest.starts_with(b"END\r\n") {
+                let missing = request.keys.len() - request.found.count_ones() as usize;
+                return Ok((at + 5, Progress::Done { missing }));
+            }
+            let header = 6 + KEY + self.tail.len();
+            let whole = header + self.size + 2;
+            if rest.len() < 6.max(header) {
+                // Too short to be a value's first line: an error would be shorter, and end.
+                if rest.len() >= 6 && (!rest.starts_with(b"VALUE ") || rest.ends_with(b"\n")) {
+                    return Err(unexpected(rest));
+                }
+                return Ok((at, Progress::Partly));
+            }
+            if !rest.starts_with(b"VALUE ") || rest[6 + KEY..header] != self.tail[..] {
+                return Err(unexpected(rest));
+            }
+            if rest.len() < whole {
+                return Ok((at, Progress::Partly));
+            }
+            let place = self
+                .place(&rest[6..6 + KEY], request)
+                .ok_or_else(|| format!("not asked for: {}", unexpected(rest)))?;
+            if request.found & (1 << place) != 0 {
+                return Err(format!("answered twice: {}", unexpected(rest)));
+            }
+            let block = &rest[header..whole];
+            if block[..self.size] != *self.value(request.keys[place]) || !block.ends_with(b"\r\n") {
+                return Err(format!("not this key's value: {}", unexpected(rest)));
+            }
+            request.found |= 1 << place;
+            request.next = place + 1;
+            at += whole;
+        }
+    }
+
+    /// Which of the request's keys this is.
+    fn place(&self, key: &[u8], request: &Request) -> Option<usize> {
+        let likely = request.keys.get(request.next).filter(|i| self.key(**i) == key);
+        match likely {
+            Some(_) => Some(request.next),
+            None => request.keys.iter().position(|i| self.key(*i) == key),
+        }
+    }
+
+    /// For messages.
+    pub(crate) fn prefix(&self) -> &'static str {
+        self.prefix
+    }
+}
+
+impl Request {
+    /// Makes it another request, with the memory of the old one. Its keys are to be filled in.
+    pub(crate) fn reset(&mut self, set: bool) {
+        self.keys.clear();
+        (self.set, self.found, self.next) = (set, 0, 0);
+    }
+}
+
+fn unexpected(input: &[u8]) -> String {
+    let line = input.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    format!("{:?}", String::from_utf8_lossy(&line[..line.len().min(80)]).trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items() -> Items {
+        Items::new("test", 100, 50, 60)
+    }
+
+    fn asked(keys: &[u32]) -> Request {
+        Request { keys: keys.to_vec(), ..Request::default() }
+    }
+
+    fn answer(items: &Items, key: u32, value: u32) -> Vec<u8> {
+        [b"VALUE ", items.key(key), b" 0 50\r\n", items.value(value), b"\r\n"].concat()
+    }
+
+    fn end(mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes.extend_from_slice(b"END\r\n");
+        bytes
+    }
+
+    #[test]
+    fn an_answer_is_read_whatever_it_is_cut_into() {
+        let items = items();
+        let bytes = end([answer(&items, 9, 9), answer(&items, 4, 4)].concat());
+        for step in 1..=bytes.len() {
+            let (mut request, mut from) = (asked(&[4, 5, 9]), 0);
+            for upto in (step..bytes.len()).step_by(step) {
+                let (used, progress) = items.read(&bytes[from..upto], &mut request).unwrap();
+                assert_eq!(progress, Progress::Partly, "step {step} up to {upto}");
+                from += used;
+            }
+            let last = items.read(&bytes[from..], &mut request);
+            assert_eq!(last, Ok((bytes.len() - from, Progress::Done { missing: 1 })), "step {step}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_the_value_of_a_key_asked_for_is_refused() {
+        let items = items();
+        let read = |bytes: &[u8]| items.read(bytes, &mut asked(&[4, 5]));
+        assert!(read(&answer(&items, 4, 5)).unwrap_err().contains("not this key's value"));
+        assert!(read(&answer(&items, 6, 6)).unwrap_err().contains("not asked for"));
+        let twice = [answer(&items, 4, 4), answer(&items, 4, 4)].concat();
+        assert!(read(&twice).unwrap_err().contains("answered twice"));
+        let mut cut = answer(&items, 4, 4);
+        cut.remove(40);
+        cut.extend_from_slice(b"END\r\n");
+        assert!(read(&cut).is_err());
+        let mut other_flags = answer(&items, 4, 4);
+        other_flags[6 + KEY + 1] = b'1';
+        assert!(read(&other_flags).is_err());
+        assert!(read(b"SERVER_ERROR no\r\n").unwrap_err().contains("SERVER_ERROR no"));
+    }
+
+    #[test]
+    fn a_set_is_answered_by_stored_and_by_nothing_else() {
+        let items = items();
+        let mut set = Request { set: true, ..asked(&[4]) };
+        assert_eq!(items.read(b"STORED", &mut set), Ok((0, Progress::Partly)));
+        assert_eq!(items.read(b"STORED\r\nSTORED\r\n", &mut set), Ok((8, Progress::Done { missing: 0 })));
+        assert!(items.read(b"NOT_STORED\r\n", &mut set).is_err());
+    }
+
+    #[test]
+    fn no_two_keys_have_the_same_value() {
+        let items = items();
+        for i in 0..100 {
+            assert!((0..i).all(|j| items.value(i) != items.value(j) && items.key(i) != items.key(j)));
+        }
+    }
+}
