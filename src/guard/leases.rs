@@ -323,19 +323,38 @@ impl<W> Leases<W> {
         }
     }
 
-    /// Which ticket a `set` belongs to that names the CAS of its miss: that one, whichever connection it comes on. It is taken
-    /// with it, and nothing else is: [`Attribution::Blind`] if there is none, or an invalidation has ended it.
-    pub fn named(&mut self, key: &[u8], cas: u64) -> Attribution {
+    /// Which ticket a `set` of `owner` belongs to that names the CAS of its miss: that one, whichever connection it comes on. It is
+    /// taken with it, and nothing else is: [`Attribution::Blind`] if there is none, or an invalidation has ended it. `dooms`: it
+    /// is a delete; a `set` of whoever else was told that miss is dropped when it comes.
+    ///
+    /// Several may have been shown the same: the readers of a value that only one of them may rebuild, and the next winner of
+    /// a value whose last one took too long. Then its own comes first, and any lease before what is none.
+    pub fn named(&mut self, key: &[u8], owner: Owner, cas: u64, dooms: bool) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
-        let named = state.tickets.iter().find(|held| held.shown == Some(cas));
-        let Some(Held { id, kind, ticket, .. }) = named.cloned() else { return Attribution::Blind };
+        let shown = state.tickets.iter_mut().filter(|held| held.shown == Some(cas));
+        let named = shown.min_by_key(|held| match held.kind {
+            _ if held.owner == owner => 0,
+            Kind::Lease { .. } => 1,
+            Kind::Seen => 2,
+            Kind::Doomed { .. } | Kind::Spent { .. } => 3,
+        });
+        let Some(held) = named else { return Attribution::Blind };
+        let Held { id, owner: whose, kind, ticket, .. } = held.clone();
         if matches!(kind, Kind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
         }
-        self.remove_where(key, |held| held.id == id);
+        // Their own may come yet, without a CAS.
+        held.kind = Kind::Spent {
+            doomed: dooms || matches!(kind, Kind::Doomed { .. } | Kind::Spent { doomed: true }),
+        };
+        if whose == owner {
+            self.remove_where(key, |held| held.id == id);
+        }
         let lease = matches!(kind, Kind::Lease { .. });
         match lease || kind == Kind::Seen {
-            true => Attribution::Fill { ticket, lease, owner: None, wary: false },
+            true => {
+                Attribution::Fill { ticket, lease, owner: (whose != owner).then_some(whose), wary: false }
+            }
             false => Attribution::Blind,
         }
     }

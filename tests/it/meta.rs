@@ -268,6 +268,27 @@ fn md_with_a_cas_deletes_only_that_and_gives_back_the_lease_it_names() {
 }
 
 #[test]
+fn a_winner_whose_lease_another_has_deleted_by_its_cas_stores_nothing_after_that() {
+    let (_servers, kennel) = world();
+    for key in ["g:d", "t:d"] {
+        let [mut winner, mut other, mut third] = [(); 3].map(|()| kennel.client());
+        for by_name in [true, false] {
+            let cas = cas(&run(&mut winner, &format!("mg {key} v c N30\r\n")));
+            match by_name {
+                true => assert_eq!(run(&mut other, &format!("md {key} C{cas}\r\n")), show(b"HD\r\n")),
+                false => {
+                    assert_eq!(run(&mut other, &format!("ms {key} 1 C{cas}\r\nb\r\n")), show(b"HD\r\n"));
+                    assert_eq!(third.delete(key), "DELETED");
+                }
+            }
+            assert_eq!(run(&mut winner, &format!("ms {key} 1\r\na\r\n")), show(b"HD\r\n"));
+            assert_eq!(run(&mut third, &format!("mg {key} v N30\r\n")), show(b"VA 0 W\r\n\r\n"));
+            third.delete(key);
+        }
+    }
+}
+
+#[test]
 fn recaching_is_won_once_while_the_value_is_still_fresh() {
     let (_servers, kennel) = world();
     for key in ["g:r", "t:r"] {
