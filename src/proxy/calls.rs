@@ -399,7 +399,7 @@ impl Call {
             () => Outcome::Error,
         };
         let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
-        let deletes = decoded.as_deref().or(refused.deletes);
+        let deletes = decoded.as_deref().or(refused.deletes).map(|key| proxy.split_tags(key).0);
         let (kind, footprint) = match deletes.map(|key| (key, proxy.target(key))) {
             None | Some((_, Target::Tag(_))) => (Kind::Said(said), Footprint::default()),
             Some((key, Target::Raw { pool, rule })) => {

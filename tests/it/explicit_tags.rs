@@ -117,6 +117,17 @@ fn a_key_that_is_nothing_but_tags_is_a_key_like_any_other() {
 }
 
 #[test]
+fn a_value_that_is_refused_as_too_large_takes_the_old_one_with_it_behind_tags_too() {
+    let (_servers, kennel) = world();
+    let mut client = kennel.client();
+    assert_eq!(client.ask("set g:k 0 0 3\r\nold"), "STORED");
+    let large = "x".repeat(1_100_000);
+    let set = format!("set @tags:posts:g:k 0 0 {}\r\n{large}", large.len());
+    assert_eq!(client.ask(&set), "SERVER_ERROR object too large for cache");
+    assert_eq!(client.get("g:k"), None);
+}
+
+#[test]
 fn a_tag_first_named_at_the_set_is_safe_too() {
     let servers = memcacheds(1);
     let gate = Gate::start(servers[0].address);
