@@ -41,6 +41,7 @@ const SCRIPTS: &[&str] = &[
     "ms K 5 T100 F7\r\nhello\r\nmg K v t f s k\r\nmg K s v\r\nmg K\r\nmg K k Oab f\r\nget K\r\n",
     "ms K 5 c k Oxyz\r\nhello\r\nmg K t\r\nmg K c v h l\r\nmg K h t u\r\nmg K t T100 t\r\nmg K t\r\nmg K T0 t\r\n",
     "ms K 5 h l\r\nhello\r\nmg K h u\r\nmg K h\r\nmg K h l\r\n",
+    "ms K 5\r\nhello\r\nmg K h l T60\r\nmg K h l t T60\r\nmg K h\r\n",
     "ms K 2 q\r\nhi\r\nms K 2 q k Oq\r\nho\r\nmg K v q\r\nmd K q\r\nmd K q Oz\r\nmg K v q k\r\n",
     "ms K 1 T-1 O1\r\nx\r\nmg K v\r\nms K 1 T1000000000\r\nx\r\nmg K v O9\r\n",
     "ms K 1\r\nx\r\nms K 2 ME O1 k\r\nab\r\nms K 2 MR\r\ncd\r\nmg K v\r\nms K 2 MA c0\r\nmg K v\r\n",
