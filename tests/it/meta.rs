@@ -300,7 +300,8 @@ fn recaching_is_won_once_while_the_value_is_still_fresh() {
             show(b"VA 3\r\nold\r\n"),
             "90 s are left"
         );
-        assert_eq!(run(&mut winner, &format!("mg {key} v R100\r\n")), show(b"VA 3 W\r\nold\r\n"));
+        assert_eq!(run(&mut winner, &format!("mg {key} v R100 T500 t\r\n")), show(b"VA 3 t90 W\r\nold\r\n"));
+        assert_eq!(run(&mut other, &format!("mg {key} t\r\n")), show(b"HD t90\r\n"), "as was said");
         assert_eq!(run(&mut other, &format!("mg {key} v R100\r\n")), show(b"VA 3 Z\r\nold\r\n"));
         assert_eq!(run(&mut other, &format!("mg {key} v\r\n")), show(b"VA 3\r\nold\r\n"));
         assert_eq!(run(&mut winner, &format!("ms {key} 3 T190\r\nnew\r\n")), show(b"HD\r\n"));
