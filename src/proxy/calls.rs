@@ -197,6 +197,8 @@ impl Call {
         let decoded = decode(request);
         let invalidates = match changed_key(request, decoded.as_deref()) {
             None => SmallVec::new(),
+            // Meta commands have a token for tags: in their keys these words mean nothing.
+            Some(key) if matches!(request, Request::Meta(_)) => proxy.invalidated_by(key),
             Some(key) => proxy.invalidated_by(proxy.split_tags(key).0),
         };
         if !invalidates.is_empty() && busy(&Footprint::everything()) {

@@ -117,6 +117,18 @@ fn a_key_that_is_nothing_but_tags_is_a_key_like_any_other() {
 }
 
 #[test]
+fn a_meta_key_that_looks_like_tags_is_no_change_of_what_stands_behind_them() {
+    let servers = memcacheds(1);
+    let rules = [guarded("all", "g:*", &format!("{RULE}\ninvalidates = [\"changes\"]"))];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    let mut client = kennel.client();
+    assert_eq!(run(&mut client, "ms @tags:posts:g:k 1\r\nx"), show(b"HD\r\n"));
+    assert_eq!(run(&mut client, "mg @tag:changes"), show(b"EN\r\n"));
+    assert_eq!(client.ask("set @tags:posts:g:k 0 0 1\r\nx"), "STORED");
+    assert_eq!(run(&mut client, "mg @tag:changes"), show(b"HD\r\n"));
+}
+
+#[test]
 fn a_value_that_is_refused_as_too_large_takes_the_old_one_with_it_behind_tags_too() {
     let (_servers, kennel) = world();
     let mut client = kennel.client();
