@@ -364,8 +364,11 @@ impl Read {
             Fallback::Stale(_) => (as_millis(scene.policy.stale_wait), false),
             Fallback::Miss(_) => (cold_wait, age >= cold_wait),
         };
-        // What is served after the wait must not have ended during it.
-        let stands = ttl.map_or(u64::MAX, |ttl| scene.now.mono.saturating_add(sure_ms(ttl)));
+        // What is served after the wait must not have ended during it; a miss does not end.
+        let stands = match (&fallback, ttl) {
+            (Fallback::Stale(_), Some(ttl)) => scene.now.mono.saturating_add(sure_ms(ttl)),
+            _ => u64::MAX,
+        };
         let until = self.began.saturating_add(limit).min(stands);
         let impatient = !scene.patient || self.wish.at_once;
         if impatient || too_old || scene.now.mono >= until {

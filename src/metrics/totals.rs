@@ -1,6 +1,6 @@
 //! What all workers have counted together, for whoever asks a worker itself: a client's `stats`.
 
-use super::labels::{Command, Outcome, UpstreamOutcome};
+use super::labels::{AuthOutcome, Command, Outcome, UpstreamOutcome};
 use super::{Counts, Metrics, process, worker};
 
 /// All rules and all workers summed, at one moment. The counters of another such sum can be taken off ([`Totals::since`]).
@@ -22,6 +22,10 @@ pub struct Totals {
     pub too_large: u64,
     /// Values a server had no memory for.
     pub no_memory: u64,
+    /// Users and passwords that clients gave, right or wrong.
+    pub passwords: u64,
+    /// Of these the wrong ones.
+    pub wrong_passwords: u64,
     /// Clients now connected.
     pub clients: u64,
     /// Requests to servers that have not ended yet.
@@ -62,6 +66,8 @@ impl Metrics {
         let upstream = UpstreamOutcome::ALL
             .iter()
             .map(|&outcome| servers().map(|server| counts.own(|at| at.upstream(server, outcome))).sum());
+        let passwords = |outcome| counts.own(|_| worker::authentication(outcome));
+        let wrong_passwords = passwords(AuthOutcome::Wrong);
         Totals {
             requests: requests.collect(),
             upstream: upstream.collect(),
@@ -71,6 +77,8 @@ impl Metrics {
             bytes_written: counts.own(|_| worker::BYTES_WRITTEN),
             too_large: counts.own(|_| worker::TOO_LARGE),
             no_memory: counts.own(|_| worker::NO_MEMORY),
+            passwords: passwords(AuthOutcome::Accepted) + wrong_passwords,
+            wrong_passwords,
             clients: level(counts.own(|_| worker::CLIENTS)),
             in_flight: servers().map(|server| level(counts.own(|at| at.in_flight(server)))).sum(),
             waiters: level(counts.shared(|_| worker::WAITERS)),
@@ -94,6 +102,8 @@ impl Totals {
             (&mut self.bytes_written, earlier.bytes_written),
             (&mut self.too_large, earlier.too_large),
             (&mut self.no_memory, earlier.no_memory),
+            (&mut self.passwords, earlier.passwords),
+            (&mut self.wrong_passwords, earlier.wrong_passwords),
         ] {
             *now = now.saturating_sub(then);
         }

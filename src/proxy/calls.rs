@@ -199,6 +199,8 @@ impl Call {
         let decoded = decode(request);
         let invalidates = match changed_key(request, decoded.as_deref()) {
             None => SmallVec::new(),
+            // Meta commands have a token for tags: in their keys these words mean nothing.
+            Some(key) if matches!(request, Request::Meta(_)) => proxy.invalidated_by(key),
             Some(key) => proxy.invalidated_by(proxy.split_tags(key).0),
         };
         if !invalidates.is_empty() && busy(&Footprint::everything()) {
@@ -404,7 +406,7 @@ impl Call {
             return Call::refuse_behind(exptime, keys, said, proxy, client, busy);
         }
         let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
-        let deletes = decoded.as_deref().or(refused.deletes);
+        let deletes = decoded.as_deref().or(refused.deletes).map(|key| proxy.split_tags(key).0);
         let (kind, footprint) = match deletes.map(|key| (key, proxy.target(key))) {
             None | Some((_, Target::Tag(_))) => (Kind::Said(said), Footprint::default()),
             Some((key, Target::Raw { pool, rule })) => {

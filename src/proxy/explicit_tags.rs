@@ -34,6 +34,8 @@ impl Proxy {
             let colon = rest.iter().position(|&byte| byte == b':')?;
             let (list, meant) = (&rest[..colon], &rest[colon + 1..]);
             match self.target(meant) {
+                // A server would take the next word of the command for a key without bytes, and its data for commands.
+                _ if meant.is_empty() => None,
                 Target::Guarded(of) if self.plan.guards[of.guard].tags_in_key => Some((meant, list)),
                 _ => None,
             }

@@ -344,7 +344,7 @@ fn begin_store(how: How, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: 
     let attribution = match how {
         // That is no value to fill with; what stands there is deleted if it is still the one that was named.
         How::Named { .. } if offer.lifetime == Lifetime::Gone => Attribution::Blind,
-        How::Named { cas, .. } => leases.named(&of.key, cas, client.owner),
+        How::Named { cas, .. } => leases.named(&of.key, cas, client.owner, false),
         _ => leases.attribute(&of.key, client.owner),
     };
     match attribution {
@@ -417,7 +417,7 @@ fn begin_delete(
             None => leases.invalidate(&of.key, client.owner),
             // It takes effect only where every fill for what it removes fails by itself. If it names a lease, that one is given
             // up, under the CAS that its renewals have given it.
-            Some(cas) => match leases.named(&of.key, cas, client.owner) {
+            Some(cas) => match leases.named(&of.key, cas, client.owner, true) {
                 Attribution::Fill { ticket, lease, .. } => {
                     removal.compare = ticket.base.map(|base| base.number);
                     usize::from(lease)

@@ -25,7 +25,8 @@ pub(super) struct Invalidation {
 }
 
 /// Whether what became of a command is a change of its key. A delete that found nothing counts: the cache had lost the value, but
-/// the client knows that it has changed.
+/// the client knows that it has changed. So does a value that was dropped because the key was invalidated since its miss: the
+/// client is told that it was stored.
 pub(super) fn changes(command: Command, outcome: Outcome) -> bool {
     match command {
         Command::Delete => matches!(outcome, Outcome::Deleted | Outcome::NotFound),
@@ -34,9 +35,12 @@ pub(super) fn changes(command: Command, outcome: Outcome) -> bool {
             matches!(outcome, Outcome::Deleted | Outcome::NotFound | Outcome::Ok)
         }
         Command::MetaSet | Command::MetaArith => {
-            matches!(outcome, Outcome::Stored | Outcome::Counted | Outcome::Ok | Outcome::Hit)
+            matches!(
+                outcome,
+                Outcome::Stored | Outcome::FillDropped | Outcome::Counted | Outcome::Ok | Outcome::Hit
+            )
         }
-        _ => matches!(outcome, Outcome::Stored | Outcome::Counted),
+        _ => matches!(outcome, Outcome::Stored | Outcome::FillDropped | Outcome::Counted),
     }
 }
 

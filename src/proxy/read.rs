@@ -118,7 +118,11 @@ impl GuardedRead {
                         end_earlier_miss(&self.of, scope);
                         scope.count(proxy.metric(self.of.guard), Outcome::Hit);
                         // It may have ended with this very command.
-                        let hit = if touched.cas.number == 0 { hit.clone() } else { touched };
+                        let hit = match touched.cas.number {
+                            0 => hit.clone(),
+                            // Only the first look asked how it has been used, and counts as a use itself.
+                            _ => Hit { usage: hit.usage, ..touched },
+                        };
                         Shown::Value(hit, *mark)
                     }
                     Poll::Ready(ModifyEnd::Failed(failure)) => self.failed(failure, scope),

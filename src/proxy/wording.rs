@@ -182,7 +182,8 @@ impl Wording {
             match flag {
                 b's' => put_count(out, b's', hit.payload.len() as u64),
                 b't' => put_ttl(out, ttl),
-                b'T' if !mark.stale => ttl = self.lasts(token),
+                // It moves the end neither of a stale value nor of one that this client is about to replace.
+                b'T' if !mark.stale && !mark.won => ttl = self.lasts(token),
                 b'N' if mark.stub => ttl = self.lasts(token),
                 b'c' => put_count(out, b'c', mark.cas),
                 b'f' => put_count(out, b'f', u64::from(hit.flags)),

@@ -100,6 +100,46 @@ fn classic_clients_name_tags_before_the_key_where_the_rule_says_so() {
 }
 
 #[test]
+fn a_key_that_is_nothing_but_tags_is_a_key_like_any_other() {
+    let servers = memcacheds(1);
+    let rules = [guarded("all", "*", RULE)];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    let [mut client, mut other] = [(); 2].map(|()| kennel.client());
+    for key in ["@tags:posts:", "@tags::"] {
+        // In one breath, so that a reply too many would be somebody's.
+        client.send(format!("set {key} 0 0 3\r\nabc\r\nget {key}\r\n").as_bytes());
+        assert_eq!(other.get("innocent"), None);
+        client.expect(format!("STORED\r\nVALUE {key} 0 3\r\nabc\r\nEND\r\n").as_bytes());
+        assert_eq!(client.ask(&format!("append {key} 0 0 1\r\nd")), "STORED");
+        assert_eq!(client.ask(&format!("incr {key} 1")).split(' ').next(), Some("CLIENT_ERROR"));
+        assert_eq!(client.delete(key), "DELETED");
+    }
+}
+
+#[test]
+fn a_meta_key_that_looks_like_tags_is_no_change_of_what_stands_behind_them() {
+    let servers = memcacheds(1);
+    let rules = [guarded("all", "g:*", &format!("{RULE}\ninvalidates = [\"changes\"]"))];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    let mut client = kennel.client();
+    assert_eq!(run(&mut client, "ms @tags:posts:g:k 1\r\nx"), show(b"HD\r\n"));
+    assert_eq!(run(&mut client, "mg @tag:changes"), show(b"EN\r\n"));
+    assert_eq!(client.ask("set @tags:posts:g:k 0 0 1\r\nx"), "STORED");
+    assert_eq!(run(&mut client, "mg @tag:changes"), show(b"HD\r\n"));
+}
+
+#[test]
+fn a_value_that_is_refused_as_too_large_takes_the_old_one_with_it_behind_tags_too() {
+    let (_servers, kennel) = world();
+    let mut client = kennel.client();
+    assert_eq!(client.ask("set g:k 0 0 3\r\nold"), "STORED");
+    let large = "x".repeat(1_100_000);
+    let set = format!("set @tags:posts:g:k 0 0 {}\r\n{large}", large.len());
+    assert_eq!(client.ask(&set), "SERVER_ERROR object too large for cache");
+    assert_eq!(client.get("g:k"), None);
+}
+
+#[test]
 fn a_tag_first_named_at_the_set_is_safe_too() {
     let servers = memcacheds(1);
     let gate = Gate::start(servers[0].address);

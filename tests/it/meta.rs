@@ -41,6 +41,7 @@ const SCRIPTS: &[&str] = &[
     "ms K 5 T100 F7\r\nhello\r\nmg K v t f s k\r\nmg K s v\r\nmg K\r\nmg K k Oab f\r\nget K\r\n",
     "ms K 5 c k Oxyz\r\nhello\r\nmg K t\r\nmg K c v h l\r\nmg K h t u\r\nmg K t T100 t\r\nmg K t\r\nmg K T0 t\r\n",
     "ms K 5 h l\r\nhello\r\nmg K h u\r\nmg K h\r\nmg K h l\r\n",
+    "ms K 5\r\nhello\r\nmg K h l T60\r\nmg K h l t T60\r\nmg K h\r\n",
     "ms K 2 q\r\nhi\r\nms K 2 q k Oq\r\nho\r\nmg K v q\r\nmd K q\r\nmd K q Oz\r\nmg K v q k\r\n",
     "ms K 1 T-1 O1\r\nx\r\nmg K v\r\nms K 1 T1000000000\r\nx\r\nmg K v O9\r\n",
     "ms K 1\r\nx\r\nms K 2 ME O1 k\r\nab\r\nms K 2 MR\r\ncd\r\nmg K v\r\nms K 2 MA c0\r\nmg K v\r\n",
@@ -268,6 +269,27 @@ fn md_with_a_cas_deletes_only_that_and_gives_back_the_lease_it_names() {
 }
 
 #[test]
+fn a_winner_whose_lease_another_has_deleted_by_its_cas_stores_nothing_after_that() {
+    let (_servers, kennel) = world();
+    for key in ["g:d", "t:d"] {
+        let [mut winner, mut other, mut third] = [(); 3].map(|()| kennel.client());
+        for by_name in [true, false] {
+            let cas = cas(&run(&mut winner, &format!("mg {key} v c N30\r\n")));
+            match by_name {
+                true => assert_eq!(run(&mut other, &format!("md {key} C{cas}\r\n")), show(b"HD\r\n")),
+                false => {
+                    assert_eq!(run(&mut other, &format!("ms {key} 1 C{cas}\r\nb\r\n")), show(b"HD\r\n"));
+                    assert_eq!(third.delete(key), "DELETED");
+                }
+            }
+            assert_eq!(run(&mut winner, &format!("ms {key} 1\r\na\r\n")), show(b"HD\r\n"));
+            assert_eq!(run(&mut third, &format!("mg {key} v N30\r\n")), show(b"VA 0 W\r\n\r\n"));
+            third.delete(key);
+        }
+    }
+}
+
+#[test]
 fn recaching_is_won_once_while_the_value_is_still_fresh() {
     let (_servers, kennel) = world();
     for key in ["g:r", "t:r"] {
@@ -278,7 +300,8 @@ fn recaching_is_won_once_while_the_value_is_still_fresh() {
             show(b"VA 3\r\nold\r\n"),
             "90 s are left"
         );
-        assert_eq!(run(&mut winner, &format!("mg {key} v R100\r\n")), show(b"VA 3 W\r\nold\r\n"));
+        assert_eq!(run(&mut winner, &format!("mg {key} v R100 T500 t\r\n")), show(b"VA 3 t90 W\r\nold\r\n"));
+        assert_eq!(run(&mut other, &format!("mg {key} t\r\n")), show(b"HD t90\r\n"), "as was said");
         assert_eq!(run(&mut other, &format!("mg {key} v R100\r\n")), show(b"VA 3 Z\r\nold\r\n"));
         assert_eq!(run(&mut other, &format!("mg {key} v\r\n")), show(b"VA 3\r\nold\r\n"));
         assert_eq!(run(&mut winner, &format!("ms {key} 3 T190\r\nnew\r\n")), show(b"HD\r\n"));

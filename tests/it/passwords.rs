@@ -151,6 +151,25 @@ fn everything_before_and_behind_the_password_is_answered_as_memcached_does() {
 }
 
 #[test]
+fn stats_count_the_passwords_that_memcached_counts() {
+    let file = AuthFile::new(FILE);
+    let memcached = Memcached::start(&["-Y", &file.path()]);
+    let servers = memcacheds(1);
+    let kennel = sidecar(&servers, &file);
+    let [theirs, ours] = [Client::tcp(memcached.address), kennel.client()].map(|mut client| {
+        for attempt in ["get a", "set a 0 0 9\r\nuser nope", "set a 0 0 9\r\nuser pass"] {
+            client.ask(attempt);
+        }
+        client.send(b"stats\r\n");
+        let stats = String::from_utf8(client.until(b"END\r\n")).expect("ASCII");
+        stats.lines().filter(|line| line.starts_with("STAT auth_")).map(str::to_owned).collect::<Vec<_>>()
+    });
+    // One more was given to see that it has started.
+    assert_eq!(theirs, ["STAT auth_cmds 3", "STAT auth_errors 1"]);
+    assert_eq!(ours, ["STAT auth_cmds 2", "STAT auth_errors 1"]);
+}
+
+#[test]
 fn what_is_pipelined_behind_the_password_is_served() {
     let file = AuthFile::new(FILE);
     let servers = memcacheds(1);

@@ -204,7 +204,9 @@ impl World {
         let Client { sidecar, life, owners, .. } = self.clients[client];
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
-        if let Attribution::Fill { ticket, .. } = self.sidecars[sidecar].leases.named(&name, cas, owners[1]) {
+        if let Attribution::Fill { ticket, .. } =
+            self.sidecars[sidecar].leases.named(&name, cas, owners[1], true)
+        {
             removal.compare = ticket.base.map(|base| base.number);
         }
         let until = self.now + 6 * self.plan.trip() + 2 * self.checker.grace();
@@ -224,7 +226,7 @@ impl World {
             How::Replace | How::Cas(_) => Attribution::Blind,
             How::Named { cas, .. } => {
                 self.checker.seen.named += 1;
-                leases.named(&name, cas, put.owner)
+                leases.named(&name, cas, put.owner, false)
             }
             How::Set | How::Add => leases.attribute(&name, put.owner),
         };

@@ -75,8 +75,8 @@ impl<W> Leases<W> {
     /// The same CAS is shown to all who find the same stub: its winner, and those who are told that somebody builds. What
     /// another connection was told without a lease may have been told after a bump of which the value that comes here knows
     /// nothing, so of that only the CAS holds and no version. Nor is it taken away: that connection's own `set` may come yet,
-    /// and would pass for somebody else's.
-    pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner) -> Attribution {
+    /// and would pass for somebody else's. `dooms`: it is a delete, behind which the winner's own `set` is dropped when it comes.
+    pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner, dooms: bool) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
         let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
         let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
@@ -106,7 +106,7 @@ impl<W> Leases<W> {
             true => self.remove_where(key, |held| held.id == id),
             false if lease => {
                 if let Some(held) = self.find(key, id) {
-                    held.kind = Kind::Spent { doomed: false };
+                    held.kind = Kind::Spent { doomed: dooms };
                 }
             }
             // Versions that no tag ever has.

@@ -121,3 +121,28 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
         }
     }
 }
+
+#[test]
+fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_ends() {
+    let policy = Policy { on_tag: Leaves::Nothing, cold_wait: Duration::from_secs(2), ..policy() };
+    let tags = [TagName::from_slice(b"t")];
+    let now = Now { wall: 1_700_000_000_000, mono: 0 };
+    let scene = Scene {
+        policy: &policy,
+        tags: &tags,
+        learnt: 0,
+        sidecar: 1,
+        room: 1 << 20,
+        copies: false,
+        now,
+        patient: true,
+        chance: 1.0,
+    };
+    let (mut read, _) = Read::start(&scene);
+    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    let Answer::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
+    let moved = Answer::Item(Item { ttl: Some(1), ..moved });
+    asks(told(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
+    let held = told(smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
+    assert_eq!(held, Step::Wait(2_000));
+}
