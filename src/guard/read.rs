@@ -152,6 +152,10 @@ impl Read {
             _ => return Step::Done(missed(None, Versions::new(), scene, false)),
         };
         let unknown = unknown_tags(&item, scene);
+        // So many that they cannot be asked for by number: only a key whose values had ever other tags comes to that.
+        if scene.tags.len() + unknown.len() > usize::from(u8::MAX) {
+            return Step::Done(missed(Some(item.cas), Versions::new(), scene, false));
+        }
         if !unknown.is_empty() {
             self.state = State::Learning { item };
             return Step::Learn(unknown);

@@ -180,6 +180,8 @@ fn put(at: At, version: u64, over: Option<Cas>) -> Ask {
 pub struct Bump {
     /// The version found first: where the tag is past it, somebody bumped after us and our work is done.
     first: Option<u64>,
+    /// What we have tried to store: with copies, a version below it may be no bump, but a copy that was brought up.
+    tried: Option<u64>,
     storing: Option<u64>,
     rounds: u8,
 }
@@ -196,7 +198,7 @@ pub enum BumpEnd {
 impl Bump {
     /// Begins.
     pub fn start(scene: &Scene<'_>) -> (Bump, Asks) {
-        let bump = Bump { first: None, storing: None, rounds: 0 };
+        let bump = Bump { first: None, tried: None, storing: None, rounds: 0 };
         (bump, look(scene))
     }
 
@@ -214,8 +216,9 @@ impl Bump {
             return Step::Done(BumpEnd::Failed(failure));
         }
         let now = found.iter().map(|(_, version, cas)| version.or(cas.map(|_| 0))).max().flatten();
-        let version = match (now, self.first) {
-            (Some(now), Some(first)) if now > first => now,
+        let past = if scene.copies { self.tried } else { self.first.map(|first| first.saturating_add(1)) };
+        let version = match (now, past) {
+            (Some(now), Some(past)) if now >= past => now,
             (now, _) => scene.now.wall.max(now.map_or(0, |now| now.saturating_add(1))),
         };
         self.first = self.first.or(now);
@@ -224,7 +227,7 @@ impl Bump {
         if asks.is_empty() {
             return Step::Done(BumpEnd::Bumped(version));
         }
-        self.storing = Some(version);
+        (self.storing, self.tried) = (Some(version), Some(version));
         Step::Ask(asks)
     }
 }
@@ -404,6 +407,16 @@ mod tests {
             (rest, &[stored()]),
         ]);
         assert_eq!(end, Some(BumpEnd::Bumped(120)));
+        // A reader has brought up the copy that was behind: that is no bump.
+        let repaired: &[Answer] = &[item("70", 9), item("70", 8)];
+        let anew: &[Ask] = &[put(tag(), 102, over(9)), put(At::Copy(0), 102, over(8))];
+        let end = bump(&[
+            (look, found),
+            (both, &[Answer::Exists, Answer::Exists]),
+            (look, repaired),
+            (anew, &[stored(), stored()]),
+        ]);
+        assert_eq!(end, Some(BumpEnd::Bumped(102)));
         let there: &[Answer] = &[item("120", 9), item("120", 8)];
         let end = bump(&[(look, found), (both, &[Answer::Exists, Answer::Exists]), (look, there)]);
         assert_eq!(end, Some(BumpEnd::Bumped(120)));

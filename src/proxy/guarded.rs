@@ -26,6 +26,8 @@ use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 
 /// Ours. Whether the key was invalidated since the miss cannot be known, so the value may be too old to store.
 const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
+/// memcached's, of a number that is none.
+const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 const RESERVED: &[u8] =
     b"CLIENT_ERROR this key is a tag: it can only be read, and bumped by delete and incr\r\n";
 
@@ -140,6 +142,10 @@ impl GuardedCall {
         let changes = compare.filter(|&cas| cas != 0);
         let modify = |change| begin_modify(change, &of, proxy, client);
         let run = match meta.verb {
+            // The parser leaves it to servers that know it.
+            _ if meta.token(b'E').is_some() && explicit.is_none() => {
+                Run::Said(Said::Verbatim(Bytes::from_static(BAD_TOKEN)), Outcome::ClientError)
+            }
             MetaVerb::Set => {
                 let body = Bytes::copy_from_slice(meta.data);
                 let lifetime = lifetime.unwrap_or(Lifetime::Endless);

@@ -326,6 +326,10 @@ fn a_cas_that_the_client_gives_is_the_items_where_the_server_can() {
         run(&mut client, "ma g:n N0 J5 E999 c\r\nma g:n E1000 c v\r\n"),
         show(b"HD c999\r\nVA 1 c1000\r\n6\r\n")
     );
+    assert_eq!(
+        run(&mut client, "ms g:bad 1 Ex\r\nx\r\nmd g:bad E\r\n"),
+        show(&b"CLIENT_ERROR bad token in command line format\r\n".repeat(2))
+    );
 }
 
 #[test]
