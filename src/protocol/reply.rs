@@ -90,7 +90,8 @@ impl Framer {
             Shape::Quiet => {
                 if self.done == 0 {
                     match self.meta(buffer)? {
-                        (Status::Mn, whole) => return Ok(whole),
+                        (Status::Mn, whole @ Frame::Whole(4)) => return Ok(whole),
+                        (Status::Mn, _) => return Err(Garbage("more behind MN than its end")),
                         (_, Frame::Whole(length)) => self.done = length,
                         // Nothing less than `MN` follows.
                         (Status::Va, Frame::Partial { at_least }) => {
@@ -523,6 +524,8 @@ mod tests {
                 assert_eq!(framer.frame(stream.as_bytes()), Ok(Frame::Whole(reply.len())));
             }
         }
-        assert!(frame(Shape::Quiet, b"HD\r\nHD\r\n", MAX).is_err());
+        for garbage in ["HD\r\nHD\r\n", "MN x\r\n", "HD\r\nMN x\r\n"] {
+            assert!(frame(Shape::Quiet, garbage.as_bytes(), MAX).is_err(), "{garbage:?}");
+        }
     }
 }
