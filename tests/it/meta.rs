@@ -13,6 +13,11 @@ fn world() -> (Vec<Memcached>, Kennel) {
     let tagged = format!("{RULE}\ntags = [\"all\", \"of:{{x}}\"]");
     let rules = [guarded("tagged", "t:{x}", &tagged), guarded("plain", "g:*", RULE), raw("raw", "r:*")];
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    // A CAS is not believed over a connection that was made after it was read: every worker has to have its own by now.
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    eventually("every worker is connected to every server", || {
+        kennel.metrics().sum("kennel_upstream_connections_total", &[]) >= (3 * workers) as f64
+    });
     (servers, kennel)
 }
 
