@@ -154,7 +154,7 @@ impl World {
                 let Some(Answer::Item(item)) = answers.first().cloned() else { return };
                 let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
                 for (ask, answer) in op.asks.iter().zip(answers) {
-                    let At::Tag(tag) = ask.at else { continue };
+                    let (At::Tag(tag) | At::Copy(tag)) = ask.at else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
                     if let (Answer::Absent, Some((_, version))) = (&answer, sealed) {
                         let value = version.to_string().into();
