@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, Opened};
-use kennel::guard::{Answer, Answers, Ask, At, Item, Look, Mode, Stored, What};
+use kennel::guard::{Answer, Answers, Ask, At, Cas, Item, Look, Mode, Stored, What};
 
 use super::operation::{Doing, Op, Purpose};
 use super::world::World;
@@ -71,6 +71,16 @@ pub enum Mutant {
     FillLeavesLock,
     /// A claim that came too late leaves its lock.
     ClaimLeavesLock,
+    /// A `set` without a miss stores whatever stands there.
+    SetWithoutCas,
+    /// A bump reaches only the first of two copies of its tag.
+    OnlyFirstCopyIsBumped,
+    /// Of two copies of a tag the smaller version counts.
+    SmallerCopyCounts,
+    /// A version that brought up a copy may be used again as if it had been read then.
+    RepairIsReused,
+    /// A tag that is first named with the value has not moved since the miss.
+    NamedTagIsUnmoved,
 }
 
 /// An item so many seconds before its end as it would be later.
@@ -85,6 +95,7 @@ impl World {
         let nothing = What::Get(Look::default());
         match (mutant, &op.doing, ask.at, &mut ask.what) {
             (M::FillWithoutCas, Doing::Fill(_), At::Item, What::Store { cas, .. })
+            | (M::SetWithoutCas, Doing::Set(_), At::Item, What::Store { cas, .. })
             | (M::UnlockWithoutCompare, _, At::Lock, What::Delete { cas })
             | (M::BumpWithoutCompare, Doing::Bump(_), _, What::Store { cas, .. })
             | (M::ChangeWithoutCompare, Doing::Modify(_), At::Item, What::Store { cas, .. }) => *cas = None,
@@ -113,6 +124,12 @@ impl World {
             | (M::DeleteKeepsLock, Doing::Delete(_), At::Lock, what @ What::Delete { .. })
             | (M::FillLeavesLock, Doing::Fill(_), At::Lock, what @ What::Delete { .. })
             | (M::ClaimLeavesLock, Doing::Read(_), At::Lock, what @ What::Delete { .. }) => *what = nothing,
+            (M::OnlyFirstCopyIsBumped, Doing::Bump(_), At::Copy(_), what @ What::Store { .. }) => {
+                *what = nothing
+            }
+            (M::NamedTagIsUnmoved, Doing::Fill(_), At::Item, What::Store { value, .. }) => {
+                self.seal_anew(value, |old| old == 0);
+            }
             (M::LockBySet, Doing::Read(_), At::Lock, What::Store { mode, .. }) => *mode = Mode::Set,
             (
                 M::CasSealedNow,
@@ -120,18 +137,20 @@ impl World {
                 At::Item,
                 What::Store { mode: Mode::Set, value, cas: Some(_), .. },
             ) => {
-                self.seal_with_what_is_there_now(op, value);
+                self.seal_anew(value, |_| true);
             }
             _ => {}
         }
         ask
     }
 
-    fn seal_with_what_is_there_now(&self, op: &Op, value: &mut Stored) {
+    /// Seals it with the versions of this moment in place of those that are meant.
+    fn seal_anew(&self, value: &mut Stored, which: impl Fn(u64) -> bool) {
         let Opened::Sealed { envelope, .. } = Envelope::open(&value.header) else { return };
-        let now = self.peek_tags(&op.tags);
-        let tags =
-            envelope.tags.iter().zip(now).map(|((name, old), now)| (name.clone(), now.unwrap_or(*old)));
+        let tags = envelope.tags.iter().map(|(name, old)| {
+            let now = self.peek_tags(std::slice::from_ref(name)).into_iter().next().flatten();
+            (name.clone(), now.filter(|_| which(*old)).unwrap_or(*old))
+        });
         let mut header = BytesMut::new();
         if (Envelope { tags: tags.collect(), ..envelope.clone() }).seal(&mut header).is_ok() {
             value.header = header.freeze();
@@ -178,6 +197,32 @@ impl World {
                     (op.asks.first(), &mut answers[..])
                 {
                     (*first, item.stale) = (Answer::Done, true);
+                }
+            }
+            (M::OnlyFirstCopyIsBumped, Doing::Bump(_)) => {
+                for (ask, answer) in op.asks.iter().zip(answers) {
+                    if let (At::Copy(_), What::Store { .. }, Answer::Item(_) | Answer::Absent) =
+                        (ask.at, &ask.what, &answer)
+                    {
+                        *answer = Answer::Stored(Cas::NONE);
+                    }
+                }
+            }
+            (M::SmallerCopyCounts, Doing::Read(_)) => {
+                for at in 1..answers.len() {
+                    let is_copy = matches!(
+                        (&op.asks[at - 1], &op.asks[at]),
+                        (
+                            Ask { at: At::Tag(_), what: What::Get(_) },
+                            Ask { at: At::Copy(_), what: What::Get(_) },
+                        )
+                    );
+                    if let (true, [Answer::Item(first), Answer::Item(copy)]) =
+                        (is_copy, &mut answers[at - 1..=at])
+                    {
+                        let smaller = number(&first.value).min(number(&copy.value)).to_string();
+                        (first.value, copy.value) = (smaller.clone().into(), smaller.into());
+                    }
                 }
             }
             (M::EveryStubIsWon, Doing::Read(_)) => {

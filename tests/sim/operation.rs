@@ -8,6 +8,7 @@ use kennel::guard::{
 
 use super::checker::{Broken, ValueId};
 use super::counting::Why;
+use super::mutants::Mutant;
 use super::world::{Event, World};
 use super::writes::{Changing, Put};
 
@@ -195,7 +196,13 @@ impl World {
         }
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         for (ask, answer) in op.asks.iter().zip(op.answers.iter().flatten()) {
-            if let (At::Tag(tag) | At::Copy(tag), (answer, false)) = (ask.at, answer) {
+            // What brings up a copy was read before it was sent, and says nothing about now.
+            let repairs = matches!(ask.what, What::Store { .. })
+                && !matches!(op.doing, Doing::Bump(_))
+                && !self.plan.is(Mutant::RepairIsReused);
+            if let (At::Tag(tag) | At::Copy(tag), (answer, false)) = (ask.at, answer)
+                && !(self.plan.copies && repairs)
+            {
                 self.sidecars[op.sidecar].note_tag(&op.tags[usize::from(tag)], &ask.what, answer, op.asked);
             }
         }

@@ -17,8 +17,8 @@ fn was_tested(seen: Seen) {
     let Seen { fresh, stale, won, held, dropped, blind, invalidations, asks, .. } = seen;
     let often = [fresh, stale, won, held, dropped, blind, invalidations];
     assert!(often.iter().all(|times| *times > asks / 1000), "hardly tested: {seen:?}");
-    let Seen { early, named, elsewhere, changed, cached, large, hurried, waited, .. } = seen;
-    let seldom = [early, named, elsewhere, changed, cached, large, hurried, waited];
+    let Seen { early, named, elsewhere, changed, cached, large, hurried, waited, learnt, unmoved, .. } = seen;
+    let seldom = [early, named, elsewhere, changed, cached, large, hurried, waited, learnt, unmoved];
     assert!(seldom.iter().all(|times| *times > 0), "never tested: {seen:?}");
 }
 
@@ -35,6 +35,8 @@ fn with_faults_no_value_is_resurrected_and_every_key_becomes_fresh_again() {
     let (seen, usual) = every_seed_keeps_the_promises(faulty, 700);
     if usual {
         was_tested(seen);
+        let Seen { late, copies_lost, .. } = seen;
+        assert!(late > 0 && copies_lost > 0, "never tested: {seen:?}");
     }
 }
 
@@ -87,4 +89,9 @@ mutants! {
     a_change_of_a_stale_value_is_caught: ChangesStale, calm, 5000, "";
     a_fill_that_leaves_its_lock_is_caught: FillLeavesLock, calm, 20, "";
     a_claim_that_comes_too_late_and_leaves_its_lock_is_caught: ClaimLeavesLock, calm, 20, "";
+    a_set_without_cas_is_caught: SetWithoutCas, faulty, 2000, "promise 2";
+    a_bump_of_only_the_first_copy_is_caught: OnlyFirstCopyIsBumped, faulty, 2000, "promise 2";
+    a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, faulty, 2000, "promise 2";
+    a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, faulty, 20000, "";
+    a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 200, "promise 2";
 }
