@@ -47,12 +47,10 @@ impl World {
     }
 
     /// The first client has a pool, and its sidecar for itself: beside others, nobody could tell whose `set` is whose. A meta
-    /// client names its misses, and may have one anywhere; but two wins over one stale value have the same CAS, so not where a
-    /// lock may be lost between them.
+    /// client names its misses, and may have one anywhere.
     fn new_owners(&mut self, client: usize, meta: bool) -> [Owner; 2] {
         self.next += 2;
-        let pooled =
-            (self.plan.pooled && client == 0) || (meta && client % 2 == 1 && !self.plan.faults_matter());
+        let pooled = (self.plan.pooled && client == 0) || (meta && client % 2 == 1);
         [self.next, if pooled { self.next - 1 } else { self.next }]
     }
 

@@ -41,8 +41,8 @@ pub enum Mutant {
     RenewalWithoutCompare,
     /// A delete that is to leave the old value as stale leaves it as it was.
     DeleteMarkLost,
-    /// Whoever takes a lock over does not mark the value.
-    TakeOverWithoutMark,
+    /// Whoever wins a stale value, or takes its lock over, does not mark it.
+    WinWithoutMark,
     /// A delete leaves the lock.
     DeleteKeepsLock,
     /// The lock is taken by `set`: everyone wins.
@@ -71,6 +71,8 @@ pub enum Mutant {
     FillLeavesLock,
     /// A claim that came too late leaves its lock.
     ClaimLeavesLock,
+    /// A tag is created, and a copy of it brought up, whatever stands there by then.
+    TagCreatedWithoutCompare,
     /// A `set` without a miss stores whatever stands there.
     SetWithoutCas,
     /// A bump reaches only the first of two copies of its tag.
@@ -95,6 +97,12 @@ impl World {
         let nothing = What::Get(Look::default());
         match (mutant, &op.doing, ask.at, &mut ask.what) {
             (M::FillWithoutCas, Doing::Fill(_), At::Item, What::Store { cas, .. })
+            | (
+                M::TagCreatedWithoutCompare,
+                Doing::Read(_),
+                At::Tag(_) | At::Copy(_),
+                What::Store { cas, .. },
+            )
             | (M::SetWithoutCas, Doing::Set(_), At::Item, What::Store { cas, .. })
             | (M::UnlockWithoutCompare, _, At::Lock, What::Delete { cas })
             | (M::NoDoubleCheck, Doing::Read(_), At::Item, What::MarkStale { cas, .. })
@@ -121,7 +129,7 @@ impl World {
                 *value = Stored::plain(Bytes::from(old.max(now).to_string()));
             }
             (M::DeleteMarkLost, Doing::Delete(_), At::Item, what @ What::MarkStale { .. })
-            | (M::TakeOverWithoutMark, Doing::Read(_), At::Item, what @ What::MarkStale { .. })
+            | (M::WinWithoutMark, Doing::Read(_), At::Item, what @ What::MarkStale { .. })
             | (M::DeleteKeepsLock, Doing::Delete(_), At::Lock, what @ What::Delete { .. })
             | (M::FillLeavesLock, Doing::Fill(_), At::Lock, what @ What::Delete { .. })
             | (M::ClaimLeavesLock, Doing::Read(_), At::Lock, what @ What::Delete { .. }) => *what = nothing,
@@ -194,7 +202,7 @@ impl World {
                     }
                 }
             }
-            (M::TakeOverWithoutMark, Doing::Read(_)) => {
+            (M::WinWithoutMark, Doing::Read(_)) => {
                 if let (true, [first, Answer::Item(item)]) = (op.marks(), &mut answers[..]) {
                     (*first, item.stale) = (Answer::Done, true);
                 }

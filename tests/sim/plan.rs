@@ -165,12 +165,11 @@ impl Plan {
             extra,
             copies,
             weak,
-            aged: c.below(2) == 0 || copies,
+            aged: c.below(2) == 0,
             pooled,
             metas,
             // Not beside a client with a pool, whose `set` might pass for theirs.
-            // Nor where a lock may be lost: two wins over the same stale value have the same CAS.
-            elsewhere: metas && !pooled && !faulty && sidecars > 1 && c.below(2) == 0,
+            elsewhere: metas && !pooled && sidecars > 1 && c.below(2) == 0,
             changes: c.below(2) == 0,
             tag_cache: [0, 0, 0, 200][c.below(4) as usize],
             room: if c.below(6) == 0 { SMALL } else { 1 << 20 },

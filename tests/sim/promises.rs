@@ -74,7 +74,7 @@ mutants! {
     a_release_without_compare_is_caught: ReleaseWithoutCompare, faulty, 1000, "promise 1";
     a_renewal_without_compare_is_caught: RenewalWithoutCompare, calm, 10, "promise 2";
     a_delete_that_leaves_the_old_value_unmarked_is_caught: DeleteMarkLost, calm, 10, "promise 2";
-    a_lock_that_is_taken_over_without_marking_the_value_is_caught: TakeOverWithoutMark, calm, 2000, "";
+    a_stale_value_that_is_won_without_a_mark_is_caught: WinWithoutMark, calm, 2000, "";
     a_delete_that_leaves_the_lock_is_caught: DeleteKeepsLock, calm, 50, "";
     a_lock_that_everyone_gets_is_caught: LockBySet, calm, 10, "";
     a_stub_that_every_reader_wins_is_caught: EveryStubIsWon, calm, 10, "";
@@ -89,6 +89,7 @@ mutants! {
     a_change_of_a_stale_value_is_caught: ChangesStale, calm, 5000, "";
     a_fill_that_leaves_its_lock_is_caught: FillLeavesLock, calm, 20, "";
     a_claim_that_comes_too_late_and_leaves_its_lock_is_caught: ClaimLeavesLock, calm, 20, "";
+    a_tag_that_is_created_without_compare_is_caught: TagCreatedWithoutCompare, calm, 200, "";
     a_set_without_cas_is_caught: SetWithoutCas, faulty, 2000, "promise 2";
     a_bump_of_only_the_first_copy_is_caught: OnlyFirstCopyIsBumped, faulty, 2000, "promise 2";
     a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, faulty, 2000, "promise 2";
