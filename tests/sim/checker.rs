@@ -386,13 +386,14 @@ impl Checker {
     fn killed(&self, value: ValueId, asked: Asked, counts: impl Fn(Moving) -> bool) -> Option<&Move> {
         let of = &self.values[value];
         self.moves.iter().find(|moved| {
+            if moved.key != of.key || moved.version <= of.version {
+                return false;
+            }
             // What this very sidecar has bumped it knows at once, unless the tag was lost, and is younger now than it was.
             let knows = moved.by == asked.sidecar && !self.plan.faults_matter();
             let cached = matches!(moved.what, Moving::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
-            moved.key == of.key
-                && moved.version > of.version
-                && counts(moved.what)
+            counts(moved.what)
                 && of.has(moved.what)
                 && moved.acked.is_some_and(|acked| acked + cache < asked.began)
                 && (!of.blind || of.ended.is_some_and(|ended| ended < moved.begin))
@@ -451,7 +452,9 @@ impl Checker {
         let Asked { began, now, hurried, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        let rounds = 12 * self.plan.trip() + 3 * self.grace();
+        // A copy of a tag that does not answer is waited for in every round, until its connection is remade.
+        let hangs = if self.plan.copies && self.plan.holds_back() { 5 * self.grace() } else { 0 };
+        let rounds = 12 * self.plan.trip() + 3 * self.grace() + hangs;
         self.seen.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());

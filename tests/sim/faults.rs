@@ -60,7 +60,7 @@ impl World {
                 self.lost(key, 0);
             }
             Fault::EvictLock => {
-                let name = self.lock_of(key);
+                let name = self.plan.keys[key].lock.clone();
                 self.servers[home].evict(&name, wall);
                 self.lost(key, 0);
             }
@@ -68,16 +68,16 @@ impl World {
                 if self.plan.all_tags() > 0 {
                     let tag = self.chance.below(self.plan.all_tags() as u64) as usize;
                     let name = tag_name(tag);
-                    let keepers = self.plan.keepers(&name);
+                    let (keepers, key) = (self.plan.keepers(&name), self.tag_key(&name));
                     match self.plan.weak {
                         None => {
-                            self.servers[keepers[0]].evict(&World::tag_key(&name), wall);
+                            self.servers[keepers[0]].evict(&key, wall);
                             self.tag_lost(tag);
                         }
                         // The other server has it: nothing is lost.
                         Some(weak) if keepers.contains(&weak) => {
                             self.checker.seen.copies_lost += 1;
-                            self.servers[weak].evict(&World::tag_key(&name), wall);
+                            self.servers[weak].evict(&key, wall);
                         }
                         Some(_) => {}
                     }

@@ -99,8 +99,8 @@ impl World {
             return;
         }
         self.checker.seen.late += 1;
-        let guarded =
-            (0..self.plan.keys.len()).find(|at| self.plan.keys[*at].key == key || self.lock_of(*at) == key);
+        let guarded = (0..self.plan.keys.len())
+            .find(|at| self.plan.keys[*at].key == key || self.plan.keys[*at].lock == key);
         match guarded {
             Some(at) => {
                 if let What::Get(look) = what
@@ -111,7 +111,7 @@ impl World {
                 self.lost(at, self.runs_out(at));
             }
             None => {
-                let tag = (0..self.plan.all_tags()).find(|tag| World::tag_key(&tag_name(*tag)) == key);
+                let tag = (0..self.plan.all_tags()).find(|tag| self.tag_key(&tag_name(*tag)) == key);
                 if let Some(tag) = tag {
                     self.tag_lost(tag);
                 }

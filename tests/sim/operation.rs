@@ -155,8 +155,8 @@ impl World {
             let until = self.now + 2 * self.plan.trip() + self.checker.grace();
             self.checker.ledger.note(op.key, Why::Invalidated, self.now, Some(until));
         }
-        for (index, ask) in op.asks.clone().into_iter().enumerate() {
-            let ask = self.mutate_ask(&op, ask);
+        for index in 0..op.asks.len() {
+            let ask = self.mutate_ask(&op, op.asks[index].clone());
             self.trace_ask(&op, &ask);
             if let (Purpose::Put(put), At::Item, What::Store { value, .. }) =
                 (&mut op.purpose, ask.at, &ask.what)
@@ -259,7 +259,7 @@ impl World {
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
         let chance = self.chance.unit();
-        let tags = op.tags.clone();
+        let tags = std::mem::take(&mut op.tags);
         let scene = Scene {
             policy: &policy,
             tags: &tags,
@@ -283,6 +283,7 @@ impl World {
                 _ => return Ok(()),
             },
         };
+        op.tags = tags;
         match step {
             Step::Ask(asks) => {
                 self.ask(op, asks);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use kennel::chance::Chance;
+use kennel::guard::envelope::lock_key;
 use kennel::guard::{Leaves, Policy, TagName};
 
 use super::mutants::Mutant;
@@ -79,7 +81,8 @@ impl Faults {
 /// One guarded key and its rule.
 #[derive(Debug, Clone)]
 pub struct Guarded {
-    pub key: Vec<u8>,
+    pub key: Bytes,
+    pub lock: Bytes,
     pub policy: Policy,
     pub tags: Vec<TagName>,
     /// Tags that its values may come with, beyond those of the rule.
@@ -138,6 +141,11 @@ pub const LARGE: usize = 190;
 
 pub fn tag_name(tag: usize) -> TagName {
     TagName::from_slice(format!("t{tag}").as_bytes())
+}
+
+/// Which tag has this name.
+pub fn tag_of(name: &TagName) -> usize {
+    usize::from(name[1] - b'0')
 }
 
 impl Plan {
@@ -226,7 +234,7 @@ impl Plan {
 
     /// Which servers keep a tag.
     pub fn keepers(&self, name: &TagName) -> Vec<usize> {
-        let first = usize::from(name[name.len() - 1]) % self.servers;
+        let first = tag_of(name) % self.servers;
         let second = (first + 1) % self.servers;
         if self.copies { vec![first, second] } else { vec![first] }
     }
@@ -255,5 +263,7 @@ fn guarded(n: u64, tags: usize, extra: usize, c: &mut Chance) -> Guarded {
         early_beta: [0.0, 0.0, 0.0, 4.0][c.below(4) as usize],
         max_ttl: Duration::from_secs([0, 0, 2][c.below(3) as usize]),
     };
-    Guarded { key: format!("key{n}").into_bytes(), policy, tags, extra }
+    let key = Bytes::from(format!("key{n}"));
+    let lock = Bytes::copy_from_slice(&lock_key(&key));
+    Guarded { key, lock, policy, tags, extra }
 }

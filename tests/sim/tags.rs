@@ -29,8 +29,9 @@ impl World {
             let what =
                 What::Store { mode: Mode::Set, value, flags: 0, exptime: 0, cas: None, explicit: None };
             let ask = Ask { at: At::Tag(0), what };
+            let key = self.tag_key(&name);
             for server in self.plan.keepers(&name) {
-                self.servers[server].execute(&ask, &World::tag_key(&name), self.plan.room, wall);
+                self.servers[server].execute(&ask, &key, self.plan.room, wall);
             }
         }
     }

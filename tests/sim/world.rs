@@ -1,11 +1,12 @@
 //! Time, the network, and what goes wrong. One thread, one queue of events, one stream of chance.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
 use kennel::chance::Chance;
 use kennel::error::Failure;
-use kennel::guard::{Answer, Ask, At, Cas, Item, Now, TagName, Usage, What, envelope::lock_key};
+use kennel::guard::{Answer, Ask, At, Cas, Item, Now, TagName, Usage, What};
 use kennel::proxy::wire;
 use kennel::upstream::inbox::Reply;
 
@@ -15,7 +16,7 @@ use super::faults::Fault;
 use super::invalidators::Invalidation;
 use super::mutants::Mutant;
 use super::operation::{Doing, Op, OpId};
-use super::plan::Plan;
+use super::plan::{Plan, tag_of};
 use super::server::Server;
 use super::sidecar::Sidecar;
 
@@ -27,7 +28,7 @@ pub const TIMEOUT: u64 = 300;
 #[derive(Debug)]
 pub enum Event {
     /// A command reaches its server.
-    Arrive { op: OpId, index: usize, round: u32, ask: Ask, key: Vec<u8>, link: usize, epoch: u32, late: bool },
+    Arrive { op: OpId, index: usize, round: u32, ask: Ask, key: Bytes, link: usize, epoch: u32, late: bool },
     /// A reply reaches its sidecar.
     Reply { op: OpId, index: usize, round: u32, answer: Answer, link: usize },
     /// An answer is known without asking.
@@ -83,7 +84,11 @@ pub struct World {
     pub ops: BTreeMap<OpId, Box<Op>>,
     pub checker: Checker,
     pub next: u64,
-    queue: BTreeMap<(u64, u64), Box<Event>>,
+    queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    /// Free places among them.
+    free: Vec<usize>,
+    tag_keys: Vec<Bytes>,
     trace: Option<Vec<String>>,
 }
 
@@ -106,7 +111,10 @@ impl World {
             ops: BTreeMap::new(),
             checker: Checker::new(&plan),
             next: 0,
-            queue: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            free: Vec::new(),
+            tag_keys: (0..plan.all_tags()).map(|tag| format!("@tag:t{tag}").into()).collect(),
             trace: traced.then(Vec::new),
             plan,
         };
@@ -138,12 +146,15 @@ impl World {
             self.at(first, Event::Invalidate { which });
         }
         self.plan_faults();
-        while let Some(((at, _), event)) = self.queue.pop_first() {
+        while let Some(Reverse((at, _, place))) = self.queue.pop() {
             if at > self.plan.end {
                 break;
             }
             self.now = at;
-            self.happen(*event)?;
+            self.free.push(place);
+            if let Some(event) = self.events[place].take() {
+                self.happen(event)?;
+            }
         }
         Ok(())
     }
@@ -205,7 +216,12 @@ impl World {
     /// Has something happen in so many ms.
     pub fn at(&mut self, delay: u64, event: Event) {
         self.next += 1;
-        self.queue.insert((self.now + delay, self.next), Box::new(event));
+        let place = self.free.pop().unwrap_or(self.events.len());
+        match self.events.get_mut(place) {
+            Some(free) => *free = Some(event),
+            None => self.events.push(Some(event)),
+        }
+        self.queue.push(Reverse((self.now + delay, self.next, place)));
     }
 
     pub fn moment(&self, sidecar: usize) -> Now {
@@ -230,26 +246,22 @@ impl World {
         }
     }
 
-    pub fn lock_of(&self, key: usize) -> Vec<u8> {
-        lock_key(&self.plan.keys[key].key).to_vec()
-    }
-
-    pub fn tag_key(name: &TagName) -> Vec<u8> {
-        [b"@tag:", &name[..]].concat()
+    pub fn tag_key(&self, name: &TagName) -> Bytes {
+        self.tag_keys[tag_of(name)].clone()
     }
 
     /// Sends one command of an operation to its server. Gives when it arrives, if that is after it was given up.
     pub fn send(&mut self, op: &Op, index: usize, ask: Ask) -> Option<u64> {
         let (server, key) = match ask.at {
             At::Item => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
-            At::Lock => (op.key % self.plan.servers, self.lock_of(op.key)),
+            At::Lock => (op.key % self.plan.servers, self.plan.keys[op.key].lock.clone()),
             At::Tag(tag) => {
                 let name = &op.tags[usize::from(tag)];
-                (self.plan.keepers(name)[0], World::tag_key(name))
+                (self.plan.keepers(name)[0], self.tag_key(name))
             }
             At::Copy(tag) => {
                 let name = &op.tags[usize::from(tag)];
-                (self.plan.keepers(name)[1], World::tag_key(name))
+                (self.plan.keepers(name)[1], self.tag_key(name))
             }
         };
         if let Some(answer) = self.cached(op, &ask) {
@@ -303,7 +315,7 @@ impl World {
         index: usize,
         round: u32,
         ask: Ask,
-        key: Vec<u8>,
+        key: Bytes,
         link: usize,
         epoch: u32,
         late: bool,
@@ -342,7 +354,7 @@ impl World {
     pub fn peek_tags(&self, tags: &[TagName]) -> Vec<Option<u64>> {
         let version = |bytes: Bytes| std::str::from_utf8(&bytes).ok()?.parse().ok();
         let on = |server: usize, name: &TagName| {
-            self.servers[server].peek(&World::tag_key(name), self.wall()).and_then(version)
+            self.servers[server].peek(&self.tag_key(name), self.wall()).and_then(version)
         };
         let largest = |name| self.plan.keepers(name).into_iter().filter_map(|server| on(server, name)).max();
         tags.iter().map(largest).collect()
