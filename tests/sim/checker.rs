@@ -430,7 +430,7 @@ impl Checker {
         let again = |moved: &&Move| moved.key == key && moved.version == 0 && moved.acked >= sent;
         let ticks = if self.plan.changes { self.moves.iter().filter(again).count() as u64 * 1000 } else { 0 };
         let last = last + ticks;
-        let put_off = self.put_off.iter().any(|(of, until)| *of == key && *until + extra >= now);
+        let put_off = self.put_off.iter().any(|(of, until)| *of == key && until.saturating_add(extra) >= now);
         if !unknown && !put_off && now > last + extra + 2 * self.plan.trip() + self.grace() {
             return broken(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
         }

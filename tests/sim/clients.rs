@@ -151,16 +151,16 @@ impl World {
         // Beside a client with a pool, a blind set may pass for the fill of its miss, and that for a blind one.
         let [reads, writes] = self.clients[client].owners;
         let alone = !self.plan.pooled && reads == writes;
+        if self.below(self.plan.blind) == 0 && alone {
+            let making = self.blind(client, key, How::Set);
+            return self.put_next(client, vec![making]);
+        }
         match self.below(40) {
-            0 if alone => {
-                let making = self.blind(client, key, How::Set);
-                self.put_next(client, vec![making])
-            }
-            1 => {
+            0 => {
                 self.get(client, &(0..keys as usize).collect::<Vec<_>>());
                 Ok(())
             }
-            2..=5 if self.plan.changes && alone => self.change(client, key),
+            1..=4 if self.plan.changes && alone => self.change(client, key),
             _ => {
                 self.get(client, &[key]);
                 Ok(())

@@ -113,6 +113,8 @@ pub struct Plan {
     pub metas: bool,
     /// Some of those fill through another sidecar than they read.
     pub elsewhere: bool,
+    /// One request in so many is a `set` without a miss.
+    pub blind: u64,
     /// Clients do not only `set`.
     pub changes: bool,
     /// For how long a sidecar reuses the versions of tags, in ms.
@@ -178,6 +180,7 @@ impl Plan {
             metas,
             // Not beside a client with a pool, whose `set` might pass for theirs.
             elsewhere: metas && !pooled && sidecars > 1 && c.below(2) == 0,
+            blind: 40,
             changes: c.below(2) == 0,
             tag_cache: [0, 0, 0, 200][c.below(4) as usize],
             room: if c.below(6) == 0 { SMALL } else { 1 << 20 },
@@ -212,6 +215,13 @@ impl Plan {
             faults,
             ..plan.clone()
         }
+    }
+
+    /// One in which commands come late all the time and nothing else goes wrong, with many who set without a miss.
+    pub fn late(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let plan = Plan::new(seed, true, mutant);
+        let faults = Faults { stall: 700, stop: 3000, lost: plan.faults.lost, ..Faults::default() };
+        Plan { blind: 6, pooled: false, faults, ..plan }
     }
 
     /// Whether bumps overtake each other all the time. Readers race with them for many rounds then, and are only checked for what

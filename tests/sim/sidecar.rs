@@ -55,8 +55,8 @@ impl World {
 
     /// It ends without a word, and another starts in its place.
     pub fn kill(&mut self, sidecar: usize) {
-        let (sidecar_at, mut dead, mut unanswered, mut stored) =
-            (sidecar, Vec::new(), Vec::new(), Vec::new());
+        let (sidecar_at, mut dead, mut unanswered) = (sidecar, Vec::new(), Vec::new());
+        let (mut stored, mut wary) = (Vec::new(), Vec::new());
         self.ops.retain(|_, op| {
             let keep = op.sidecar != sidecar_at;
             match &op.purpose {
@@ -64,6 +64,7 @@ impl World {
                 Purpose::Put(put) if !keep => {
                     unanswered.extend(put.making.rebuild);
                     stored.push((put.making.value, op.late));
+                    wary.extend(put.wary.then_some((op.key, op.late)));
                 }
                 _ => {}
             }
@@ -75,6 +76,14 @@ impl World {
         // Its client hears of its end; what it has sent may yet arrive.
         for (value, late) in stored {
             self.checker.ended(value, self.now, late.max(self.now + self.plan.trip()));
+        }
+        // What it could not store it may have taken away instead.
+        for (key, late) in wary {
+            self.checker.takes_away(
+                key,
+                self.now.saturating_sub(self.plan.trip()),
+                late.max(self.now + self.plan.trip()),
+            );
         }
         for which in dead {
             // What was on its way may yet arrive.

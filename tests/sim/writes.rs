@@ -53,7 +53,7 @@ pub struct Put {
     pub making: Making,
     body: Bytes,
     /// It may be somebody else's, and leaves nothing there if it is not stored.
-    wary: bool,
+    pub wary: bool,
     /// Of one of its tags nobody knows whether it moved: it is stale from the start.
     pub born_stale: bool,
     /// When the last of what was sent for it arrives.
