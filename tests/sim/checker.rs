@@ -431,7 +431,7 @@ impl Checker {
         let ticks = if self.plan.changes { self.moves.iter().filter(again).count() as u64 * 1000 } else { 0 };
         let last = last + ticks;
         let put_off = self.put_off.iter().any(|(of, until)| *of == key && until.saturating_add(extra) >= now);
-        if !unknown && !put_off && now > last + extra + 2 * self.plan.trip() + self.grace() {
+        if !unknown && !put_off && now > last + extra + 2 * self.plan.trip() + self.grace() + self.hangs() {
             return broken(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
         }
         Ok(())
@@ -447,14 +447,17 @@ impl Checker {
         if self.plan.faults.lost > 0 || self.plan.holds_back() { super::world::TIMEOUT } else { 0 }
     }
 
+    /// How long a copy of a tag that does not answer is waited for, round by round, until its connection is remade.
+    fn hangs(&self) -> u64 {
+        if self.plan.copies && self.plan.holds_back() { 5 * self.grace() } else { 0 }
+    }
+
     /// A reader has been answered.
     pub fn answered(&mut self, key: usize, asked: Asked) -> Result<(), Broken> {
         let Asked { began, now, hurried, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        // A copy of a tag that does not answer is waited for in every round, until its connection is remade.
-        let hangs = if self.plan.copies && self.plan.holds_back() { 5 * self.grace() } else { 0 };
-        let rounds = 12 * self.plan.trip() + 3 * self.grace() + hangs;
+        let rounds = 12 * self.plan.trip() + 3 * self.grace() + self.hangs();
         self.seen.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());

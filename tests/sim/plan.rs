@@ -224,6 +224,28 @@ impl Plan {
         Plan { blind: 6, pooled: false, faults, ..plan }
     }
 
+    /// One in which servers restart all the time and nothing else goes wrong.
+    pub fn restarts(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let faults = Faults { restart: 800, ..Faults::default() };
+        Plan { faults, weak: None, copies: false, ..Plan::new(seed, true, mutant) }
+    }
+
+    /// One in which each tag is kept twice, and one server is late, and loses tags.
+    pub fn twice(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let plan = Plan::late(seed, mutant);
+        let servers = plan.servers.max(2);
+        let faults = Faults { evict_tag: 500, ..plan.faults };
+        Plan {
+            servers,
+            copies: true,
+            weak: Some((seed % 2) as usize),
+            tag_cache: 200,
+            faults,
+            blind: 40,
+            ..plan
+        }
+    }
+
     /// Whether bumps overtake each other all the time. Readers race with them for many rounds then, and are only checked for what
     /// they are served as fresh.
     pub fn is_storm(&self) -> bool {
