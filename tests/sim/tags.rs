@@ -36,6 +36,22 @@ impl World {
         }
     }
 
+    /// Several who create a tag that is kept twice may begin with different versions on each server, of which the larger remains.
+    /// Whoever reuses versions may build with the smaller for as long as that.
+    pub fn may_create(&mut self, ask: &Ask, key: &Bytes) {
+        if !self.plan.copies || self.plan.tag_cache == 0 || !matches!(ask.what, What::Store { .. }) {
+            return;
+        }
+        let tag = self.tag_keys.iter().position(|tag| tag == key);
+        if let Some(tag) = tag.filter(|tag| !self.created[*tag]) {
+            self.created[tag] = true;
+            let lasts = 8 * self.plan.trip() + self.plan.tag_cache + 5 * self.checker.grace();
+            for key in self.plan.tagged(tag) {
+                (0..32).for_each(|_| self.lost(key, lasts));
+            }
+        }
+    }
+
     /// The tags that a client sends with a value of this key: it depends on what the source says.
     pub fn names_with(&self, client: usize, key: usize) -> Vec<usize> {
         let extra = &self.plan.keys[key].extra;

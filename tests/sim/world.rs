@@ -88,7 +88,9 @@ pub struct World {
     events: Vec<Option<Event>>,
     /// Free places among them.
     free: Vec<usize>,
-    tag_keys: Vec<Bytes>,
+    pub tag_keys: Vec<Bytes>,
+    /// Which tags have been created in this run.
+    pub created: Vec<bool>,
     trace: Option<Vec<String>>,
 }
 
@@ -114,6 +116,7 @@ impl World {
             queue: BinaryHeap::new(),
             events: Vec::new(),
             free: Vec::new(),
+            created: vec![plan.aged; plan.all_tags()],
             tag_keys: (0..plan.all_tags()).map(|tag| format!("@tag:t{tag}").into()).collect(),
             trace: traced.then(Vec::new),
             plan,
@@ -334,6 +337,7 @@ impl World {
         let wall = self.wall();
         let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
         self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
+        self.may_create(&ask, &key);
         if late {
             self.came_late(&ask.what, &key, &bytes);
         }
