@@ -84,7 +84,7 @@ mutants! {
     a_poller_that_never_wakes_anybody_is_caught: PollerNeverWakes, calm, 100, "promise 4";
     a_fill_that_wakes_nobody_is_caught: FillWakesNobody, calm, 100, "promise 4";
     a_release_without_compare_is_caught: ReleaseWithoutCompare, faulty, 1000, "promise 1";
-    a_renewal_without_compare_is_caught: RenewalWithoutCompare, calm, 10, "promise 2";
+    a_renewal_without_compare_is_caught: RenewalWithoutCompare, calm, 50, "promise 2";
     a_delete_that_leaves_the_old_value_unmarked_is_caught: DeleteMarkLost, calm, 10, "promise 2";
     a_stale_value_that_is_won_without_a_mark_is_caught: WinWithoutMark, calm, 1000, "";
     a_delete_that_leaves_the_lock_is_caught: DeleteKeepsLock, calm, 50, "";
@@ -105,6 +105,6 @@ mutants! {
     a_set_without_cas_is_caught: SetWithoutCas, Plan::late, 200, "promise 2";
     a_bump_of_only_the_first_copy_is_caught: OnlyFirstCopyIsBumped, Plan::twice, 50, "promise 2";
     a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, Plan::twice, 50, "promise 2";
-    a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, Plan::twice, 1000, "";
+    a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, Plan::twice, 3000, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";
 }
