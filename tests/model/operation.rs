@@ -1,21 +1,22 @@
 //! The guard's machines, driven step by step.
 
+use std::hash::{Hash, Hasher};
+
 use bytes::Bytes;
 use kennel::error::Failure;
 use kennel::guard::leases::{Admission, Attribution, Due, Polled, TicketId};
 use kennel::guard::{
-    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event, Fill, FillEnd, Item, Lifetime,
-    Look, Machine, Mode, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
+    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Cas, Delete, DeleteEnd, Event, Fill, FillEnd, Item,
+    Lifetime, Look, Machine, Mode, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
 };
 use kennel::guard::{envelope::Header, envelope::Opened, leases::Ticket};
 use kennel::proxy::wire;
 
+use super::canon::{OWNERS, Who};
 use super::plan::{Move, Mutant, Plan, TTL};
 use super::world::{Broken, Job, MONO, World, made_from};
 
 pub const KEY: &[u8] = b"k";
-/// Connections are told from tickets by where they begin.
-const OWNERS: u64 = 1 << 40;
 
 /// An operation of one sidecar: a client's, by its number, or one behind the requests.
 pub type OpRef = usize;
@@ -36,7 +37,7 @@ pub enum Doing {
     Polling,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
     pub doing: Doing,
     pub asks: Asks,
@@ -47,16 +48,31 @@ pub struct Op {
     in_time: bool,
     /// The CAS of the lock or stub that it holds: just given to it, or about to be given up by it. It takes far less time
     /// than that has left.
-    pub gained: Option<u64>,
+    pub gained: Option<Cas>,
     /// The item as last read, for whoever is to be shown it again.
     read: Option<Item>,
 }
 
 /// A command on its way, and to which place of which operation its reply is owed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     pub ask: Ask,
     pub owed: Option<(OpRef, usize)>,
+}
+
+impl Hash for Op {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // What was asked is on its way, or was carried out.
+        let Op { doing, asks: _, answers, waits, in_time, gained, read } = self;
+        let in_time = *in_time && matches!(doing, Doing::Read(_));
+        (doing, answers, waits, in_time, gained, read).hash(state);
+    }
+}
+
+impl Hash for Command {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.ask, self.owed.map(|(of, index)| (Who(of), index))).hash(state);
+    }
 }
 
 enum End {
@@ -114,7 +130,7 @@ impl World {
         let job = Job::Getting { floor: self.acked };
         self.clients[client].job = job;
         self.clients[client].disturbed = self.is_being_changed();
-        let (read, asks) = on_scene(plan, s, self.now(s), Read::start);
+        let (read, asks) = on_scene(plan, s, self.now(), Read::start);
         self.ask(s, client, Op::new(Doing::Read(read)), asks, plan)
     }
 
@@ -125,12 +141,13 @@ impl World {
         self.disturb();
         let (doing, asks) = match how {
             Move::Delete => {
+                self.lock_before = self.server.lock.as_ref().map(|lock| lock.cas);
                 self.sidecars[at].leases.invalidate(KEY, owner(1, at, plan));
-                let (delete, asks) = on_scene(plan, at, self.now(at), Delete::start);
+                let (delete, asks) = on_scene(plan, at, self.now(), Delete::start);
                 (Doing::Delete(delete), asks)
             }
             Move::Bump => {
-                let (bump, asks) = on_scene(plan, at, self.now(at), Bump::start);
+                let (bump, asks) = on_scene(plan, at, self.now(), Bump::start);
                 (Doing::Bump(bump), asks)
             }
         };
@@ -149,8 +166,9 @@ impl World {
         }
         for index in 0..op.asks.len() {
             let ask = self.mutated(&op, op.asks[index].clone(), plan);
-            let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != self.epoch);
-            if other_epoch {
+            let epoch = self.epoch_at(ask.at);
+            let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch);
+            if other_epoch && !plan.is(Mutant::CasOutlivesConnection) {
                 op.answers[index] = Some(Answer::Exists);
             } else {
                 self.sidecars[s].queue.push(Command { ask, owed: Some((of, index)) });
@@ -179,7 +197,8 @@ impl World {
 
     /// The server carries out a command.
     pub fn execute(&mut self, s: usize, command: Command) {
-        let answer = self.server.execute(&command.ask, self.epoch, Some(s));
+        let epoch = self.epoch_at(command.ask.at);
+        let answer = self.server.execute(&command.ask, epoch, Some(s));
         let in_time = self.server.item.as_ref().is_some_and(|item| item.is_in_time());
         let Some((of, index)) = command.owed else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
@@ -189,10 +208,10 @@ impl World {
             }
             match (&op.doing, &answer) {
                 (Doing::Read(_), Answer::Stored(cas)) if !matches!(command.ask.at, At::Tag(_)) => {
-                    op.gained = Some(cas.number);
+                    op.gained = Some(*cas);
                 }
                 (Doing::Read(_), Answer::Item(item)) if item.won && item.size == 0 => {
-                    op.gained = Some(item.cas.number);
+                    op.gained = Some(item.cas);
                 }
                 _ => {}
             }
@@ -222,6 +241,7 @@ impl World {
             }
         }
         self.forget_ended(plan);
+        self.forget_what_cannot_matter(plan);
         Ok(())
     }
 
@@ -232,7 +252,7 @@ impl World {
         match op.doing {
             Doing::Renewal(id) => self.renewed(s, id, &answers, plan),
             Doing::Freeing => {
-                let now = self.now(s);
+                let now = self.now();
                 let bells = self.sidecars[s].leases.unfilled(KEY, now);
                 self.wake(s, bells, plan)
             }
@@ -247,7 +267,7 @@ impl World {
     }
 
     fn resume(&mut self, s: usize, of: OpRef, mut op: Op, event: Event, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now(s);
+        let now = self.now();
         let step = on_scene(plan, s, now, |scene| match &mut op.doing {
             Doing::Read(read) => step(read, event, scene, End::Read),
             Doing::Fill(fill, spent) => {
@@ -288,8 +308,8 @@ impl World {
     }
 
     fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now(s);
-        match self.sidecars[s].leases.wait(KEY, now, &plan.policy, of) {
+        let now = self.now();
+        match self.sidecars[s].leases.wait(KEY, now, &plan.policy, Who(of)) {
             Admission::Refused | Admission::Full => self.resume(s, of, op, Event::Over, plan),
             Admission::Waits { waiter, poll } => {
                 op.waits = Some(waiter);
@@ -313,8 +333,8 @@ impl World {
         self.resume(s, client, op, Event::Over, plan)
     }
 
-    fn wake(&mut self, s: usize, bells: Vec<usize>, plan: &Plan) -> Result<(), Broken> {
-        for client in bells {
+    fn wake(&mut self, s: usize, bells: Vec<Who>, plan: &Plan) -> Result<(), Broken> {
+        for Who(client) in bells {
             let Some(mut op) = self.remove(s, client) else { continue };
             match (&op.doing, op.waits.take()) {
                 (Doing::Parked, _) => {
@@ -345,7 +365,7 @@ impl World {
         end: ReadEnd,
         plan: &Plan,
     ) -> Result<(), Broken> {
-        let (now, owner) = (self.now(s), owner(client, s, plan));
+        let (now, owner) = (self.now(), owner(client, s, plan));
         let Job::Getting { floor } = self.clients[client].job else {
             panic!("client {client} asked nothing")
         };
@@ -414,7 +434,7 @@ impl World {
         };
         match self.sidecars[s].leases.attribute(KEY, owner(client, s, plan)) {
             Attribution::Renewing => {
-                self.sidecars[s].leases.await_renewal(KEY, client);
+                self.sidecars[s].leases.await_renewal(KEY, Who(client));
                 self.insert(s, client, Op::new(Doing::Parked));
                 Ok(())
             }
@@ -423,7 +443,7 @@ impl World {
                 Ok(())
             }
             Attribution::Blind => {
-                let (set, asks) = on_scene(plan, s, self.now(s), |scene| Set::start(offer, scene));
+                let (set, asks) = on_scene(plan, s, self.now(), |scene| Set::start(offer, scene));
                 self.ask(s, client, Op::new(Doing::Set(set)), asks, plan)
             }
             Attribution::Fill { mut ticket, owner, wary, lease } => {
@@ -434,8 +454,8 @@ impl World {
                     ticket.versions = version.into_iter().collect();
                 }
                 let start = |scene: &Scene<'_>| Fill::start(&ticket, wary, offer, scene);
-                let (fill, step) = on_scene(plan, s, self.now(s), start);
-                let held = ticket.lock.or(ticket.base).filter(|_| lease).map(|held| held.number);
+                let (fill, step) = on_scene(plan, s, self.now(), start);
+                let held = ticket.lock.or(ticket.base).filter(|_| lease);
                 let spent = owner.map(|owner| (owner, ticket));
                 match step {
                     Step::Ask(asks) => {
@@ -460,7 +480,7 @@ impl World {
         spent: Option<(u64, Ticket)>,
         plan: &Plan,
     ) -> Result<(), Broken> {
-        let now = self.now(s);
+        let now = self.now();
         let leases = &mut self.sidecars[s].leases;
         let bells = match end {
             FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, spent, &plan.policy),
@@ -484,7 +504,13 @@ impl World {
         let Job::Moving { version, .. } = self.clients[client].job else { panic!("nothing was invalidated") };
         self.clients[client].job = Job::Idle;
         self.disturb();
+        let lock_before = self.lock_before.take();
         if known {
+            if lock_before.is_some() && lock_before == self.server.lock.as_ref().map(|lock| lock.cas) {
+                return Err(Broken(
+                    "promise 7: a delete is acknowledged, and whoever built before it has the lock".into(),
+                ));
+            }
             if self.stands_fresh_before(version) {
                 return Err(Broken(format!(
                     "promise 7: the invalidation to {version} is acknowledged, and an older value stands there as fresh"
@@ -497,7 +523,7 @@ impl World {
 
     /// A lease is looked at, at this moment.
     pub fn due(&mut self, s: usize, id: TicketId, mono: u64, plan: &Plan) -> Result<(), Broken> {
-        let now = Now { mono, ..self.now(s) };
+        let now = Now { mono, ..self.now() };
         match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
             Due::Nothing => Ok(()),
             Due::Renew(asks) => self.ask_behind(s, Doing::Renewal(id), asks, plan),
@@ -536,7 +562,7 @@ impl World {
     }
 
     fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now(s);
+        let now = self.now();
         let sidecar = &mut self.sidecars[s];
         let before = sidecar.poller.flatten();
         let found = match &answers[..] {
@@ -579,6 +605,9 @@ impl World {
             (Some(Mutant::DeleteSparesStub), Doing::Delete(_), At::Item, what @ What::Delete { .. })
                 if stub =>
             {
+                *what = What::Get(Look::default());
+            }
+            (Some(Mutant::DeleteSparesLock), Doing::Delete(_), At::Lock, what @ What::Delete { .. }) => {
                 *what = What::Get(Look::default());
             }
             _ => {}

@@ -1,9 +1,12 @@
 //! A memcached small enough to be part of a state: one item, its lock, one tag. Time stands still in it; that an item's time
 //! is over is something that happens to it.
 
+use std::hash::{Hash, Hasher};
+
 use bytes::Bytes;
 use kennel::guard::{Answer, Ask, At, Cas, Item, Look, Mode, Usage, What};
 
+use super::canon::Who;
 use super::plan::policy;
 
 /// CAS numbers are told from other numbers by where they begin.
@@ -24,7 +27,7 @@ pub enum Term {
 }
 
 /// What stands under a key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub value: Bytes,
     flags: u32,
@@ -46,6 +49,8 @@ pub struct Server {
     pub tag: Option<Entry>,
     /// The last CAS given out.
     pub last: u64,
+    /// The last one of a tag: its server may be another.
+    pub last_of_tags: u64,
 }
 
 impl Term {
@@ -73,6 +78,15 @@ impl Term {
     }
 }
 
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Entry { value, flags, cas, term, stale, offered, by } = self;
+        // Whom the mark of a value was shown to decides nothing; whom a stub was shown to, everything.
+        let offered = *offered && self.is_stub();
+        (value, flags, cas, term, stale, offered, by.map(Who)).hash(state);
+    }
+}
+
 impl Entry {
     pub fn is_stub(&self) -> bool {
         self.value.is_empty()
@@ -86,7 +100,7 @@ impl Entry {
 
 impl Server {
     pub fn start() -> Server {
-        Server { item: None, lock: None, tag: None, last: FIRST_CAS }
+        Server { item: None, lock: None, tag: None, last: FIRST_CAS, last_of_tags: FIRST_CAS + (1 << 19) }
     }
 
     pub fn at(&mut self, at: At) -> &mut Option<Entry> {
@@ -97,9 +111,13 @@ impl Server {
         }
     }
 
-    fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+    fn next(&mut self, at: At) -> u64 {
+        let last = match at {
+            At::Item | At::Lock => &mut self.last,
+            At::Tag(_) | At::Copy(_) => &mut self.last_of_tags,
+        };
+        *last += 1;
+        *last
     }
 
     /// Carries out a command.
@@ -118,7 +136,7 @@ impl Server {
                 Some(stands),
             ) if cas.number != stands.cas => Answer::Exists,
             (What::Store { value, flags, exptime, .. }, _) => {
-                let number = self.next();
+                let number = self.next(ask.at);
                 let value = [&value.header[..], &value.body[..]].concat().into();
                 let term = Term::of(*exptime);
                 let entry =
@@ -131,7 +149,7 @@ impl Server {
                 Answer::Done
             }
             (What::MarkStale { seconds, .. }, Some(stands)) => {
-                let cas = self.next();
+                let cas = self.next(ask.at);
                 let term = seconds.map_or(stands.term, |seconds| Term::of(i64::from(seconds)));
                 *self.at(ask.at) = Some(Entry { cas, term, stale: true, offered: false, ..stands });
                 Answer::Done
@@ -166,7 +184,7 @@ impl Server {
                 Answer::Item(item)
             }
             None if look.vivify.is_some() => {
-                let cas = self.next();
+                let cas = self.next(at);
                 let value = Bytes::new();
                 let stub = Entry { value, flags: 0, cas, term: Term::Hold, stale: false, offered: true, by };
                 *self.at(at) = Some(stub);

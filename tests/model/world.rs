@@ -1,11 +1,13 @@
 //! A state, and the steps that lead from it.
 
 use std::hash::Hash;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use kennel::guard::leases::{Due, Leases, Ticket, TicketId};
-use kennel::guard::{Ask, At, Now, What, envelope::Header, envelope::Opened};
+use kennel::guard::{Ask, At, Cas, Now, What, envelope::Header, envelope::Opened};
 
-use super::canon::Canon;
+use super::canon::{Canon, Who};
 use super::checker::Good;
 use super::operation::{Command, Doing, Op, OpRef};
 use super::plan::{Fault, Move, Mutant, Plan};
@@ -13,8 +15,10 @@ use super::server::{Entry, FIRST_CAS, Server, Term};
 
 /// Where the clock that measures waits stands, for ever: that a wait or a lease ends is something that happens to it.
 pub const MONO: u64 = 10_000_000_000;
-/// Where the wall clocks start. Every invalidation and every loss of the tag finds them later, and no two sidecars ever see the same millisecond.
-const WALL: u64 = 1_700_000_000_000;
+/// Where the wall clocks start. Every invalidation and every loss of the tag finds them later.
+pub const WALL: u64 = 1_700_000_000_000;
+/// How often the server has been connected to, told from other numbers by where it begins.
+pub const FIRST_EPOCH: u32 = 1 << 30;
 
 /// A promise, broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +26,7 @@ pub struct Broken(pub String);
 
 #[derive(Clone)]
 pub struct Sidecar {
-    pub leases: Leases<usize>,
+    pub leases: Leases<Who>,
     /// What is on its way to the server, the first first.
     pub queue: Vec<Command>,
     pub ops: Vec<(OpRef, Op)>,
@@ -30,6 +34,23 @@ pub struct Sidecar {
     pub keeps: Vec<(TicketId, Ticket)>,
     /// It looks now and then for those who wait; with the item's CAS when it last did.
     pub poller: Option<Option<u64>>,
+}
+
+/// A sidecar as long as nothing happens to it: most steps are another's.
+#[derive(Clone)]
+pub struct Shared(Arc<Sidecar>);
+
+impl Deref for Shared {
+    type Target = Sidecar;
+    fn deref(&self) -> &Sidecar {
+        &self.0
+    }
+}
+
+impl DerefMut for Shared {
+    fn deref_mut(&mut self) -> &mut Sidecar {
+        Arc::make_mut(&mut self.0)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,10 +89,10 @@ pub struct World {
     pub server: Server,
     /// How often the server has been connected to.
     pub epoch: u32,
-    pub sidecars: [Sidecar; 2],
+    pub sidecars: [Shared; 2],
     pub clients: [Client; 2],
-    /// What dead sidecars have sent.
-    pub orphans: Vec<Command>,
+    /// What dead sidecars have sent, on a connection each.
+    pub orphans: Vec<Vec<Command>>,
     /// The source of truth.
     pub source: u64,
     /// Its version whose invalidation was acknowledged last.
@@ -89,6 +110,11 @@ pub struct World {
     pub last_winner: Option<usize>,
     /// Wins without a reason.
     pub needless: u32,
+    /// The lock that stood when a delete began.
+    pub lock_before: Option<u64>,
+    /// This sidecar has begun something of which nobody else can know, since none of it has arrived. Whatever else happens
+    /// may as well have happened before.
+    pub first: Option<usize>,
 }
 
 /// One step.
@@ -100,7 +126,7 @@ pub enum Label {
     /// A sidecar's next command is carried out.
     Execute(usize),
     /// The same for those of dead sidecars.
-    ExecuteOrphan,
+    ExecuteOrphan(usize),
     /// A sidecar hears the answers to a round.
     Hear(usize, OpRef),
     /// A reader waits no longer.
@@ -145,6 +171,19 @@ impl Label {
             _ => Kind::Step,
         }
     }
+
+    /// Whether it happens in this sidecar, to its client, or to all.
+    fn is_of(self, s: usize, plan: &Plan) -> bool {
+        match self {
+            Label::Get(c) | Label::Put(c) | Label::GiveUp(c) | Label::Leave(c) => plan.placed[c] == s,
+            Label::Execute(at) | Label::Hear(at, _) | Label::Look(at) => at == s,
+            Label::Renew(at, _) | Label::Clear(at, _) | Label::TooSlow(at, _) => at == s,
+            Label::Lose(at, _) | Label::Kill(at, _) => at == s,
+            Label::Restart(_) => true,
+            Label::Invalidate(..) | Label::ExecuteOrphan(_) | Label::Evict(_) => false,
+            Label::Ages | Label::Vanishes | Label::StubEnds | Label::LockEnds => false,
+        }
+    }
 }
 
 impl Sidecar {
@@ -167,11 +206,11 @@ impl Sidecar {
     }
 
     /// Whether it holds, or is about to learn that it holds, the lock or stub with this CAS.
-    fn holds(&self, cas: u64) -> bool {
-        let kept = self.keeps.iter().any(|(id, ticket)| {
-            let holds = ticket.lock.or(ticket.base).is_some_and(|held| held.number == cas);
-            holds || self.renews(*id)
-        });
+    fn holds(&self, cas: Cas) -> bool {
+        let kept = self
+            .keeps
+            .iter()
+            .any(|(id, ticket)| ticket.lock.or(ticket.base) == Some(cas) || self.renews(*id));
         kept || self.ops.iter().any(|(_, op)| op.gained == Some(cas))
     }
 }
@@ -180,8 +219,8 @@ impl World {
     pub fn start(plan: &Plan) -> World {
         World {
             server: Server::start(),
-            epoch: 1,
-            sidecars: [Sidecar::start(), Sidecar::start()],
+            epoch: FIRST_EPOCH,
+            sidecars: [(); 2].map(|()| Shared(Arc::new(Sidecar::start()))),
             clients: [Client { job: Job::Idle, disturbed: false, lapsed: false }; 2],
             orphans: Vec::new(),
             source: 1,
@@ -194,30 +233,64 @@ impl World {
             undisturbed: true,
             last_winner: None,
             needless: 0,
+            lock_before: None,
+            first: None,
         }
     }
 
-    /// The moment, as this sidecar sees it.
-    pub fn now(&self, s: usize) -> Now {
-        Now { wall: WALL + 2 * (self.source + self.losses) + s as u64, mono: MONO }
+    /// The moment, the same for all.
+    pub fn now(&self) -> Now {
+        Now { wall: WALL + 2 * (self.source + self.losses), mono: MONO }
     }
 
-    pub fn fingerprint(&self) -> u64 {
-        let World { server, epoch, sidecars, clients, orphans, source, acked, faults, invalidations, .. } =
-            self;
-        let mut canon = Canon::default();
+    /// How often the server of this has been connected to.
+    pub fn epoch_at(&self, at: At) -> u32 {
+        match at {
+            At::Item | At::Lock => self.epoch,
+            At::Tag(_) | At::Copy(_) => FIRST_EPOCH,
+        }
+    }
+
+    /// How much may still be begun from outside. It never grows.
+    pub fn what_is_left(&self) -> usize {
+        (self.faults + self.invalidations + self.expiries) as usize
+    }
+
+    pub fn fingerprint(&self, plan: &Plan) -> u128 {
+        let print = self.print(false, plan);
+        // Without its invalidations the second client is like the first.
+        let moves = matches!(self.clients[1].job, Job::Moving { .. });
+        if plan.has_two_alike() && self.invalidations == 0 && !moves {
+            return print.min(self.print(true, plan));
+        }
+        print
+    }
+
+    fn print(&self, flipped: bool, plan: &Plan) -> u128 {
+        let World { server, clients, orphans, source, acked, faults, invalidations, expiries, .. } = self;
+        let mut canon = Canon::new(self.epoch, flipped);
         (&server.item, &server.lock, &server.tag).hash(&mut canon);
-        for Sidecar { leases, queue, ops, keeps, poller } in sidecars {
+        let order = if flipped { [1, 0] } else { [0, 1] };
+        for s in order {
+            let Sidecar { leases, queue, ops, keeps, poller } = &*self.sidecars[s];
             canon.sidecar();
             canon.table(leases);
-            (keeps, ops, queue, poller).hash(&mut canon);
+            (keeps, queue, poller, ops.len()).hash(&mut canon);
+            for (of, op) in ops {
+                (Who(*of), op).hash(&mut canon);
+            }
+            if !plan.hears_at_once() {
+                // Of two wins that are heard of in any order, the table asks which is the later.
+                let rights = |cas: Cas| (cas.epoch, cas.number);
+                let mut all: Vec<_> = ops.iter().filter_map(|(_, op)| op.gained).map(rights).collect();
+                all.extend(keeps.iter().filter_map(|(_, its)| its.lock.or(its.base)).map(rights));
+                canon.order(&all);
+            }
         }
-        (orphans, clients, source, acked, epoch, faults, invalidations).hash(&mut canon);
-        (self.expiries, self.losses, self.reason, self.undisturbed, self.last_winner, self.needless)
-            .hash(&mut canon);
-        // What is given out next is new to everybody, unless the server has begun to count anew.
-        canon.known(server.last + 1).hash(&mut canon);
-        std::hash::Hasher::finish(&canon)
+        (orphans, order.map(|c| clients[c]), source, acked, faults, invalidations, expiries).hash(&mut canon);
+        (self.reason, self.undisturbed, self.last_winner.map(Who), self.needless).hash(&mut canon);
+        (self.lock_before, self.first.map(Who), self.now().wall).hash(&mut canon);
+        canon.end(server.last)
     }
 
     pub fn is(&self, good: Good) -> bool {
@@ -246,7 +319,8 @@ impl World {
 
     /// Whether a stub or lock is held by somebody who keeps it from ending.
     fn is_kept(&self, entry: &Entry, plan: &Plan) -> bool {
-        let held = entry.by.is_some_and(|by| self.sidecars[by].holds(entry.cas));
+        let cas = Cas { number: entry.cas, epoch: self.epoch };
+        let held = entry.by.is_some_and(|by| self.sidecars[by].holds(cas));
         (held && !plan.is(Mutant::NoRenewal)) || plan.is(Mutant::LocksNeverEnd)
     }
 
@@ -269,9 +343,7 @@ impl World {
                 labels.extend(plan.invalidates_through.iter().map(|at| Label::Invalidate(*how, *at)));
             }
         }
-        if !self.orphans.is_empty() {
-            labels.push(Label::ExecuteOrphan);
-        }
+        labels.extend((0..self.orphans.len()).map(Label::ExecuteOrphan));
         for (s, sidecar) in self.sidecars.iter().enumerate() {
             if !sidecar.queue.is_empty() {
                 labels.push(Label::Execute(s));
@@ -301,6 +373,9 @@ impl World {
             for kind in plan.kinds {
                 self.faulty(*kind, &mut labels);
             }
+        }
+        if let Some(s) = self.first {
+            labels.retain(|label| label.is_of(s, plan));
         }
         labels
     }
@@ -345,7 +420,8 @@ impl World {
                     // There is nothing to lose.
                     !sidecar.ops.is_empty() || !sidecar.keeps.is_empty()
                 }) {
-                    labels.extend((0..=sidecar.queue.len()).map(|kept| Label::Kill(s, kept)));
+                    let matters = |kept: &usize| *kept == 0 || self.may_matter(&sidecar.queue[*kept - 1].ask);
+                    labels.extend((0..=sidecar.queue.len()).filter(matters).map(|kept| Label::Kill(s, kept)));
                 }
             }
             Fault::Leave => {
@@ -371,6 +447,14 @@ impl World {
     pub fn after(&self, label: Label, plan: &Plan) -> Result<World, Broken> {
         let mut world = self.clone();
         world.take(label, plan)?;
+        let goes_on = |s: usize| self.sidecars[s].queue.is_empty() && !world.sidecars[s].queue.is_empty();
+        world.first = match (label, self.first) {
+            (Label::Execute(_) | Label::Lose(..) | Label::Kill(..) | Label::Restart(_), _) => None,
+            (Label::Invalidate(..) | Label::ExecuteOrphan(_) | Label::Hear(..), _) => None,
+            (_, Some(first)) => Some(first),
+            (_, None) if !plan.reduced || !plan.hears_at_once() => None,
+            (_, None) => (0..2).find(|s| goes_on(*s)),
+        };
         world.settle(plan)?;
         Ok(world)
     }
@@ -405,9 +489,10 @@ impl World {
                     self.execute(s, command);
                 }
             }
-            Label::ExecuteOrphan => {
-                let command = self.orphans.remove(0);
-                self.server.execute(&command.ask, self.epoch, None);
+            Label::ExecuteOrphan(n) => {
+                let command = self.orphans[n].remove(0);
+                let epoch = self.epoch_at(command.ask.at);
+                self.server.execute(&command.ask, epoch, None);
             }
             Label::Hear(s, of) => return self.hear(s, of, plan),
             Label::GiveUp(client) => return self.give_up(client, plan),
@@ -441,7 +526,7 @@ impl World {
                     self.lose_tag();
                 }
             }
-            Label::Restart(collides) => self.restart(collides),
+            Label::Restart(collides) => self.restart(collides, plan),
             Label::Lose(s, n) => self.lose(s, n),
             Label::Kill(s, kept) => self.kill(s, kept, plan),
             Label::Leave(client) => return self.leave(client, plan),
@@ -454,7 +539,7 @@ impl World {
         let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
         let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
         let moves = self.clients.iter().any(|client| matches!(client.job, Job::Moving { .. }));
-        let orphaned = self.orphans.iter().any(|command| matches!(command.ask.at, At::Tag(_)));
+        let orphaned = self.orphans.iter().flatten().any(|command| matches!(command.ask.at, At::Tag(_)));
         let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, At::Tag(_));
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
         self.server.tag.is_some() && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
@@ -464,20 +549,34 @@ impl World {
         self.sidecars[s].keeps.iter().find(|(kept, _)| *kept == id).map(|(_, ticket)| ticket)
     }
 
-    fn restart(&mut self, collides: bool) {
+    fn restart(&mut self, collides: bool, plan: &Plan) {
         let last = match self.remembered().filter(|_| collides) {
             Some(remembered) => remembered - 1,
             // Whatever anybody remembers is below.
             None => self.server.last,
         };
         assert!(last >= FIRST_CAS);
-        self.server = Server { last, ..Server::start() };
+        let stays = |ask: &Ask| plan.tags_elsewhere && matches!(ask.at, At::Tag(_));
+        self.server = Server {
+            last,
+            last_of_tags: self.server.last_of_tags,
+            tag: self.server.tag.take().filter(|_| plan.tags_elsewhere),
+            ..Server::start()
+        };
         self.epoch += 1;
-        self.lose_tag();
-        self.orphans.clear();
+        if !plan.tags_elsewhere {
+            self.lose_tag();
+        }
+        for orphans in &mut self.orphans {
+            orphans.retain(|command| stays(&command.ask));
+        }
         for s in 0..2 {
             for command in std::mem::take(&mut self.sidecars[s].queue) {
-                self.fail(s, &command);
+                if stays(&command.ask) {
+                    self.sidecars[s].queue.push(command);
+                } else {
+                    self.fail(s, &command);
+                }
             }
         }
     }
@@ -495,9 +594,9 @@ impl World {
     }
 
     fn kill(&mut self, s: usize, kept: usize, plan: &Plan) {
-        let dead = std::mem::replace(&mut self.sidecars[s], Sidecar::start());
-        let orphan = |command: Command| Command { owed: None, ..command };
-        self.orphans.extend(dead.queue.into_iter().take(kept).map(orphan));
+        let dead = std::mem::replace(&mut self.sidecars[s], Shared(Arc::new(Sidecar::start())));
+        let orphan = |command: &Command| Command { owed: None, ..command.clone() };
+        self.orphans.push(dead.queue.iter().take(kept).map(orphan).collect());
         for (c, client) in self.clients.iter_mut().enumerate() {
             let moves_here = matches!(client.job, Job::Moving { at, .. } if at == s);
             let moves_elsewhere = matches!(client.job, Job::Moving { at, .. } if at != s);
@@ -511,6 +610,7 @@ impl World {
         {
             entry.by = entry.by.filter(|by| *by != s);
         }
+        self.lock_before = self.lock_before.filter(|_| matches!(self.clients[1].job, Job::Moving { .. }));
         self.quiet_down();
     }
 
@@ -561,8 +661,10 @@ impl World {
 
     /// Leases that have ended need no keeper.
     pub fn forget_ended(&mut self, plan: &Plan) {
-        let now = self.now(0);
+        let now = self.now();
         for sidecar in &mut self.sidecars {
+            // To whom nothing has happened there is nothing to forget.
+            let Some(sidecar) = Arc::get_mut(&mut sidecar.0) else { continue };
             // What is empty looks the same whether it was ever used or not.
             sidecar.leases.sweep(now);
             if sidecar.keeps.is_empty() {
@@ -575,6 +677,57 @@ impl World {
                 let due = probe.due(super::operation::KEY, *id, now, &plan.policy, &[], 0);
                 renewed.next() == Some(true) || due != Due::Nothing
             });
+        }
+    }
+
+    /// Commands whose answer nobody waits for and that can do nothing any more; and who won last, if that is over.
+    pub fn forget_what_cannot_matter(&mut self, plan: &Plan) {
+        for s in 0..2 {
+            let is_vain =
+                |world: &World, command: &Command| command.owed.is_none() && !world.may_matter(&command.ask);
+            if self.sidecars[s].queue.iter().any(|command| is_vain(self, command)) {
+                let mut queue = std::mem::take(&mut self.sidecars[s].queue);
+                queue.retain(|command| !is_vain(self, command));
+                self.sidecars[s].queue = queue;
+            }
+            // The CAS that a poller remembers may come again only behind a restart.
+            let stands = self.server.item.as_ref().map(|item| item.cas);
+            let may_restart = plan.kinds.contains(&Fault::Restart) && plan.faults > 0;
+            if let Some(Some(cas)) = self.sidecars[s].poller
+                && stands != Some(cas)
+                && !may_restart
+            {
+                self.sidecars[s].poller = Some(None);
+            }
+        }
+        if !self.orphans.is_empty() {
+            let mut orphans = std::mem::take(&mut self.orphans);
+            orphans.iter_mut().for_each(|its| its.retain(|command| self.may_matter(&command.ask)));
+            orphans.retain(|its| !its.is_empty());
+            self.orphans = orphans;
+        }
+        let builds =
+            |client: &Client| matches!(client.job, Job::Building { won: true, .. }) && !client.lapsed;
+        self.last_winner = self.last_winner.filter(|winner| builds(&self.clients[*winner]));
+    }
+
+    /// Whether a command may change what stands on the server, now or later. No CAS comes again in a server's life, and behind
+    /// its end nothing arrives that was sent before.
+    fn may_matter(&self, ask: &Ask) -> bool {
+        let Server { item, lock, tag, .. } = &self.server;
+        let stands = match ask.at {
+            At::Item => item,
+            At::Lock => lock,
+            At::Tag(_) | At::Copy(_) => tag,
+        };
+        match &ask.what {
+            What::Get(look) => look.vivify.is_some(),
+            What::Store { cas: Some(cas), .. }
+            | What::Delete { cas: Some(cas) }
+            | What::MarkStale { cas: Some(cas), .. } => {
+                stands.as_ref().is_some_and(|stands| stands.cas == cas.number)
+            }
+            What::Store { .. } | What::Delete { .. } | What::MarkStale { .. } => true,
         }
     }
 
