@@ -24,6 +24,8 @@ pub enum Term {
     Last,
     /// A lock's or stub's.
     Hold,
+    /// That of a stub in a missing tag's place.
+    Missing,
 }
 
 /// What stands under a key.
@@ -59,6 +61,7 @@ impl Term {
         match exptime {
             0 => Term::Endless,
             1 => Term::Last,
+            30 => Term::Missing,
             seconds if seconds == lock => Term::Hold,
             seconds if seconds > stale => Term::Fresh,
             _ => Term::Stale,
@@ -74,6 +77,7 @@ impl Term {
             Term::Stale => Some(stale / 2),
             Term::Last => Some(1),
             Term::Hold => Some(policy().lock_seconds()),
+            Term::Missing => Some(30),
         }
     }
 }
@@ -185,8 +189,9 @@ impl Server {
             }
             None if look.vivify.is_some() => {
                 let cas = self.next(at);
+                let term = Term::of(i64::from(look.vivify.unwrap_or(0)));
                 let value = Bytes::new();
-                let stub = Entry { value, flags: 0, cas, term: Term::Hold, stale: false, offered: true, by };
+                let stub = Entry { value, flags: 0, cas, term, stale: false, offered: true, by };
                 *self.at(at) = Some(stub);
                 item.cas.number = cas;
                 item.won = true;
@@ -235,7 +240,12 @@ mod tests {
         let body = Bytes::from_static([&b""[..], b"v1", b"v22"][chance.below(3) as usize]);
         let what = match chance.below(8) {
             0..=2 => {
-                let vivify = (at == At::Item && chance.below(2) == 0).then_some(6);
+                let vivify = match at {
+                    At::Item => Some(6),
+                    At::Tag(_) => Some(30),
+                    _ => None,
+                };
+                let vivify = vivify.filter(|_| chance.below(2) == 0);
                 What::Get(Look { value: chance.below(2) == 0, vivify, ..Look::default() })
             }
             3..=4 => {
