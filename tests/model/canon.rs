@@ -10,10 +10,10 @@ use std::ops::Range;
 use kennel::guard::envelope::{Header, LockRecord, Opened};
 use smallvec::SmallVec;
 
-use super::server::FIRST_CAS;
+use super::server::{FIRST_CAS, FIRST_CAS_OF_TAGS};
 use super::world::{FIRST_EPOCH, MONO, WALL};
 
-/// Numbers of tickets and waiters count from one. Nothing else that is below this differs between states.
+/// In a sidecar these are numbers of tickets and waiters, which count from one.
 const IDS: Range<u64> = 1..1000;
 const CASES: Range<u64> = FIRST_CAS..FIRST_CAS + (1 << 20);
 /// Moments of the wall clock, and so versions of tags.
@@ -48,22 +48,31 @@ pub struct Canon {
     last: Option<Word>,
     /// In a table of leases: its last number is the next ticket's, and no part of the state.
     table: bool,
-    /// Of the connection to the server.
-    epoch: u32,
+    inside: bool,
+    /// Of the connections to the server, and to that of the tags.
+    epochs: [u32; 2],
     /// Both sides are exchanged.
     flipped: bool,
 }
 
 impl Canon {
-    pub fn new(epoch: u32, flipped: bool) -> Canon {
+    pub fn new(epochs: [u32; 2], flipped: bool) -> Canon {
         let (cases, ids, versions) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        Canon { lanes: [0; 2], cases, ids, versions, last: None, table: false, epoch, flipped }
+        let (table, inside, last) = (false, false, None);
+        Canon { lanes: [0; 2], cases, ids, versions, last, table, inside, epochs, flipped }
     }
 
     /// Tickets and waiters are numbered by each sidecar for itself.
     pub fn sidecar(&mut self) {
         self.flush();
         self.ids.clear();
+        self.inside = true;
+    }
+
+    /// What follows is no sidecar's.
+    pub fn outside(&mut self) {
+        self.flush();
+        self.inside = false;
     }
 
     /// Hashes all of a table of leases but the number it will give next.
@@ -84,16 +93,9 @@ impl Canon {
         }
     }
 
-    /// The fingerprint. `given`: the server's last CAS; what is remembered beyond it will come again.
-    pub fn end(mut self, given: u64) -> u128 {
+    /// The fingerprint.
+    pub fn end(mut self) -> u128 {
         self.flush();
-        let ahead = |(name, cas): (usize, &u64)| cas.checked_sub(given).map(|ahead| (name as u64, ahead));
-        let again: SmallVec<[(u64, u64); 4]> =
-            self.cases.iter().enumerate().filter_map(ahead).filter(|(_, ahead)| *ahead > 0).collect();
-        for (name, ahead) in again {
-            self.mix(name);
-            self.mix(ahead);
-        }
         let versions = std::mem::take(&mut self.versions);
         self.order(&versions);
         u128::from(self.lanes[0]) << 64 | u128::from(self.lanes[1])
@@ -101,15 +103,15 @@ impl Canon {
 
     fn mix(&mut self, number: u64) {
         const FACTORS: [u64; 2] = [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F];
-        for (lane, factor) in self.lanes.iter_mut().zip(FACTORS) {
-            let product = u128::from(*lane ^ number ^ factor.rotate_left(17)) * u128::from(factor);
-            *lane = (product as u64) ^ ((product >> 64) as u64).rotate_left(23) ^ lane.rotate_left(5);
-        }
+        let [first, second] = &mut self.lanes;
+        let product = u128::from(*first ^ number ^ FACTORS[1].rotate_left(17)) * u128::from(FACTORS[0]);
+        *first = (product as u64) ^ ((product >> 64) as u64).rotate_left(23) ^ first.rotate_left(5);
+        *second = (second.rotate_left(5) ^ number).wrapping_mul(FACTORS[1]);
     }
 
     fn rename(&mut self, number: u64) {
         let at = |names: &mut [u64]| names.iter().position(|known| *known == number);
-        let (found, count, kind) = if IDS.contains(&number) {
+        let (found, count, kind) = if self.inside && IDS.contains(&number) {
             (at(&mut self.ids), self.ids.len(), 1 << 60)
         } else if CASES.contains(&number) {
             (at(&mut self.cases), self.cases.len(), 2 << 60)
@@ -207,7 +209,8 @@ impl Hasher for Canon {
             Some(Word::Long(cas)) if CASES.contains(&cas) && number >= FIRST_EPOCH => {
                 self.last = None;
                 self.rename(cas);
-                self.mix(u64::from(self.epoch.wrapping_sub(number)));
+                let epoch = self.epochs[usize::from(cas >= FIRST_CAS_OF_TAGS)];
+                self.mix(u64::from(epoch.wrapping_sub(number)));
             }
             _ => self.plain(u64::from(number)),
         }
@@ -243,9 +246,10 @@ mod tests {
     use super::*;
 
     fn hashed(state: &impl Hash, flipped: bool) -> u128 {
-        let mut canon = Canon::new(FIRST_EPOCH + 5, flipped);
+        let mut canon = Canon::new([FIRST_EPOCH + 5; 2], flipped);
+        canon.sidecar();
         state.hash(&mut canon);
-        canon.end(FIRST_CAS + 100)
+        canon.end()
     }
 
     fn same(a: &impl Hash, b: &impl Hash) -> bool {
@@ -261,17 +265,20 @@ mod tests {
         assert!(!same(&state(3, 4), &state(3, FIRST_CAS)));
         assert!(!same(&state(5000, 4), &state(6000, 4)));
         assert!(!same(&6_i64, &110_i64));
+        let outside = |number: u64| {
+            let mut canon = Canon::new([FIRST_EPOCH; 2], false);
+            number.hash(&mut canon);
+            canon.end()
+        };
+        assert_ne!(outside(3), outside(4));
     }
 
     #[test]
-    fn of_versions_which_is_the_later_is_part_of_the_state_and_of_cases_which_comes_again() {
+    fn of_versions_which_is_the_later_is_part_of_the_state() {
         let versions = |a: u64, b: u64| (WALL + a, 1_u32, (WALL + b).to_string().into_bytes());
         assert!(same(&versions(1, 2), &versions(3, 9)));
         assert!(!same(&versions(1, 2), &versions(2, 1)));
         assert!(!same(&versions(1, 2), &versions(2, 2)));
-        assert!(same(&(FIRST_CAS + 1), &(FIRST_CAS + 100)));
-        assert!(!same(&(FIRST_CAS + 1), &(FIRST_CAS + 101)));
-        assert!(!same(&(FIRST_CAS + 102), &(FIRST_CAS + 101)));
     }
 
     #[test]

@@ -53,12 +53,20 @@ pub struct Found {
 /// A state's number.
 pub type At = u32;
 
+/// A state, by the number it is known by.
+struct Met {
+    world: World,
+    at: At,
+    /// It is known by what it looks like with both sides exchanged.
+    flipped: bool,
+}
+
 /// States that nobody has gone on from yet.
 ///
 /// The nearest come first, so that a trace is the shortest. In a long run those come first in which the least can still go
 /// wrong: of the few in which more can, each leads to few states that are not known by then, and few have to wait.
 struct Frontier {
-    by_what_is_left: Vec<VecDeque<(World, At)>>,
+    by_what_is_left: Vec<VecDeque<Met>>,
     /// How many workers may still find states.
     busy: usize,
     ended: Option<Result<(), (At, String, Broken)>>,
@@ -80,10 +88,11 @@ struct Search<'p> {
 pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     let first = World::start(plan);
     let graph = Graph::default();
-    let (root, _) = graph.meet(first.fingerprint(plan), NOBODY, goods_of(&first));
+    let (print, flipped) = first.fingerprint(plan);
+    let (root, _) = graph.meet(print, NOBODY, goods_of(&first, flipped));
     let frontier = Frontier { by_what_is_left: Vec::new(), busy: plan.workers, ended: None };
     let mut search = Search { plan, graph, frontier: Mutex::new(frontier), grown: Condvar::new() };
-    search.add(vec![(first, root)]);
+    search.add(vec![Met { world: first, at: root, flipped }]);
     let all: Vec<Steps> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..plan.workers).map(|_| scope.spawn(|| search.work())).collect();
         workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
@@ -109,8 +118,15 @@ pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     }
 }
 
-fn goods_of(world: &World) -> u8 {
-    GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good)) << n)
+/// What is good in a state, as it is known.
+pub fn goods_of(world: &World, flipped: bool) -> u8 {
+    let goods = GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good)) << n);
+    exchanged(goods, flipped)
+}
+
+/// The goods with those of both clients exchanged, or not.
+pub fn exchanged(goods: u8, flipped: bool) -> u8 {
+    if flipped { goods & 1 | (goods & 2) << 1 | (goods & 4) >> 1 } else { goods }
 }
 
 /// When one worker panics, the others have nothing to wait for.
@@ -129,20 +145,20 @@ impl Search<'_> {
         self.frontier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, found: Vec<(World, At)>) {
+    fn add(&self, found: Vec<Met>) {
         let mut frontier = self.lock();
-        for (world, at) in found {
-            let left = if self.plan.long { world.what_is_left() } else { 0 };
+        for met in found {
+            let left = if self.plan.long { met.world.what_is_left() } else { 0 };
             while frontier.by_what_is_left.len() <= left {
                 frontier.by_what_is_left.push(VecDeque::new());
             }
-            frontier.by_what_is_left[left].push_back((world, at));
+            frontier.by_what_is_left[left].push_back(met);
         }
         self.grown.notify_all();
     }
 
     /// The next states to go on from; none when there will be no more.
-    fn next(&self) -> Vec<(World, At)> {
+    fn next(&self) -> Vec<Met> {
         let mut frontier = self.lock();
         frontier.busy -= 1;
         loop {
@@ -177,13 +193,13 @@ impl Search<'_> {
                 return steps;
             }
             let mut found = Vec::new();
-            for (world, at) in batch {
+            for met in batch {
                 if self.plan.most.is_some_and(|most| self.graph.states() >= most) {
                     self.end(Ok(()));
                     break;
                 }
-                if let Err((label, broken)) = self.go_on(&world, at, &mut steps, &mut found) {
-                    self.end(Err((at, label, broken)));
+                if let Err((label, broken)) = self.go_on(&met, &mut steps, &mut found) {
+                    self.end(Err((met.at, label, broken)));
                     break;
                 }
             }
@@ -191,20 +207,15 @@ impl Search<'_> {
         }
     }
 
-    fn go_on(
-        &self,
-        world: &World,
-        at: At,
-        steps: &mut Steps,
-        found: &mut Vec<(World, At)>,
-    ) -> Result<(), (String, Broken)> {
-        steps.from(at);
-        for label in world.labels(self.plan) {
-            let next = world.after(label, self.plan).map_err(|broken| (format!("{label:?}"), broken))?;
-            let (to, new) = self.graph.meet(next.fingerprint(self.plan), at, goods_of(&next));
-            steps.to(to, label.kind());
+    fn go_on(&self, from: &Met, steps: &mut Steps, found: &mut Vec<Met>) -> Result<(), (String, Broken)> {
+        steps.from(from.at);
+        for label in from.world.labels(self.plan) {
+            let next = from.world.after(label, self.plan).map_err(|broken| (format!("{label:?}"), broken))?;
+            let (print, flipped) = next.fingerprint(self.plan);
+            let (to, new) = self.graph.meet(print, from.at, goods_of(&next, flipped));
+            steps.to(to, label.kind(), flipped != from.flipped);
             if new {
-                found.push((next, to));
+                found.push(Met { world: next, at: to, flipped });
                 let states = self.graph.states();
                 if states.is_multiple_of(TOLD_EVERY) {
                     eprintln!("{}: {states} states", self.plan.name);
@@ -220,7 +231,7 @@ impl Search<'_> {
         let mut world = World::start(self.plan);
         let mut trace = vec![world.summary()];
         for at in path.into_iter().skip(1) {
-            let is_next = |next: &World| self.graph.find(next.fingerprint(self.plan)) == Some(at);
+            let is_next = |next: &World| self.graph.find(next.fingerprint(self.plan).0) == Some(at);
             let step = world.labels(self.plan).into_iter().find_map(|label| {
                 let next = world.after(label, self.plan).ok().filter(is_next)?;
                 Some((label, next))

@@ -3,21 +3,22 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::checker::{At, GOODS, Good};
+use super::checker::{At, GOODS, Good, exchanged};
 use super::world::Kind;
 
 /// Each part is locked by itself, and grows by itself.
 const PARTS: usize = 64;
 const PART_BITS: u32 = 6;
-/// States are numbered below this. The two bits above are a step's kind.
-const INDEX: u32 = (1 << 30) - 1;
+/// States are numbered below this. The bit above says that a step exchanges the two sides, and the two highest are its kind.
+const INDEX: u32 = (1 << 29) - 1;
+const FLIPPED: u32 = 1 << 29;
 /// The parent of the first.
 pub const NOBODY: At = At::MAX;
 /// In place of a kind: not a step, but where those behind it begin.
 const FROM: u32 = 3;
 const KINDS: [Kind; 3] = [Kind::Step, Kind::Aging, Kind::Patience];
 
-/// States of which the lowest bits of the fingerprint are the same.
+/// States of which these bits of the fingerprint are the same.
 #[derive(Default)]
 struct Part {
     /// An open table: a fingerprint's upper half, and its number in this part plus one.
@@ -79,10 +80,11 @@ impl Steps {
         self.push(at | FROM << 30);
     }
 
-    pub fn to(&mut self, at: At, kind: Kind) {
+    pub fn to(&mut self, at: At, kind: Kind, flipped: bool) {
         self.taken += 1;
         if kind != Kind::Wrong {
-            self.push(at | (kind as u32) << 30);
+            let flip = if flipped { FLIPPED } else { 0 };
+            self.push(at | flip | (kind as u32) << 30);
         }
     }
 
@@ -104,7 +106,7 @@ impl Graph {
     }
 
     fn split(print: u128) -> (usize, u64) {
-        (print as usize % PARTS, (print >> 64) as u64)
+        ((print as u64 >> (64 - PART_BITS)) as usize, (print >> 64) as u64)
     }
 
     fn number(part: usize, number: u32) -> At {
@@ -181,7 +183,10 @@ impl Graph {
                             *known |= within;
                             within = 0;
                         }
-                        kind => within |= reached[part][n] & through[kind as usize],
+                        kind => {
+                            let there = exchanged(reached[part][n], word & FLIPPED != 0);
+                            within |= there & through[kind as usize];
+                        }
                     }
                 }
             }
@@ -205,7 +210,7 @@ mod tests {
     use super::*;
 
     fn print(n: u64) -> u128 {
-        u128::from(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | u128::from(n % 7)
+        u128::from(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | u128::from(n % 7) << 60
     }
 
     /// States as the goods they are themselves, with the steps between them.
@@ -218,7 +223,10 @@ mod tests {
         let mut all = Steps::default();
         for n in 0..at.len() {
             all.from(at[n]);
-            steps.iter().filter(|(from, ..)| *from == n).for_each(|(_, to, kind)| all.to(at[*to], *kind));
+            steps
+                .iter()
+                .filter(|(from, ..)| *from == n)
+                .for_each(|(_, to, kind)| all.to(at[*to], *kind, false));
         }
         let lost = graph.cannot_reach(&[all])?;
         Some((lost.0, at.iter().position(|at| *at == lost.1)?))
@@ -241,6 +249,20 @@ mod tests {
         assert_eq!(graph(&[7, 0, 6], &circle), Some((Good::Fresh, 1)));
         assert_eq!(graph(&[7, 0, 7], &circle), None);
         assert_eq!(graph(&[0, 0, 6], &[(0, 1, step), (1, 2, step), (2, 0, step)]), Some((Good::Fresh, 0)));
+    }
+
+    #[test]
+    fn a_client_that_only_changes_its_name_is_not_answered() {
+        // Each state is known by either of two looks; in each, the one client is answered and the other waits.
+        let answered = |flipped| {
+            let mut graph = Graph::default();
+            let at = graph.meet(print(0), NOBODY, 0b011).0;
+            let mut all = Steps::default();
+            all.from(at);
+            all.to(at, Kind::Step, flipped);
+            graph.cannot_reach(&[all]).is_none()
+        };
+        assert!(answered(true) && !answered(false));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod operation;
 mod world;
 mod graph;
 mod checker;
+mod reductions;
 
 use checker::{Explored, explore};
 use plan::{EVICTIONS, Fault, Mutant, Plan};
@@ -167,14 +168,6 @@ fn in_full_two_faults_of_what_expires() {
 #[test]
 fn in_full_two_faults_and_an_invalidation() {
     keeps_the_promises_in_full(&whole(Plan::apart("apart, invalidated, two faults", 1, 2)));
-}
-
-#[test]
-fn what_is_not_looked_at_would_have_shown_nothing_new() {
-    for (invalidations, faults) in [(0, 0), (1, 0)] {
-        let plan = whole(Plan::apart("all of it", invalidations, faults));
-        keeps_the_promises(&Plan { reduced: false, ..plan });
-    }
 }
 
 /// What is broken on purpose shows, as the breaking of this promise.

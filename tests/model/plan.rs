@@ -111,8 +111,8 @@ pub struct Plan {
     pub most: Option<usize>,
 }
 
-/// Seconds that a value is fresh.
-pub const TTL: u64 = 90;
+/// Seconds that a value is fresh. No number of a ticket or waiter.
+pub const TTL: u64 = 5_000;
 
 pub fn policy() -> Policy {
     Policy {

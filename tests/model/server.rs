@@ -11,6 +11,7 @@ use super::plan::policy;
 
 /// CAS numbers are told from other numbers by where they begin.
 pub const FIRST_CAS: u64 = 1 << 50;
+pub const FIRST_CAS_OF_TAGS: u64 = FIRST_CAS + (1 << 19);
 
 /// How much longer an item stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,6 +52,8 @@ pub struct Server {
     pub tag: Option<Entry>,
     /// The last CAS given out.
     pub last: u64,
+    /// One that is given out before the next.
+    pub again: Option<u64>,
     /// The last one of a tag: its server may be another.
     pub last_of_tags: u64,
 }
@@ -104,7 +107,14 @@ impl Entry {
 
 impl Server {
     pub fn start() -> Server {
-        Server { item: None, lock: None, tag: None, last: FIRST_CAS, last_of_tags: FIRST_CAS + (1 << 19) }
+        Server {
+            item: None,
+            lock: None,
+            tag: None,
+            again: None,
+            last: FIRST_CAS,
+            last_of_tags: FIRST_CAS_OF_TAGS,
+        }
     }
 
     pub fn at(&mut self, at: At) -> &mut Option<Entry> {
@@ -117,7 +127,10 @@ impl Server {
 
     fn next(&mut self, at: At) -> u64 {
         let last = match at {
-            At::Item | At::Lock => &mut self.last,
+            At::Item | At::Lock => match self.again.take() {
+                Some(again) => return again,
+                None => &mut self.last,
+            },
             At::Tag(_) | At::Copy(_) => &mut self.last_of_tags,
         };
         *last += 1;
@@ -250,7 +263,7 @@ mod tests {
             }
             3..=4 => {
                 let (mode, cas) = if chance.below(3) == 0 { (Mode::Add, None) } else { (Mode::Set, cas) };
-                let exptime = [0, 6, 110][chance.below(3) as usize];
+                let exptime = [0, 6, 20 + super::super::plan::TTL as i64][chance.below(3) as usize];
                 let flags = chance.below(3) as u32;
                 What::Store { mode, value: Stored::plain(body), flags, exptime, cas, explicit: None }
             }

@@ -89,6 +89,8 @@ pub struct World {
     pub server: Server,
     /// How often the server has been connected to.
     pub epoch: u32,
+    /// The same for that of the tags, which may be another.
+    epoch_of_tags: u32,
     pub sidecars: [Shared; 2],
     pub clients: [Client; 2],
     /// What dead sidecars have sent, on a connection each.
@@ -112,9 +114,17 @@ pub struct World {
     pub needless: u32,
     /// The lock that stood when a delete began.
     pub lock_before: Option<u64>,
-    /// This sidecar has begun something of which nobody else can know, since none of it has arrived. Whatever else happens
-    /// may as well have happened before.
-    pub first: Option<usize>,
+    /// Who goes on before all others.
+    pub first: First,
+}
+
+/// Who has begun something of which nobody else can know, since none of it has arrived. Whatever else happens may as well have
+/// happened before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum First {
+    Nobody,
+    One(Who),
+    Both,
 }
 
 /// One step.
@@ -140,8 +150,8 @@ pub enum Label {
     StubEnds,
     LockEnds,
     Evict(At),
-    /// `true`: the first CAS number after it is one that somebody remembers.
-    Restart(bool),
+    /// The first CAS number after it may be one that somebody remembers.
+    Restart(Option<u64>),
     Lose(usize, usize),
     /// So many of what it has sent arrive.
     Kill(usize, usize),
@@ -184,6 +194,15 @@ impl Label {
             Label::Ages | Label::Vanishes | Label::StubEnds | Label::LockEnds => false,
         }
     }
+
+    /// Whether this sidecar sends something of its own accord.
+    fn begins(self, s: usize, plan: &Plan) -> bool {
+        match self {
+            Label::Get(_) | Label::Put(_) | Label::Leave(_) | Label::Look(_) => self.is_of(s, plan),
+            Label::Renew(..) | Label::Clear(..) | Label::TooSlow(..) => self.is_of(s, plan),
+            _ => false,
+        }
+    }
 }
 
 impl Sidecar {
@@ -220,6 +239,7 @@ impl World {
         World {
             server: Server::start(),
             epoch: FIRST_EPOCH,
+            epoch_of_tags: FIRST_EPOCH,
             sidecars: [(); 2].map(|()| Shared(Arc::new(Sidecar::start()))),
             clients: [Client { job: Job::Idle, disturbed: false, lapsed: false }; 2],
             orphans: Vec::new(),
@@ -234,7 +254,7 @@ impl World {
             last_winner: None,
             needless: 0,
             lock_before: None,
-            first: None,
+            first: First::Nobody,
         }
     }
 
@@ -247,7 +267,7 @@ impl World {
     pub fn epoch_at(&self, at: At) -> u32 {
         match at {
             At::Item | At::Lock => self.epoch,
-            At::Tag(_) | At::Copy(_) => FIRST_EPOCH,
+            At::Tag(_) | At::Copy(_) => self.epoch_of_tags,
         }
     }
 
@@ -256,20 +276,36 @@ impl World {
         (self.faults + self.invalidations + self.expiries) as usize
     }
 
-    pub fn fingerprint(&self, plan: &Plan) -> u128 {
+    /// By which it is known, and whether that is what it looks like with both sides exchanged.
+    pub fn fingerprint(&self, plan: &Plan) -> (u128, bool) {
         let print = self.print(false, plan);
         // Without its invalidations the second client is like the first.
         let moves = matches!(self.clients[1].job, Job::Moving { .. });
         if plan.has_two_alike() && self.invalidations == 0 && !moves {
-            return print.min(self.print(true, plan));
+            let other = self.print(true, plan);
+            return (print.min(other), other < print);
         }
-        print
+        (print, false)
+    }
+
+    /// The same without what is only kept to tell whether a promise is broken.
+    pub fn unwatched(&self, plan: &Plan) -> u128 {
+        let mut world = self.clone();
+        (world.reason, world.undisturbed, world.last_winner, world.needless) = (true, true, None, 0);
+        world.first = First::Nobody;
+        for client in &mut world.clients {
+            (client.disturbed, client.lapsed) = (false, false);
+            if let Job::Getting { floor } = &mut client.job {
+                *floor = 0;
+            }
+        }
+        world.fingerprint(plan).0
     }
 
     fn print(&self, flipped: bool, plan: &Plan) -> u128 {
         let World { server, clients, orphans, source, acked, faults, invalidations, expiries, .. } = self;
-        let mut canon = Canon::new(self.epoch, flipped);
-        (&server.item, &server.lock, &server.tag).hash(&mut canon);
+        let mut canon = Canon::new([self.epoch, self.epoch_of_tags], flipped);
+        (&server.item, &server.lock, &server.tag, server.again).hash(&mut canon);
         let order = if flipped { [1, 0] } else { [0, 1] };
         for s in order {
             let Sidecar { leases, queue, ops, keeps, poller } = &*self.sidecars[s];
@@ -287,10 +323,16 @@ impl World {
                 canon.order(&all);
             }
         }
+        canon.outside();
         (orphans, order.map(|c| clients[c]), source, acked, faults, invalidations, expiries).hash(&mut canon);
         (self.reason, self.undisturbed, self.last_winner.map(Who), self.needless).hash(&mut canon);
-        (self.lock_before, self.first.map(Who), self.now().wall).hash(&mut canon);
-        canon.end(server.last)
+        (self.lock_before, self.first, self.now().wall).hash(&mut canon);
+        canon.end()
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_at_rest(&self) -> bool {
+        self.orphans.is_empty() && self.sidecars.iter().all(|sidecar| sidecar.queue.is_empty())
     }
 
     pub fn is(&self, good: Good) -> bool {
@@ -374,10 +416,22 @@ impl World {
                 self.faulty(*kind, &mut labels);
             }
         }
-        if let Some(s) = self.first {
-            labels.retain(|label| label.is_of(s, plan));
-        }
+        self.put_first(plan, &mut labels);
         labels
+    }
+
+    /// Leaves out what may as well have happened before.
+    fn put_first(&self, plan: &Plan, labels: &mut Vec<Label>) {
+        match self.first {
+            First::Nobody => {}
+            First::One(Who(s)) => {
+                // But a restart is the end of what both have begun.
+                let both = self.faults > 0 && plan.kinds.contains(&Fault::Restart);
+                let both = both && self.sidecars[1 - s].queue.is_empty();
+                labels.retain(|label| label.is_of(s, plan) || (both && label.begins(1 - s, plan)));
+            }
+            First::Both => labels.retain(|label| matches!(label, Label::Execute(_) | Label::Restart(_))),
+        }
     }
 
     /// What time may end.
@@ -406,8 +460,8 @@ impl World {
             Fault::EvictLock => labels.extend(lock.as_ref().map(|_| Label::Evict(At::Lock))),
             Fault::EvictTag => labels.extend(tag.as_ref().map(|_| Label::Evict(At::Tag(0)))),
             Fault::Restart => {
-                labels.push(Label::Restart(false));
-                labels.extend(self.remembered().map(|_| Label::Restart(true)));
+                labels.push(Label::Restart(None));
+                labels.extend(self.remembered().into_iter().map(|cas| Label::Restart(Some(cas))));
             }
             Fault::Lose => {
                 for (s, sidecar) in self.sidecars.iter().enumerate() {
@@ -437,10 +491,14 @@ impl World {
         }
     }
 
-    /// The lowest CAS number on which somebody's right to rebuild rests.
-    fn remembered(&self) -> Option<u64> {
+    /// The CAS numbers on which somebody's right to rebuild rests.
+    fn remembered(&self) -> Vec<u64> {
         let tickets = self.sidecars.iter().flat_map(|sidecar| &sidecar.keeps);
-        tickets.flat_map(|(_, ticket)| [ticket.base, ticket.lock]).flatten().map(|cas| cas.number).min()
+        let cases = tickets.flat_map(|(_, ticket)| [ticket.base, ticket.lock]).flatten();
+        let mut numbers: Vec<_> = cases.map(|cas| cas.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
     }
 
     /// The state after a step.
@@ -448,12 +506,16 @@ impl World {
         let mut world = self.clone();
         world.take(label, plan)?;
         let goes_on = |s: usize| self.sidecars[s].queue.is_empty() && !world.sidecars[s].queue.is_empty();
-        world.first = match (label, self.first) {
-            (Label::Execute(_) | Label::Lose(..) | Label::Kill(..) | Label::Restart(_), _) => None,
-            (Label::Invalidate(..) | Label::ExecuteOrphan(_) | Label::Hear(..), _) => None,
-            (_, Some(first)) => Some(first),
-            (_, None) if !plan.reduced || !plan.hears_at_once() => None,
-            (_, None) => (0..2).find(|s| goes_on(*s)),
+        // An invalidation begins with the change of the source, of which others know at once.
+        let may_begin = !matches!(label, Label::Invalidate(..) | Label::Lose(..));
+        let begins = |s: &usize| may_begin && label.is_of(*s, plan) && goes_on(*s);
+        world.first = match (self.first, label, (0..2).find(begins)) {
+            _ if !plan.reduced || !plan.hears_at_once() => First::Nobody,
+            (First::Both, Label::Execute(s), _) => First::One(Who(1 - s)),
+            (First::One(first), _, None) if !label.is_of(first.0, plan) => self.first,
+            (First::One(first), _, Some(s)) if s != first.0 => First::Both,
+            (First::Nobody, _, Some(s)) => First::One(Who(s)),
+            _ => First::Nobody,
         };
         world.settle(plan)?;
         Ok(world)
@@ -526,7 +588,7 @@ impl World {
                     self.lose_tag();
                 }
             }
-            Label::Restart(collides) => self.restart(collides, plan),
+            Label::Restart(again) => self.restart(again, plan),
             Label::Lose(s, n) => self.lose(s, n),
             Label::Kill(s, kept) => self.kill(s, kept, plan),
             Label::Leave(client) => return self.leave(client, plan),
@@ -550,22 +612,20 @@ impl World {
         self.sidecars[s].keeps.iter().find(|(kept, _)| *kept == id).map(|(_, ticket)| ticket)
     }
 
-    fn restart(&mut self, collides: bool, plan: &Plan) {
-        let last = match self.remembered().filter(|_| collides) {
-            Some(remembered) => remembered - 1,
-            // Whatever anybody remembers is below.
-            None => self.server.last,
-        };
-        assert!(last >= FIRST_CAS);
+    /// Whatever else anybody remembers is below what is given out from now on: in truth the numbers may come again one after the
+    /// other, or after any others.
+    fn restart(&mut self, again: Option<u64>, plan: &Plan) {
         let stays = |ask: &Ask| plan.tags_elsewhere && matches!(ask.at, At::Tag(_));
         self.server = Server {
-            last,
+            again,
+            last: self.server.last,
             last_of_tags: self.server.last_of_tags,
             tag: self.server.tag.take().filter(|_| plan.tags_elsewhere),
             ..Server::start()
         };
         self.epoch += 1;
         if !plan.tags_elsewhere {
+            self.epoch_of_tags += 1;
             self.lose_tag();
         }
         for orphans in &mut self.orphans {
