@@ -53,13 +53,20 @@ pub struct Canon {
     epochs: [u32; 2],
     /// Both sides are exchanged.
     flipped: bool,
+    /// The CASes that stand somewhere, if all others are the same: those that have gone for ever.
+    standing: Option<[Option<u64>; 3]>,
 }
 
 impl Canon {
     pub fn new(epochs: [u32; 2], flipped: bool) -> Canon {
         let (cases, ids, versions) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         let (table, inside, last) = (false, false, None);
-        Canon { lanes: [0; 2], cases, ids, versions, last, table, inside, epochs, flipped }
+        Canon { lanes: [0; 2], cases, ids, versions, last, table, inside, epochs, flipped, standing: None }
+    }
+
+    /// No CAS but these will ever stand anywhere again, nor be compared with anything but what stands there.
+    pub fn only(&mut self, standing: [Option<u64>; 3]) {
+        self.standing = Some(standing);
     }
 
     /// Tickets and waiters are numbered by each sidecar for itself.
@@ -114,6 +121,9 @@ impl Canon {
         let (found, count, kind) = if self.inside && IDS.contains(&number) {
             (at(&mut self.ids), self.ids.len(), 1 << 60)
         } else if CASES.contains(&number) {
+            if self.standing.is_some_and(|standing| !standing.contains(&Some(number))) {
+                return self.mix(4 << 60);
+            }
             (at(&mut self.cases), self.cases.len(), 2 << 60)
         } else if VERSIONS.contains(&number) {
             (at(&mut self.versions), self.versions.len(), 3 << 60)

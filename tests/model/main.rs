@@ -166,6 +166,31 @@ fn in_full_two_faults_of_what_expires() {
 }
 
 #[test]
+fn in_full_two_faults_of_what_is_renewed() {
+    keeps_the_promises_in_full(&Plan {
+        renews: true,
+        ..whole(Plan::apart("apart, renewed, two faults", 0, 2))
+    });
+}
+
+#[test]
+fn in_full_two_faults_command_by_command() {
+    let plan = whole(Plan::apart("apart, two faults, command by command", 0, 2));
+    keeps_the_promises_in_full(&Plan { whole_rounds: false, ..plan });
+}
+
+#[test]
+fn in_full_tags_elsewhere() {
+    let plan = whole(Plan::apart("apart, tags elsewhere, invalidated, a fault", 1, 1));
+    keeps_the_promises_in_full(&Plan { tags_elsewhere: true, ..plan });
+}
+
+#[test]
+fn in_full_together_and_two_faults() {
+    keeps_the_promises_in_full(&whole(Plan::together("together, two faults", 0, 2)));
+}
+
+#[test]
 fn in_full_two_faults_and_an_invalidation() {
     keeps_the_promises_in_full(&whole(Plan::apart("apart, invalidated, two faults", 1, 2)));
 }

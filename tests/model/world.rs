@@ -276,6 +276,19 @@ impl World {
         (self.faults + self.invalidations + self.expiries) as usize
     }
 
+    /// Whether a CAS that stands nowhere is like any other. Not if a restart may bring it back, nor if an answer with it is kept
+    /// until others come.
+    fn compares_only_with_what_stands(&self, plan: &Plan) -> bool {
+        let half_answered = |op: &Op| op.answers.iter().any(Option::is_some);
+        let half_answered =
+            self.sidecars.iter().any(|sidecar| sidecar.ops.iter().any(|(_, op)| half_answered(op)));
+        plan.hears_at_once() && !self.may_restart(plan) && self.server.again.is_none() && !half_answered
+    }
+
+    fn may_restart(&self, plan: &Plan) -> bool {
+        self.faults > 0 && plan.kinds.contains(&Fault::Restart)
+    }
+
     /// By which it is known, and whether that is what it looks like with both sides exchanged.
     pub fn fingerprint(&self, plan: &Plan) -> (u128, bool) {
         let print = self.print(false, plan);
@@ -306,6 +319,11 @@ impl World {
         let World { server, clients, orphans, source, acked, faults, invalidations, expiries, .. } = self;
         let mut canon = Canon::new([self.epoch, self.epoch_of_tags], flipped);
         (&server.item, &server.lock, &server.tag, server.again).hash(&mut canon);
+        if self.compares_only_with_what_stands(plan) {
+            canon.only(
+                [&server.item, &server.lock, &server.tag].map(|entry| entry.as_ref().map(|its| its.cas)),
+            );
+        }
         let order = if flipped { [1, 0] } else { [0, 1] };
         for s in order {
             let Sidecar { leases, queue, ops, keeps, poller } = &*self.sidecars[s];
@@ -426,8 +444,7 @@ impl World {
             First::Nobody => {}
             First::One(Who(s)) => {
                 // But a restart is the end of what both have begun.
-                let both = self.faults > 0 && plan.kinds.contains(&Fault::Restart);
-                let both = both && self.sidecars[1 - s].queue.is_empty();
+                let both = self.may_restart(plan) && self.sidecars[1 - s].queue.is_empty();
                 labels.retain(|label| label.is_of(s, plan) || (both && label.begins(1 - s, plan)));
             }
             First::Both => labels.retain(|label| matches!(label, Label::Execute(_) | Label::Restart(_))),
@@ -753,10 +770,10 @@ impl World {
             }
             // The CAS that a poller remembers may come again only behind a restart.
             let stands = self.server.item.as_ref().map(|item| item.cas);
-            let may_restart = plan.kinds.contains(&Fault::Restart) && plan.faults > 0;
             if let Some(Some(cas)) = self.sidecars[s].poller
                 && stands != Some(cas)
-                && !may_restart
+                && !self.may_restart(plan)
+                && self.server.again.is_none()
             {
                 self.sidecars[s].poller = Some(None);
             }
@@ -766,6 +783,13 @@ impl World {
             orphans.iter_mut().for_each(|its| its.retain(|command| self.may_matter(&command.ask)));
             orphans.retain(|its| !its.is_empty());
             self.orphans = orphans;
+        }
+        for at in [At::Item, At::Lock, At::Tag(0)] {
+            let (sidecars, epoch) = (&self.sidecars, self.epoch);
+            if let Some(entry) = self.server.at(at) {
+                let cas = Cas { number: entry.cas, epoch };
+                entry.by = entry.by.filter(|by| sidecars[*by].holds(cas));
+            }
         }
         let builds =
             |client: &Client| matches!(client.job, Job::Building { won: true, .. }) && !client.lapsed;
