@@ -10,7 +10,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::graph::{Graph, NOBODY, Steps};
 use super::plan::Plan;
-use super::world::{Broken, Kind, World};
+use super::steps::Kind;
+use super::world::{Broken, World};
 
 /// What must be within reach from everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::checker::{At, GOODS, Good, exchanged};
-use super::world::Kind;
+use super::steps::Kind;
 
 /// Each part is locked by itself, and grows by itself.
 const PARTS: usize = 64;

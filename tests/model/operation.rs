@@ -4,15 +4,16 @@ use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 use kennel::error::Failure;
-use kennel::guard::leases::{Admission, Attribution, Due, Polled, TicketId};
+use kennel::guard::leases::Ticket;
+use kennel::guard::leases::{Admission, Attribution, TicketId};
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Cas, Delete, DeleteEnd, Event, Fill, FillEnd, Item,
-    Lifetime, Look, Machine, Mode, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
+    Lifetime, Look, Machine, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
 };
-use kennel::guard::{envelope::Header, envelope::Opened, leases::Ticket};
 use kennel::proxy::wire;
 
 use super::canon::{OWNERS, Who};
+use super::mutants::mutate_answers;
 use super::plan::{Move, Mutant, Plan, TTL};
 use super::world::{Broken, Job, MONO, World, made_from};
 
@@ -52,7 +53,7 @@ pub struct Op {
     /// than that has left.
     pub gained: Option<Cas>,
     /// The item as last read, for whoever is to be shown it again.
-    read: Option<Item>,
+    pub read: Option<Item>,
 }
 
 /// A command on its way, and to which place of which operation its reply is owed.
@@ -103,7 +104,7 @@ impl Op {
     }
 }
 
-fn tags() -> [TagName; 1] {
+pub fn tags() -> [TagName; 1] {
     [TagName::from_slice(b"t")]
 }
 
@@ -121,7 +122,7 @@ fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Scene<'_>) ->
     })
 }
 
-fn owner(client: usize, at: usize, plan: &Plan) -> u64 {
+pub fn owner(client: usize, at: usize, plan: &Plan) -> u64 {
     // Through another sidecar it is another connection.
     OWNERS + (if plan.placed[client] == at { client } else { 10 + client }) as u64
 }
@@ -157,7 +158,7 @@ impl World {
     }
 
     /// Sends a round.
-    fn ask(&mut self, s: usize, of: OpRef, mut op: Op, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+    pub fn ask(&mut self, s: usize, of: OpRef, mut op: Op, asks: Asks, plan: &Plan) -> Result<(), Broken> {
         op.answers = vec![None; asks.len()];
         op.asks = asks;
         if let (Doing::Read(_), Some(Ask { at: At::Item, what: What::Store { .. } })) =
@@ -180,19 +181,19 @@ impl World {
         Ok(())
     }
 
-    fn insert(&mut self, s: usize, of: OpRef, op: Op) {
+    pub fn insert(&mut self, s: usize, of: OpRef, op: Op) {
         let ops = &mut self.sidecars[s].ops;
         let at = ops.iter().position(|(other, _)| *other > of).unwrap_or(ops.len());
         ops.insert(at, (of, op));
     }
 
-    fn remove(&mut self, s: usize, of: OpRef) -> Option<Op> {
+    pub fn remove(&mut self, s: usize, of: OpRef) -> Option<Op> {
         let ops = &mut self.sidecars[s].ops;
         let at = ops.iter().position(|(other, _)| *other == of)?;
         Some(ops.remove(at).1)
     }
 
-    fn ask_behind(&mut self, s: usize, doing: Doing, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+    pub fn ask_behind(&mut self, s: usize, doing: Doing, asks: Asks, plan: &Plan) -> Result<(), Broken> {
         let free = (FIRST_BEHIND..).find(|of| self.sidecars[s].op(*of).is_none());
         self.ask(s, free.unwrap_or(FIRST_BEHIND), Op::new(doing), asks, plan)
     }
@@ -335,7 +336,7 @@ impl World {
         self.resume(s, client, op, Event::Over, plan)
     }
 
-    fn wake(&mut self, s: usize, bells: Vec<Who>, plan: &Plan) -> Result<(), Broken> {
+    pub fn wake(&mut self, s: usize, bells: Vec<Who>, plan: &Plan) -> Result<(), Broken> {
         for Who(client) in bells {
             let Some(mut op) = self.remove(s, client) else { continue };
             match (&op.doing, op.waits.take()) {
@@ -525,101 +526,6 @@ impl World {
         }
         Ok(())
     }
-
-    /// A lease is looked at, at this moment.
-    pub fn due(&mut self, s: usize, id: TicketId, mono: u64, plan: &Plan) -> Result<(), Broken> {
-        let now = Now { mono, ..self.now() };
-        match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
-            Due::Nothing => Ok(()),
-            Due::Renew(asks) => self.ask_behind(s, Doing::Renewal(id), asks, plan),
-            Due::Expire(asks) => self.ask_behind(s, Doing::Freeing, asks, plan),
-        }
-    }
-
-    fn renewed(&mut self, s: usize, id: TicketId, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
-        let sidecar = &mut self.sidecars[s];
-        let renewed = sidecar.leases.renewed(KEY, id, answers);
-        let fills = sidecar.leases.renewal_ended(KEY);
-        if let (Ok(ticket), Some((_, kept))) =
-            (&renewed, sidecar.keeps.iter_mut().find(|(kept, _)| *kept == id))
-        {
-            *kept = ticket.clone();
-        }
-        self.wake(s, fills, plan)?;
-        match renewed {
-            Ok(_) => Ok(()),
-            Err((_, asks)) if asks.is_empty() => {
-                let bells = self.sidecars[s].leases.wake(KEY);
-                self.wake(s, bells, plan)
-            }
-            Err((_, asks)) => self.ask_behind(s, Doing::Freeing, asks, plan),
-        }
-    }
-
-    /// The poller looks, if anybody waits.
-    pub fn look(&mut self, s: usize, plan: &Plan) -> Result<(), Broken> {
-        if !self.sidecars[s].leases.is_awaited(KEY) {
-            self.sidecars[s].poller = None;
-            return Ok(());
-        }
-        let look = |at| Ask { at, what: What::Get(Look::default()) };
-        self.ask_behind(s, Doing::Polling, Asks::from_iter([look(At::Item), look(At::Lock)]), plan)
-    }
-
-    fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now();
-        let sidecar = &mut self.sidecars[s];
-        let before = sidecar.poller.flatten();
-        let found = match &answers[..] {
-            [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
-            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
-            [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
-            [Answer::Item(_), _] => Polled::Filled,
-            _ => Polled::Freed,
-        };
-        let bells = sidecar.leases.polled(KEY, found, now);
-        sidecar.poller = match (&answers[..], found) {
-            ([Answer::Item(item), _], Polled::Unchanged) => Some(Some(item.cas.number)),
-            (_, Polled::Unchanged) => Some(before),
-            _ => None,
-        };
-        self.wake(s, bells, plan)
-    }
-
-    /// A client's connection closes.
-    pub fn leave(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
-        let s = plan.placed[client];
-        self.clients[client].job = Job::Idle;
-        self.clients[client].lapsed = false;
-        for (_, asks) in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
-            if !asks.is_empty() {
-                self.ask_behind(s, Doing::Freeing, asks, plan)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn mutated(&self, op: &Op, mut ask: Ask, plan: &Plan) -> Ask {
-        let stub = self.server.item.as_ref().is_some_and(|item| item.is_stub());
-        match (plan.mutant, &op.doing, ask.at, &mut ask.what) {
-            (Some(Mutant::FillWithoutCas), Doing::Fill(..), At::Item, What::Store { cas, .. })
-            | (Some(Mutant::NoDoubleCheck), Doing::Read(_), At::Item, What::MarkStale { cas, .. })
-            | (Some(Mutant::UnlockWithoutCompare), _, At::Lock, What::Delete { cas }) => *cas = None,
-            (Some(Mutant::LockIsShared), Doing::Read(_), At::Lock, What::Store { mode, .. }) => {
-                *mode = Mode::Set;
-            }
-            (Some(Mutant::DeleteSparesStub), Doing::Delete(_), At::Item, what @ What::Delete { .. })
-                if stub =>
-            {
-                *what = What::Get(Look::default());
-            }
-            (Some(Mutant::DeleteSparesLock), Doing::Delete(_), At::Lock, what @ What::Delete { .. }) => {
-                *what = What::Get(Look::default());
-            }
-            _ => {}
-        }
-        ask
-    }
 }
 
 fn step<M: Machine>(
@@ -636,48 +542,5 @@ fn step<M: Machine>(
             Step::Wait(until)
         }
         Step::Done(done) => Step::Done(end(done)),
-    }
-}
-
-fn mutate_answers(mutant: Mutant, op: &mut Op, answers: &mut Answers) {
-    if let (Mutant::DeleteSparesStub, Doing::Delete(_)) = (mutant, &op.doing) {
-        for (ask, answer) in op.asks.iter().zip(answers.iter_mut()) {
-            if let (What::Delete { .. }, Answer::Item(_)) = (&ask.what, &answer) {
-                *answer = Answer::Absent;
-            }
-        }
-    }
-    if !matches!(op.doing, Doing::Read(_)) {
-        return;
-    }
-    let claims =
-        matches!(op.asks.first(), Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }));
-    if let (Mutant::NoDoubleCheck, true, [Answer::Stored(_), second, ..], Some(read)) =
-        (mutant, claims, &mut answers[..], &op.read)
-    {
-        *second = Answer::Item(read.clone());
-    }
-    let looks = |ask: &Ask| matches!(ask, Ask { at: At::Item, what: What::Get(Look { value: true, .. }) });
-    let Some(at) = op.asks.iter().position(looks) else { return };
-    let Answer::Item(item) = &mut answers[at] else { return };
-    match mutant {
-        Mutant::NoDoubleCheck => op.read = Some(item.clone()),
-        Mutant::StaleIsFresh => item.ttl = item.ttl.map(|ttl| ttl + 100),
-        Mutant::LostTagIsUnmoved => {
-            let item = item.clone();
-            let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
-            for (ask, answer) in op.asks.iter().zip(answers) {
-                let (At::Tag(_), Answer::Item(tag), Some((_, version))) =
-                    (ask.at, answer, envelope.tags().next())
-                else {
-                    continue;
-                };
-                if tag.size == 0 {
-                    let value = version.to_string();
-                    *tag = Item { size: value.len(), value: value.into(), ..item.clone() };
-                }
-            }
-        }
-        _ => {}
     }
 }

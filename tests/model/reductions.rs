@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::checker::goods_of;
 use super::plan::{EVERY_FAULT, EVICTIONS, Fault, Plan};
-use super::world::{Kind, World};
+use super::steps::Kind;
+use super::world::World;
 
 /// What may come of a state: what kind of step leads where, and what is good there; or a promise that it breaks.
 type Future = Vec<(Option<Kind>, u128, u8)>;

@@ -1,17 +1,17 @@
-//! A state, and the steps that lead from it.
+//! A state, and what must hold of it.
 
 use std::hash::Hash;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use kennel::guard::leases::{Due, Leases, Ticket, TicketId};
-use kennel::guard::{Ask, At, Cas, Now, What, envelope::Header, envelope::Opened};
+use kennel::guard::leases::{Leases, Ticket, TicketId};
+use kennel::guard::{At, Cas, Now, envelope::Header, envelope::Opened};
 
-use super::canon::{Canon, Who};
+use super::canon::Who;
 use super::checker::Good;
 use super::operation::{Command, Doing, Op, OpRef};
-use super::plan::{Fault, Move, Mutant, Plan};
-use super::server::{Entry, FIRST_CAS, Server, Term};
+use super::plan::{Mutant, Plan};
+use super::server::{Entry, FIRST_CAS, Server};
 
 /// Where the clock that measures waits stands, for ever: that a wait or a lease ends is something that happens to it.
 pub const MONO: u64 = 10_000_000_000;
@@ -38,7 +38,7 @@ pub struct Sidecar {
 
 /// A sidecar as long as nothing happens to it: most steps are another's.
 #[derive(Clone)]
-pub struct Shared(Arc<Sidecar>);
+pub struct Shared(pub Arc<Sidecar>);
 
 impl Deref for Shared {
     type Target = Sidecar;
@@ -90,7 +90,7 @@ pub struct World {
     /// How often the server has been connected to.
     pub epoch: u32,
     /// The same for that of the tags, which may be another.
-    epoch_of_tags: u32,
+    pub epoch_of_tags: u32,
     pub sidecars: [Shared; 2],
     pub clients: [Client; 2],
     /// What dead sidecars have sent, on a connection each.
@@ -100,7 +100,7 @@ pub struct World {
     /// Its version whose invalidation was acknowledged last.
     pub acked: u64,
     /// How often the tag was lost. That takes time, too.
-    losses: u64,
+    pub losses: u64,
     pub faults: u32,
     pub invalidations: u32,
     /// How often a value may still come to its soft end.
@@ -127,86 +127,8 @@ pub enum First {
     Both,
 }
 
-/// One step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Label {
-    Get(usize),
-    Put(usize),
-    Invalidate(Move, usize),
-    /// A sidecar's next command is carried out.
-    Execute(usize),
-    /// The same for those of dead sidecars.
-    ExecuteOrphan(usize),
-    /// A sidecar hears the answers to a round.
-    Hear(usize, OpRef),
-    /// A reader waits no longer.
-    GiveUp(usize),
-    Renew(usize, TicketId),
-    /// The value under a lease is about to vanish.
-    Clear(usize, TicketId),
-    Look(usize),
-    Ages,
-    Vanishes,
-    StubEnds,
-    LockEnds,
-    Evict(At),
-    /// The first CAS number after it may be one that somebody remembers.
-    Restart(Option<u64>),
-    Lose(usize, usize),
-    /// So many of what it has sent arrive.
-    Kill(usize, usize),
-    Leave(usize),
-    TooSlow(usize, TicketId),
-}
-
-/// What kind of step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Step = 0,
-    /// The value comes nearer to its end.
-    Aging = 1,
-    /// A reader's patience ends.
-    Patience = 2,
-    /// A fault or an invalidation.
-    Wrong = 3,
-}
-
-impl Label {
-    pub fn kind(self) -> Kind {
-        match self {
-            Label::Ages | Label::Vanishes => Kind::Aging,
-            Label::GiveUp(_) => Kind::Patience,
-            Label::Invalidate(..) | Label::Evict(_) | Label::Restart(_) | Label::Lose(..) => Kind::Wrong,
-            Label::Kill(..) | Label::Leave(_) | Label::TooSlow(..) => Kind::Wrong,
-            _ => Kind::Step,
-        }
-    }
-
-    /// Whether it happens in this sidecar, to its client, or to all.
-    fn is_of(self, s: usize, plan: &Plan) -> bool {
-        match self {
-            Label::Get(c) | Label::Put(c) | Label::GiveUp(c) | Label::Leave(c) => plan.placed[c] == s,
-            Label::Execute(at) | Label::Hear(at, _) | Label::Look(at) => at == s,
-            Label::Renew(at, _) | Label::Clear(at, _) | Label::TooSlow(at, _) => at == s,
-            Label::Lose(at, _) | Label::Kill(at, _) => at == s,
-            Label::Restart(_) => true,
-            Label::Invalidate(..) | Label::ExecuteOrphan(_) | Label::Evict(_) => false,
-            Label::Ages | Label::Vanishes | Label::StubEnds | Label::LockEnds => false,
-        }
-    }
-
-    /// Whether this sidecar sends something of its own accord.
-    fn begins(self, s: usize, plan: &Plan) -> bool {
-        match self {
-            Label::Get(_) | Label::Put(_) | Label::Leave(_) | Label::Look(_) => self.is_of(s, plan),
-            Label::Renew(..) | Label::Clear(..) | Label::TooSlow(..) => self.is_of(s, plan),
-            _ => false,
-        }
-    }
-}
-
 impl Sidecar {
-    fn start() -> Sidecar {
+    pub fn start() -> Sidecar {
         Sidecar {
             leases: Leases::default(),
             queue: Vec::new(),
@@ -220,12 +142,12 @@ impl Sidecar {
         self.ops.iter().find(|(its, _)| *its == of).map(|(_, op)| op)
     }
 
-    fn renews(&self, id: TicketId) -> bool {
+    pub fn renews(&self, id: TicketId) -> bool {
         self.ops.iter().any(|(_, op)| op.doing == Doing::Renewal(id))
     }
 
     /// Whether it holds, or is about to learn that it holds, the lock or stub with this CAS.
-    fn holds(&self, cas: Cas) -> bool {
+    pub fn holds(&self, cas: Cas) -> bool {
         let kept = self
             .keeps
             .iter()
@@ -276,78 +198,6 @@ impl World {
         (self.faults + self.invalidations + self.expiries) as usize
     }
 
-    /// Whether a CAS that stands nowhere is like any other. Not if a restart may bring it back, nor if an answer with it is kept
-    /// until others come.
-    fn compares_only_with_what_stands(&self, plan: &Plan) -> bool {
-        let half_answered = |op: &Op| op.answers.iter().any(Option::is_some);
-        let half_answered =
-            self.sidecars.iter().any(|sidecar| sidecar.ops.iter().any(|(_, op)| half_answered(op)));
-        plan.hears_at_once() && !self.may_restart(plan) && self.server.again.is_none() && !half_answered
-    }
-
-    fn may_restart(&self, plan: &Plan) -> bool {
-        self.faults > 0 && plan.kinds.contains(&Fault::Restart)
-    }
-
-    /// By which it is known, and whether that is what it looks like with both sides exchanged.
-    pub fn fingerprint(&self, plan: &Plan) -> (u128, bool) {
-        let print = self.print(false, plan);
-        // Without its invalidations the second client is like the first.
-        let moves = matches!(self.clients[1].job, Job::Moving { .. });
-        if plan.has_two_alike() && self.invalidations == 0 && !moves {
-            let other = self.print(true, plan);
-            return (print.min(other), other < print);
-        }
-        (print, false)
-    }
-
-    /// The same without what is only kept to tell whether a promise is broken.
-    pub fn unwatched(&self, plan: &Plan) -> u128 {
-        let mut world = self.clone();
-        (world.reason, world.undisturbed, world.last_winner, world.needless) = (true, true, None, 0);
-        world.first = First::Nobody;
-        for client in &mut world.clients {
-            (client.disturbed, client.lapsed) = (false, false);
-            if let Job::Getting { floor } = &mut client.job {
-                *floor = 0;
-            }
-        }
-        world.fingerprint(plan).0
-    }
-
-    fn print(&self, flipped: bool, plan: &Plan) -> u128 {
-        let World { server, clients, orphans, source, acked, faults, invalidations, expiries, .. } = self;
-        let mut canon = Canon::new([self.epoch, self.epoch_of_tags], flipped);
-        (&server.item, &server.lock, &server.tag, server.again).hash(&mut canon);
-        if self.compares_only_with_what_stands(plan) {
-            canon.only(
-                [&server.item, &server.lock, &server.tag].map(|entry| entry.as_ref().map(|its| its.cas)),
-            );
-        }
-        let order = if flipped { [1, 0] } else { [0, 1] };
-        for s in order {
-            let Sidecar { leases, queue, ops, keeps, poller } = &*self.sidecars[s];
-            canon.sidecar();
-            canon.table(leases);
-            (keeps, queue, poller, ops.len()).hash(&mut canon);
-            for (of, op) in ops {
-                (Who(*of), op).hash(&mut canon);
-            }
-            if !plan.hears_at_once() {
-                // Of two wins that are heard of in any order, the table asks which is the later.
-                let rights = |cas: Cas| (cas.epoch, cas.number);
-                let mut all: Vec<_> = ops.iter().filter_map(|(_, op)| op.gained).map(rights).collect();
-                all.extend(keeps.iter().filter_map(|(_, its)| its.lock.or(its.base)).map(rights));
-                canon.order(&all);
-            }
-        }
-        canon.outside();
-        (orphans, order.map(|c| clients[c]), source, acked, faults, invalidations, expiries).hash(&mut canon);
-        (self.reason, self.undisturbed, self.last_winner.map(Who), self.needless).hash(&mut canon);
-        (self.lock_before, self.first, self.now().wall).hash(&mut canon);
-        canon.end()
-    }
-
     /// Whether nothing is on its way.
     pub fn is_at_rest(&self) -> bool {
         self.orphans.is_empty() && self.sidecars.iter().all(|sidecar| sidecar.queue.is_empty())
@@ -364,7 +214,7 @@ impl World {
         }
     }
 
-    fn is_sealed_with_what_is(&self, item: &Entry) -> bool {
+    pub fn is_sealed_with_what_is(&self, item: &Entry) -> bool {
         let Some(tag) = &self.server.tag else { return false };
         let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
         envelope.tags().all(|(_, version)| version.to_string().as_bytes() == &tag.value[..])
@@ -378,318 +228,10 @@ impl World {
     }
 
     /// Whether a stub or lock is held by somebody who keeps it from ending.
-    fn is_kept(&self, entry: &Entry, plan: &Plan) -> bool {
+    pub fn is_kept(&self, entry: &Entry, plan: &Plan) -> bool {
         let cas = Cas { number: entry.cas, epoch: self.epoch };
         let held = entry.by.is_some_and(|by| self.sidecars[by].holds(cas));
         (held && !plan.is(Mutant::NoRenewal)) || plan.is(Mutant::LocksNeverEnd)
-    }
-
-    /// Everything that may happen now.
-    pub fn labels(&self, plan: &Plan) -> Vec<Label> {
-        let mut labels = Vec::new();
-        for (c, client) in self.clients.iter().enumerate() {
-            match client.job {
-                Job::Idle => labels.push(Label::Get(c)),
-                Job::Building { .. } => labels.push(Label::Put(c)),
-                _ => {}
-            }
-            let waits = self.sidecars[plan.placed[c]].op(c).is_some_and(|op| op.waits.is_some());
-            if matches!(client.job, Job::Getting { .. }) && waits {
-                labels.push(Label::GiveUp(c));
-            }
-        }
-        if self.clients[1].job == Job::Idle && self.invalidations > 0 {
-            for how in plan.moves {
-                labels.extend(plan.invalidates_through.iter().map(|at| Label::Invalidate(*how, *at)));
-            }
-        }
-        labels.extend((0..self.orphans.len()).map(Label::ExecuteOrphan));
-        for (s, sidecar) in self.sidecars.iter().enumerate() {
-            if !sidecar.queue.is_empty() {
-                labels.push(Label::Execute(s));
-            }
-            labels.extend(
-                sidecar.ops.iter().filter(|(_, op)| op.is_answered()).map(|(of, _)| Label::Hear(s, *of)),
-            );
-            let polls = sidecar.ops.iter().any(|(_, op)| op.doing == Doing::Polling);
-            if sidecar.poller.is_some() && !polls {
-                labels.push(Label::Look(s));
-            }
-            for (id, ticket) in sidecar.keeps.iter().filter(|(id, _)| !sidecar.renews(*id)) {
-                if plan.is(Mutant::NoRenewal) {
-                    continue;
-                }
-                if plan.renews {
-                    labels.push(Label::Renew(s, *id));
-                }
-                let ends = self.server.item.as_ref().is_some_and(|item| item.term == Term::Last);
-                if ticket.vanishes.is_some() && ends {
-                    labels.push(Label::Clear(s, *id));
-                }
-            }
-        }
-        self.ends(plan, &mut labels);
-        if self.faults > 0 {
-            for kind in plan.kinds {
-                self.faulty(*kind, &mut labels);
-            }
-        }
-        self.put_first(plan, &mut labels);
-        labels
-    }
-
-    /// Leaves out what may as well have happened before.
-    fn put_first(&self, plan: &Plan, labels: &mut Vec<Label>) {
-        match self.first {
-            First::Nobody => {}
-            First::One(Who(s)) => {
-                // But a restart is the end of what both have begun.
-                let both = self.may_restart(plan) && self.sidecars[1 - s].queue.is_empty();
-                labels.retain(|label| label.is_of(s, plan) || (both && label.begins(1 - s, plan)));
-            }
-            First::Both => labels.retain(|label| matches!(label, Label::Execute(_) | Label::Restart(_))),
-        }
-    }
-
-    /// What time may end.
-    fn ends(&self, plan: &Plan, labels: &mut Vec<Label>) {
-        let lock_is_kept = self.server.lock.as_ref().is_some_and(|lock| self.is_kept(lock, plan));
-        if let Some(lock) = &self.server.lock
-            && lock.term == Term::Hold
-            && !lock_is_kept
-        {
-            labels.push(Label::LockEnds);
-        }
-        match &self.server.item {
-            Some(item) if item.is_stub() && !self.is_kept(item, plan) => labels.push(Label::StubEnds),
-            Some(item) if item.term == Term::Fresh && self.expiries > 0 => labels.push(Label::Ages),
-            Some(item) if item.term == Term::Stale => labels.push(Label::Ages),
-            // Whoever holds its lock puts a stub in its place before.
-            Some(item) if item.term == Term::Last && !lock_is_kept => labels.push(Label::Vanishes),
-            _ => {}
-        }
-    }
-
-    fn faulty(&self, kind: Fault, labels: &mut Vec<Label>) {
-        let Server { item, lock, tag, .. } = &self.server;
-        match kind {
-            Fault::EvictItem => labels.extend(item.as_ref().map(|_| Label::Evict(At::Item))),
-            Fault::EvictLock => labels.extend(lock.as_ref().map(|_| Label::Evict(At::Lock))),
-            Fault::EvictTag => labels.extend(tag.as_ref().map(|_| Label::Evict(At::Tag(0)))),
-            Fault::Restart => {
-                labels.push(Label::Restart(None));
-                labels.extend(self.remembered().into_iter().map(|cas| Label::Restart(Some(cas))));
-            }
-            Fault::Lose => {
-                for (s, sidecar) in self.sidecars.iter().enumerate() {
-                    let owed = sidecar.queue.iter().enumerate().filter(|(_, command)| command.owed.is_some());
-                    labels.extend(owed.map(|(n, _)| Label::Lose(s, n)));
-                }
-            }
-            Fault::Kill => {
-                for (s, sidecar) in self.sidecars.iter().enumerate().filter(|(_, sidecar)| {
-                    // There is nothing to lose.
-                    !sidecar.ops.is_empty() || !sidecar.keeps.is_empty()
-                }) {
-                    let matters = |kept: &usize| *kept == 0 || self.may_matter(&sidecar.queue[*kept - 1].ask);
-                    labels.extend((0..=sidecar.queue.len()).filter(matters).map(|kept| Label::Kill(s, kept)));
-                }
-            }
-            Fault::Leave => {
-                let builds = |c: &usize| matches!(self.clients[*c].job, Job::Building { won: true, .. });
-                labels.extend([0, 1].into_iter().filter(builds).map(Label::Leave));
-            }
-            Fault::Slow => {
-                for (s, sidecar) in self.sidecars.iter().enumerate() {
-                    let kept = sidecar.keeps.iter().filter(|(id, _)| !sidecar.renews(*id));
-                    labels.extend(kept.map(|(id, _)| Label::TooSlow(s, *id)));
-                }
-            }
-        }
-    }
-
-    /// The CAS numbers on which somebody's right to rebuild rests.
-    fn remembered(&self) -> Vec<u64> {
-        let tickets = self.sidecars.iter().flat_map(|sidecar| &sidecar.keeps);
-        let cases = tickets.flat_map(|(_, ticket)| [ticket.base, ticket.lock]).flatten();
-        let mut numbers: Vec<_> = cases.map(|cas| cas.number).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        numbers
-    }
-
-    /// The state after a step.
-    pub fn after(&self, label: Label, plan: &Plan) -> Result<World, Broken> {
-        let mut world = self.clone();
-        world.take(label, plan)?;
-        let goes_on = |s: usize| self.sidecars[s].queue.is_empty() && !world.sidecars[s].queue.is_empty();
-        // An invalidation begins with the change of the source, of which others know at once.
-        let may_begin = !matches!(label, Label::Invalidate(..) | Label::Lose(..));
-        let begins = |s: &usize| may_begin && label.is_of(*s, plan) && goes_on(*s);
-        world.first = match (self.first, label, (0..2).find(begins)) {
-            _ if !plan.reduced || !plan.hears_at_once() => First::Nobody,
-            (First::Both, Label::Execute(s), _) => First::One(Who(1 - s)),
-            (First::One(first), _, None) if !label.is_of(first.0, plan) => self.first,
-            (First::One(first), _, Some(s)) if s != first.0 => First::Both,
-            (First::Nobody, _, Some(s)) => First::One(Who(s)),
-            _ => First::Nobody,
-        };
-        world.settle(plan)?;
-        Ok(world)
-    }
-
-    fn take(&mut self, label: Label, plan: &Plan) -> Result<(), Broken> {
-        if label.kind() == Kind::Wrong && !matches!(label, Label::Invalidate(..)) {
-            self.faults -= 1;
-        }
-        match label {
-            Label::Get(client) => return self.get(client, plan),
-            Label::Put(client) => return self.put(client, plan),
-            Label::Invalidate(how, at) => return self.invalidate(how, at, plan),
-            Label::Execute(s) => {
-                let command = self.sidecars[s].queue.remove(0);
-                let of = command.owed.map(|(of, _)| of);
-                self.execute(s, command);
-                // All of a round at once.
-                while plan.whole_rounds
-                    && of.is_some()
-                    && let Some(Command { owed: Some((next, _)), .. }) = self.sidecars[s].queue.first()
-                    && Some(*next) == of
-                {
-                    let command = self.sidecars[s].queue.remove(0);
-                    self.execute(s, command);
-                }
-                // A look at what nothing can change any more may as well come at once.
-                while self.tag_is_settled(plan)
-                    && let Some(Command { ask: Ask { at: At::Tag(_), what: What::Get(_) }, .. }) =
-                        self.sidecars[s].queue.first()
-                {
-                    let command = self.sidecars[s].queue.remove(0);
-                    self.execute(s, command);
-                }
-            }
-            Label::ExecuteOrphan(n) => {
-                let command = self.orphans[n].remove(0);
-                let epoch = self.epoch_at(command.ask.at);
-                self.server.execute(&command.ask, epoch, None);
-            }
-            Label::Hear(s, of) => return self.hear(s, of, plan),
-            Label::GiveUp(client) => return self.give_up(client, plan),
-            Label::Renew(s, id) => return self.due(s, id, MONO, plan),
-            Label::Clear(s, id) => {
-                let vanishes = self.ticket(s, id).and_then(|ticket| ticket.vanishes);
-                return self.due(s, id, vanishes.unwrap_or(MONO), plan);
-            }
-            Label::TooSlow(s, id) => {
-                return self.due(s, id, MONO + plan.policy.max_rebuild.as_millis() as u64, plan);
-            }
-            Label::Look(s) => return self.look(s, plan),
-            Label::Ages => {
-                let Some(item) = &mut self.server.item else { return Ok(()) };
-                self.reason |= item.is_in_time();
-                item.term = match item.term {
-                    Term::Fresh => {
-                        self.expiries -= 1;
-                        Term::Stale
-                    }
-                    _ => Term::Last,
-                };
-            }
-            Label::Vanishes | Label::StubEnds => {
-                self.server.item = None;
-            }
-            Label::LockEnds => self.server.lock = None,
-            Label::Evict(at) => {
-                *self.server.at(at) = None;
-                if let At::Tag(_) = at {
-                    self.lose_tag();
-                }
-            }
-            Label::Restart(again) => self.restart(again, plan),
-            Label::Lose(s, n) => self.lose(s, n),
-            Label::Kill(s, kept) => self.kill(s, kept, plan),
-            Label::Leave(client) => return self.leave(client, plan),
-        }
-        Ok(())
-    }
-
-    /// Whether the tag keeps its version for ever.
-    fn tag_is_settled(&self, plan: &Plan) -> bool {
-        let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
-        let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
-        let moves = self.clients.iter().any(|client| matches!(client.job, Job::Moving { .. }));
-        let orphaned = self.orphans.iter().flatten().any(|command| matches!(command.ask.at, At::Tag(_)));
-        let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, At::Tag(_));
-        let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
-        let stands = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
-        stands && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
-    }
-
-    pub fn ticket(&self, s: usize, id: TicketId) -> Option<&Ticket> {
-        self.sidecars[s].keeps.iter().find(|(kept, _)| *kept == id).map(|(_, ticket)| ticket)
-    }
-
-    /// Whatever else anybody remembers is below what is given out from now on: in truth the numbers may come again one after the
-    /// other, or after any others.
-    fn restart(&mut self, again: Option<u64>, plan: &Plan) {
-        let stays = |ask: &Ask| plan.tags_elsewhere && matches!(ask.at, At::Tag(_));
-        self.server = Server {
-            again,
-            last: self.server.last,
-            last_of_tags: self.server.last_of_tags,
-            tag: self.server.tag.take().filter(|_| plan.tags_elsewhere),
-            ..Server::start()
-        };
-        self.epoch += 1;
-        if !plan.tags_elsewhere {
-            self.epoch_of_tags += 1;
-            self.lose_tag();
-        }
-        for orphans in &mut self.orphans {
-            orphans.retain(|command| stays(&command.ask));
-        }
-        for s in 0..2 {
-            for command in std::mem::take(&mut self.sidecars[s].queue) {
-                if stays(&command.ask) {
-                    self.sidecars[s].queue.push(command);
-                } else {
-                    self.fail(s, &command);
-                }
-            }
-        }
-    }
-
-    /// That invalidates whatever carries it.
-    fn lose_tag(&mut self) {
-        self.losses += 1;
-        self.disturb();
-    }
-
-    fn lose(&mut self, s: usize, n: usize) {
-        let command = self.sidecars[s].queue[n].clone();
-        self.fail(s, &command);
-        self.sidecars[s].queue[n].owed = None;
-    }
-
-    fn kill(&mut self, s: usize, kept: usize, plan: &Plan) {
-        let dead = std::mem::replace(&mut self.sidecars[s], Shared(Arc::new(Sidecar::start())));
-        let orphan = |command: &Command| Command { owed: None, ..command.clone() };
-        self.orphans.push(dead.queue.iter().take(kept).map(orphan).collect());
-        for (c, client) in self.clients.iter_mut().enumerate() {
-            let moves_here = matches!(client.job, Job::Moving { at, .. } if at == s);
-            let moves_elsewhere = matches!(client.job, Job::Moving { at, .. } if at != s);
-            if moves_here || (plan.placed[c] == s && !moves_elsewhere) {
-                client.job = Job::Idle;
-                client.disturbed = false;
-            }
-        }
-        for entry in
-            [&mut self.server.item, &mut self.server.lock, &mut self.server.tag].into_iter().flatten()
-        {
-            entry.by = entry.by.filter(|by| *by != s);
-        }
-        self.lock_before = self.lock_before.filter(|_| matches!(self.clients[1].job, Job::Moving { .. }));
-        self.quiet_down();
     }
 
     /// Something has been, or may have been, invalidated: what is won now may well be won again.
@@ -706,7 +248,7 @@ impl World {
     }
 
     /// Who is not in a get has seen nothing.
-    fn quiet_down(&mut self) {
+    pub fn quiet_down(&mut self) {
         for client in &mut self.clients {
             client.disturbed &= matches!(client.job, Job::Getting { .. });
             client.lapsed &= matches!(client.job, Job::Building { .. });
@@ -735,85 +277,6 @@ impl World {
         self.undisturbed = !self.clients[client].disturbed;
         self.last_winner = Some(client);
         Ok(())
-    }
-
-    /// Leases that have ended need no keeper.
-    pub fn forget_ended(&mut self, plan: &Plan) {
-        let now = self.now();
-        for sidecar in &mut self.sidecars {
-            // To whom nothing has happened there is nothing to forget.
-            let Some(sidecar) = Arc::get_mut(&mut sidecar.0) else { continue };
-            // What is empty looks the same whether it was ever used or not.
-            sidecar.leases.sweep(now);
-            if sidecar.keeps.is_empty() {
-                continue;
-            }
-            let mut probe = sidecar.leases.clone();
-            let renewed: Vec<bool> = sidecar.keeps.iter().map(|(id, _)| sidecar.renews(*id)).collect();
-            let mut renewed = renewed.into_iter();
-            sidecar.keeps.retain(|(id, _)| {
-                let due = probe.due(super::operation::KEY, *id, now, &plan.policy, &[], 0);
-                renewed.next() == Some(true) || due != Due::Nothing
-            });
-        }
-    }
-
-    /// Commands whose answer nobody waits for and that can do nothing any more; and who won last, if that is over.
-    pub fn forget_what_cannot_matter(&mut self, plan: &Plan) {
-        for s in 0..2 {
-            let is_vain =
-                |world: &World, command: &Command| command.owed.is_none() && !world.may_matter(&command.ask);
-            if self.sidecars[s].queue.iter().any(|command| is_vain(self, command)) {
-                let mut queue = std::mem::take(&mut self.sidecars[s].queue);
-                queue.retain(|command| !is_vain(self, command));
-                self.sidecars[s].queue = queue;
-            }
-            // The CAS that a poller remembers may come again only behind a restart.
-            let stands = self.server.item.as_ref().map(|item| item.cas);
-            if let Some(Some(cas)) = self.sidecars[s].poller
-                && stands != Some(cas)
-                && !self.may_restart(plan)
-                && self.server.again.is_none()
-            {
-                self.sidecars[s].poller = Some(None);
-            }
-        }
-        if !self.orphans.is_empty() {
-            let mut orphans = std::mem::take(&mut self.orphans);
-            orphans.iter_mut().for_each(|its| its.retain(|command| self.may_matter(&command.ask)));
-            orphans.retain(|its| !its.is_empty());
-            self.orphans = orphans;
-        }
-        for at in [At::Item, At::Lock, At::Tag(0)] {
-            let (sidecars, epoch) = (&self.sidecars, self.epoch);
-            if let Some(entry) = self.server.at(at) {
-                let cas = Cas { number: entry.cas, epoch };
-                entry.by = entry.by.filter(|by| sidecars[*by].holds(cas));
-            }
-        }
-        let builds =
-            |client: &Client| matches!(client.job, Job::Building { won: true, .. }) && !client.lapsed;
-        self.last_winner = self.last_winner.filter(|winner| builds(&self.clients[*winner]));
-    }
-
-    /// Whether a command may change what stands on the server, now or later. No CAS comes again in a server's life, and behind
-    /// its end nothing arrives that was sent before.
-    fn may_matter(&self, ask: &Ask) -> bool {
-        let Server { item, lock, tag, .. } = &self.server;
-        let stands = match ask.at {
-            At::Item => item,
-            At::Lock => lock,
-            At::Tag(_) | At::Copy(_) => tag,
-        };
-        match &ask.what {
-            What::Get(look) => look.vivify.is_some(),
-            What::Store { cas: Some(cas), .. }
-            | What::Delete { cas: Some(cas) }
-            | What::MarkStale { cas: Some(cas), .. } => {
-                stands.as_ref().is_some_and(|stands| stands.cas == cas.number)
-            }
-            What::Store { .. } | What::Delete { .. } | What::MarkStale { .. } => true,
-        }
     }
 
     pub fn summary(&self) -> String {
