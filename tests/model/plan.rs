@@ -118,7 +118,7 @@ pub fn policy() -> Policy {
     Policy {
         stale_for: Duration::from_secs(20),
         lock_ttl: Duration::from_secs(5),
-        max_rebuild: Duration::from_secs(1000),
+        max_rebuild: Duration::from_secs(100_000),
         stale_wait: Duration::ZERO,
         cold_wait: Duration::from_secs(2),
         on_tag: Leaves::Stale,

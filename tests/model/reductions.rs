@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::checker::goods_of;
-use super::plan::{EVERY_FAULT, EVICTIONS, Fault, Plan};
+use super::plan::{EVICTIONS, Fault, Plan};
 use super::steps::Kind;
 use super::world::World;
 
@@ -95,14 +95,15 @@ fn at_rest(plan: &Plan, named: &Plan) -> HashMap<u128, String> {
 #[test]
 fn whatever_can_be_come_to_when_nobody_is_put_first_is_come_to() {
     let whole = |plan: Plan| Plan { whole_rounds: true, renews: false, expiries: 0, ..plan };
-    let kinds: &[(&[Fault], u32)] =
-        if super::in_full() { &[(EVERY_FAULT, 1), (EVICTIONS, 2)] } else { &[(&[Fault::Kill], 1)] };
     let mut plans = vec![
         whole(Plan::apart("apart, invalidated", 1, 0)),
         Plan { renews: true, expiries: 1, ..whole(Plan::apart("apart, renewed, an expiry", 0, 0)) },
+        Plan { kinds: &[Fault::Kill], ..whole(Plan::apart("apart, a sidecar killed", 0, 1)) },
     ];
-    for (kinds, faults) in kinds {
-        plans.push(Plan { kinds, ..whole(Plan::apart("apart, faults", 0, *faults)) });
+    if super::in_full() {
+        plans.push(whole(Plan::apart("apart, a fault", 0, 1)));
+        plans.push(Plan { kinds: EVICTIONS, ..whole(Plan::apart("apart, two evictions", 0, 2)) });
+        plans.push(whole(Plan::apart("apart, invalidated, a fault", 1, 1)));
     }
     for plan in plans {
         let all = at_rest(&Plan { reduced: false, ..plan.clone() }, &plan);
