@@ -345,19 +345,21 @@ impl Read {
     fn mark(&mut self, claim: Claim, lock: Cas) -> Step<ReadEnd> {
         let mark = What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
         self.state = State::Marking { claim, lock };
-        Step::Ask(smallvec![Ask { at: At::Item, what: mark }, peek(At::Item)])
+        Step::Ask(smallvec![Ask { at: At::Item, what: mark }, peek(At::Item), peek(At::Lock)])
     }
 
     fn marked(&mut self, claim: Claim, lock: Cas, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
         let mut answers = answers.into_iter();
-        match (answers.next(), answers.next()) {
-            // Still marked, so it was not filled since.
-            (Some(Answer::Done), Some(Answer::Item(item))) if item.stale => {
+        let (marked, stands, held) = (answers.next(), answers.next(), answers.next());
+        let is_mine = matches!(held, Some(Answer::Item(held)) if held.cas == lock);
+        match (marked, stands) {
+            // Still marked, so it was not filled since; and by us, for nobody marks what they do not hold the lock of.
+            (Some(Answer::Done), Some(Answer::Item(item))) if item.stale && is_mine => {
                 self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, scene)
             }
             (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
-            // Whoever had the lock before us has marked it only now. They count on that CAS, so it has to move once more; but
-            // not if somebody has taken the lock from us meanwhile, which storing it anew will tell.
+            // Whoever had the lock before us, or has taken it from us since, has marked it. They count on that CAS: if the lock
+            // is still ours, it has to move once more, and that is what storing it anew will tell.
             (_, Some(Answer::Item(item))) if item.stale && self.rounds <= MAX_ROUNDS => {
                 self.rounds += 1;
                 self.take_over(Claim { base: item.cas, ..claim }, lock, scene)

@@ -1,74 +1,165 @@
 //! When two states are the same.
 //!
-//! The numbers that are only ever compared for being equal, those of CASes, tickets and waiters, are called by the order in
-//! which they are met. So a state that comes again with higher numbers is the same, and clients that go on for ever have
-//! finitely many.
+//! Numbers that are only ever compared with each other, those of CASes, tickets, waiters and tag versions, are called by the
+//! order in which they are met. So a state that comes again with higher numbers is the same, and clients that go on for ever
+//! have finitely many. What nothing is ever decided on is left out. docs/model.md says what, and why that is sound.
 
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 
 use kennel::guard::envelope::{Header, LockRecord, Opened};
+use smallvec::SmallVec;
 
-use super::server::FIRST_CAS;
+use super::server::{FIRST_CAS, FIRST_CAS_OF_TAGS};
+use super::world::{FIRST_EPOCH, MONO, WALL};
 
-/// Numbers of tickets and waiters count from one. Nothing else that is below this differs between states.
-const IDS: std::ops::Range<u64> = 1..1000;
-const CASES: std::ops::Range<u64> = FIRST_CAS..FIRST_CAS + (1 << 20);
+/// In a sidecar these are numbers of tickets and waiters, which count from one.
+const IDS: Range<u64> = 1..1000;
+const CASES: Range<u64> = FIRST_CAS..FIRST_CAS + (1 << 20);
+/// Moments of the wall clock, and so versions of tags.
+const VERSIONS: Range<u64> = WALL..WALL + 1000;
+/// Connections are told from tickets by where they begin.
+pub const OWNERS: u64 = 1 << 40;
+const PEOPLE: Range<u64> = OWNERS..OWNERS + 100;
+
+/// A client, a sidecar, or an operation of one: the same state if those of both sides are exchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Who(pub usize);
+
+impl Hash for Who {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(OWNERS + self.0 as u64);
+    }
+}
+
+/// What was written last, held back until it is known what follows it.
+#[derive(Clone, Copy)]
+enum Word {
+    Long(u64),
+    Byte(u8),
+}
 
 /// A hasher that renames.
-#[derive(Default)]
 pub struct Canon {
     lanes: [u64; 2],
-    cases: Vec<u64>,
-    ids: Vec<u64>,
+    cases: SmallVec<[u64; 16]>,
+    ids: SmallVec<[u64; 8]>,
+    versions: SmallVec<[u64; 8]>,
+    last: Option<Word>,
     /// In a table of leases: its last number is the next ticket's, and no part of the state.
     table: bool,
-    withheld: Option<u64>,
+    inside: bool,
+    /// Of the connections to the server, and to that of the tags.
+    epochs: [u32; 2],
+    /// Both sides are exchanged.
+    flipped: bool,
+    /// The CASes that stand somewhere, if all others are the same: those that have gone for ever.
+    standing: Option<[Option<u64>; 3]>,
 }
 
 impl Canon {
+    pub fn new(epochs: [u32; 2], flipped: bool) -> Canon {
+        let (cases, ids, versions) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+        let (table, inside, last) = (false, false, None);
+        Canon { lanes: [0; 2], cases, ids, versions, last, table, inside, epochs, flipped, standing: None }
+    }
+
+    /// No CAS but these will ever stand anywhere again, nor be compared with anything but what stands there.
+    pub fn only(&mut self, standing: [Option<u64>; 3]) {
+        self.standing = Some(standing);
+    }
+
     /// Tickets and waiters are numbered by each sidecar for itself.
     pub fn sidecar(&mut self) {
+        self.flush();
         self.ids.clear();
+        self.inside = true;
+    }
+
+    /// What follows is no sidecar's.
+    pub fn outside(&mut self) {
+        self.flush();
+        self.inside = false;
     }
 
     /// Hashes all of a table of leases but the number it will give next.
     pub fn table(&mut self, leases: &impl Hash) {
+        self.flush();
         self.table = true;
         leases.hash(self);
         self.table = false;
-        self.withheld = None;
+        self.last = None;
     }
 
-    /// Whether, and as which, a CAS has been met.
-    pub fn known(&self, cas: u64) -> Option<usize> {
-        self.cases.iter().position(|known| *known == cas)
+    /// Which of these numbers is how large among them.
+    pub fn order<T: Ord>(&mut self, numbers: &[T]) {
+        self.flush();
+        for number in numbers {
+            let below = numbers.iter().filter(|other| *other < number).count();
+            self.mix(below as u64);
+        }
+    }
+
+    /// The fingerprint.
+    pub fn end(mut self) -> u128 {
+        self.flush();
+        let versions = std::mem::take(&mut self.versions);
+        self.order(&versions);
+        u128::from(self.lanes[0]) << 64 | u128::from(self.lanes[1])
     }
 
     fn mix(&mut self, number: u64) {
         const FACTORS: [u64; 2] = [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F];
-        for (lane, factor) in self.lanes.iter_mut().zip(FACTORS) {
-            let product = u128::from(*lane ^ number ^ factor.rotate_left(17)) * u128::from(factor);
-            *lane = (product as u64) ^ ((product >> 64) as u64).rotate_left(23) ^ lane.rotate_left(5);
-        }
+        let [first, second] = &mut self.lanes;
+        let product = u128::from(*first ^ number ^ FACTORS[1].rotate_left(17)) * u128::from(FACTORS[0]);
+        *first = (product as u64) ^ ((product >> 64) as u64).rotate_left(23) ^ first.rotate_left(5);
+        *second = (second.rotate_left(5) ^ number).wrapping_mul(FACTORS[1]);
     }
 
     fn rename(&mut self, number: u64) {
-        let (names, kind) = match number {
-            id if IDS.contains(&id) => (&mut self.ids, 1 << 60),
-            cas if CASES.contains(&cas) => (&mut self.cases, 2 << 60),
-            other => return self.mix(other),
+        let at = |names: &mut [u64]| names.iter().position(|known| *known == number);
+        let (found, count, kind) = if self.inside && IDS.contains(&number) {
+            (at(&mut self.ids), self.ids.len(), 1 << 60)
+        } else if CASES.contains(&number) {
+            if self.standing.is_some_and(|standing| !standing.contains(&Some(number))) {
+                return self.mix(4 << 60);
+            }
+            (at(&mut self.cases), self.cases.len(), 2 << 60)
+        } else if VERSIONS.contains(&number) {
+            (at(&mut self.versions), self.versions.len(), 3 << 60)
+        } else if PEOPLE.contains(&number) {
+            return self.mix(self.person(number));
+        } else {
+            return self.mix(number);
         };
-        let at = names.iter().position(|known| *known == number).unwrap_or_else(|| {
-            names.push(number);
-            names.len() - 1
-        });
-        self.mix(kind + at as u64);
+        if found.is_none() {
+            match kind >> 60 {
+                1 => self.ids.push(number),
+                2 => self.cases.push(number),
+                _ => self.versions.push(number),
+            }
+        }
+        self.mix(kind + found.unwrap_or(count) as u64);
+    }
+
+    fn person(&self, number: u64) -> u64 {
+        // Behind these come the operations that are nobody's, and then the connections through the other sidecar.
+        let has_a_twin = matches!(number - OWNERS, 0 | 1 | 10 | 11);
+        if self.flipped && has_a_twin { number ^ 1 } else { number }
+    }
+
+    fn flush(&mut self) {
+        match self.last.take() {
+            // The CAS that a client was shown with its miss: only meta clients name it.
+            Some(Word::Long(cas)) if self.table && CASES.contains(&cas) => {}
+            Some(Word::Long(number)) => self.rename(number),
+            Some(Word::Byte(number)) => self.mix(u64::from(number)),
+            None => {}
+        }
     }
 
     fn plain(&mut self, number: u64) {
-        if let Some(before) = self.withheld.take() {
-            self.rename(before);
-        }
+        self.flush();
         self.mix(number);
     }
 
@@ -76,7 +167,10 @@ impl Canon {
         for part in bytes.chunks(8) {
             let mut word = [0; 8];
             word[..part.len()].copy_from_slice(part);
-            self.plain(u64::from_le_bytes(word));
+            match u64::from_le_bytes(word) {
+                version if VERSIONS.contains(&version) => self.rename(version),
+                number => self.mix(number),
+            }
         }
     }
 }
@@ -88,39 +182,62 @@ impl Hasher for Canon {
 
     /// What is stored says when it was built and by whom, which decides nothing.
     fn write(&mut self, bytes: &[u8]) {
+        self.flush();
         if let Opened::Sealed { envelope, payload_at } = Header::open(bytes) {
-            self.plain(u64::from(envelope.stale_for));
+            self.mix(u64::from(envelope.stale_for));
             for (_, version) in envelope.tags() {
-                self.plain(version);
+                self.rename(version);
             }
             self.raw(&bytes[payload_at..]);
         } else if let Ok(record) = LockRecord::decode(bytes) {
             for (_, version) in &record.tags {
-                self.plain(*version);
+                self.rename(*version);
             }
+        } else if let Some(version) = kennel::guard::parse_version(bytes) {
+            self.rename(version);
         } else {
             self.raw(bytes);
         }
     }
 
-    /// Of these, machines only have how often they have tried, which decides nothing below sixteen times, and what stands in
-    /// their questions as well.
+    /// How often a machine has tried decides nothing below sixteen times. A read has that behind the moment it began, and
+    /// what gathers tags before what it creates them with.
     fn write_u8(&mut self, number: u8) {
         if self.table {
-            self.plain(u64::from(number));
+            // Twice in vain is as good as more often.
+            return self.plain(u64::from(number.min(2)));
+        }
+        let behind_a_moment = matches!(self.last, Some(Word::Long(MONO)));
+        self.flush();
+        if !behind_a_moment {
+            self.last = Some(Word::Byte(number));
         }
     }
 
     fn write_u32(&mut self, number: u32) {
-        self.plain(u64::from(number));
+        match self.last {
+            Some(Word::Long(cas)) if CASES.contains(&cas) && number >= FIRST_EPOCH => {
+                self.last = None;
+                self.rename(cas);
+                let epoch = self.epochs[usize::from(cas >= FIRST_CAS_OF_TAGS)];
+                self.mix(u64::from(epoch.wrapping_sub(number)));
+            }
+            _ => self.plain(u64::from(number)),
+        }
     }
 
     fn write_u64(&mut self, number: u64) {
-        if !self.table {
-            self.rename(number);
-        } else if let Some(before) = self.withheld.replace(number) {
-            self.rename(before);
+        match self.last {
+            Some(Word::Byte(_)) if number == 0 || VERSIONS.contains(&number) => {}
+            // A moment by both clocks, of which the wall's dates what is sealed.
+            Some(Word::Long(wall)) if number == MONO && VERSIONS.contains(&wall) => {}
+            _ => self.flush(),
         }
+        self.last = Some(Word::Long(number));
+    }
+
+    fn write_i64(&mut self, number: i64) {
+        self.plain(number as u64);
     }
 
     fn write_usize(&mut self, number: usize) {
@@ -134,27 +251,66 @@ impl Hasher for Canon {
 
 #[cfg(test)]
 mod tests {
+    use kennel::guard::{Cas, Now};
+
     use super::*;
 
-    fn hashed(state: &impl Hash) -> u64 {
-        let mut canon = Canon::default();
+    fn hashed(state: &impl Hash, flipped: bool) -> u128 {
+        let mut canon = Canon::new([FIRST_EPOCH + 5; 2], flipped);
+        canon.sidecar();
         state.hash(&mut canon);
-        canon.finish()
+        canon.end()
+    }
+
+    fn same(a: &impl Hash, b: &impl Hash) -> bool {
+        hashed(a, false) == hashed(b, false)
     }
 
     #[test]
     fn states_that_differ_only_in_the_names_of_cases_and_tickets_are_one() {
         let state = |a: u64, b: u64| (a, b, a, 5_u32);
-        assert_eq!(
-            hashed(&state(FIRST_CAS + 1, FIRST_CAS + 2)),
-            hashed(&state(FIRST_CAS + 9, FIRST_CAS + 4))
-        );
-        assert_ne!(
-            hashed(&state(FIRST_CAS + 1, FIRST_CAS + 2)),
-            hashed(&state(FIRST_CAS + 9, FIRST_CAS + 9))
-        );
-        assert_eq!(hashed(&state(3, 4)), hashed(&state(7, 6)));
-        assert_ne!(hashed(&state(3, 4)), hashed(&state(3, FIRST_CAS)));
-        assert_ne!(hashed(&state(5000, 4)), hashed(&state(6000, 4)));
+        assert!(same(&state(FIRST_CAS + 1, FIRST_CAS + 2), &state(FIRST_CAS + 9, FIRST_CAS + 4)));
+        assert!(!same(&state(FIRST_CAS + 1, FIRST_CAS + 2), &state(FIRST_CAS + 9, FIRST_CAS + 9)));
+        assert!(same(&state(3, 4), &state(7, 6)));
+        assert!(!same(&state(3, 4), &state(3, FIRST_CAS)));
+        assert!(!same(&state(5000, 4), &state(6000, 4)));
+        assert!(!same(&6_i64, &110_i64));
+        let outside = |number: u64| {
+            let mut canon = Canon::new([FIRST_EPOCH; 2], false);
+            number.hash(&mut canon);
+            canon.end()
+        };
+        assert_ne!(outside(3), outside(4));
+    }
+
+    #[test]
+    fn of_versions_which_is_the_later_is_part_of_the_state() {
+        let versions = |a: u64, b: u64| (WALL + a, 1_u32, (WALL + b).to_string().into_bytes());
+        assert!(same(&versions(1, 2), &versions(3, 9)));
+        assert!(!same(&versions(1, 2), &versions(2, 1)));
+        assert!(!same(&versions(1, 2), &versions(2, 2)));
+    }
+
+    #[test]
+    fn a_cas_of_a_connection_that_has_ended_is_another() {
+        let cas = |epoch| Cas { number: FIRST_CAS + 7, epoch: FIRST_EPOCH + epoch };
+        assert!(!same(&cas(5), &cas(4)));
+        assert!(same(&cas(4), &Cas { number: FIRST_CAS + 8, ..cas(4) }));
+    }
+
+    #[test]
+    fn moments_and_tries_are_no_part_of_a_state_and_flags_are() {
+        let at = |wall: u64, rounds: u8| (Now { wall: WALL + wall, mono: MONO }, 7_u32, MONO, rounds);
+        assert!(same(&at(1, 2), &at(4, 3)));
+        assert!(!same(&(true, 1_u32), &(false, 1_u32)));
+        assert!(same(&(3_u8, WALL, false), &(4_u8, WALL + 1, false)));
+    }
+
+    #[test]
+    fn both_sides_can_be_exchanged() {
+        let state = [Who(0), Who(1), Who(1), Who(2), Who(11)];
+        let other = [Who(1), Who(0), Who(0), Who(2), Who(10)];
+        assert_eq!(hashed(&state, false), hashed(&other, true));
+        assert_ne!(hashed(&state, false), hashed(&other, false));
     }
 }

@@ -1,14 +1,17 @@
 //! All states, and what must hold of them.
 //!
-//! Safety is checked on every step. Liveness needs the whole graph: from every state, without any further fault or
+//! Safety is checked on every step. Liveness needs the whole graph (`graph.rs`): from every state, without any further fault or
 //! invalidation, a good one must be within reach. The graph is finite, so that is the same as: whoever keeps taking, from
 //! the states that come again and again, every step that is possible there again and again, comes to a good one.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
+use std::panic::resume_unwind;
+use std::sync::{Condvar, Mutex, PoisonError};
 
+use super::graph::{Graph, NOBODY, Steps};
 use super::plan::Plan;
-use super::world::{Broken, Kind, World};
+use super::steps::Kind;
+use super::world::{Broken, World};
 
 /// What must be within reach from everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +22,11 @@ pub enum Good {
     Answered(usize),
 }
 
-const GOODS: [Good; 3] = [Good::Fresh, Good::Answered(0), Good::Answered(1)];
+pub const GOODS: [Good; 3] = [Good::Fresh, Good::Answered(0), Good::Answered(1)];
 
 impl Good {
     /// Whether a step may lead there. What only the end of the old value or of a reader's patience makes good is not.
-    fn may_take(self, kind: Kind) -> bool {
+    pub fn may_take(self, kind: Kind) -> bool {
         match kind {
             Kind::Step => true,
             Kind::Aging => false,
@@ -38,8 +41,6 @@ impl Good {
 pub struct Explored {
     pub states: usize,
     pub steps: usize,
-    /// Steps from the beginning to the farthest state, by the shortest way.
-    pub depth: usize,
 }
 
 /// A broken promise, with the steps that lead to it.
@@ -50,139 +51,190 @@ pub struct Found {
     pub trace: Vec<String>,
 }
 
-/// The fingerprint is the hash.
-#[derive(Default)]
-struct Same(u64);
+/// A state's number.
+pub type At = u32;
 
-impl Hasher for Same {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {}
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
+/// A state, by the number it is known by.
+struct Met {
+    world: World,
+    at: At,
+    /// It is known by what it looks like with both sides exchanged.
+    flipped: bool,
 }
 
-struct Graph {
-    known: HashMap<u64, u32, BuildHasherDefault<Same>>,
-    parents: Vec<u32>,
-    goods: Vec<u8>,
-    /// Steps without faults: where those of each state begin, and their ends with their kind in the two highest bits.
-    begins: Vec<usize>,
-    ends: Vec<u32>,
+/// States that nobody has gone on from yet.
+///
+/// The nearest come first, so that a trace is the shortest. In a long run those come first in which the least can still go
+/// wrong: of the few in which more can, each leads to few states that are not known by then, and few have to wait.
+struct Frontier {
+    by_what_is_left: Vec<VecDeque<Met>>,
+    /// How many workers may still find states.
+    busy: usize,
+    ended: Option<Result<(), (At, String, Broken)>>,
 }
 
-const INDEX: u32 = (1 << 30) - 1;
+/// How many states a worker takes at once.
+const BATCH: usize = 32;
+/// How often a long run says how far it has come, in states.
+const TOLD_EVERY: usize = 5_000_000;
+
+struct Search<'p> {
+    plan: &'p Plan,
+    graph: Graph,
+    frontier: Mutex<Frontier>,
+    grown: Condvar,
+}
 
 /// Explores everything.
 pub fn explore(plan: &Plan) -> Result<Explored, Found> {
-    let mut graph = Graph {
-        known: HashMap::default(),
-        parents: vec![0],
-        goods: Vec::new(),
-        begins: Vec::new(),
-        ends: Vec::new(),
-    };
-    let mut explored = Explored::default();
     let first = World::start(plan);
-    graph.known.insert(first.fingerprint(), 0);
-    let mut frontier = VecDeque::from([(first, 0)]);
-    while let Some((world, depth)) = frontier.pop_front() {
-        if plan.most.is_some_and(|most| graph.parents.len() >= most) {
-            explored.states = graph.parents.len();
-            return Ok(explored);
+    let graph = Graph::default();
+    let (print, flipped) = first.fingerprint(plan);
+    let (root, _) = graph.meet(print, NOBODY, goods_of(&first, flipped));
+    let frontier = Frontier { by_what_is_left: Vec::new(), busy: plan.workers, ended: None };
+    let mut search = Search { plan, graph, frontier: Mutex::new(frontier), grown: Condvar::new() };
+    search.add(vec![Met { world: first, at: root, flipped }]);
+    let all: Vec<Steps> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..plan.workers).map(|_| scope.spawn(|| search.work())).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    let states = search.graph.states();
+    let ended = search.frontier.get_mut().unwrap_or_else(PoisonError::into_inner).ended.take();
+    let explored = Explored { states, steps: all.iter().map(|steps| steps.taken).sum() };
+    match ended {
+        Some(Err((at, label, broken))) => {
+            let mut trace = search.trace(at);
+            trace.push(label);
+            return Err(Found { broken, states, trace });
         }
-        let at = graph.begins.len() as u32;
-        explored.depth = depth;
-        graph.begins.push(graph.ends.len());
-        graph.goods.push(goods_of(&world));
-        for label in world.labels(plan) {
-            explored.steps += 1;
-            let next = match world.after(label, plan) {
-                Ok(next) => next,
-                Err(broken) => {
-                    let mut trace = graph.trace(at, plan);
-                    trace.push(format!("{label:?}"));
-                    return Err(Found { broken, states: graph.parents.len(), trace });
-                }
-            };
-            let count = graph.parents.len() as u32;
-            let to = *graph.known.entry(next.fingerprint()).or_insert(count);
-            if to == count {
-                assert!(to < INDEX, "too many states");
-                graph.parents.push(at);
-                frontier.push_back((next, depth + 1));
-            }
-            match label.kind() {
-                Kind::Wrong => {}
-                kind => graph.ends.push(to | (kind as u32) << 30),
-            }
-        }
+        Some(Ok(())) => return Ok(explored),
+        None => {}
     }
-    graph.begins.push(graph.ends.len());
-    explored.states = graph.parents.len();
-    for good in GOODS {
-        if let Some(lost) = graph.cannot_reach(good) {
+    match search.graph.cannot_reach(&all) {
+        Some((good, lost)) => {
             let broken = Broken(format!("liveness: {good:?} is out of reach"));
-            return Err(Found { broken, states: explored.states, trace: graph.trace(lost, plan) });
+            Err(Found { broken, states, trace: search.trace(lost) })
+        }
+        None => Ok(explored),
+    }
+}
+
+/// What is good in a state, as it is known.
+pub fn goods_of(world: &World, flipped: bool) -> u8 {
+    let goods = GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good)) << n);
+    exchanged(goods, flipped)
+}
+
+/// The goods with those of both clients exchanged, or not.
+pub fn exchanged(goods: u8, flipped: bool) -> u8 {
+    if flipped { goods & 1 | (goods & 2) << 1 | (goods & 4) >> 1 } else { goods }
+}
+
+/// When one worker panics, the others have nothing to wait for.
+struct EndsWithAPanic<'s, 'p>(&'s Search<'p>);
+
+impl Drop for EndsWithAPanic<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end(Ok(()));
         }
     }
-    Ok(explored)
 }
 
-fn goods_of(world: &World) -> u8 {
-    GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good)) << n)
-}
+impl Search<'_> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Frontier> {
+        self.frontier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Graph {
-    /// The first state from which a good one is out of reach.
-    fn cannot_reach(&self, good: Good) -> Option<u32> {
-        const KINDS: [Kind; 3] = [Kind::Step, Kind::Aging, Kind::Patience];
-        let bit = GOODS.iter().position(|known| *known == good).unwrap_or(0);
-        let count = self.goods.len();
-        let allowed = |end: &u32| good.may_take(KINDS[(end >> 30) as usize]);
-        // The same steps, from their ends.
-        let mut begins = vec![0_usize; count + 1];
-        for end in self.ends.iter().filter(|end| allowed(end)) {
-            begins[(end & INDEX) as usize + 1] += 1;
-        }
-        for at in 0..count {
-            begins[at + 1] += begins[at];
-        }
-        let mut filled = begins.clone();
-        let mut sources = vec![0_u32; begins[count]];
-        for from in 0..count {
-            for end in self.ends[self.begins[from]..self.begins[from + 1]].iter().filter(|end| allowed(end)) {
-                let to = (end & INDEX) as usize;
-                sources[filled[to]] = from as u32;
-                filled[to] += 1;
+    fn add(&self, found: Vec<Met>) {
+        let mut frontier = self.lock();
+        for met in found {
+            let left = if self.plan.long { met.world.what_is_left() } else { 0 };
+            while frontier.by_what_is_left.len() <= left {
+                frontier.by_what_is_left.push(VecDeque::new());
             }
+            frontier.by_what_is_left[left].push_back(met);
         }
-        let mut reached: Vec<bool> = self.goods.iter().map(|goods| goods >> bit & 1 == 1).collect();
-        let mut queue: Vec<u32> = (0..count as u32).filter(|at| reached[*at as usize]).collect();
-        while let Some(at) = queue.pop() {
-            for from in &sources[begins[at as usize]..begins[at as usize + 1]] {
-                if !std::mem::replace(&mut reached[*from as usize], true) {
-                    queue.push(*from);
+        self.grown.notify_all();
+    }
+
+    /// The next states to go on from; none when there will be no more.
+    fn next(&self) -> Vec<Met> {
+        let mut frontier = self.lock();
+        frontier.busy -= 1;
+        loop {
+            if frontier.ended.is_some() {
+                break Vec::new();
+            }
+            if let Some(queue) = frontier.by_what_is_left.iter_mut().find(|queue| !queue.is_empty()) {
+                let count = if self.plan.workers > 1 { queue.len().min(BATCH) } else { 1 };
+                let batch = queue.drain(..count).collect();
+                frontier.busy += 1;
+                break batch;
+            }
+            if frontier.busy == 0 {
+                self.grown.notify_all();
+                break Vec::new();
+            }
+            frontier = self.grown.wait(frontier).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn end(&self, how: Result<(), (At, String, Broken)>) {
+        self.lock().ended.get_or_insert(how);
+        self.grown.notify_all();
+    }
+
+    fn work(&self) -> Steps {
+        let _ends_with_me = EndsWithAPanic(self);
+        let mut steps = Steps::default();
+        loop {
+            let batch = self.next();
+            if batch.is_empty() {
+                return steps;
+            }
+            let mut found = Vec::new();
+            for met in batch {
+                if self.plan.most.is_some_and(|most| self.graph.states() >= most) {
+                    self.end(Ok(()));
+                    break;
+                }
+                if let Err((label, broken)) = self.go_on(&met, &mut steps, &mut found) {
+                    self.end(Err((met.at, label, broken)));
+                    break;
+                }
+            }
+            self.add(found);
+        }
+    }
+
+    fn go_on(&self, from: &Met, steps: &mut Steps, found: &mut Vec<Met>) -> Result<(), (String, Broken)> {
+        steps.from(from.at);
+        for label in from.world.labels(self.plan) {
+            let next = from.world.after(label, self.plan).map_err(|broken| (format!("{label:?}"), broken))?;
+            let (print, flipped) = next.fingerprint(self.plan);
+            let (to, new) = self.graph.meet(print, from.at, goods_of(&next, flipped));
+            steps.to(to, label.kind(), flipped != from.flipped);
+            if new {
+                found.push(Met { world: next, at: to, flipped });
+                let states = self.graph.states();
+                if states.is_multiple_of(TOLD_EVERY) {
+                    eprintln!("{}: {states} states", self.plan.name);
                 }
             }
         }
-        reached.iter().position(|reached| !reached).map(|at| at as u32)
+        Ok(())
     }
 
     /// The steps from the beginning to a state, found again by taking them.
-    fn trace(&self, to: u32, plan: &Plan) -> Vec<String> {
-        let mut path = vec![to];
-        while let Some(&at) = path.last().filter(|at| **at != 0) {
-            path.push(self.parents[at as usize]);
-        }
-        let mut world = World::start(plan);
+    fn trace(&self, to: At) -> Vec<String> {
+        let path = self.graph.path(to);
+        let mut world = World::start(self.plan);
         let mut trace = vec![world.summary()];
-        for at in path.iter().rev().skip(1) {
-            let is_next = |next: &World| self.known.get(&next.fingerprint()) == Some(at);
-            let step = world.labels(plan).into_iter().find_map(|label| {
-                let next = world.after(label, plan).ok().filter(is_next)?;
+        for at in path.into_iter().skip(1) {
+            let is_next = |next: &World| self.graph.find(next.fingerprint(self.plan).0) == Some(at);
+            let step = world.labels(self.plan).into_iter().find_map(|label| {
+                let next = world.after(label, self.plan).ok().filter(is_next)?;
                 Some((label, next))
             });
             let Some((label, next)) = step else {

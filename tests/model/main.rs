@@ -9,16 +9,28 @@ mod plan;
 mod server;
 mod canon;
 mod operation;
+mod behind;
+mod mutants;
 mod world;
+mod steps;
+mod faults;
+mod same;
+mod graph;
 mod checker;
+mod reductions;
 
-use checker::explore;
+use checker::{Explored, explore};
 use plan::{EVICTIONS, Fault, Mutant, Plan};
 
 fn keeps_the_promises(plan: &Plan) {
     let began = tokio::time::Instant::now();
     match explore(plan) {
-        Ok(explored) => println!("{}: {explored:?} in {:?}", plan.name, began.elapsed()),
+        Ok(Explored { states, steps }) => println!(
+            "{}: {states} states, {steps} steps in {:?}; at most {} in memory so far",
+            plan.name,
+            began.elapsed(),
+            memory()
+        ),
         Err(found) => {
             panic!(
                 "{}\n\n{}: {} (found among {} states)",
@@ -29,6 +41,13 @@ fn keeps_the_promises(plan: &Plan) {
             )
         }
     }
+}
+
+/// The most memory that this process has had.
+fn memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or("?".into(), |line| line.trim().to_owned())
 }
 
 /// `KENNEL_MODEL=full`, and no typing error.
@@ -63,8 +82,18 @@ fn two_sidecars_keep_the_promises_though_something_is_evicted() {
 
 /// Up to millions of states: the nearest two thousand, unless all are asked for.
 fn keeps_the_promises_in_full(plan: &Plan) {
-    let most = (!in_full()).then_some(2_000);
-    keeps_the_promises(&Plan { most, ..plan.clone() });
+    let plan = match in_full() {
+        true => Plan { workers: workers(), long: true, ..plan.clone() },
+        false => Plan { most: Some(2_000), ..plan.clone() },
+    };
+    keeps_the_promises(&plan);
+}
+
+/// `KENNEL_MODEL_THREADS`, or one a core.
+fn workers() -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let asked = std::env::var("KENNEL_MODEL_THREADS").ok();
+    asked.map_or_else(cores, |text| text.parse().expect("KENNEL_MODEL_THREADS is a number"))
 }
 
 fn whole(plan: Plan) -> Plan {
@@ -126,6 +155,49 @@ fn in_full_together_with_what_expires() {
 #[test]
 fn in_full_together_and_a_fault() {
     keeps_the_promises_in_full(&whole(Plan::together("together, a fault", 0, 1)));
+}
+
+#[test]
+fn in_full_two_faults() {
+    keeps_the_promises_in_full(&whole(Plan::apart("apart, two faults", 0, 2)));
+}
+
+#[test]
+fn in_full_two_faults_of_what_expires() {
+    keeps_the_promises_in_full(&Plan {
+        expiries: 1,
+        ..whole(Plan::apart("apart, an expiry, two faults", 0, 2))
+    });
+}
+
+#[test]
+fn in_full_two_faults_of_what_is_renewed() {
+    keeps_the_promises_in_full(&Plan {
+        renews: true,
+        ..whole(Plan::apart("apart, renewed, two faults", 0, 2))
+    });
+}
+
+#[test]
+fn in_full_two_faults_command_by_command() {
+    let plan = whole(Plan::apart("apart, two faults, command by command", 0, 2));
+    keeps_the_promises_in_full(&Plan { whole_rounds: false, ..plan });
+}
+
+#[test]
+fn in_full_tags_elsewhere() {
+    let plan = whole(Plan::apart("apart, tags elsewhere, invalidated, a fault", 1, 1));
+    keeps_the_promises_in_full(&Plan { tags_elsewhere: true, ..plan });
+}
+
+#[test]
+fn in_full_together_and_two_faults() {
+    keeps_the_promises_in_full(&whole(Plan::together("together, two faults", 0, 2)));
+}
+
+#[test]
+fn in_full_two_faults_and_an_invalidation() {
+    keeps_the_promises_in_full(&whole(Plan::apart("apart, invalidated, two faults", 1, 2)));
 }
 
 /// What is broken on purpose shows, as the breaking of this promise.
@@ -214,4 +286,15 @@ fn a_stub_without_an_end_is_caught_as_readers_that_wait_for_ever_for_a_dead_winn
 #[test]
 fn a_stale_value_served_as_fresh_is_caught() {
     is_caught(Mutant::StaleIsFresh, small(1, 0, &[]), "promise 3");
+}
+
+#[test]
+fn a_delete_that_spares_the_lock_is_caught_as_an_empty_acknowledgement() {
+    is_caught(Mutant::DeleteSparesLock, small(1, 1, &[]), "promise 7");
+}
+
+#[test]
+fn a_cas_that_outlives_its_connection_is_caught_as_a_resurrection() {
+    let plan = Plan { tags_elsewhere: true, ..small(0, 1, &[Fault::Restart]) };
+    is_caught(Mutant::CasOutlivesConnection, plan, "promise 2");
 }

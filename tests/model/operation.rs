@@ -1,21 +1,23 @@
 //! The guard's machines, driven step by step.
 
+use std::hash::{Hash, Hasher};
+
 use bytes::Bytes;
 use kennel::error::Failure;
-use kennel::guard::leases::{Admission, Attribution, Due, Polled, TicketId};
+use kennel::guard::leases::Ticket;
+use kennel::guard::leases::{Admission, Attribution, TicketId};
 use kennel::guard::{
-    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event, Fill, FillEnd, Item, Lifetime,
-    Look, Machine, Mode, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
+    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Cas, Delete, DeleteEnd, Event, Fill, FillEnd, Item,
+    Lifetime, Look, Machine, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
 };
-use kennel::guard::{envelope::Header, envelope::Opened, leases::Ticket};
 use kennel::proxy::wire;
 
+use super::canon::{OWNERS, Who};
+use super::mutants::mutate_answers;
 use super::plan::{Move, Mutant, Plan, TTL};
 use super::world::{Broken, Job, MONO, World, made_from};
 
 pub const KEY: &[u8] = b"k";
-/// Connections are told from tickets by where they begin.
-const OWNERS: u64 = 1 << 40;
 
 /// An operation of one sidecar: a client's, by its number, or one behind the requests.
 pub type OpRef = usize;
@@ -38,7 +40,7 @@ pub enum Doing {
     Polling,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
     pub doing: Doing,
     pub asks: Asks,
@@ -49,16 +51,31 @@ pub struct Op {
     in_time: bool,
     /// The CAS of the lock or stub that it holds: just given to it, or about to be given up by it. It takes far less time
     /// than that has left.
-    pub gained: Option<u64>,
+    pub gained: Option<Cas>,
     /// The item as last read, for whoever is to be shown it again.
-    read: Option<Item>,
+    pub read: Option<Item>,
 }
 
 /// A command on its way, and to which place of which operation its reply is owed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     pub ask: Ask,
     pub owed: Option<(OpRef, usize)>,
+}
+
+impl Hash for Op {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // What was asked is on its way, or was carried out.
+        let Op { doing, asks: _, answers, waits, in_time, gained, read } = self;
+        let in_time = *in_time && matches!(doing, Doing::Read(_));
+        (doing, answers, waits, in_time, gained, read).hash(state);
+    }
+}
+
+impl Hash for Command {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.ask, self.owed.map(|(of, index)| (Who(of), index))).hash(state);
+    }
 }
 
 enum End {
@@ -87,7 +104,7 @@ impl Op {
     }
 }
 
-fn tags() -> [TagName; 1] {
+pub fn tags() -> [TagName; 1] {
     [TagName::from_slice(b"t")]
 }
 
@@ -105,7 +122,7 @@ fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Scene<'_>) ->
     })
 }
 
-fn owner(client: usize, at: usize, plan: &Plan) -> u64 {
+pub fn owner(client: usize, at: usize, plan: &Plan) -> u64 {
     // Through another sidecar it is another connection.
     OWNERS + (if plan.placed[client] == at { client } else { 10 + client }) as u64
 }
@@ -116,7 +133,7 @@ impl World {
         let job = Job::Getting { floor: self.acked };
         self.clients[client].job = job;
         self.clients[client].disturbed = self.is_being_changed();
-        let (read, asks) = on_scene(plan, s, self.now(s), Read::start);
+        let (read, asks) = on_scene(plan, s, self.now(), Read::start);
         self.ask(s, client, Op::new(Doing::Read(read)), asks, plan)
     }
 
@@ -127,12 +144,13 @@ impl World {
         self.disturb();
         let (doing, asks) = match how {
             Move::Delete => {
+                self.lock_before = self.server.lock.as_ref().map(|lock| lock.cas);
                 self.sidecars[at].leases.invalidate(KEY, owner(1, at, plan));
-                let (delete, asks) = on_scene(plan, at, self.now(at), Delete::start);
+                let (delete, asks) = on_scene(plan, at, self.now(), Delete::start);
                 (Doing::Delete(delete), asks)
             }
             Move::Bump => {
-                let (bump, asks) = on_scene(plan, at, self.now(at), Bump::start);
+                let (bump, asks) = on_scene(plan, at, self.now(), Bump::start);
                 (Doing::Bump(bump), asks)
             }
         };
@@ -140,7 +158,7 @@ impl World {
     }
 
     /// Sends a round.
-    fn ask(&mut self, s: usize, of: OpRef, mut op: Op, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+    pub fn ask(&mut self, s: usize, of: OpRef, mut op: Op, asks: Asks, plan: &Plan) -> Result<(), Broken> {
         op.answers = vec![None; asks.len()];
         op.asks = asks;
         if let (Doing::Read(_), Some(Ask { at: At::Item, what: What::Store { .. } })) =
@@ -151,8 +169,9 @@ impl World {
         }
         for index in 0..op.asks.len() {
             let ask = self.mutated(&op, op.asks[index].clone(), plan);
-            let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != self.epoch);
-            if other_epoch {
+            let epoch = self.epoch_at(ask.at);
+            let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch);
+            if other_epoch && !plan.is(Mutant::CasOutlivesConnection) {
                 op.answers[index] = Some(Answer::Exists);
             } else {
                 self.sidecars[s].queue.push(Command { ask, owed: Some((of, index)) });
@@ -162,26 +181,27 @@ impl World {
         Ok(())
     }
 
-    fn insert(&mut self, s: usize, of: OpRef, op: Op) {
+    pub fn insert(&mut self, s: usize, of: OpRef, op: Op) {
         let ops = &mut self.sidecars[s].ops;
         let at = ops.iter().position(|(other, _)| *other > of).unwrap_or(ops.len());
         ops.insert(at, (of, op));
     }
 
-    fn remove(&mut self, s: usize, of: OpRef) -> Option<Op> {
+    pub fn remove(&mut self, s: usize, of: OpRef) -> Option<Op> {
         let ops = &mut self.sidecars[s].ops;
         let at = ops.iter().position(|(other, _)| *other == of)?;
         Some(ops.remove(at).1)
     }
 
-    fn ask_behind(&mut self, s: usize, doing: Doing, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+    pub fn ask_behind(&mut self, s: usize, doing: Doing, asks: Asks, plan: &Plan) -> Result<(), Broken> {
         let free = (FIRST_BEHIND..).find(|of| self.sidecars[s].op(*of).is_none());
         self.ask(s, free.unwrap_or(FIRST_BEHIND), Op::new(doing), asks, plan)
     }
 
     /// The server carries out a command.
     pub fn execute(&mut self, s: usize, command: Command) {
-        let answer = self.server.execute(&command.ask, self.epoch, Some(s));
+        let epoch = self.epoch_at(command.ask.at);
+        let answer = self.server.execute(&command.ask, epoch, Some(s));
         let in_time = self.server.item.as_ref().is_some_and(|item| item.is_in_time());
         let Some((of, index)) = command.owed else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
@@ -191,9 +211,9 @@ impl World {
             }
             match (&op.doing, &answer) {
                 _ if matches!(command.ask.at, At::Tag(_)) => {}
-                (Doing::Read(_), Answer::Stored(cas)) => op.gained = Some(cas.number),
+                (Doing::Read(_), Answer::Stored(cas)) => op.gained = Some(*cas),
                 (Doing::Read(_), Answer::Item(item)) if item.won && item.size == 0 => {
-                    op.gained = Some(item.cas.number);
+                    op.gained = Some(item.cas);
                 }
                 _ => {}
             }
@@ -223,6 +243,7 @@ impl World {
             }
         }
         self.forget_ended(plan);
+        self.forget_what_cannot_matter(plan);
         Ok(())
     }
 
@@ -233,7 +254,7 @@ impl World {
         match op.doing {
             Doing::Renewal(id) => self.renewed(s, id, &answers, plan),
             Doing::Freeing => {
-                let now = self.now(s);
+                let now = self.now();
                 let bells = self.sidecars[s].leases.unfilled(KEY, now);
                 self.wake(s, bells, plan)
             }
@@ -249,7 +270,7 @@ impl World {
     }
 
     fn resume(&mut self, s: usize, of: OpRef, mut op: Op, event: Event, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now(s);
+        let now = self.now();
         let step = on_scene(plan, s, now, |scene| match &mut op.doing {
             Doing::Read(read) => step(read, event, scene, End::Read),
             Doing::Fill(fill, spent) => {
@@ -290,8 +311,8 @@ impl World {
     }
 
     fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now(s);
-        match self.sidecars[s].leases.wait(KEY, now, &plan.policy, of) {
+        let now = self.now();
+        match self.sidecars[s].leases.wait(KEY, now, &plan.policy, Who(of)) {
             Admission::Refused | Admission::Full => self.resume(s, of, op, Event::Over, plan),
             Admission::Waits { waiter, poll } => {
                 op.waits = Some(waiter);
@@ -315,8 +336,8 @@ impl World {
         self.resume(s, client, op, Event::Over, plan)
     }
 
-    fn wake(&mut self, s: usize, bells: Vec<usize>, plan: &Plan) -> Result<(), Broken> {
-        for client in bells {
+    pub fn wake(&mut self, s: usize, bells: Vec<Who>, plan: &Plan) -> Result<(), Broken> {
+        for Who(client) in bells {
             let Some(mut op) = self.remove(s, client) else { continue };
             match (&op.doing, op.waits.take()) {
                 (Doing::Parked, _) => {
@@ -347,7 +368,7 @@ impl World {
         end: ReadEnd,
         plan: &Plan,
     ) -> Result<(), Broken> {
-        let (now, owner) = (self.now(s), owner(client, s, plan));
+        let (now, owner) = (self.now(), owner(client, s, plan));
         let Job::Getting { floor } = self.clients[client].job else {
             panic!("client {client} asked nothing")
         };
@@ -419,7 +440,7 @@ impl World {
         };
         match self.sidecars[s].leases.attribute(KEY, owner(client, s, plan)) {
             Attribution::Renewing => {
-                self.sidecars[s].leases.await_renewal(KEY, client);
+                self.sidecars[s].leases.await_renewal(KEY, Who(client));
                 self.insert(s, client, Op::new(Doing::Parked));
                 Ok(())
             }
@@ -428,7 +449,7 @@ impl World {
                 Ok(())
             }
             Attribution::Blind => {
-                let (set, asks) = on_scene(plan, s, self.now(s), |scene| Set::start(offer, scene));
+                let (set, asks) = on_scene(plan, s, self.now(), |scene| Set::start(offer, scene));
                 self.ask(s, client, Op::new(Doing::Set(set)), asks, plan)
             }
             Attribution::Fill { mut ticket, owner, wary, lease } => {
@@ -439,8 +460,8 @@ impl World {
                     ticket.versions = version.into_iter().collect();
                 }
                 let start = |scene: &Scene<'_>| Fill::start(&ticket, wary, offer, scene);
-                let (fill, step) = on_scene(plan, s, self.now(s), start);
-                let held = ticket.lock.or(ticket.base).filter(|_| lease).map(|held| held.number);
+                let (fill, step) = on_scene(plan, s, self.now(), start);
+                let held = ticket.lock.or(ticket.base).filter(|_| lease);
                 let spent = owner.map(|owner| (owner, ticket));
                 match step {
                     Step::Ask(asks) => {
@@ -465,7 +486,7 @@ impl World {
         spent: Option<(u64, Ticket)>,
         plan: &Plan,
     ) -> Result<(), Broken> {
-        let now = self.now(s);
+        let now = self.now();
         let leases = &mut self.sidecars[s].leases;
         let bells = match end {
             FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, spent, &plan.policy),
@@ -489,7 +510,13 @@ impl World {
         let Job::Moving { version, .. } = self.clients[client].job else { panic!("nothing was invalidated") };
         self.clients[client].job = Job::Idle;
         self.disturb();
+        let lock_before = self.lock_before.take();
         if known {
+            if lock_before.is_some() && lock_before == self.server.lock.as_ref().map(|lock| lock.cas) {
+                return Err(Broken(
+                    "promise 7: a delete is acknowledged, and whoever built before it has the lock".into(),
+                ));
+            }
             if self.stands_fresh_before(version) {
                 return Err(Broken(format!(
                     "promise 7: the invalidation to {version} is acknowledged, and an older value stands there as fresh"
@@ -498,98 +525,6 @@ impl World {
             self.acked = version;
         }
         Ok(())
-    }
-
-    /// A lease is looked at, at this moment.
-    pub fn due(&mut self, s: usize, id: TicketId, mono: u64, plan: &Plan) -> Result<(), Broken> {
-        let now = Now { mono, ..self.now(s) };
-        match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
-            Due::Nothing => Ok(()),
-            Due::Renew(asks) => self.ask_behind(s, Doing::Renewal(id), asks, plan),
-            Due::Expire(asks) => self.ask_behind(s, Doing::Freeing, asks, plan),
-        }
-    }
-
-    fn renewed(&mut self, s: usize, id: TicketId, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
-        let sidecar = &mut self.sidecars[s];
-        let renewed = sidecar.leases.renewed(KEY, id, answers);
-        let fills = sidecar.leases.renewal_ended(KEY);
-        if let (Ok(ticket), Some((_, kept))) =
-            (&renewed, sidecar.keeps.iter_mut().find(|(kept, _)| *kept == id))
-        {
-            *kept = ticket.clone();
-        }
-        self.wake(s, fills, plan)?;
-        match renewed {
-            Ok(_) => Ok(()),
-            Err((_, asks)) if asks.is_empty() => {
-                let bells = self.sidecars[s].leases.wake(KEY);
-                self.wake(s, bells, plan)
-            }
-            Err((_, asks)) => self.ask_behind(s, Doing::Freeing, asks, plan),
-        }
-    }
-
-    /// The poller looks, if anybody waits.
-    pub fn look(&mut self, s: usize, plan: &Plan) -> Result<(), Broken> {
-        if !self.sidecars[s].leases.is_awaited(KEY) {
-            self.sidecars[s].poller = None;
-            return Ok(());
-        }
-        let look = |at| Ask { at, what: What::Get(Look::default()) };
-        self.ask_behind(s, Doing::Polling, Asks::from_iter([look(At::Item), look(At::Lock)]), plan)
-    }
-
-    fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
-        let now = self.now(s);
-        let sidecar = &mut self.sidecars[s];
-        let before = sidecar.poller.flatten();
-        let found = match &answers[..] {
-            [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
-            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
-            [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
-            [Answer::Item(_), _] => Polled::Filled,
-            _ => Polled::Freed,
-        };
-        let bells = sidecar.leases.polled(KEY, found, now);
-        sidecar.poller = match (&answers[..], found) {
-            ([Answer::Item(item), _], Polled::Unchanged) => Some(Some(item.cas.number)),
-            (_, Polled::Unchanged) => Some(before),
-            _ => None,
-        };
-        self.wake(s, bells, plan)
-    }
-
-    /// A client's connection closes.
-    pub fn leave(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
-        let s = plan.placed[client];
-        self.clients[client].job = Job::Idle;
-        self.clients[client].lapsed = false;
-        for (_, asks) in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
-            if !asks.is_empty() {
-                self.ask_behind(s, Doing::Freeing, asks, plan)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn mutated(&self, op: &Op, mut ask: Ask, plan: &Plan) -> Ask {
-        let stub = self.server.item.as_ref().is_some_and(|item| item.is_stub());
-        match (plan.mutant, &op.doing, ask.at, &mut ask.what) {
-            (Some(Mutant::FillWithoutCas), Doing::Fill(..), At::Item, What::Store { cas, .. })
-            | (Some(Mutant::NoDoubleCheck), Doing::Read(_), At::Item, What::MarkStale { cas, .. })
-            | (Some(Mutant::UnlockWithoutCompare), _, At::Lock, What::Delete { cas }) => *cas = None,
-            (Some(Mutant::LockIsShared), Doing::Read(_), At::Lock, What::Store { mode, .. }) => {
-                *mode = Mode::Set;
-            }
-            (Some(Mutant::DeleteSparesStub), Doing::Delete(_), At::Item, what @ What::Delete { .. })
-                if stub =>
-            {
-                *what = What::Get(Look::default());
-            }
-            _ => {}
-        }
-        ask
     }
 }
 
@@ -607,48 +542,5 @@ fn step<M: Machine>(
             Step::Wait(until)
         }
         Step::Done(done) => Step::Done(end(done)),
-    }
-}
-
-fn mutate_answers(mutant: Mutant, op: &mut Op, answers: &mut Answers) {
-    if let (Mutant::DeleteSparesStub, Doing::Delete(_)) = (mutant, &op.doing) {
-        for (ask, answer) in op.asks.iter().zip(answers.iter_mut()) {
-            if let (What::Delete { .. }, Answer::Item(_)) = (&ask.what, &answer) {
-                *answer = Answer::Absent;
-            }
-        }
-    }
-    if !matches!(op.doing, Doing::Read(_)) {
-        return;
-    }
-    let claims =
-        matches!(op.asks.first(), Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }));
-    if let (Mutant::NoDoubleCheck, true, [Answer::Stored(_), second, ..], Some(read)) =
-        (mutant, claims, &mut answers[..], &op.read)
-    {
-        *second = Answer::Item(read.clone());
-    }
-    let looks = |ask: &Ask| matches!(ask, Ask { at: At::Item, what: What::Get(Look { value: true, .. }) });
-    let Some(at) = op.asks.iter().position(looks) else { return };
-    let Answer::Item(item) = &mut answers[at] else { return };
-    match mutant {
-        Mutant::NoDoubleCheck => op.read = Some(item.clone()),
-        Mutant::StaleIsFresh => item.ttl = item.ttl.map(|ttl| ttl + 100),
-        Mutant::LostTagIsUnmoved => {
-            let item = item.clone();
-            let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
-            for (ask, answer) in op.asks.iter().zip(answers) {
-                let (At::Tag(_), Answer::Item(tag), Some((_, version))) =
-                    (ask.at, answer, envelope.tags().next())
-                else {
-                    continue;
-                };
-                if tag.size == 0 {
-                    let value = version.to_string();
-                    *tag = Item { size: value.len(), value: value.into(), ..item.clone() };
-                }
-            }
-        }
-        _ => {}
     }
 }

@@ -70,6 +70,10 @@ pub enum Mutant {
     LocksNeverEnd,
     /// A value is fresh for as long as it stands there.
     StaleIsFresh,
+    /// A delete leaves the lock to its holder.
+    DeleteSparesLock,
+    /// A CAS is sent though it was read on a connection that has ended.
+    CasOutlivesConnection,
 }
 
 /// One exploration.
@@ -94,18 +98,27 @@ pub struct Plan {
     pub renews: bool,
     pub policy: Policy,
     pub mutant: Option<Mutant>,
+    /// Tags are kept by another server, which is never restarted.
+    pub tags_elsewhere: bool,
+    /// What only one sidecar knows of is done when somebody else can learn of it, and states that differ by an exchange of
+    /// both sides are one. Less is explored, and no less found.
+    pub reduced: bool,
+    /// How many threads explore it.
+    pub workers: usize,
+    /// It goes to the end and takes minutes: memory matters more than the shortest trace.
+    pub long: bool,
     /// Only about so many states are explored, the nearest first; what must be reachable in the end is not asked then.
     pub most: Option<usize>,
 }
 
-/// Seconds that a value is fresh.
-pub const TTL: u64 = 90;
+/// Seconds that a value is fresh. No number of a ticket or waiter.
+pub const TTL: u64 = 5_000;
 
 pub fn policy() -> Policy {
     Policy {
         stale_for: Duration::from_secs(20),
         lock_ttl: Duration::from_secs(5),
-        max_rebuild: Duration::from_secs(1000),
+        max_rebuild: Duration::from_secs(100_000),
         stale_wait: Duration::ZERO,
         cold_wait: Duration::from_secs(2),
         on_tag: Leaves::Stale,
@@ -131,6 +144,10 @@ impl Plan {
             renews: true,
             policy: policy(),
             mutant: None,
+            tags_elsewhere: false,
+            reduced: true,
+            workers: 1,
+            long: false,
             most: None,
         }
     }
@@ -142,6 +159,11 @@ impl Plan {
 
     pub fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
+    }
+
+    /// Whether the two sides are alike, but for the second client's invalidations.
+    pub fn has_two_alike(&self) -> bool {
+        self.reduced && self.placed == [0, 1]
     }
 
     /// Whether a reply may as well be heard as soon as it is given: nobody else's doings in that sidecar can come between.

@@ -1,13 +1,17 @@
 //! A memcached small enough to be part of a state: one item, its lock, one tag. Time stands still in it; that an item's time
 //! is over is something that happens to it.
 
+use std::hash::{Hash, Hasher};
+
 use bytes::Bytes;
 use kennel::guard::{Answer, Ask, At, Cas, Item, Look, Mode, Usage, What};
 
+use super::canon::Who;
 use super::plan::policy;
 
 /// CAS numbers are told from other numbers by where they begin.
 pub const FIRST_CAS: u64 = 1 << 50;
+pub const FIRST_CAS_OF_TAGS: u64 = FIRST_CAS + (1 << 19);
 
 /// How much longer an item stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,10 +25,12 @@ pub enum Term {
     Last,
     /// A lock's or stub's.
     Hold,
+    /// That of a stub in a missing tag's place.
+    Missing,
 }
 
 /// What stands under a key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub value: Bytes,
     flags: u32,
@@ -46,6 +52,10 @@ pub struct Server {
     pub tag: Option<Entry>,
     /// The last CAS given out.
     pub last: u64,
+    /// One that is given out before the next.
+    pub again: Option<u64>,
+    /// The last one of a tag: its server may be another.
+    pub last_of_tags: u64,
 }
 
 impl Term {
@@ -54,6 +64,7 @@ impl Term {
         match exptime {
             0 => Term::Endless,
             1 => Term::Last,
+            30 => Term::Missing,
             seconds if seconds == lock => Term::Hold,
             seconds if seconds > stale => Term::Fresh,
             _ => Term::Stale,
@@ -69,7 +80,17 @@ impl Term {
             Term::Stale => Some(stale / 2),
             Term::Last => Some(1),
             Term::Hold => Some(policy().lock_seconds()),
+            Term::Missing => Some(30),
         }
+    }
+}
+
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Entry { value, flags, cas, term, stale, offered, by } = self;
+        // Whom the mark of a value was shown to decides nothing; whom a stub was shown to, everything.
+        let offered = *offered && self.is_stub();
+        (value, flags, cas, term, stale, offered, by.map(Who)).hash(state);
     }
 }
 
@@ -86,7 +107,14 @@ impl Entry {
 
 impl Server {
     pub fn start() -> Server {
-        Server { item: None, lock: None, tag: None, last: FIRST_CAS }
+        Server {
+            item: None,
+            lock: None,
+            tag: None,
+            again: None,
+            last: FIRST_CAS,
+            last_of_tags: FIRST_CAS_OF_TAGS,
+        }
     }
 
     pub fn at(&mut self, at: At) -> &mut Option<Entry> {
@@ -97,9 +125,16 @@ impl Server {
         }
     }
 
-    fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+    fn next(&mut self, at: At) -> u64 {
+        let last = match at {
+            At::Item | At::Lock => match self.again.take() {
+                Some(again) => return again,
+                None => &mut self.last,
+            },
+            At::Tag(_) | At::Copy(_) => &mut self.last_of_tags,
+        };
+        *last += 1;
+        *last
     }
 
     /// Carries out a command.
@@ -118,7 +153,7 @@ impl Server {
                 Some(stands),
             ) if cas.number != stands.cas => Answer::Exists,
             (What::Store { value, flags, exptime, .. }, _) => {
-                let number = self.next();
+                let number = self.next(ask.at);
                 let value = [&value.header[..], &value.body[..]].concat().into();
                 let term = Term::of(*exptime);
                 let entry =
@@ -131,7 +166,7 @@ impl Server {
                 Answer::Done
             }
             (What::MarkStale { seconds, .. }, Some(stands)) => {
-                let cas = self.next();
+                let cas = self.next(ask.at);
                 let term = seconds.map_or(stands.term, |seconds| Term::of(i64::from(seconds)));
                 *self.at(ask.at) = Some(Entry { cas, term, stale: true, offered: false, ..stands });
                 Answer::Done
@@ -166,9 +201,10 @@ impl Server {
                 Answer::Item(item)
             }
             None if look.vivify.is_some() => {
-                let cas = self.next();
+                let cas = self.next(at);
+                let term = Term::of(i64::from(look.vivify.unwrap_or(0)));
                 let value = Bytes::new();
-                let stub = Entry { value, flags: 0, cas, term: Term::Hold, stale: false, offered: true, by };
+                let stub = Entry { value, flags: 0, cas, term, stale: false, offered: true, by };
                 *self.at(at) = Some(stub);
                 item.cas.number = cas;
                 item.won = true;
@@ -217,12 +253,17 @@ mod tests {
         let body = Bytes::from_static([&b""[..], b"v1", b"v22"][chance.below(3) as usize]);
         let what = match chance.below(8) {
             0..=2 => {
-                let vivify = (at == At::Item && chance.below(2) == 0).then_some(6);
+                let vivify = match at {
+                    At::Item => Some(6),
+                    At::Tag(_) => Some(30),
+                    _ => None,
+                };
+                let vivify = vivify.filter(|_| chance.below(2) == 0);
                 What::Get(Look { value: chance.below(2) == 0, vivify, ..Look::default() })
             }
             3..=4 => {
                 let (mode, cas) = if chance.below(3) == 0 { (Mode::Add, None) } else { (Mode::Set, cas) };
-                let exptime = [0, 6, 110][chance.below(3) as usize];
+                let exptime = [0, 6, 20 + super::super::plan::TTL as i64][chance.below(3) as usize];
                 let flags = chance.below(3) as u32;
                 What::Store { mode, value: Stored::plain(body), flags, exptime, cas, explicit: None }
             }

@@ -149,8 +149,8 @@ pub struct Checker {
     pub moves: Vec<Move>,
     pub held: Vec<Held>,
     pub ledger: Ledger,
-    /// Keys whose lease was filled in a way that its sidecar does not know: its lock stands for up to `max_rebuild`.
-    pub astray: Vec<bool>,
+    /// Until when the lock of a key may stand that was filled in a way that the sidecar with its lease does not know.
+    pub astray: Vec<Option<u64>>,
     touches: Vec<Touch>,
     /// Keys whose item was given another end by a command that came late, and the latest that may be.
     put_off: Vec<(usize, u64)>,
@@ -180,7 +180,7 @@ impl Checker {
             moves: Vec::new(),
             held: Vec::new(),
             ledger: Ledger::default(),
-            astray: vec![false; plan.keys.len()],
+            astray: vec![None; plan.keys.len()],
             touches: Vec::new(),
             put_off: Vec::new(),
             counts: Vec::new(),
@@ -485,7 +485,7 @@ impl Checker {
         let early =
             self.rebuilds.iter().any(|rebuild| rebuild.key == key && rebuild.start + polled >= filled);
         // Where a lock stands that nobody needs, a poller takes the new value for the old one.
-        let exact = !self.plan.faults_matter() && !self.astray[key];
+        let exact = !self.plan.faults_matter() && self.astray[key].is_none();
         if exact && calm && !early && now > due {
             return broken(format!(
                 "promise 4: a reader of key {key} waited from {began} to {now} though it was filled at {filled}"

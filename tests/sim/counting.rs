@@ -201,12 +201,13 @@ impl Checker {
     fn becomes_fresh(&self, key: usize) -> Result<(), Broken> {
         let Plan { quiet, think, faults, .. } = &self.plan;
         let policy = &self.plan.keys[key].policy;
-        let hold = if faults.sloth > 0 || self.astray[key] { policy.max_rebuild } else { policy.lock_ttl };
+        let hold = if faults.sloth > 0 { policy.max_rebuild } else { policy.lock_ttl };
         let slack = 20 * self.plan.trip() + 2 * self.grace() + self.plan.tag_cache;
         // A tag that comes with a value for the first time makes it stale, if it has moved of late: the next one counts.
         let again = if self.plan.keys[key].extra.is_empty() { 1 } else { 2 };
         // Whatever was held when the quiet began has ended by then, renewed at the last moment or not.
-        let free = quiet + millis(hold) + 1000 * u64::from(policy.lock_seconds()) + think + slack;
+        let held = (quiet + millis(hold)).max(self.astray[key].unwrap_or(0));
+        let free = held + 1000 * u64::from(policy.lock_seconds()) + think + slack;
         let mut asked = self.held.iter().filter(|held| held.key == key && held.begin > free);
         let Some(first) = asked.clone().map(|held| held.begin).min() else { return Ok(()) };
         let late = |held: &&Held| {

@@ -203,7 +203,7 @@ impl World {
                 }
             }
             (M::WinWithoutMark, Doing::Read(_)) => {
-                if let (true, [first, Answer::Item(item)]) = (op.marks(), &mut answers[..]) {
+                if let (true, [first, Answer::Item(item), ..]) = (op.marks(), &mut answers[..]) {
                     (*first, item.stale) = (Answer::Done, true);
                 }
             }

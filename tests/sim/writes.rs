@@ -445,8 +445,8 @@ impl World {
             self.checker.seen.elsewhere += 1;
             self.checker.rebuilds[rebuild].acked = None;
             let key = put.making.key;
-            self.checker.astray[key] = true;
             let until = self.now + millis(self.plan.keys[key].policy.max_rebuild);
+            self.checker.astray[key] = Some(until);
             self.checker.ledger.note(key, Why::GivenUp, self.now, Some(until));
         }
         self.goes_on_putting(put.client, put.life)

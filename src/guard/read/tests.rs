@@ -143,10 +143,23 @@ fn a_win_over_a_stale_value_has_the_cas_of_its_own_mark() {
     let (mut read, mark) = marking(&scene);
     let base = Some(Cas { number: 7, epoch: 1 });
     assert_eq!(mark[0].what, What::MarkStale { seconds: None, cas: base, explicit: None });
-    let end = read.resume(Event::Answers(smallvec![Answer::Done, marked_as(9)]), &scene);
+    let end = read.resume(Event::Answers(smallvec![Answer::Done, marked_as(9), marked_as(8)]), &scene);
     let Step::Done(ReadEnd::Won { lease, .. }) = end else { panic!("{end:?}") };
     assert_eq!(lease.base.map(|cas| cas.number), Some(9));
     assert_eq!(lease.lock.map(|cas| cas.number), Some(8));
+}
+
+#[test]
+fn whoever_lost_the_lock_between_the_mark_and_the_look_does_not_win_by_the_next_ones_mark() {
+    let policy = policy();
+    let tags = [TagName::from_slice(b"t")];
+    let scene = scene(&policy, &tags);
+    let (mut read, _) = marking(&scene);
+    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    // Ours is 9. Somebody has stored the lock as 10 and marked the value as 11 before we looked.
+    let next = asks(told(smallvec![Answer::Done, marked_as(11), marked_as(10)]));
+    assert!(matches!(next[0].what, What::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
+    assert_eq!(asks(told(smallvec![Answer::Exists]))[0].at, At::Item);
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! What a sidecar does behind the requests: it renews and gives back leases, and looks for those who wait.
+
+use kennel::guard::leases::{Due, Polled, TicketId};
+use kennel::guard::{Answer, Answers, Ask, Asks, At, Look, Now, What};
+
+use super::operation::{Doing, KEY, owner, tags};
+use super::plan::Plan;
+use super::world::{Broken, Job, World};
+
+impl World {
+    /// A lease is looked at, at this moment.
+    pub fn due(&mut self, s: usize, id: TicketId, mono: u64, plan: &Plan) -> Result<(), Broken> {
+        let now = Now { mono, ..self.now() };
+        match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
+            Due::Nothing => Ok(()),
+            Due::Renew(asks) => self.ask_behind(s, Doing::Renewal(id), asks, plan),
+            Due::Expire(asks) => self.ask_behind(s, Doing::Freeing, asks, plan),
+        }
+    }
+
+    pub fn renewed(&mut self, s: usize, id: TicketId, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
+        let sidecar = &mut self.sidecars[s];
+        let renewed = sidecar.leases.renewed(KEY, id, answers);
+        let fills = sidecar.leases.renewal_ended(KEY);
+        if let (Ok(ticket), Some((_, kept))) =
+            (&renewed, sidecar.keeps.iter_mut().find(|(kept, _)| *kept == id))
+        {
+            *kept = ticket.clone();
+        }
+        self.wake(s, fills, plan)?;
+        match renewed {
+            Ok(_) => Ok(()),
+            Err((_, asks)) if asks.is_empty() => {
+                let bells = self.sidecars[s].leases.wake(KEY);
+                self.wake(s, bells, plan)
+            }
+            Err((_, asks)) => self.ask_behind(s, Doing::Freeing, asks, plan),
+        }
+    }
+
+    /// The poller looks, if anybody waits.
+    pub fn look(&mut self, s: usize, plan: &Plan) -> Result<(), Broken> {
+        if !self.sidecars[s].leases.is_awaited(KEY) {
+            self.sidecars[s].poller = None;
+            return Ok(());
+        }
+        let look = |at| Ask { at, what: What::Get(Look::default()) };
+        self.ask_behind(s, Doing::Polling, Asks::from_iter([look(At::Item), look(At::Lock)]), plan)
+    }
+
+    pub fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
+        let now = self.now();
+        let sidecar = &mut self.sidecars[s];
+        let before = sidecar.poller.flatten();
+        let found = match &answers[..] {
+            [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
+            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
+            [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
+            [Answer::Item(_), _] => Polled::Filled,
+            _ => Polled::Freed,
+        };
+        let bells = sidecar.leases.polled(KEY, found, now);
+        sidecar.poller = match (&answers[..], found) {
+            ([Answer::Item(item), _], Polled::Unchanged) => Some(Some(item.cas.number)),
+            (_, Polled::Unchanged) => Some(before),
+            _ => None,
+        };
+        self.wake(s, bells, plan)
+    }
+
+    /// A client's connection closes.
+    pub fn leave(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+        let s = plan.placed[client];
+        self.clients[client].job = Job::Idle;
+        self.clients[client].lapsed = false;
+        for (_, asks) in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
+            if !asks.is_empty() {
+                self.ask_behind(s, Doing::Freeing, asks, plan)?;
+            }
+        }
+        Ok(())
+    }
+}

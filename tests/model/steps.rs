@@ -1,0 +1,287 @@
+//! The steps that lead from a state.
+
+use kennel::guard::leases::{Ticket, TicketId};
+use kennel::guard::{Ask, At, What};
+
+use super::canon::Who;
+use super::operation::{Command, Doing, OpRef};
+use super::plan::{Fault, Move, Mutant, Plan};
+use super::server::Term;
+use super::world::{Broken, First, Job, MONO, World};
+
+/// One step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    Get(usize),
+    Put(usize),
+    Invalidate(Move, usize),
+    /// A sidecar's next command is carried out.
+    Execute(usize),
+    /// The same for those of dead sidecars.
+    ExecuteOrphan(usize),
+    /// A sidecar hears the answers to a round.
+    Hear(usize, OpRef),
+    /// A reader waits no longer.
+    GiveUp(usize),
+    Renew(usize, TicketId),
+    /// The value under a lease is about to vanish.
+    Clear(usize, TicketId),
+    Look(usize),
+    Ages,
+    Vanishes,
+    StubEnds,
+    LockEnds,
+    Evict(At),
+    /// The first CAS number after it may be one that somebody remembers.
+    Restart(Option<u64>),
+    Lose(usize, usize),
+    /// So many of what it has sent arrive.
+    Kill(usize, usize),
+    Leave(usize),
+    TooSlow(usize, TicketId),
+}
+
+/// What kind of step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Step = 0,
+    /// The value comes nearer to its end.
+    Aging = 1,
+    /// A reader's patience ends.
+    Patience = 2,
+    /// A fault or an invalidation.
+    Wrong = 3,
+}
+
+impl Label {
+    pub fn kind(self) -> Kind {
+        match self {
+            Label::Ages | Label::Vanishes => Kind::Aging,
+            Label::GiveUp(_) => Kind::Patience,
+            Label::Invalidate(..) | Label::Evict(_) | Label::Restart(_) | Label::Lose(..) => Kind::Wrong,
+            Label::Kill(..) | Label::Leave(_) | Label::TooSlow(..) => Kind::Wrong,
+            _ => Kind::Step,
+        }
+    }
+
+    /// Whether it happens in this sidecar, to its client, or to all.
+    fn is_of(self, s: usize, plan: &Plan) -> bool {
+        match self {
+            Label::Get(c) | Label::Put(c) | Label::GiveUp(c) | Label::Leave(c) => plan.placed[c] == s,
+            Label::Execute(at) | Label::Hear(at, _) | Label::Look(at) => at == s,
+            Label::Renew(at, _) | Label::Clear(at, _) | Label::TooSlow(at, _) => at == s,
+            Label::Lose(at, _) | Label::Kill(at, _) => at == s,
+            Label::Restart(_) => true,
+            Label::Invalidate(..) | Label::ExecuteOrphan(_) | Label::Evict(_) => false,
+            Label::Ages | Label::Vanishes | Label::StubEnds | Label::LockEnds => false,
+        }
+    }
+
+    /// Whether this sidecar sends something of its own accord.
+    fn begins(self, s: usize, plan: &Plan) -> bool {
+        match self {
+            Label::Get(_) | Label::Put(_) | Label::Leave(_) | Label::Look(_) => self.is_of(s, plan),
+            Label::Renew(..) | Label::Clear(..) | Label::TooSlow(..) => self.is_of(s, plan),
+            _ => false,
+        }
+    }
+}
+
+impl World {
+    /// Everything that may happen now.
+    pub fn labels(&self, plan: &Plan) -> Vec<Label> {
+        let mut labels = Vec::new();
+        for (c, client) in self.clients.iter().enumerate() {
+            match client.job {
+                Job::Idle => labels.push(Label::Get(c)),
+                Job::Building { .. } => labels.push(Label::Put(c)),
+                _ => {}
+            }
+            let waits = self.sidecars[plan.placed[c]].op(c).is_some_and(|op| op.waits.is_some());
+            if matches!(client.job, Job::Getting { .. }) && waits {
+                labels.push(Label::GiveUp(c));
+            }
+        }
+        if self.clients[1].job == Job::Idle && self.invalidations > 0 {
+            for how in plan.moves {
+                labels.extend(plan.invalidates_through.iter().map(|at| Label::Invalidate(*how, *at)));
+            }
+        }
+        labels.extend((0..self.orphans.len()).map(Label::ExecuteOrphan));
+        for (s, sidecar) in self.sidecars.iter().enumerate() {
+            if !sidecar.queue.is_empty() {
+                labels.push(Label::Execute(s));
+            }
+            labels.extend(
+                sidecar.ops.iter().filter(|(_, op)| op.is_answered()).map(|(of, _)| Label::Hear(s, *of)),
+            );
+            let polls = sidecar.ops.iter().any(|(_, op)| op.doing == Doing::Polling);
+            if sidecar.poller.is_some() && !polls {
+                labels.push(Label::Look(s));
+            }
+            for (id, ticket) in sidecar.keeps.iter().filter(|(id, _)| !sidecar.renews(*id)) {
+                if plan.is(Mutant::NoRenewal) {
+                    continue;
+                }
+                if plan.renews {
+                    labels.push(Label::Renew(s, *id));
+                }
+                let ends = self.server.item.as_ref().is_some_and(|item| item.term == Term::Last);
+                if ticket.vanishes.is_some() && ends {
+                    labels.push(Label::Clear(s, *id));
+                }
+            }
+        }
+        self.ends(plan, &mut labels);
+        if self.faults > 0 {
+            for kind in plan.kinds {
+                self.faulty(*kind, &mut labels);
+            }
+        }
+        self.put_first(plan, &mut labels);
+        labels
+    }
+
+    /// Leaves out what may as well have happened before.
+    pub fn put_first(&self, plan: &Plan, labels: &mut Vec<Label>) {
+        match self.first {
+            First::Nobody => {}
+            First::One(Who(s)) => {
+                // But a restart is the end of what both have begun.
+                let both = self.may_restart(plan) && self.sidecars[1 - s].queue.is_empty();
+                labels.retain(|label| label.is_of(s, plan) || (both && label.begins(1 - s, plan)));
+            }
+            First::Both => labels.retain(|label| matches!(label, Label::Execute(_) | Label::Restart(_))),
+        }
+    }
+
+    /// What time may end.
+    pub fn ends(&self, plan: &Plan, labels: &mut Vec<Label>) {
+        let lock_is_kept = self.server.lock.as_ref().is_some_and(|lock| self.is_kept(lock, plan));
+        if let Some(lock) = &self.server.lock
+            && lock.term == Term::Hold
+            && !lock_is_kept
+        {
+            labels.push(Label::LockEnds);
+        }
+        match &self.server.item {
+            Some(item) if item.is_stub() && !self.is_kept(item, plan) => labels.push(Label::StubEnds),
+            Some(item) if item.term == Term::Fresh && self.expiries > 0 => labels.push(Label::Ages),
+            Some(item) if item.term == Term::Stale => labels.push(Label::Ages),
+            // Whoever holds its lock puts a stub in its place before.
+            Some(item) if item.term == Term::Last && !lock_is_kept => labels.push(Label::Vanishes),
+            _ => {}
+        }
+    }
+
+    /// The state after a step.
+    pub fn after(&self, label: Label, plan: &Plan) -> Result<World, Broken> {
+        let mut world = self.clone();
+        world.take(label, plan)?;
+        let goes_on = |s: usize| self.sidecars[s].queue.is_empty() && !world.sidecars[s].queue.is_empty();
+        // An invalidation begins with the change of the source, of which others know at once.
+        let may_begin = !matches!(label, Label::Invalidate(..) | Label::Lose(..));
+        let begins = |s: &usize| may_begin && label.is_of(*s, plan) && goes_on(*s);
+        world.first = match (self.first, label, (0..2).find(begins)) {
+            _ if !plan.reduced || !plan.hears_at_once() => First::Nobody,
+            (First::Both, Label::Execute(s), _) => First::One(Who(1 - s)),
+            (First::One(first), _, None) if !label.is_of(first.0, plan) => self.first,
+            (First::One(first), _, Some(s)) if s != first.0 => First::Both,
+            (First::Nobody, _, Some(s)) => First::One(Who(s)),
+            _ => First::Nobody,
+        };
+        world.settle(plan)?;
+        Ok(world)
+    }
+
+    pub fn take(&mut self, label: Label, plan: &Plan) -> Result<(), Broken> {
+        if label.kind() == Kind::Wrong && !matches!(label, Label::Invalidate(..)) {
+            self.faults -= 1;
+        }
+        match label {
+            Label::Get(client) => return self.get(client, plan),
+            Label::Put(client) => return self.put(client, plan),
+            Label::Invalidate(how, at) => return self.invalidate(how, at, plan),
+            Label::Execute(s) => {
+                let command = self.sidecars[s].queue.remove(0);
+                let of = command.owed.map(|(of, _)| of);
+                self.execute(s, command);
+                // All of a round at once.
+                while plan.whole_rounds
+                    && of.is_some()
+                    && let Some(Command { owed: Some((next, _)), .. }) = self.sidecars[s].queue.first()
+                    && Some(*next) == of
+                {
+                    let command = self.sidecars[s].queue.remove(0);
+                    self.execute(s, command);
+                }
+                // A look at what nothing can change any more may as well come at once.
+                while self.tag_is_settled(plan)
+                    && let Some(Command { ask: Ask { at: At::Tag(_), what: What::Get(_) }, .. }) =
+                        self.sidecars[s].queue.first()
+                {
+                    let command = self.sidecars[s].queue.remove(0);
+                    self.execute(s, command);
+                }
+            }
+            Label::ExecuteOrphan(n) => {
+                let command = self.orphans[n].remove(0);
+                let epoch = self.epoch_at(command.ask.at);
+                self.server.execute(&command.ask, epoch, None);
+            }
+            Label::Hear(s, of) => return self.hear(s, of, plan),
+            Label::GiveUp(client) => return self.give_up(client, plan),
+            Label::Renew(s, id) => return self.due(s, id, MONO, plan),
+            Label::Clear(s, id) => {
+                let vanishes = self.ticket(s, id).and_then(|ticket| ticket.vanishes);
+                return self.due(s, id, vanishes.unwrap_or(MONO), plan);
+            }
+            Label::TooSlow(s, id) => {
+                return self.due(s, id, MONO + plan.policy.max_rebuild.as_millis() as u64, plan);
+            }
+            Label::Look(s) => return self.look(s, plan),
+            Label::Ages => {
+                let Some(item) = &mut self.server.item else { return Ok(()) };
+                self.reason |= item.is_in_time();
+                item.term = match item.term {
+                    Term::Fresh => {
+                        self.expiries -= 1;
+                        Term::Stale
+                    }
+                    _ => Term::Last,
+                };
+            }
+            Label::Vanishes | Label::StubEnds => {
+                self.server.item = None;
+            }
+            Label::LockEnds => self.server.lock = None,
+            Label::Evict(at) => {
+                *self.server.at(at) = None;
+                if let At::Tag(_) = at {
+                    self.lose_tag();
+                }
+            }
+            Label::Restart(again) => self.restart(again, plan),
+            Label::Lose(s, n) => self.lose(s, n),
+            Label::Kill(s, kept) => self.kill(s, kept, plan),
+            Label::Leave(client) => return self.leave(client, plan),
+        }
+        Ok(())
+    }
+
+    /// Whether the tag keeps its version for ever.
+    pub fn tag_is_settled(&self, plan: &Plan) -> bool {
+        let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
+        let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
+        let moves = self.clients.iter().any(|client| matches!(client.job, Job::Moving { .. }));
+        let orphaned = self.orphans.iter().flatten().any(|command| matches!(command.ask.at, At::Tag(_)));
+        let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, At::Tag(_));
+        let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
+        let stands = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
+        stands && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
+    }
+
+    pub fn ticket(&self, s: usize, id: TicketId) -> Option<&Ticket> {
+        self.sidecars[s].keeps.iter().find(|(kept, _)| *kept == id).map(|(_, ticket)| ticket)
+    }
+}
