@@ -29,6 +29,9 @@ use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
 use crate::proxy::{Call, Client, Footprint, LongLine, Proxy};
 use crate::upstream::roll::Roll;
+use outbox::Outbox;
+
+mod outbox;
 
 /// The most requests of one client that are on their way.
 const MAX_CALLS: usize = 1024;
@@ -48,8 +51,6 @@ const MAX_INPUT: usize = 64 * 1024;
 const LARGE_REQUEST: usize = 16 * 1024;
 /// What is read at once, at least.
 const READ_SIZE: usize = 8 * 1024;
-/// An empty buffer that has grown beyond this is given back when the client has done nothing for a second.
-const MAX_KEPT: usize = 64 * 1024;
 /// How long a client that is hung up on may take to read why and to close.
 const LINGER: Duration = Duration::from_secs(1);
 /// memcached's default `-I`: the largest value until a server says otherwise.
@@ -77,6 +78,7 @@ where
 {
     let mut session = Session {
         socket,
+        drain,
         proxy,
         client: Client::new(owner, roll.enter(owner)),
         roll: Rc::clone(roll),
@@ -91,9 +93,12 @@ where
         reads: 0,
         asked: 0,
         typical: FIRST_ANSWER,
+        window: window_of(FIRST_ANSWER),
         full: false,
         held_back: false,
-        out: BytesMut::new(),
+        dry: false,
+        waits_for_drain: false,
+        out: Outbox::default(),
         flushed: true,
         spoke: None,
         state: State::Open,
@@ -116,11 +121,13 @@ where
     session.spoke.unwrap_or(Spoke::Text)
 }
 
-struct Session<S> {
+struct Session<'a, S> {
     socket: S,
+    drain: &'a CancellationToken,
     proxy: Rc<Proxy>,
     client: Client,
     roll: Rc<Roll>,
+    /// What has been read and not begun; it owns no memory while the client waits.
     input: BytesMut,
     /// How many bytes the request at the front of `input` still lacks, at least. 0: it is whole, and waits for an earlier one.
     missing: usize,
@@ -141,11 +148,18 @@ struct Session<S> {
     asked: usize,
     /// How large this client's values are lately, in bytes: rises at once, and falls slowly.
     typical: usize,
+    /// How many keys may be read for it at a time, since they are.
+    window: usize,
     /// There was no room for another request when it was looked at last.
     full: bool,
     /// It was not read when it was looked at last.
     held_back: bool,
-    out: BytesMut,
+    /// There is nothing to be read in this turn: the task is woken when there is.
+    dry: bool,
+    /// The task is woken when it is to finish.
+    waits_for_drain: bool,
+    /// What has not been written; the same.
+    out: Outbox,
     /// The socket has passed on all that it took.
     flushed: bool,
     /// `None` until its first byte.
@@ -162,7 +176,7 @@ struct Asked {
     bytes: usize,
 }
 
-impl<S> Drop for Session<S> {
+impl<S> Drop for Session<'_, S> {
     fn drop(&mut self) {
         self.roll.leave(self.client.owner);
     }
@@ -180,6 +194,11 @@ enum Found {
     Incomplete { at_least: usize },
 }
 
+/// How many keys may be read at a time while their values are so large.
+fn window_of(typical: usize) -> usize {
+    (MAX_AWAITED / typical.max(1)).clamp(1, MAX_READS)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
@@ -189,16 +208,18 @@ enum State {
     Gone,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     fn poll(
         &mut self,
         drained: &mut Pin<&mut WaitForCancellationFuture<'_>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        // Told to stop, it reads no more, and goes on with what it has read.
-        if !self.eof && drained.as_mut().poll(cx).is_ready() {
-            self.eof = true;
+        // Told to stop, it reads no more, and goes on with what it has read. To be woken for that it has to wait for it once.
+        if !std::mem::replace(&mut self.waits_for_drain, true) {
+            self.eof |= drained.as_mut().poll(cx).is_ready();
         }
+        self.eof |= self.drain.is_cancelled();
+        self.dry = false;
         loop {
             self.client.inbox.wake_on_next(cx);
             if self.client.inbox.closing().is_some() {
@@ -210,13 +231,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 self.client.inbox.stir();
                 continue;
             }
+            let untaken = self.out.len() >= MAX_OUT;
             let written = self.poll_write(cx);
+            // What has been written may have made room for what was held back until now.
+            let made_room = written && (untaken || self.full || !self.dry);
             match self.state {
                 State::Gone => return Poll::Ready(()),
                 State::Finishing if self.calls.is_empty() && self.out.is_empty() && self.flushed => {
                     return Poll::Ready(());
                 }
-                _ if !read && !written => {
+                _ if !read && !made_room => {
                     self.rest();
                     return Poll::Pending;
                 }
@@ -225,26 +249,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
-    /// Nothing can be done until something comes: says what is held until then.
+    /// Nothing can be done until something comes: gives back what is not needed until then, and says what is held.
     fn rest(&mut self) {
-        let inbox = &self.client.inbox;
-        let gives_back = inbox.is_to_slim() || self.roll.is_tight();
-        let (mut held, mut kept) = (self.asked, false);
-        for buffer in [&mut self.input, &mut self.out] {
-            // Its capacity does not count what has been taken from its front, until that is reclaimed.
-            match buffer.is_empty() && buffer.try_reclaim(MAX_KEPT + 1) {
-                true if gives_back => *buffer = BytesMut::new(),
-                true => {
-                    kept = true;
-                    held += buffer.capacity();
-                }
-                false => held += buffer.len(),
+        for buffer in [&mut self.input, &mut self.out.text] {
+            if buffer.is_empty() && buffer.capacity() > 0 {
+                self.roll.give_back(std::mem::take(buffer));
             }
         }
+        let inbox = &self.client.inbox;
         // A whole request that has not begun waits for something too.
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
         inbox.is_busy(waits && self.out.is_empty());
-        inbox.holds(held, kept);
+        inbox.holds(self.asked + self.input.len() + self.out.text.len());
     }
 
     /// Reads until the client closes.
@@ -259,7 +275,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.state = State::Gone;
         self.calls.retain(|asked| asked.call.is_active());
-        (self.input, self.out) = (BytesMut::new(), BytesMut::new());
+        (self.input, self.out) = (BytesMut::new(), Outbox::default());
         self.client.inbox.wake_on_next(cx);
         self.poll_calls(cx);
         self.out.clear();
@@ -268,19 +284,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Answers what can be answered, and keeps the others moving.
     fn poll_calls(&mut self, cx: &mut Context<'_>) {
-        let Session { proxy, client, calls, active, reads, asked, typical, out, .. } = self;
+        self.client.new_turn();
+        let Session { proxy, client, roll, calls, active, reads, asked, typical, window, out, .. } = self;
         // A call may wait for another client only if nothing of its own waits behind it.
         let quiet = self.input.is_empty() && !self.eof && self.state == State::Open;
         // What nobody will hear need not be kept short.
         let max_out = if self.state == State::Gone { usize::MAX } else { MAX_OUT };
         // Whatever stands behind it counts, also what is answered already and has only to be said.
         while let (alone, true, Some(front)) = (calls.len() == 1, out.len() < max_out, calls.front_mut()) {
-            let (is_active, patient, before) = (front.call.is_active(), quiet && alone, out.len());
-            if front.call.poll(proxy, client, patient, cx, out).is_pending() {
+            if front.call.waits(client) {
                 break;
             }
-            let answer = (out.len() - before) / front.reads.max(1);
-            *typical = answer.max((*typical * 7 + answer) / 8);
+            let (is_active, patient, before) = (front.call.is_active(), quiet && alone, out.len());
+            if out.text.capacity() == 0 {
+                out.text = roll.lend(READ_SIZE);
+            }
+            let Poll::Ready(large) = front.call.poll(proxy, client, patient, cx, &mut out.text) else {
+                break;
+            };
+            if let Some(large) = large {
+                out.hand_on(large, |text| client.inbox.keep(text));
+            }
+            let answered = out.len() - before;
+            let answer = if front.reads > 1 { answered / front.reads } else { answered };
+            let lately = answer.max((*typical * 7 + answer) / 8);
+            if lately != std::mem::replace(typical, lately) {
+                *window = window_of(lately);
+            }
             *active -= usize::from(is_active);
             *reads -= front.reads;
             *asked -= front.bytes;
@@ -292,16 +322,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let last = calls.len().saturating_sub(1);
         for (at, asked) in calls.iter_mut().enumerate().skip(1).filter(|(_, asked)| asked.call.is_active()) {
             let mut answer = BytesMut::new();
-            if asked.call.poll(proxy, client, quiet && at == last, cx, &mut answer).is_ready() {
+            if let Poll::Ready(large) = asked.call.poll(proxy, client, quiet && at == last, cx, &mut answer) {
+                answer.extend_from_slice(&large.unwrap_or_default());
                 asked.call.keep(client.inbox.keep(answer.freeze()));
                 *active -= 1;
             }
         }
-    }
-
-    /// How many keys may be read for it now.
-    fn window(&self) -> usize {
-        (MAX_AWAITED / self.typical.max(1)).clamp(1, MAX_READS)
     }
 
     /// Whether another request may be begun. Once there has been no room, half of it must be free again: what is sent to the
@@ -309,7 +335,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     fn has_room(&mut self) -> bool {
         let share = if self.full { 2 } else { 1 };
         let few = self.calls.len() < MAX_CALLS / share
-            && self.reads * share < self.window().max(share)
+            && self.reads * share < self.window.max(share)
             && self.asked < MAX_AWAITED / share;
         self.full = !few;
         self.out.len() < MAX_OUT && (self.calls.is_empty() || (few && !self.roll.is_tight()))
@@ -364,7 +390,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             Binary::Refused(reply) => {
                 self.spoke = Some(Spoke::Binary);
                 self.proxy.metrics().client_binary();
-                self.out.extend_from_slice(&reply);
+                self.out.text.extend_from_slice(&reply);
                 self.input.clear();
                 self.state = State::Finishing;
                 Found::Again
@@ -389,7 +415,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             Parsed::Incomplete { at_least } => return Found::Incomplete { at_least },
             Parsed::Request { request, consumed } => {
                 // A key and the space before it are two bytes at least.
-                let most = self.window().min(MAX_PART);
+                let most = self.window.min(MAX_PART);
                 if consumed > 2 * most
                     && let Some((long, head)) = LongGet::begin_whole(&self.input, &request, most)
                 {
@@ -454,7 +480,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Begins to read the next keys of a get that is taken in parts.
     fn part(&mut self) -> Found {
         let Some((long, line)) = &self.long else { return Found::Again };
-        match long.part(&self.input, self.window().min(MAX_PART)) {
+        match long.part(&self.input, self.window.min(MAX_PART)) {
             Part::Incomplete => Found::Incomplete { at_least: 1 },
             Part::Spaces(spaces) => {
                 self.input.advance(spaces);
@@ -508,12 +534,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
         self.held_back = full;
         let enough = self.missing == 0 && self.input.len() >= MAX_INPUT;
-        if full || enough {
+        if full || enough || self.dry {
             return false;
         }
-        self.input.reserve(self.missing.max(READ_SIZE));
+        self.make_room(self.missing.max(READ_SIZE));
         match poll_read_buf(Pin::new(&mut self.socket), cx, &mut self.input) {
-            Poll::Pending => false,
+            Poll::Pending => {
+                self.dry = true;
+                false
+            }
             Poll::Ready(Ok(0)) => {
                 self.eof = true;
                 true
@@ -529,16 +558,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
+    /// Makes room for so many bytes to be read.
+    fn make_room(&mut self, room: usize) {
+        if self.input.try_reclaim(room) {
+            return;
+        }
+        // It grows as a vector does, so that little is copied.
+        let length = self.input.len();
+        let mut larger = self.roll.lend((length + room).max(2 * length));
+        larger.extend_from_slice(&self.input);
+        self.roll.give_back(std::mem::replace(&mut self.input, larger));
+    }
+
     /// Writes what can be written. True if something went.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
         let mut written = false;
         while !self.out.is_empty() && self.state != State::Gone {
-            match Pin::new(&mut self.socket).poll_write(cx, &self.out) {
+            match self.out.poll_write(&mut self.socket, cx) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => self.state = State::Gone,
                 Poll::Ready(Ok(length)) => {
                     self.proxy.metrics().bytes_written(length);
-                    self.out.advance(length);
                     self.client.inbox.stir();
                     written = true;
                 }

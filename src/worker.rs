@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::runtime;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::runtime::{self, LocalOptions};
+use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,7 +32,7 @@ use crate::upstream::roll::Roll;
 const DRAIN: Duration = Duration::from_secs(4);
 /// How long to wait when the system has no room for another connection.
 const NO_ROOM: Duration = Duration::from_millis(50);
-/// How often clients are looked at that keep large buffers and do nothing.
+/// How often buffers are freed that nobody has needed meanwhile.
 const SLIM: Duration = Duration::from_secs(1);
 /// How often that is logged.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
@@ -107,8 +107,10 @@ pub struct Worker {
 impl Worker {
     /// Works on this thread until told to stop, and then until every client has been answered.
     pub fn run(self) -> io::Result<()> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        LocalSet::new().block_on(&runtime, self.work())
+        runtime::Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())?
+            .block_on(self.work())
     }
 
     async fn work(self) -> io::Result<()> {
@@ -149,7 +151,7 @@ impl Worker {
     }
 }
 
-/// Has clients that do nothing give back what they keep.
+/// Frees buffers that were needed once.
 async fn slim(roll: Rc<Roll>) {
     loop {
         sleep(SLIM).await;

@@ -107,9 +107,9 @@ impl Buckets {
         took.as_secs().saturating_mul(self.per_second).saturating_add(part)
     }
 
-    /// Which bucket a value falls in. Compares with every bound: no branches to mispredict, and it vectorises.
+    /// Which bucket a value falls in.
     pub(super) fn bucket(&self, units: u64) -> usize {
-        self.bounds.iter().map(|&bound| usize::from(units > bound)).sum()
+        self.bounds.partition_point(|&bound| units > bound)
     }
 }
 

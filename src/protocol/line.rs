@@ -1,6 +1,6 @@
 //! A command line at the front of a read buffer: where it ends, its words, its data block, and its refusal.
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 use super::number;
 use super::request::{Parsed, Refused, Request, word};
@@ -91,7 +91,9 @@ pub(super) enum Block<'a> {
 impl<'a> Line<'a> {
     pub(super) fn read(buffer: &'a [u8]) -> Result<Self, Parsed<'a>> {
         let head = &buffer[..buffer.len().min(MAX_LINE + 1)];
-        let end = match memchr(b'\n', head) {
+        // Nearly always the end comes first, and one search is enough.
+        let first = memchr2(b'\n', 0, head);
+        let end = match first.filter(|&at| head[at] == b'\n').or_else(|| memchr(b'\n', head)) {
             Some(end) => end,
             None if buffer.len() <= MAX_LINE => return Err(Parsed::Incomplete { at_least: 1 }),
             None if !begins_get(head) => return Err(hang_up(buffer.len(), b"")),
@@ -106,7 +108,10 @@ impl<'a> Line<'a> {
         };
         let text = &buffer[..end];
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        let text = &text[..memchr(0, text).unwrap_or(text.len())];
+        let text = match first {
+            Some(at) if at == end => text,
+            _ => &text[..memchr(0, text).unwrap_or(text.len())],
+        };
         Ok(Self { buffer, text, consumed: end + 1 })
     }
 

@@ -20,7 +20,9 @@ const MAX_STATS: usize = 8 << 20;
 pub enum Shape {
     /// One line: `STORED`, `DELETED`, `OK`, a number, an error, …
     Line,
-    /// `VALUE <key> <flags> <bytes> [<cas>]` and its data block, any number of times, then `END`; or one error line.
+    /// `VALUE <key> <flags> <bytes> [<cas>]` and its data block, at most once, then `END`; or one error line.
+    Value,
+    /// The same, with any number of values.
     Values,
     /// One line; behind `VA <size>` the data block.
     Meta,
@@ -73,13 +75,18 @@ impl Framer {
                     false => Err(Garbage("a word that begins no reply")),
                 }
             }
-            Shape::Values => loop {
+            Shape::Value | Shape::Values => loop {
                 let buffer = &buffer[self.done..];
                 let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
-                if line == b"END" || (self.done == 0 && is_error(line)) {
-                    return Ok(Frame::Whole(self.done + line.len() + 2));
+                let Some(value) = ValueLine::read(line) else {
+                    if line == b"END" || (self.done == 0 && is_error(line)) {
+                        return Ok(Frame::Whole(self.done + line.len() + 2));
+                    }
+                    return Err(Garbage("a line that is neither VALUE nor END"));
+                };
+                if self.done > 0 && self.shape == Shape::Value {
+                    return Err(Garbage("two values of one key"));
                 }
-                let value = ValueLine::read(line).ok_or(Garbage("a line that is neither VALUE nor END"))?;
                 match self.block(buffer, line.len() + 2, value.length)? {
                     Frame::Whole(length) => self.done += length,
                     // Nothing less than `END` follows.
@@ -150,6 +157,14 @@ impl Framer {
 /// [`Framer::frame`] for a reply that is likely to be there at once. Where it is not, a [`Framer`] saves looking twice.
 pub fn frame(shape: Shape, buffer: &[u8], max_value: usize) -> Result<Frame, Garbage> {
     Framer::new(shape, max_value).frame(buffer)
+}
+
+/// Whether a whole [`Shape::Value`] reply says nothing of any other key than this.
+pub fn is_of(reply: &[u8], key: &[u8]) -> bool {
+    match reply.strip_prefix(b"VALUE ") {
+        Some(rest) => rest.strip_prefix(key).is_some_and(|rest| rest.first() == Some(&b' ')),
+        None => true,
+    }
 }
 
 /// The values of a whole [`Shape::Values`] reply, in the server's order; none if it is an error line.
@@ -328,27 +343,31 @@ struct ValueLine<'a> {
 
 impl<'a> ValueLine<'a> {
     fn read(line: &'a [u8]) -> Option<Self> {
-        let mut words = line.strip_prefix(b"VALUE ")?.split(|&byte| byte == b' ');
-        let key = words.next().filter(|key| !key.is_empty())?;
-        let flags = u32::try_from(number(words.next()?)?).ok()?;
-        let length = number(words.next()?)?;
-        let cas = match words.next() {
-            Some(cas) => Some(number(cas)?),
-            None => None,
+        let rest = line.strip_prefix(b"VALUE ")?;
+        let (key, rest) = rest.split_at(memchr(b' ', rest).filter(|&end| end > 0)?);
+        let (flags, rest) = digits(rest.strip_prefix(b" ")?)?;
+        let (length, rest) = digits(rest.strip_prefix(b" ")?)?;
+        let cas = match rest {
+            [] => None,
+            rest => Some(number(rest.strip_prefix(b" ")?)?),
         };
-        words.next().is_none().then_some(Self { key, flags, length, cas })
+        Some(Self { key, flags: u32::try_from(flags).ok()?, length, cas })
     }
 }
 
 /// A number as servers write them: digits, nothing else, below 2^64.
 fn number(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
+    digits(text).and_then(|(number, rest)| rest.is_empty().then_some(number))
+}
+
+/// The number that `text` begins with, and what follows its digits.
+fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (mut number, mut length) = (0u64, 0);
+    while let Some(digit @ b'0'..=b'9') = text.get(length) {
+        number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+        length += 1;
     }
-    text.iter().try_fold(0u64, |number, &digit| match digit {
-        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
-        _ => None,
-    })
+    (length > 0).then(|| (number, &text[length..]))
 }
 
 #[cfg(test)]
@@ -526,6 +545,50 @@ mod tests {
         }
         for garbage in ["HD\r\nHD\r\n", "MN x\r\n", "HD\r\nMN x\r\n"] {
             assert!(frame(Shape::Quiet, garbage.as_bytes(), MAX).is_err(), "{garbage:?}");
+        }
+    }
+
+    #[test]
+    fn one_key_has_one_value_at_most_and_it_is_its_own() {
+        for reply in ["VALUE k 0 1\r\nx\r\nEND\r\n", "VALUE k 0 0 7\r\n\r\nEND\r\n", "END\r\n", "ERROR\r\n"] {
+            assert_eq!(whole(Shape::Value, reply.as_bytes()), reply.len());
+            assert!(is_of(reply.as_bytes(), b"k"), "{reply:?}");
+        }
+        let two = b"VALUE k 0 1\r\nx\r\nVALUE k 0 1\r\nx\r\nEND\r\n";
+        assert_eq!(frame(Shape::Value, two, MAX), Err(Garbage("two values of one key")));
+        for other in ["VALUE j 0 1\r\nx\r\nEND\r\n", "VALUE kk 0 0\r\n\r\nEND\r\n"] {
+            assert!(!is_of(other.as_bytes(), b"k"), "{other:?}");
+        }
+        assert!(!is_of(b"VALUE k 0 0\r\n\r\nEND\r\n", b"kk"));
+    }
+
+    #[test]
+    fn a_value_line_has_its_words_and_one_space_between_them() {
+        let read = |line: &'static str| {
+            let of = ValueLine::read(line.as_bytes())?;
+            Some((of.key, of.flags, of.length, of.cas))
+        };
+        assert_eq!(read("VALUE k 4294967295 3"), Some((&b"k"[..], u32::MAX, 3, None)));
+        assert_eq!(
+            read("VALUE k:\u{fc} 0 0 18446744073709551615"),
+            Some(("k:\u{fc}".as_bytes(), 0, 0, Some(u64::MAX)))
+        );
+        for line in [
+            "VALUE k 0",
+            "VALUE  0 3",
+            "VALUE k  0 3",
+            "VALUE k 0 3 ",
+            "VALUE k 0 3 7 ",
+            "VALUE k 0 3 7 8",
+            "VALUE k 0x 3",
+            "VALUE k 4294967296 3",
+            "VALUE k 0 18446744073709551616",
+            "VALUE k 0 -1",
+            "VALUES k 0 3",
+            "VALUE k",
+            "VALUE ",
+        ] {
+            assert_eq!(read(line), None, "{line:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -43,8 +43,12 @@ pub struct Client {
     missed_many: Cell<bool>,
     /// Whether it was ever told one.
     holds: Cell<bool>,
+    /// The moment, once this turn of its session has asked for it.
+    moment: Cell<Option<Instant>>,
 }
 
+/// An answer of so many bytes is not copied among others.
+const LARGE_ANSWER: usize = 16 * 1024;
 /// The most misses of one client that are remembered.
 const MAX_MISSED: usize = 4096;
 /// A call for more keys than this conflicts with every write: they are not compared one by one.
@@ -59,6 +63,24 @@ impl Client {
             missed: RefCell::default(),
             missed_many: Cell::new(false),
             holds: Cell::new(false),
+            moment: Cell::new(None),
+        }
+    }
+
+    /// A turn of its session begins: what is measured is measured in turns, so that each costs one look at the clock at most.
+    pub fn new_turn(&self) {
+        self.moment.set(None);
+    }
+
+    /// The moment, as it was when this turn first asked.
+    pub(super) fn moment(&self) -> Instant {
+        match self.moment.get() {
+            Some(moment) => moment,
+            None => {
+                let moment = Instant::now();
+                self.moment.set(Some(moment));
+                moment
+            }
         }
     }
 
@@ -151,15 +173,15 @@ pub struct Call {
     quiet: bool,
     footprint: Footprint,
     /// The tags that it bumps if it changes its key.
-    invalidates: SmallVec<[TagName; 2]>,
+    invalidates: Box<[TagName]>,
     kind: Kind,
 }
 
 enum Kind {
     Said(Bytes),
     Forward(Forward),
-    FanOut(FanOut),
-    Statistics(Statistics),
+    FanOut(Box<FanOut>),
+    Statistics(Box<Statistics>),
     Get(Box<Get>),
     MetaGet(Box<MetaGet>),
     Guarded(Box<GuardedCall>),
@@ -173,14 +195,15 @@ pub(super) struct Scope<'a> {
     pub(super) proxy: &'a Rc<Proxy>,
     pub(super) client: &'a Client,
     pub(super) command: Command,
-    pub(super) took: Instant,
+    pub(super) began: Instant,
     pub(super) patient: bool,
 }
 
 impl Scope<'_> {
     /// Counts one key's answer.
     pub(super) fn count(&self, rule: usize, outcome: Outcome) {
-        self.proxy.metrics.request(rule, self.command, outcome, self.took.elapsed());
+        let took = self.client.moment().saturating_duration_since(self.began);
+        self.proxy.metrics.request(rule, self.command, outcome, took);
     }
 }
 
@@ -198,21 +221,20 @@ impl Call {
         let mut footprint = Footprint::default();
         let decoded = decode(request);
         let invalidates = match changed_key(request, decoded.as_deref()) {
-            None => SmallVec::new(),
+            None => Box::default(),
             // Meta commands have a token for tags: in their keys these words mean nothing.
-            Some(key) if matches!(request, Request::Meta(_)) => proxy.invalidated_by(key),
-            Some(key) => proxy.invalidated_by(proxy.split_tags(key).0),
+            Some(key) if matches!(request, Request::Meta(_)) => proxy.invalidated_by(key).into_boxed_slice(),
+            Some(key) => proxy.invalidated_by(proxy.split_tags(key).0).into_boxed_slice(),
         };
         if !invalidates.is_empty() && busy(&Footprint::everything()) {
             return None;
         }
         let kind = match request {
             Request::Get { keys, cas } => {
-                return Call::get(command, None, keys.iter().collect(), *cas, None, proxy, client, busy);
+                return Call::get(command, None, *keys, *cas, None, proxy, client, busy);
             }
             Request::GetAndTouch { exptime, keys, cas } => {
-                let keys = keys.iter().collect();
-                return Call::get(command, Some(*exptime), keys, *cas, None, proxy, client, busy);
+                return Call::get(command, Some(*exptime), *keys, *cas, None, proxy, client, busy);
             }
             Request::Store(Store { key, .. })
             | Request::Arith { key, .. }
@@ -251,10 +273,10 @@ impl Call {
                 if busy(&footprint) {
                     return None;
                 }
-                Kind::FanOut(FanOut::flush_all(*delay, proxy, client))
+                Kind::FanOut(Box::new(FanOut::flush_all(*delay, proxy, client)))
             }
             Request::Stats { what } => match Statistics::begin(what, proxy, client) {
-                Begun::Asked(statistics) => Kind::Statistics(statistics),
+                Begun::Asked(statistics) => Kind::Statistics(Box::new(statistics)),
                 Begun::Said(text, outcome) => {
                     count(outcome);
                     Kind::Said(Bytes::from_static(text))
@@ -327,7 +349,7 @@ impl Call {
         if !invalidates.is_empty() {
             footprint = Footprint::everything();
         }
-        Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
+        Some(Call { command, began: client.moment(), quiet, footprint, invalidates, kind })
     }
 
     /// Begins one part of a get that is answered in several. `None` as in [`Call::begin`].
@@ -347,35 +369,35 @@ impl Call {
             _ => return Call::begin(request, proxy, client, busy),
         };
         let part = Part { line: Rc::clone(line), last };
-        Call::get(command, exptime, keys.iter().collect(), cas, Some(part), proxy, client, busy)
+        Call::get(command, exptime, keys, cas, Some(part), proxy, client, busy)
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a get says, and what every call is given")]
     fn get(
         command: Command,
         exptime: Option<i64>,
-        keys: SmallVec<[&[u8]; 8]>,
+        keys: Keys<'_>,
         cas: bool,
         part: Option<Part>,
         proxy: &Rc<Proxy>,
         client: &Client,
         busy: impl Fn(&Footprint) -> bool,
     ) -> Option<Call> {
-        let began = Instant::now();
-        let invalidates = SmallVec::new;
-        let call = |kind, footprint| Call {
-            command,
-            began,
-            quiet: false,
-            footprint,
-            invalidates: invalidates(),
-            kind,
+        let began = client.moment();
+        let call = |kind, footprint| {
+            let invalidates = Box::default();
+            Call { command, began, quiet: false, footprint, invalidates, kind }
         };
-        let mut targets: SmallVec<[Target; 8]> = keys.iter().map(|key| proxy.target(key)).collect();
-        if let ([key], [Target::Raw { pool, rule }], None) = (&keys[..], &targets[..], &part) {
+        let mut rest = keys.iter();
+        let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
+        let mut first = only.map(|key| proxy.target(key));
+        if let (Some(key), Some(Target::Raw { pool, rule })) = (only, &first) {
             let forward = Forward::get(key, exptime, cas, *pool, *rule, proxy, client);
             return Some(call(Kind::Forward(forward), Footprint::default()));
         }
+        let keys: SmallVec<[&[u8]; 8]> = keys.iter().collect();
+        let mut targets: SmallVec<[Target; 8]> =
+            keys.iter().map(|key| first.take().unwrap_or_else(|| proxy.target(key))).collect();
         let guarded = keys.iter().zip(&targets).filter(|(_, target)| !matches!(target, Target::Raw { .. }));
         let footprint = Footprint::of(guarded.map(|(key, _)| proxy.hash(key)), exptime.is_some());
         if busy(&footprint) {
@@ -427,8 +449,8 @@ impl Call {
             proxy.metrics.too_large();
         }
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
-        let (command, invalidates) = (Command::Other, SmallVec::new());
-        Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
+        let (command, invalidates) = (Command::Other, Box::default());
+        Some(Call { command, began: client.moment(), quiet, footprint, invalidates, kind })
     }
 
     /// A `gat` that is refused because of a key behind these.
@@ -448,9 +470,9 @@ impl Call {
         let touch = |key| Request::Touch { key, exptime, noreply: true };
         let touches = keys.iter().filter_map(|key| Call::begin(&touch(key), proxy, client, |_| false));
         let kind = Kind::Touches(touches.collect(), said);
-        let (command, invalidates) = (Command::Other, SmallVec::new());
+        let (command, invalidates) = (Command::Other, Box::default());
         proxy.metrics.request(NO_RULE, command, Outcome::ClientError, std::time::Duration::ZERO);
-        Some(Call { command, began: Instant::now(), quiet: false, footprint, invalidates, kind })
+        Some(Call { command, began: client.moment(), quiet: false, footprint, invalidates, kind })
     }
 
     /// The guarded keys that it reads or writes.
@@ -476,20 +498,22 @@ impl Call {
     /// Whether it has to be polled even while an earlier call has not been answered: its guarded keys take more than one
     /// round trip.
     pub fn is_active(&self) -> bool {
-        match self.kind {
-            Kind::Get(_)
-            | Kind::MetaGet(_)
-            | Kind::Guarded(_)
-            | Kind::Invalidation(_)
-            | Kind::Touches(..) => true,
+        match &self.kind {
+            Kind::Get(get) => !get.only_waits(),
+            Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) | Kind::Touches(..) => true,
             Kind::Said(_) | Kind::Forward(_) | Kind::FanOut(_) | Kind::Statistics(_) => {
                 !self.invalidates.is_empty()
             }
         }
     }
 
-    /// Goes on as far as it can; once it is done, its answer has been appended to `out`. `patient`: no request of this client
-    /// stands behind it.
+    /// Whether it can do nothing but wait for its reply, which is not here.
+    pub fn waits(&self, client: &Client) -> bool {
+        matches!(&self.kind, Kind::Forward(forward) if !client.inbox.is_here(forward.ticket()))
+    }
+
+    /// Goes on as far as it can. Once it is done, its answer has been appended to `out`; but a large one, that goes as the server
+    /// sent it, is given back, and is to be said behind that. `patient`: no request of this client stands behind it.
     pub fn poll(
         &mut self,
         proxy: &Rc<Proxy>,
@@ -497,24 +521,23 @@ impl Call {
         patient: bool,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
-    ) -> Poll<()> {
-        let scope = Scope { proxy, client, command: self.command, took: self.began, patient };
+    ) -> Poll<Option<Bytes>> {
+        let scope = Scope { proxy, client, command: self.command, began: self.began, patient };
         let length = out.len();
         let polled = match &mut self.kind {
-            Kind::Said(bytes) => {
-                out.extend_from_slice(bytes);
-                Poll::Ready(())
+            Kind::Said(_) if self.quiet => Poll::Ready(()),
+            Kind::Said(bytes) => return Poll::Ready(say(std::mem::take(bytes), out)),
+            Kind::Forward(forward) => {
+                let (outcome, large) = ready!(forward.poll(&scope, out));
+                ready!(self.done(outcome, length, &scope, cx, out));
+                return Poll::Ready(large);
             }
-            Kind::Forward(forward) => match forward.poll(&scope, out) {
-                Poll::Ready(outcome) => return self.done(outcome, length, &scope, cx, out),
-                Poll::Pending => Poll::Pending,
-            },
             Kind::FanOut(fan_out) => fan_out.poll(&scope, out),
             Kind::Statistics(statistics) => statistics.poll(&scope, out),
             Kind::Get(get) => get.poll(&scope, cx, out),
             Kind::MetaGet(get) => get.poll(&scope, cx, out),
             Kind::Guarded(call) => match call.poll(&scope, cx, out) {
-                Poll::Ready(outcome) => return self.done(outcome, length, &scope, cx, out),
+                Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
             },
             Kind::Invalidation(invalidation) => invalidation.poll(&scope, cx, out),
@@ -532,10 +555,10 @@ impl Call {
         if self.quiet && polled.is_ready() {
             out.truncate(length);
         }
-        polled
+        polled.map(|()| None)
     }
 
-    /// It has become this, and its answer stands in `out` from `length` on: it is done, unless tags are to be bumped.
+    /// It has become this, and unless it is large its answer stands in `out` from `length` on: it is done, unless tags are to be bumped.
     fn done(
         &mut self,
         outcome: Outcome,
@@ -558,8 +581,9 @@ impl Call {
             return Poll::Ready(());
         }
         let Scope { proxy, client, .. } = scope;
+        let invalidates = SmallVec::from_vec(invalidates.into_vec());
         self.kind = Kind::Invalidation(Box::new(Invalidation::begin(invalidates, answer, proxy, client)));
-        self.poll(proxy, client, scope.patient, cx, out)
+        self.poll(proxy, client, scope.patient, cx, out).map(|_| ())
     }
 
     /// Once done ahead of its turn: keeps its answer until then.
@@ -568,6 +592,15 @@ impl Call {
         self.footprint = Footprint::default();
         self.quiet = false;
     }
+}
+
+/// Says it: small, with what else is said; or else it is given back.
+pub(super) fn say(answer: Bytes, out: &mut BytesMut) -> Option<Bytes> {
+    if answer.len() >= LARGE_ANSWER {
+        return Some(answer);
+    }
+    out.extend_from_slice(&answer);
+    None
 }
 
 /// The key of a meta command that sent it in base64.

@@ -1,5 +1,6 @@
 //! `get`, `gets`, `gat`, `gats`: all keys in one round, one reply in the order asked.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -20,6 +21,8 @@ use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
 
 /// memcached takes any length of `get`, but a `gat` only up to 2 KiB.
 const MAX_GAT_LINE: usize = 1900;
+/// Room for what a server is asked for in one line, at first.
+const LINE_SIZE: usize = 256;
 /// The most guarded keys of one request that are on their way: the others wait for those before them.
 const MAX_READING: usize = 1000;
 
@@ -55,8 +58,16 @@ struct Asked {
 }
 
 enum KeyGet {
-    Raw { key: Box<[u8]>, rule: usize, part: usize },
-    Tag { key: Box<[u8]>, tickets: SmallVec<[ReplyTicket; 2]> },
+    /// It stands in the line of its part, there.
+    Raw {
+        rule: usize,
+        part: usize,
+        at: Range<usize>,
+    },
+    Tag {
+        key: Box<[u8]>,
+        tickets: SmallVec<[ReplyTicket; 2]>,
+    },
     Guarded(Box<GuardedRead>),
 }
 
@@ -83,7 +94,8 @@ impl Get {
         for (key, target) in targets {
             let key = match target {
                 Target::Raw { pool, rule } => {
-                    KeyGet::Raw { key: key.into(), rule, part: get.part(key, pool, proxy) }
+                    let (part, at) = get.part(key, pool, proxy);
+                    KeyGet::Raw { rule, part, at }
                 }
                 Target::Tag(_) => KeyGet::Tag { key: key.into(), tickets: send_tag(key, proxy, client) },
                 Target::Guarded(of) => KeyGet::Guarded(Box::new(GuardedRead::new(of))),
@@ -96,7 +108,6 @@ impl Get {
                 out.extend_from_slice(&part.line);
                 out.extend_from_slice(b"\r\n");
             });
-            part.line = BytesMut::new();
         }
         get.begin(MAX_READING, proxy, client);
         get
@@ -105,6 +116,11 @@ impl Get {
     /// How many keys it asks for.
     pub(super) fn reads(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Whether no key of it is guarded or a tag's: then nothing is to be done before every answer is here.
+    pub(super) fn only_waits(&self) -> bool {
+        self.keys.iter().all(|key| matches!(key, KeyGet::Raw { .. }))
     }
 
     /// Begins to read so many more of the guarded keys; stands before the next one then, whose turn a reply will bring.
@@ -121,20 +137,21 @@ impl Get {
         }
     }
 
-    /// Puts a raw key on the line to its server.
-    fn part(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> usize {
+    /// Puts a raw key on the line to its server: which part that is, and where in its line the key stands.
+    fn part(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> (usize, Range<usize>) {
         let place = proxy.pools[pool].place(key);
         let fits = |part: &Asked| self.exptime.is_none() || part.line.len() + key.len() < MAX_GAT_LINE;
         let known =
             self.parts.iter().rposition(|part| (part.pool, part.place) == (pool, place) && fits(part));
         let at = known.unwrap_or_else(|| {
-            let mut line = BytesMut::new();
+            let mut line = BytesMut::with_capacity(LINE_SIZE);
             put_get(&mut line, self.exptime, self.cas);
             self.parts.push(Asked { pool, place, ticket: 0, line });
             self.parts.len() - 1
         });
-        put_key(&mut self.parts[at].line, key);
-        at
+        let line = &mut self.parts[at].line;
+        put_key(line, key);
+        (at, line.len() - key.len()..line.len())
     }
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
@@ -193,8 +210,9 @@ impl Get {
             replies.iter().map(|reply| values(reply.as_deref().unwrap_or_default()).peekable()).collect();
         for key in &self.keys {
             match key {
-                KeyGet::Raw { key, rule, part } => {
-                    let value: Option<Value<'_>> = parts[*part].next_if(|value| value.key == &key[..]);
+                KeyGet::Raw { rule, part, at } => {
+                    let key = &self.parts[*part].line[at.clone()];
+                    let value: Option<Value<'_>> = parts[*part].next_if(|value| value.key == key);
                     if let Some(value) = &value {
                         out.extend_from_slice(value.raw);
                     }

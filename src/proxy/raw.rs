@@ -6,11 +6,11 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::Proxy;
-use super::calls::{Client, Scope};
+use super::calls::{Client, Scope, say};
 use super::wording::miss;
 use crate::error::Failure;
 use crate::metrics::{NO_RULE, Outcome};
-use crate::protocol::reply::{Shape, values};
+use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::upstream::OnError;
 use crate::upstream::inbox::{Reply, Ticket};
@@ -19,12 +19,24 @@ use crate::upstream::inbox::{Reply, Ticket};
 pub(super) struct Forward {
     ticket: Ticket,
     rule: usize,
-    /// For a `get`: its pool, and the key that a value must be of.
-    get: Option<(usize, SmallVec<[u8; 32]>)>,
+    expects: Expects,
+}
+
+/// What is done with the reply.
+enum Expects {
+    /// It is passed on.
+    Line,
+    /// Of a `get`: its pool, and the key that a value must be of.
+    Value(usize, SmallVec<[u8; 32]>),
+    Meta(Box<Expected>),
+    /// This is said in its place.
+    Says(Bytes),
+}
+
+/// What is done with the reply to a meta command.
+struct Expected {
     /// For an `mg`: its pool, and a miss in its words.
-    meta_get: Option<(usize, SmallVec<[u8; 32]>)>,
-    /// Said in place of the server's reply.
-    says: Option<Bytes>,
+    get: Option<(usize, SmallVec<[u8; 32]>)>,
     /// What a quiet `mg` or `ms` does not say.
     hides: Option<&'static [u8]>,
     /// An `mn` was sent behind it.
@@ -42,12 +54,12 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let ticket = proxy.pools[pool].connection(key).send(&client.inbox, Shape::Values, None, |out| {
+        let ticket = proxy.pools[pool].connection(key).send(&client.inbox, Shape::Value, None, |out| {
             put_get(out, exptime, cas);
             put_key(out, key);
             out.extend_from_slice(b"\r\n");
         });
-        Forward { get: Some((pool, SmallVec::from_slice(key))), ..Forward::of(ticket, rule) }
+        Forward { ticket, rule, expects: Expects::Value(pool, SmallVec::from_slice(key)) }
     }
 
     /// A command that writes one key. It goes without noreply: a reply that must not be said is thrown away here, and so
@@ -62,7 +74,7 @@ impl Forward {
     ) -> Forward {
         let connection = proxy.pools[pool].connection(key);
         let ticket = connection.send(&client.inbox, Shape::Line, None, |out| put(out, request));
-        Forward::of(ticket, rule)
+        Forward { ticket, rule, expects: Expects::Line }
     }
 
     /// A meta command about one key. `mg` and `ms` go without `q`, for the same reason, and what it hides is thrown away here.
@@ -85,62 +97,76 @@ impl Forward {
         };
         let shape = if fenced { Shape::Quiet } else { Shape::Meta };
         let ticket = connection.send(&client.inbox, shape, None, |out| put_meta(out, meta, fenced));
-        let meta_get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
-        Forward { hides, fenced, meta_get, ..Forward::of(ticket, rule) }
-    }
-
-    fn of(ticket: Ticket, rule: usize) -> Forward {
-        Forward { ticket, rule, get: None, meta_get: None, says: None, hides: None, fenced: false }
+        let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
+        Forward { ticket, rule, expects: Expects::Meta(Box::new(Expected { get, hides, fenced })) }
     }
 
     /// The same, but with this said in place of the reply.
     pub(super) fn saying(self, text: Bytes) -> Forward {
-        Forward { says: Some(text), ..self }
+        Forward { expects: Expects::Says(text), ..self }
     }
 
-    /// Once the reply is here: what became of the request.
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<Outcome> {
+    /// What its reply arrives as.
+    pub(super) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Once the reply is here: what became of the request, and the answer if it is large.
+    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<(Outcome, Option<Bytes>)> {
         let Some(mut reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
-        if let (Some((pool, key)), Reply::Answered { bytes, .. }) = (&self.get, &reply)
-            && values(bytes).any(|value| value.key != &key[..])
+        if let (Expects::Value(pool, key), Reply::Answered { bytes, .. }) = (&self.expects, &reply)
+            && !is_of(bytes, key)
         {
             scope.proxy.pools[*pool].connection(key).distrust();
             reply = Reply::Failed(Failure::Refused);
         }
-        let misses = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Miss;
+        let mut large = None;
         let outcome = match reply {
-            Reply::Answered { mut bytes, .. } => {
-                if self.fenced {
-                    bytes.truncate(bytes.len().saturating_sub(b"MN\r\n".len()));
-                }
-                if !self.hides.is_some_and(|hidden| bytes.starts_with(hidden)) {
-                    out.extend_from_slice(self.says.as_ref().unwrap_or(&bytes));
-                }
-                outcome(&bytes)
+            Reply::Answered { bytes, .. } => {
+                let outcome = outcome(&bytes);
+                large = self.expects.say(bytes, out);
+                outcome
             }
-            Reply::Failed(_) if self.get.as_ref().is_some_and(|(pool, _)| misses(*pool)) => {
-                out.extend_from_slice(b"END\r\n");
-                Outcome::Miss
-            }
-            Reply::Failed(failure) => match &self.meta_get {
-                Some((pool, miss)) if misses(*pool) => {
-                    out.extend_from_slice(miss);
-                    Outcome::Miss
-                }
-                _ => {
-                    out.extend_from_slice(failure.line());
-                    Outcome::ServerError
-                }
-            },
-            Reply::Moved => {
-                out.extend_from_slice(Failure::Down.line());
-                Outcome::ServerError
-            }
+            Reply::Failed(failure) => self.expects.fail(failure, scope.proxy, out),
+            Reply::Moved => self.expects.fail(Failure::Down, scope.proxy, out),
         };
-        if self.says.is_none() {
+        if !matches!(self.expects, Expects::Says(_)) {
             scope.count(self.rule, outcome);
         }
-        Poll::Ready(outcome)
+        Poll::Ready((outcome, large))
+    }
+}
+
+impl Expects {
+    /// The server has answered this.
+    fn say(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<Bytes> {
+        match self {
+            Expects::Line | Expects::Value(..) => {}
+            Expects::Meta(expected) => {
+                if expected.fenced {
+                    bytes.truncate(bytes.len().saturating_sub(b"MN\r\n".len()));
+                }
+                if expected.hides.is_some_and(|hidden| bytes.starts_with(hidden)) {
+                    return None;
+                }
+            }
+            Expects::Says(text) => bytes = text.clone(),
+        }
+        say(bytes, out)
+    }
+
+    /// It has not: a read may be a miss.
+    fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
+        let misses = |pool: usize| proxy.pools[pool].on_error() == OnError::Miss;
+        let miss: Option<&[u8]> = match self {
+            Expects::Value(pool, _) => misses(*pool).then_some(b"END\r\n"),
+            Expects::Meta(expected) => {
+                expected.get.as_ref().and_then(|(pool, miss)| misses(*pool).then_some(&miss[..]))
+            }
+            Expects::Line | Expects::Says(_) => None,
+        };
+        out.extend_from_slice(miss.unwrap_or(failure.line()));
+        if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
     }
 }
 

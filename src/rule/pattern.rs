@@ -164,6 +164,9 @@ fn walk_block(
                 let end = if to_end && segments.peek().is_none() {
                     let end = key.len().checked_sub(next.len())?;
                     (end > pos && end <= reach && key.ends_with(next)).then_some(end)?
+                } else if next.first() == Some(&b':') {
+                    // Where the capture has to stop anyway.
+                    (reach > pos && key[reach..].starts_with(next)).then_some(reach)?
                 } else {
                     (pos + 1..=reach).find(|end| key[*end..].starts_with(next))?
                 };

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::buf::Limit;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::io::poll_read_buf;
@@ -43,8 +44,14 @@ const MAX_KEPT: usize = 1024 * 1024;
 const MAX_EASY: usize = 16 * 1024 * 1024;
 /// The largest value a server may send.
 const MAX_VALUE: usize = 1 << 30;
-/// What is read at once, at least.
-const READ_SIZE: usize = 32 * 1024;
+/// The buffer that replies are read into.
+const READ_SIZE: usize = 64 * 1024;
+/// With less room in it for a read, another is taken.
+const MIN_ROOM: usize = 16 * 1024;
+/// A reply of so many bytes that is not whole at once is read to its end into a buffer of its own.
+const LARGE_REPLY: usize = 16 * 1024;
+/// Behind a large reply so much is read at first: of the next one, if it is large too, no more has to be copied.
+const PEEK: usize = 2 * 1024;
 /// The first and the longest pause between attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// A connection on which nothing has come for so many `request_timeout`s, though something is owed, is remade.
@@ -69,6 +76,8 @@ struct State {
     timed_out: usize,
     /// It is to be remade.
     distrusted: bool,
+    /// Since when that gathers which is written next: all of it was sent at that moment, for one look at the clock.
+    gathering: Option<Instant>,
     /// Of the task that drives it.
     waker: Option<Waker>,
 }
@@ -94,12 +103,57 @@ struct Owed {
 /// What has been read.
 struct Reading {
     input: BytesMut,
-    /// How far the reply at the front of `input` has been looked at.
+    /// The large reply that began in `input`, which is empty until this is whole.
+    large: Option<BytesMut>,
+    /// The last reply was large.
+    was_large: bool,
+    /// How far the reply at the front has been looked at.
     framer: Option<Framer>,
     /// How many bytes it still lacks, at least.
     missing: usize,
     /// When something was read last.
     last: Instant,
+}
+
+impl Reading {
+    fn new() -> Reading {
+        let input = BytesMut::new();
+        Reading { input, large: None, was_large: false, framer: None, missing: 1, last: Instant::now() }
+    }
+
+    /// Where to read, and how much at most: of a large reply never more than belongs to it.
+    fn room(&mut self) -> Limit<&mut BytesMut> {
+        if let Some(large) = &mut self.large {
+            large.reserve(self.missing);
+            return large.limit(self.missing);
+        }
+        if self.input.capacity() - self.input.len() < MIN_ROOM {
+            self.input.reserve(READ_SIZE);
+        }
+        (&mut self.input).limit(if self.was_large { PEEK } else { READ_SIZE })
+    }
+
+    /// The reply at the front lacks so many bytes, at least.
+    fn lacks(&mut self, missing: usize, asker: Option<&Inbox>) {
+        self.missing = missing;
+        let length = self.input.len() + missing;
+        if self.large.is_none() && length >= LARGE_REPLY {
+            let mut large =
+                asker.map_or_else(|| BytesMut::with_capacity(length), |inbox| inbox.buffer(length));
+            large.extend_from_slice(&self.input);
+            self.input.clear();
+            self.large = Some(large);
+        }
+    }
+
+    /// Takes the reply at the front, which has so many bytes.
+    fn take(&mut self, length: usize) -> Bytes {
+        (self.framer, self.missing, self.was_large) = (None, 1, self.large.is_some());
+        match self.large.take() {
+            Some(large) => large.freeze(),
+            None => self.input.split_to(length).freeze(),
+        }
+    }
 }
 
 /// Why a connection ended.
@@ -132,6 +186,7 @@ impl Connection {
             crowd: Vec::new(),
             timed_out: 0,
             distrusted: false,
+            gathering: None,
             waker: None,
         };
         Rc::new(Connection { server, metrics, state: RefCell::new(state) })
@@ -176,7 +231,12 @@ impl Connection {
             return ticket;
         }
         write(&mut state.out);
-        let (asker, since) = (Some((Rc::clone(inbox), ticket)), Instant::now());
+        let asker = Some((Rc::clone(inbox), ticket));
+        let since = match state.phase {
+            Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
+            // Nothing is written yet, and it may take a while.
+            Phase::Opening | Phase::Down => Instant::now(),
+        };
         state.owed.push_back(Owed { asker, shape, since, epoch: self.server.epoch() });
         self.metrics.upstream_sent(self.server.index);
         if let Some(waker) = state.waker.take() {
@@ -248,7 +308,7 @@ impl Connection {
     }
 
     async fn serve(&self, socket: &mut Socket) -> Broken {
-        let mut reading = Reading { input: BytesMut::new(), framer: None, missing: 1, last: Instant::now() };
+        let mut reading = Reading::new();
         let mut alarm = pin!(sleep(Duration::ZERO));
         let mut armed = false;
         poll_fn(|cx| {
@@ -289,6 +349,7 @@ impl Connection {
 
     fn poll_write(&self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<Broken> {
         let mut state = self.state.borrow_mut();
+        state.gathering = None;
         while !state.out.is_empty() {
             match ready!(Pin::new(&mut *socket).poll_write(cx, &state.out)) {
                 Ok(0) => return Poll::Ready(Broken::Closed),
@@ -308,8 +369,7 @@ impl Connection {
 
     fn poll_read(&self, socket: &mut Socket, reading: &mut Reading, cx: &mut Context<'_>) -> Poll<Broken> {
         loop {
-            reading.input.reserve(reading.missing.max(READ_SIZE));
-            match ready!(poll_read_buf(Pin::new(&mut *socket), cx, &mut reading.input)) {
+            match ready!(poll_read_buf(Pin::new(&mut *socket), cx, &mut reading.room())) {
                 Ok(0) => return Poll::Ready(Broken::Closed),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Broken::Io(error)),
@@ -324,17 +384,18 @@ impl Connection {
     /// Gives each whole reply to whoever asked.
     fn hand_out(&self, reading: &mut Reading) -> Result<(), Garbage> {
         let mut state = self.state.borrow_mut();
-        while !reading.input.is_empty() {
+        while let front = reading.large.as_ref().unwrap_or(&reading.input)
+            && !front.is_empty()
+        {
             let Some(owed) = state.owed.front() else { return Err(Garbage("a reply nobody asked for")) };
             let framer = reading.framer.get_or_insert_with(|| Framer::new(owed.shape, MAX_VALUE));
-            match framer.frame(&reading.input)? {
+            match framer.frame(front)? {
                 Frame::Partial { at_least } => {
-                    reading.missing = at_least;
+                    reading.lacks(at_least, owed.asker.as_ref().map(|(inbox, _)| &**inbox));
                     return Ok(());
                 }
                 Frame::Whole(length) => {
-                    (reading.framer, reading.missing) = (None, 1);
-                    let bytes = reading.input.split_to(length).freeze();
+                    let bytes = reading.take(length);
                     let Some(owed) = state.owed.pop_front() else { return Ok(()) };
                     match owed.asker {
                         Some((inbox, ticket)) => {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::roll::{Closing, Member};
 use crate::error::Failure;
@@ -127,10 +127,17 @@ impl Inbox {
         }
     }
 
-    /// Its client's own buffers hold so many bytes now. `kept`: some of them are only kept for what comes next.
-    pub fn holds(&self, bytes: usize, kept: bool) {
+    /// An empty buffer for an answer of so many bytes.
+    pub(super) fn buffer(&self, room: usize) -> BytesMut {
+        match &self.member {
+            Some(member) => member.account.buffer(room),
+            None => BytesMut::with_capacity(room),
+        }
+    }
+
+    /// Its client's own buffers hold so many bytes now.
+    pub fn holds(&self, bytes: usize) {
         let Some(member) = &self.member else { return };
-        member.kept.set(kept);
         let before = member.own.replace(bytes);
         if bytes > before {
             member.account.add(bytes - before);
@@ -152,20 +159,6 @@ impl Inbox {
         }
     }
 
-    /// Whether what is only kept is to be given back.
-    pub fn is_to_slim(&self) -> bool {
-        self.member.as_ref().is_some_and(|member| member.slim.replace(false))
-    }
-
-    /// Has its client give back what it only keeps, if it did nothing since this was called last.
-    pub(super) fn slim(&self) {
-        let Some(member) = &self.member else { return };
-        if member.kept.get() && member.still.replace(true) {
-            member.slim.set(true);
-            self.wake();
-        }
-    }
-
     /// How many bytes its client holds, answers and buffers.
     pub fn held(&self) -> usize {
         self.member.as_ref().map_or(0, |member| member.account.held())
@@ -182,7 +175,6 @@ impl Inbox {
     pub fn stir(&self) {
         if let Some(member) = &self.member {
             member.stirred.set(true);
-            member.still.set(false);
         }
     }
 

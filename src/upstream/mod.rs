@@ -10,6 +10,7 @@ pub mod server;
 pub mod connection;
 pub mod inbox;
 pub mod roll;
+mod spare;
 
 /// Where one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -9,19 +9,26 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::inbox::Inbox;
+use super::spare::{SMALLEST, Spare};
 use crate::metrics::{Limit, WorkerMetrics};
 
 /// After so many sweeps in which a client did nothing, it is idle: they come at a quarter of `idle_timeout` each.
 const QUIET_SWEEPS: u8 = 4;
+
+/// So many small buffers are kept at hand: a client needs two at a time.
+const MAX_AT_HAND: usize = 4;
 
 /// The clients of one worker.
 pub struct Roll {
     /// How many bytes all of them may make it hold.
     budget: usize,
     total: Arc<AtomicUsize>,
+    spare: Arc<Spare>,
+    /// Of these, a few of the smallest: for them no mutex has to be asked.
+    at_hand: RefCell<Vec<BytesMut>>,
     seats: RefCell<HashMap<u64, Seat>>,
     metrics: Arc<WorkerMetrics>,
 }
@@ -46,7 +53,9 @@ pub enum Closing {
 impl Roll {
     /// For clients that may make this worker hold so many bytes, all together.
     pub fn new(budget: usize, metrics: Arc<WorkerMetrics>) -> Rc<Roll> {
-        Rc::new(Roll { budget, total: Arc::default(), seats: RefCell::default(), metrics })
+        let (total, spare) = Default::default();
+        let (at_hand, seats) = Default::default();
+        Rc::new(Roll { budget, total, spare, at_hand, seats, metrics })
     }
 
     /// A new client's inbox.
@@ -55,6 +64,7 @@ impl Roll {
             held: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             total: Arc::clone(&self.total),
+            spare: Arc::clone(&self.spare),
         };
         let inbox = Rc::new(Inbox::of(Member {
             roll: Rc::clone(self),
@@ -62,9 +72,6 @@ impl Roll {
             own: Cell::new(0),
             busy: Cell::new(false),
             stirred: Cell::new(true),
-            kept: Cell::new(false),
-            still: Cell::new(false),
-            slim: Cell::new(false),
             closing: Cell::new(None),
         }));
         self.seats.borrow_mut().insert(owner, Seat { inbox: Rc::downgrade(&inbox), quiet: 0 });
@@ -99,9 +106,26 @@ impl Roll {
         }
     }
 
-    /// Has those who have done nothing since this was called last give back the large buffers that they keep.
+    /// An empty buffer with room for so many bytes.
+    pub fn lend(&self, room: usize) -> BytesMut {
+        let at_hand = if room <= SMALLEST { self.at_hand.borrow_mut().pop() } else { None };
+        at_hand.unwrap_or_else(|| self.spare.take(room))
+    }
+
+    /// A buffer that is not needed any more, whatever it holds.
+    pub fn give_back(&self, mut buffer: BytesMut) {
+        buffer.clear();
+        let mut at_hand = self.at_hand.borrow_mut();
+        if buffer.capacity() > 2 * SMALLEST || at_hand.len() >= MAX_AT_HAND || !buffer.try_reclaim(SMALLEST) {
+            drop(at_hand);
+            return self.spare.give(buffer);
+        }
+        at_hand.push(buffer);
+    }
+
+    /// Frees the buffers that nobody has needed since this was called last.
     pub fn slim(&self) {
-        self.seats.borrow().values().filter_map(|seat| seat.inbox.upgrade()).for_each(|inbox| inbox.slim());
+        self.spare.forget();
     }
 
     /// Hangs up on those who have done nothing since so many sweeps. `rebuilds` says of whom others wait for a value: such a
@@ -135,12 +159,6 @@ pub(super) struct Member {
     pub(super) busy: Cell<bool>,
     /// It has done something since the last sweep.
     pub(super) stirred: Cell<bool>,
-    /// Of its own buffers, some are empty and large.
-    pub(super) kept: Cell<bool>,
-    /// It has done nothing since it was last looked at for that.
-    pub(super) still: Cell<bool>,
-    /// It is to give them back.
-    pub(super) slim: Cell<bool>,
     pub(super) closing: Cell<Option<Closing>>,
 }
 
@@ -150,9 +168,15 @@ pub(super) struct Account {
     /// It has been written off: it counts no more.
     over: AtomicBool,
     total: Arc<AtomicUsize>,
+    spare: Arc<Spare>,
 }
 
 impl Account {
+    /// An empty buffer for an answer of so many bytes.
+    pub(super) fn buffer(&self, room: usize) -> BytesMut {
+        self.spare.take(room)
+    }
+
     pub(super) fn held(&self) -> usize {
         if self.over.load(Relaxed) { 0 } else { self.held.load(Relaxed) }
     }
@@ -199,6 +223,9 @@ impl AsRef<[u8]> for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.account.take(self.bytes.len());
+        if let Ok(buffer) = std::mem::take(&mut self.bytes).try_into_mut() {
+            self.account.spare.give(buffer);
+        }
     }
 }
 
@@ -258,26 +285,25 @@ mod tests {
         assert_eq!(inbox.held(), 50_000);
         drop(piece);
         assert_eq!(inbox.held(), 0);
-        inbox.holds(700_000, false);
+        inbox.holds(700_000);
         assert!(roll.is_tight());
-        inbox.holds(10, false);
+        inbox.holds(10);
         assert_eq!((inbox.held(), roll.is_tight()), (10, false));
         roll.leave(1);
         assert_eq!(roll.total.load(Relaxed), 0);
     }
 
     #[test]
-    fn what_is_only_kept_is_given_back_by_who_does_nothing_from_one_look_to_the_next() {
+    fn the_buffer_of_an_answer_that_is_gone_holds_the_next_one() {
         let (_metrics, roll) = roll(1 << 20);
-        let [still, lively, lean] = [1, 2, 3].map(|owner| roll.enter(owner));
-        still.holds(500, true);
-        lively.holds(500, true);
-        lean.holds(500, false);
-        for _ in 0..3 {
-            roll.slim();
-            lively.stir();
-        }
-        assert_eq!([still, lively, lean].map(|inbox| inbox.is_to_slim()), [true, false, false]);
+        let inbox = roll.enter(1);
+        let mut buffer = inbox.buffer(50_000);
+        buffer.extend_from_slice(&[b'x'; 50_000]);
+        let (at, ticket) = (buffer.as_ptr(), inbox.expect());
+        inbox.deliver(ticket, Reply::Answered { bytes: buffer.freeze(), epoch: 0 });
+        assert_ne!(inbox.buffer(50_000).as_ptr(), at);
+        assert_eq!(size(inbox.take(ticket)), 50_000);
+        assert_eq!(inbox.buffer(50_000).as_ptr(), at);
     }
 
     #[test]

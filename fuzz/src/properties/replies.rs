@@ -26,8 +26,12 @@ pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
     let owed = [0, 2, 4].map(|shift| SHAPES[usize::from(input.knobs >> shift & 3)]);
     let max_value = MAX_VALUES[usize::from(input.knobs >> 6)];
-    // What is owed to a meta command may be owed to a quiet one.
-    let quiet = owed.map(|shape| if shape == Shape::Meta { Shape::Quiet } else { shape });
+    // What is owed to a meta command may be owed to a quiet one, and a get may be for one key.
+    let quiet = owed.map(|shape| match shape {
+        Shape::Meta => Shape::Quiet,
+        Shape::Values => Shape::Value,
+        shape => shape,
+    });
     for owed in [owed, quiet] {
         let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, owed, max_value));
         let whole = cuts.next();
@@ -90,7 +94,10 @@ fn read(stream: &[u8], ends: &[usize], owed: [Shape; 3], max_value: usize) -> Ou
 fn is_told(shape: Shape, reply: &[u8], max_value: usize) {
     match shape {
         Shape::Line => assert!(is_one_line(reply), "{:?}", reply.escape_ascii().to_string()),
-        Shape::Values => are_told(reply, max_value),
+        Shape::Value | Shape::Values => {
+            assert!(shape == Shape::Values || values(reply).count() < 2, "two values of one key");
+            are_told(reply, max_value);
+        }
         Shape::Meta => is_told_of_meta(&meta(reply), reply, max_value),
         Shape::Quiet => {
             let said = reply.strip_suffix(b"MN\r\n").expect("it ends with the answer to the mn");
