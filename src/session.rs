@@ -268,6 +268,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Answers what can be answered, and keeps the others moving.
     fn poll_calls(&mut self, cx: &mut Context<'_>) {
+        self.client.new_turn();
         let Session { proxy, client, calls, active, reads, asked, typical, out, .. } = self;
         // A call may wait for another client only if nothing of its own waits behind it.
         let quiet = self.input.is_empty() && !self.eof && self.state == State::Open;

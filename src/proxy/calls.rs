@@ -43,6 +43,8 @@ pub struct Client {
     missed_many: Cell<bool>,
     /// Whether it was ever told one.
     holds: Cell<bool>,
+    /// The moment, once this turn of its session has asked for it.
+    moment: Cell<Option<Instant>>,
 }
 
 /// The most misses of one client that are remembered.
@@ -59,6 +61,24 @@ impl Client {
             missed: RefCell::default(),
             missed_many: Cell::new(false),
             holds: Cell::new(false),
+            moment: Cell::new(None),
+        }
+    }
+
+    /// A turn of its session begins: what is measured is measured in turns, so that each costs one look at the clock at most.
+    pub fn new_turn(&self) {
+        self.moment.set(None);
+    }
+
+    /// The moment, as it was when this turn first asked.
+    pub(super) fn moment(&self) -> Instant {
+        match self.moment.get() {
+            Some(moment) => moment,
+            None => {
+                let moment = Instant::now();
+                self.moment.set(Some(moment));
+                moment
+            }
         }
     }
 
@@ -98,9 +118,12 @@ pub struct Footprint {
 
 impl Footprint {
     pub(super) fn of(keys: impl IntoIterator<Item = u64>, write: bool) -> Footprint {
-        let keys: SmallVec<_> = keys.into_iter().collect();
-        match keys.len() {
-            0..=MAX_COMPARED => Footprint { keys, write, all: false },
+        let keys = keys.into_iter();
+        // Most keys of a get are guarded or none is: room for all is not too much.
+        let mut hashes = SmallVec::with_capacity(keys.size_hint().1.unwrap_or(0).min(MAX_COMPARED));
+        hashes.extend(keys);
+        match hashes.len() {
+            0..=MAX_COMPARED => Footprint { keys: hashes, write, all: false },
             _ => Footprint { keys: SmallVec::new(), write, all: true },
         }
     }
@@ -173,14 +196,15 @@ pub(super) struct Scope<'a> {
     pub(super) proxy: &'a Rc<Proxy>,
     pub(super) client: &'a Client,
     pub(super) command: Command,
-    pub(super) took: Instant,
+    pub(super) began: Instant,
     pub(super) patient: bool,
 }
 
 impl Scope<'_> {
     /// Counts one key's answer.
     pub(super) fn count(&self, rule: usize, outcome: Outcome) {
-        self.proxy.metrics.request(rule, self.command, outcome, self.took.elapsed());
+        let took = self.client.moment().saturating_duration_since(self.began);
+        self.proxy.metrics.request(rule, self.command, outcome, took);
     }
 }
 
@@ -208,11 +232,10 @@ impl Call {
         }
         let kind = match request {
             Request::Get { keys, cas } => {
-                return Call::get(command, None, keys.iter().collect(), *cas, None, proxy, client, busy);
+                return Call::get(command, None, *keys, *cas, None, proxy, client, busy);
             }
             Request::GetAndTouch { exptime, keys, cas } => {
-                let keys = keys.iter().collect();
-                return Call::get(command, Some(*exptime), keys, *cas, None, proxy, client, busy);
+                return Call::get(command, Some(*exptime), *keys, *cas, None, proxy, client, busy);
             }
             Request::Store(Store { key, .. })
             | Request::Arith { key, .. }
@@ -327,7 +350,7 @@ impl Call {
         if !invalidates.is_empty() {
             footprint = Footprint::everything();
         }
-        Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
+        Some(Call { command, began: client.moment(), quiet, footprint, invalidates, kind })
     }
 
     /// Begins one part of a get that is answered in several. `None` as in [`Call::begin`].
@@ -347,43 +370,42 @@ impl Call {
             _ => return Call::begin(request, proxy, client, busy),
         };
         let part = Part { line: Rc::clone(line), last };
-        Call::get(command, exptime, keys.iter().collect(), cas, Some(part), proxy, client, busy)
+        Call::get(command, exptime, keys, cas, Some(part), proxy, client, busy)
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a get says, and what every call is given")]
     fn get(
         command: Command,
         exptime: Option<i64>,
-        keys: SmallVec<[&[u8]; 8]>,
+        keys: Keys<'_>,
         cas: bool,
         part: Option<Part>,
         proxy: &Rc<Proxy>,
         client: &Client,
         busy: impl Fn(&Footprint) -> bool,
     ) -> Option<Call> {
-        let began = Instant::now();
-        let invalidates = SmallVec::new;
-        let call = |kind, footprint| Call {
-            command,
-            began,
-            quiet: false,
-            footprint,
-            invalidates: invalidates(),
-            kind,
+        let began = client.moment();
+        let call = |kind, footprint| {
+            let invalidates = SmallVec::new();
+            Call { command, began, quiet: false, footprint, invalidates, kind }
         };
-        let mut targets: SmallVec<[Target; 8]> = keys.iter().map(|key| proxy.target(key)).collect();
-        if let ([key], [Target::Raw { pool, rule }], None) = (&keys[..], &targets[..], &part) {
+        let mut rest = keys.iter();
+        let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
+        let mut first = only.map(|key| proxy.target(key));
+        if let (Some(key), Some(Target::Raw { pool, rule })) = (only, &first) {
             let forward = Forward::get(key, exptime, cas, *pool, *rule, proxy, client);
             return Some(call(Kind::Forward(forward), Footprint::default()));
         }
-        let guarded = keys.iter().zip(&targets).filter(|(_, target)| !matches!(target, Target::Raw { .. }));
-        let footprint = Footprint::of(guarded.map(|(key, _)| proxy.hash(key)), exptime.is_some());
+        let mut get = Box::new(Get::new(exptime, cas, part, if first.is_some() { 1 } else { keys.len() }));
+        for key in keys.iter() {
+            get.add(key, first.take().unwrap_or_else(|| proxy.target(key)), proxy);
+        }
+        let footprint = get.footprint(proxy);
         if busy(&footprint) {
             return None;
         }
-        let targets = keys.into_iter().zip(targets.drain(..));
-        let get = Get::new(targets, exptime, cas, part, proxy, client);
-        Some(call(Kind::Get(Box::new(get)), footprint))
+        get.send(proxy, client);
+        Some(call(Kind::Get(get), footprint))
     }
 
     /// A request that the parser refused. If it was one that deletes what its key held, or touches keys, that is done.
@@ -428,7 +450,7 @@ impl Call {
         }
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
         let (command, invalidates) = (Command::Other, SmallVec::new());
-        Some(Call { command, began: Instant::now(), quiet, footprint, invalidates, kind })
+        Some(Call { command, began: client.moment(), quiet, footprint, invalidates, kind })
     }
 
     /// A `gat` that is refused because of a key behind these.
@@ -450,7 +472,7 @@ impl Call {
         let kind = Kind::Touches(touches.collect(), said);
         let (command, invalidates) = (Command::Other, SmallVec::new());
         proxy.metrics.request(NO_RULE, command, Outcome::ClientError, std::time::Duration::ZERO);
-        Some(Call { command, began: Instant::now(), quiet: false, footprint, invalidates, kind })
+        Some(Call { command, began: client.moment(), quiet: false, footprint, invalidates, kind })
     }
 
     /// The guarded keys that it reads or writes.
@@ -498,7 +520,7 @@ impl Call {
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<()> {
-        let scope = Scope { proxy, client, command: self.command, took: self.began, patient };
+        let scope = Scope { proxy, client, command: self.command, began: self.began, patient };
         let length = out.len();
         let polled = match &mut self.kind {
             Kind::Said(bytes) => {

@@ -25,6 +25,7 @@ mod keeper;
 mod calls;
 mod raw;
 mod gets;
+mod tag_reads;
 mod read;
 mod meta_get;
 mod guarded;
@@ -133,6 +134,9 @@ pub struct Guard {
     pub tags_in_key: bool,
 }
 
+/// The fraction of π: odd, and without a pattern.
+const HASH_FACTOR: u64 = 0x243f_6a88_85a3_08d3;
+
 /// One worker's pipeline.
 pub struct Proxy {
     plan: Arc<Plan>,
@@ -145,7 +149,9 @@ pub struct Proxy {
     front: Arc<Front>,
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
-    hasher: RandomState,
+    seed: u64,
+    /// Where the names of tags are put together.
+    tag: RefCell<Vec<u8>>,
     metrics: Arc<WorkerMetrics>,
 }
 
@@ -193,7 +199,8 @@ impl Proxy {
             front,
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
-            hasher: RandomState::new(),
+            seed: RandomState::new().hash_one(sidecar),
+            tag: RefCell::default(),
             metrics,
         }
     }
@@ -221,8 +228,12 @@ impl Proxy {
 
     /// The moment.
     fn now(&self) -> Now {
-        let mono = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { wall: self.clock.now_ms(), mono }
+        Now { wall: self.clock.now_ms(), mono: self.mono(Instant::now()) }
+    }
+
+    /// A moment on the monotonic clock, in ms.
+    fn mono(&self, moment: Instant) -> u64 {
+        u64::try_from(moment.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn target(&self, key: &[u8]) -> Target {
@@ -252,8 +263,10 @@ impl Proxy {
 
     fn tags(&self, key: &[u8], captures: &Captures, templates: &[Template]) -> SmallVec<[TagName; 2]> {
         let prefix = &self.plan.tag_prefix;
+        let mut tag = self.tag.borrow_mut();
         let render = |template: &Template| {
-            let mut tag = prefix.clone();
+            tag.clear();
+            tag.extend_from_slice(prefix);
             template.render(key, captures, &mut tag);
             TagName::from_slice(&tag[prefix.len()..])
         };
@@ -297,8 +310,17 @@ impl Proxy {
         self.plan.guards[guard].rule
     }
 
+    /// Two keys may have the same: then something is done in vain, and nothing wrongly.
     fn hash(&self, key: &[u8]) -> u64 {
-        self.hasher.hash_one(key)
+        let fold = |hash: u64, word: [u8; 8]| {
+            let product = u128::from(hash ^ u64::from_le_bytes(word)) * u128::from(HASH_FACTOR);
+            (product >> 64) as u64 ^ product as u64
+        };
+        let (words, rest) = key.as_chunks();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let hash = words.iter().fold(self.seed ^ key.len() as u64, |hash, word| fold(hash, *word));
+        fold(fold(hash, last), [0; 8])
     }
 
     /// The connections to every server of every pool.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::guard::{Now, TagName};
+use crate::guard::TagName;
 
 /// The most versions that are remembered; at this many, the old ones are forgotten, then all.
 const MAX_ENTRIES: usize = 64 * 1024;
@@ -24,31 +24,31 @@ impl TagCache {
     }
 
     /// The version of a tag, if it was asked for less than that ago.
-    pub fn get(&self, name: &TagName, now: Now) -> Option<u64> {
+    pub fn get(&self, name: &TagName, now: u64) -> Option<u64> {
         if self.keep == 0 {
             return None;
         }
         let versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        versions.get(name).filter(|(_, asked)| now.mono < asked + self.keep).map(|(version, _)| *version)
+        versions.get(name).filter(|(_, asked)| now < asked + self.keep).map(|(version, _)| *version)
     }
 
     /// Notes a version that was asked for at that moment. An answer that a bump has overtaken does not undo it.
-    pub fn put(&self, name: &TagName, version: u64, asked: Now) {
+    pub fn put(&self, name: &TagName, version: u64, asked: u64) {
         if self.keep == 0 {
             return;
         }
         let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
         if versions.len() >= MAX_ENTRIES {
-            versions.retain(|_, (_, then)| asked.mono < *then + self.keep);
+            versions.retain(|_, (_, then)| asked < *then + self.keep);
             if versions.len() >= MAX_ENTRIES {
                 versions.clear();
             }
         }
         match versions.get_mut(name) {
-            Some((known, then)) if version < *known && asked.mono < *then + self.keep => {}
-            Some(entry) => *entry = (version, asked.mono),
+            Some((known, then)) if version < *known && asked < *then + self.keep => {}
+            Some(entry) => *entry = (version, asked),
             None => {
-                versions.insert(name.clone(), (version, asked.mono));
+                versions.insert(name.clone(), (version, asked));
             }
         }
     }
