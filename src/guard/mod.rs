@@ -25,7 +25,7 @@ pub use envelope::TagName;
 pub use freshness::{Hit, glance};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
 pub use read::{Read, ReadEnd, Wish};
-pub use tags::{Bump, BumpEnd, Versions, parse_version};
+pub use tags::{Bump, BumpEnd, Versions, parse_version, tag_look};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 
 /// Names of tags.

@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use super::calls::{Client, Footprint, LongLine, Scope};
 use super::raw::{put_get, put_key, put_number};
 use super::read::{GuardedRead, Shown};
-use super::tag_reads::{TagReads, tag_ask};
+use super::tag_reads::TagReads;
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Item, Wish, parse_version};
+use crate::guard::{Answer, Item, Look, What, Wish, parse_version};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Shape, Value, values};
 use crate::upstream::OnError;
@@ -110,7 +110,7 @@ impl Get {
         for key in &mut self.keys {
             if let KeyGet::Tag { key, tickets } = key {
                 let name = key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(key);
-                *tickets = proxy.ask_for_tag(name, &client.inbox);
+                *tickets = proxy.ask_for_tag(name, tag_ask(), &client.inbox);
             }
         }
         for part in &mut self.parts {
@@ -225,11 +225,11 @@ impl Get {
                     scope.count(*rule, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
                 }
                 KeyGet::Tag { key, tickets } => {
-                    let ask = tag_ask();
+                    let ask = What::Get(tag_ask());
                     // The larger version counts; a server that does not answer only if no other does.
                     let (mut item, mut failed) = (None, None);
                     for reply in tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
-                        match wire::decode(&ask, reply) {
+                        match wire::answer(&ask, reply) {
                             // Nothing stands there but what somebody looking for it has left.
                             Answer::Item(found) if found.size == 0 => {}
                             Answer::Item(found) => {
@@ -281,6 +281,11 @@ impl Get {
             }
         }
     }
+}
+
+/// A tag's version is read as it is stored: its key is reserved, so nothing else stands there.
+fn tag_ask() -> Look {
+    Look { value: true, ..Look::default() }
 }
 
 fn put_value(out: &mut BytesMut, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {

@@ -80,7 +80,13 @@ impl Mark {
 
 impl FirstLook {
     /// Once all is here: the fresh value, or what a machine has to go on from.
-    fn end(&self, of: &Guarded, tags: &mut TagReads, proxy: &Proxy, inbox: &Inbox) -> Result<Hit, Box<Answers>> {
+    fn end(
+        &self,
+        of: &Guarded,
+        tags: &mut TagReads,
+        proxy: &Proxy,
+        inbox: &Inbox,
+    ) -> Result<Hit, Box<Answers>> {
         let policy = proxy.policy(of.guard);
         let clear = tags.settle(&self.tags, proxy, inbox);
         let mut item = match inbox.take(self.item) {

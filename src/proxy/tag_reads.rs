@@ -1,12 +1,14 @@
 //! The versions of the tags of one request's keys: each tag is asked for once, however many of the keys have it.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::calls::Client;
 use super::{Proxy, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Answers, Ask, At, Cas, Item, Look, TagName, Usage, What};
+use crate::guard::{Answer, Answers, Cas, Item, Look, TagName, Usage, What, tag_look};
 use crate::protocol::reply::Shape;
 use crate::upstream::inbox::{Inbox, Ticket};
 
@@ -52,7 +54,7 @@ impl TagReads {
             let asked = proxy.mono(client.moment());
             let state = match proxy.tag_cache.get(name, asked) {
                 Some(version) => State::Known(version),
-                None => State::Asked(proxy.ask_for_tag(name, &client.inbox)),
+                None => State::Asked(proxy.ask_for_tag(name, tag_look(), &client.inbox)),
             };
             self.reads.push(TagRead { name: name.clone(), hash, asked, state });
             self.reads.len() - 1
@@ -114,17 +116,12 @@ fn settled(tickets: &[Ticket], inbox: &Inbox) -> State {
     match versions.next() {
         Some(Some(version)) if versions.all(|other| other == Some(version)) => State::Known(version),
         _ => {
-            let look = tag_ask().what;
+            let look = What::Get(tag_look());
             let answer = |reply| wire::answer(&look, reply);
             let lost = || Answer::Failed(Failure::Down);
             State::Unclear(replies.into_iter().map(|reply| reply.map_or_else(lost, answer)).collect())
         }
     }
-}
-
-/// A tag's version is read as it is stored: its key is reserved, so nothing else stands there.
-pub(super) fn tag_ask() -> Ask {
-    Ask { at: At::Tag(0), what: What::Get(Look { value: true, ..Look::default() }) }
 }
 
 /// A version as a server would tell it that has it under a CAS that nobody needs.
@@ -137,10 +134,10 @@ pub(super) fn known(version: u64) -> Answer {
 
 impl Proxy {
     /// Asks every server that keeps it.
-    pub(super) fn ask_for_tag(&self, name: &[u8], inbox: &std::rc::Rc<Inbox>) -> SmallVec<[Ticket; 2]> {
+    pub(super) fn ask_for_tag(&self, name: &[u8], look: Look, inbox: &Rc<Inbox>) -> SmallVec<[Ticket; 2]> {
         let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
         key.extend_from_slice(name);
-        let look = tag_ask().what;
+        let look = What::Get(look);
         let sides: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
         let ask = |copy: &bool| {
             self.tag_connection(&key, *copy)
