@@ -9,7 +9,6 @@
 //! ```
 
 use std::cell::RefCell;
-use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use tokio::time::Instant;
 #[doc(hidden)] // for tests/sim, which speaks to its servers as production does
 pub mod wire;
 mod desk;
+mod hash;
 mod tag_cache;
 mod operation;
 mod keeper;
@@ -48,6 +48,7 @@ use crate::rule::{Captures, Rules, Template};
 use crate::upstream::connection::Connection;
 use crate::upstream::inbox::Inbox;
 use crate::upstream::pool::Pool;
+use hash::Hashes;
 use operation::Guarded;
 
 /// What the configuration says, as the pipeline needs it. The same for all workers.
@@ -134,22 +135,19 @@ pub struct Guard {
     pub tags_in_key: bool,
 }
 
-/// The fraction of π: odd, and without a pattern.
-const HASH_FACTOR: u64 = 0x243f_6a88_85a3_08d3;
-
 /// One worker's pipeline.
 pub struct Proxy {
     plan: Arc<Plan>,
     pools: Vec<Pool>,
     desk: Arc<Desk>,
-    tag_cache: Arc<TagCache>,
+    tag_cache: TagCache,
     sidecar: u64,
     clock: Clock,
     start: Instant,
     front: Arc<Front>,
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
-    seed: u64,
+    hashes: Hashes,
     /// Where the names of tags are put together.
     tag: RefCell<Vec<u8>>,
     metrics: Arc<WorkerMetrics>,
@@ -163,7 +161,7 @@ pub struct Shared {
     /// Leases and waiters.
     pub desk: Arc<Desk>,
     /// Versions of tags.
-    pub tag_cache: Arc<TagCache>,
+    pub tag_cache: TagCache,
     /// This process among the fleet: a number drawn at its start.
     pub sidecar: u64,
     /// The wall clock.
@@ -199,7 +197,7 @@ impl Proxy {
             front,
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
-            seed: RandomState::new().hash_one(sidecar),
+            hashes: Hashes::new(),
             tag: RefCell::default(),
             metrics,
         }
@@ -310,17 +308,8 @@ impl Proxy {
         self.plan.guards[guard].rule
     }
 
-    /// Two keys may have the same: then something is done in vain, and nothing wrongly.
     fn hash(&self, key: &[u8]) -> u64 {
-        let fold = |hash: u64, word: [u8; 8]| {
-            let product = u128::from(hash ^ u64::from_le_bytes(word)) * u128::from(HASH_FACTOR);
-            (product >> 64) as u64 ^ product as u64
-        };
-        let (words, rest) = key.as_chunks();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let hash = words.iter().fold(self.seed ^ key.len() as u64, |hash, word| fold(hash, *word));
-        fold(fold(hash, last), [0; 8])
+        self.hashes.of(key)
     }
 
     /// The connections to every server of every pool.

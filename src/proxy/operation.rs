@@ -16,7 +16,7 @@ use super::{Proxy, wire};
 use crate::guard::leases::Admission;
 use crate::guard::{
     Answer, Answers, Asks, At, Event, Machine, Now, Policy, Scene, Step, TagName, TagNames, What,
-    envelope::lock_key,
+    envelope::lock_key, parse_version,
 };
 use crate::metrics::{Limit, WaitEnd};
 use crate::protocol::reply::Shape;
@@ -317,14 +317,13 @@ impl Proxy {
         self.tag_cache.get(name, now.mono).map(known)
     }
 
+    /// What was written is known to all workers at once. (What machines read is not noted: they are few.)
     fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {
-        let text = match (what, answer) {
-            (What::Get(_), Answer::Item(item)) => &item.value,
-            (What::Store { value, .. }, Answer::Stored(_)) => &value.body,
-            _ => return,
-        };
-        if let Some(version) = std::str::from_utf8(text).ok().and_then(|text| text.trim_end().parse().ok()) {
-            self.tag_cache.put(name, version, asked.mono);
+        if let (What::Store { value, .. }, Answer::Stored(_)) = (what, answer)
+            && self.tag_cache.is_on()
+            && let Some(version) = parse_version(&value.body)
+        {
+            self.tag_cache.written(name, version, asked.mono);
         }
     }
 

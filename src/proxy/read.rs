@@ -12,7 +12,7 @@ use super::{Proxy, wire};
 use crate::error::Failure;
 use crate::guard::leases::Ticket;
 use crate::guard::{
-    Answer, Answers, Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, What, Wish, glance,
+    Answer, Answers, Change, Hit, Item, Lifetime, Modify, ModifyEnd, Read, ReadEnd, What, Wish, glance,
 };
 use crate::metrics::{LeaseEnd, Limit, Outcome};
 use crate::protocol::reply::Shape;
@@ -41,6 +41,8 @@ struct FirstLook {
     began: u64,
     wish: Wish,
     item: ReplyTicket,
+    /// Another reader's look has been joined, and a stub that it leaves is theirs.
+    joined: bool,
     tags: TagPlaces,
 }
 
@@ -93,6 +95,12 @@ impl FirstLook {
             Some(reply) => wire::answer(&What::Get(Read::look(self.wish, policy)), reply),
             None => Answer::Failed(Failure::Down),
         };
+        if let (true, Answer::Item(Item { won, ttl, .. })) = (self.joined, &mut item)
+            && std::mem::take(won)
+        {
+            // Of what it has just left, a server says that it lasts for ever.
+            *ttl = Some(policy.lock_seconds());
+        }
         if clear
             && let Answer::Item(item) = &mut item
             && let Some(hit) = glance(item, tags.versions(&self.tags), policy)
@@ -127,9 +135,13 @@ impl GuardedRead {
         self.state = if plain {
             let ask = What::Get(Read::look(wish, policy));
             let write = |out: &mut BytesMut| wire::encode(&ask, &of.key, out);
-            let item = proxy.home(of).send(inbox, Shape::Meta, None, write);
+            // How an item has been used changes with every look.
+            let (item, joined) = match wish.usage || wish.unseen {
+                true => (proxy.home(of).send(inbox, Shape::Meta, None, write), false),
+                false => proxy.home(of).read(inbox, Shape::Meta, write),
+            };
             let tags = tags.ask(&of.tags, proxy, client);
-            State::Looking(FirstLook { began: proxy.mono(client.moment()), wish, item, tags })
+            State::Looking(FirstLook { began: proxy.mono(client.moment()), wish, item, joined, tags })
         } else {
             let scene = proxy.scene(of, policy, proxy.now(), true);
             let (read, asks) = Read::wishing(wish, &scene);

@@ -29,6 +29,8 @@ struct TagRead {
     hash: u64,
     /// When it was asked for, on the monotonic clock.
     asked: u64,
+    /// How often it had been written then, as far as the cache knows.
+    writes: u64,
     state: State,
 }
 
@@ -56,7 +58,8 @@ impl TagReads {
                 Some(version) => State::Known(version),
                 None => State::Asked(proxy.ask_for_tag(name, tag_look(), &client.inbox)),
             };
-            self.reads.push(TagRead { name: name.clone(), hash, asked, state });
+            let writes = proxy.tag_cache.writes(name);
+            self.reads.push(TagRead { name: name.clone(), hash, asked, writes, state });
             self.reads.len() - 1
         });
         // A part of a get has 128 keys at most, and a rule 16 tags.
@@ -80,7 +83,7 @@ impl TagReads {
             if let State::Asked(tickets) = &read.state {
                 read.state = settled(tickets, inbox);
                 if let State::Known(version) = read.state {
-                    proxy.tag_cache.put(&read.name, version, read.asked);
+                    proxy.tag_cache.put_unless_written(&read.name, version, read.asked, read.writes);
                 }
             }
             clear &= matches!(read.state, State::Known(_));
@@ -140,8 +143,7 @@ impl Proxy {
         let look = What::Get(look);
         let sides: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
         let ask = |copy: &bool| {
-            self.tag_connection(&key, *copy)
-                .send(inbox, Shape::Meta, None, |out| wire::encode(&look, &key, out))
+            self.tag_connection(&key, *copy).read(inbox, Shape::Meta, |out| wire::encode(&look, &key, out)).0
         };
         sides.iter().map(ask).collect()
     }
