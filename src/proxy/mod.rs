@@ -19,6 +19,7 @@ use tokio::time::Instant;
 pub mod wire;
 mod desk;
 mod hash;
+mod places;
 mod tag_cache;
 mod operation;
 mod keeper;
@@ -50,6 +51,7 @@ use crate::upstream::inbox::Inbox;
 use crate::upstream::pool::Pool;
 use hash::Hashes;
 use operation::Guarded;
+use places::Places;
 
 /// What the configuration says, as the pipeline needs it. The same for all workers.
 pub struct Plan {
@@ -148,6 +150,7 @@ pub struct Proxy {
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
     hashes: Hashes,
+    tag_places: Places,
     /// Where the names of tags are put together.
     tag: RefCell<Vec<u8>>,
     metrics: Arc<WorkerMetrics>,
@@ -198,6 +201,7 @@ impl Proxy {
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
             hashes: Hashes::new(),
+            tag_places: Places::default(),
             tag: RefCell::default(),
             metrics,
         }

@@ -197,16 +197,17 @@ impl Connection {
             inbox.deliver(ticket, reply);
             return (ticket, false);
         }
-        let State { out, owed, unwritten, .. } = &mut *state;
+        let State { phase, out, owed, unwritten, .. } = &mut *state;
         let from = out.len();
         write(out);
-        if !may_share {
-            // A classic `get` changes nothing that a read could miss.
-            if shape != Shape::Values {
-                unwritten.new_turn();
-            }
-        } else if let Some(first) =
-            unwritten.find_or_note(out, from, owed.len()).and_then(|at| owed.get_mut(at))
+        // What waits for the first connection has waited for a while, and its time is over sooner.
+        let may_share = may_share && *phase == Phase::Up;
+        // A classic `get` changes nothing that a read could miss.
+        if !may_share && shape != Shape::Values {
+            unwritten.new_turn();
+        }
+        if may_share
+            && let Some(first) = unwritten.find_or_note(out, from, owed.len()).and_then(|at| owed.get_mut(at))
         {
             out.truncate(from);
             first.sharers.push((Rc::clone(inbox), ticket));

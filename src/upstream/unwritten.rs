@@ -56,7 +56,69 @@ fn place(read: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::chance::Chance;
+    use crate::metrics::{Metrics, ServerName};
+    use crate::protocol::reply::Shape;
+    use crate::upstream::connection::Connection;
+    use crate::upstream::inbox::{Inbox, Reply, Ticket};
+    use crate::upstream::server::Server;
+    use crate::upstream::{Address, ServerSpec};
+
+    fn text(reply: Reply) -> String {
+        let Reply::Answered { bytes, .. } = reply else { panic!("{reply:?}") };
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_read_joins_the_same_one_unless_something_that_may_change_something_stands_between() {
+        let server = ServerName { pool: "main".into(), server: "a".into() };
+        let metrics = Metrics::new(Vec::new(), vec![server], 1);
+        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
+        let spec = ServerSpec { address, weight: 1, name: None };
+        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+        let connection = Connection::new(Arc::new(server), metrics.worker(0));
+        let (one, other) = (Rc::new(Inbox::default()), Rc::new(Inbox::default()));
+        let send = |command: &'static str, shape| {
+            connection.send(&one, shape, None, |out| out.extend_from_slice(command.as_bytes()))
+        };
+        let read = |inbox: &Rc<Inbox>| -> (Ticket, bool) {
+            connection.read(inbox, Shape::Meta, |out| out.extend_from_slice(b"mg k v\r\n"))
+        };
+        let asked = async {
+            let first = send("ms k 3\r\nold\r\n", Shape::Meta);
+            assert_eq!(text(one.receive(first).await), "HD\r\n");
+            let (early, shared) = read(&one);
+            assert!(!shared);
+            let got = send("get x\r\n", Shape::Values);
+            let (late, shared) = read(&other);
+            assert!(shared);
+            let set = send("ms k 3\r\nnew\r\n", Shape::Meta);
+            let (behind, shared) = read(&other);
+            assert!(!shared);
+            for (inbox, ticket, said) in [
+                (&one, early, "VA 3\r\nold\r\n"),
+                (&one, got, "END\r\n"),
+                (&other, late, "VA 3\r\nold\r\n"),
+                (&one, set, "HD\r\n"),
+                (&other, behind, "VA 3\r\nnew\r\n"),
+            ] {
+                assert_eq!(text(inbox.receive(ticket).await), said);
+            }
+            // That has been written long ago.
+            let (alone, shared) = read(&one);
+            assert!(!shared);
+            assert_eq!(text(one.receive(alone).await), "VA 3\r\nnew\r\n");
+        };
+        tokio::select! {
+            () = asked => {}
+            () = Rc::clone(&connection).drive(Chance::seeded(1)) => unreachable!("it is driven for ever"),
+        }
+    }
 
     #[test]
     fn a_read_is_found_again_in_its_turn_and_only_by_the_same_words() {
