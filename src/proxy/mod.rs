@@ -254,7 +254,7 @@ impl Proxy {
                     Target::Guarded(Guarded {
                         guard,
                         place: self.pools[pool].place(key),
-                        key: key.into(),
+                        key: SmallVec::from_slice(key),
                         tags,
                         learnt: 0,
                     })

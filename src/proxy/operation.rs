@@ -30,7 +30,7 @@ pub(super) struct Guarded {
     /// Where the key lies: the place of its server in the pool.
     pub(super) place: usize,
     /// The key.
-    pub(super) key: Rc<[u8]>,
+    pub(super) key: SmallVec<[u8; 32]>,
     /// The names of its tags.
     pub(super) tags: SmallVec<[TagName; 2]>,
     /// How many of them are not of its rule, but came with a value.

@@ -24,6 +24,7 @@ pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
     let end: &[u8] = if binary { b" b\r\n" } else { b"\r\n" };
     match what {
         What::Get(Look { value, usage, unseen, vivify, touch }) => {
+            out.reserve(text.len() + 96);
             start(out, b"mg ", text);
             // The size of a value is in the first line of it.
             out.extend_from_slice(if *value { b" v t f c" } else { b" t f c s" });
@@ -173,17 +174,35 @@ fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
 
 /// A number as servers write them: digits, nothing else, below 2^64.
 fn digits(text: &[u8]) -> Option<u64> {
-    let digit = |number: u64, digit: &u8| match digit {
-        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
-        _ => None,
-    };
-    if text.is_empty() { None } else { text.iter().try_fold(0, digit) }
+    let mut number = 0u64;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = match text.len() {
+            // So many cannot be too many.
+            ..=19 => number * 10 + u64::from(digit),
+            _ => number.checked_mul(10)?.checked_add(u64::from(digit))?,
+        };
+    }
+    (!text.is_empty()).then_some(number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::guard::{At, Stored};
+
+    #[test]
+    fn a_number_is_digits_and_below_2_to_the_64() {
+        assert_eq!(digits(b"0"), Some(0));
+        assert_eq!(digits(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(digits(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
+        for none in ["", "18446744073709551616", "99999999999999999999999", "-1", "+1", "1 ", "a", "1:"] {
+            assert_eq!(digits(none.as_bytes()), None, "{none}");
+        }
+    }
 
     fn encoded(what: &What) -> String {
         let mut out = BytesMut::new();
