@@ -19,6 +19,8 @@ const MAX_COMPARED: usize = 32;
 #[derive(Default)]
 pub(super) struct TagReads {
     reads: SmallVec<[TagRead; 1]>,
+    /// Their names' hashes, by which one is found.
+    hashes: SmallVec<[u64; 4]>,
 }
 
 /// Which tags of a request a key has, in its rule's order.
@@ -26,7 +28,6 @@ pub(super) type TagPlaces = SmallVec<[u16; 4]>;
 
 struct TagRead {
     name: TagName,
-    hash: u64,
     /// When it was asked for, on the monotonic clock.
     asked: u64,
     /// How often it had been written then, as far as the cache knows.
@@ -51,15 +52,16 @@ impl TagReads {
 
     fn ask_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u16 {
         let hash = proxy.hash(name);
-        let same = |read: &TagRead| read.hash == hash && read.name == *name;
-        let at = self.reads.iter().take(MAX_COMPARED).position(same).unwrap_or_else(|| {
+        let known = self.hashes.iter().take(MAX_COMPARED).position(|other| *other == hash);
+        let at = known.filter(|at| self.reads[*at].name == *name).unwrap_or_else(|| {
             let asked = proxy.mono(client.moment());
             let state = match proxy.tag_cache.get(name, asked) {
                 Some(version) => State::Known(version),
                 None => State::Asked(proxy.ask_for_tag(name, tag_look(), &client.inbox)),
             };
             let writes = proxy.tag_cache.writes(name);
-            self.reads.push(TagRead { name: name.clone(), hash, asked, writes, state });
+            self.reads.push(TagRead { name: name.clone(), asked, writes, state });
+            self.hashes.push(hash);
             self.reads.len() - 1
         });
         // A part of a get has 128 keys at most, and a rule 16 tags.
