@@ -24,7 +24,7 @@ pub(super) struct TagReads {
 }
 
 /// Which tags of a request a key has, in its rule's order.
-pub(super) type TagPlaces = SmallVec<[u16; 4]>;
+pub(super) type TagPlaces = SmallVec<[u32; 4]>;
 
 struct TagRead {
     name: TagName,
@@ -50,7 +50,7 @@ impl TagReads {
         names.iter().map(|name| self.ask_one(name, proxy, client)).collect()
     }
 
-    fn ask_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u16 {
+    fn ask_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u32 {
         let hash = proxy.hash(name);
         let known = self.hashes.iter().take(MAX_COMPARED).position(|other| *other == hash);
         let at = known.filter(|at| self.reads[*at].name == *name).unwrap_or_else(|| {
@@ -65,12 +65,12 @@ impl TagReads {
             self.reads.len() - 1
         });
         // A part of a get has 128 keys at most, and a rule 16 tags.
-        u16::try_from(at).unwrap_or(u16::MAX)
+        u32::try_from(at).unwrap_or(u32::MAX)
     }
 
     /// Whether what servers say of these is here.
-    pub(super) fn are_here(&self, places: &[u16], inbox: &Inbox) -> bool {
-        places.iter().all(|place| match self.reads.get(usize::from(*place)).map(|read| &read.state) {
+    pub(super) fn are_here(&self, places: &[u32], inbox: &Inbox) -> bool {
+        places.iter().all(|place| match self.reads.get(*place as usize).map(|read| &read.state) {
             Some(State::Asked(tickets)) => tickets.iter().all(|ticket| inbox.is_here(*ticket)),
             _ => true,
         })
@@ -78,10 +78,10 @@ impl TagReads {
 
     /// Reads what has come of these, which must be [here](TagReads::are_here). Whether each has one version, and no more need be
     /// known.
-    pub(super) fn settle(&mut self, places: &[u16], proxy: &Proxy, inbox: &Inbox) -> bool {
+    pub(super) fn settle(&mut self, places: &[u32], proxy: &Proxy, inbox: &Inbox) -> bool {
         let mut clear = true;
         for place in places {
-            let Some(read) = self.reads.get_mut(usize::from(*place)) else { return false };
+            let Some(read) = self.reads.get_mut(*place as usize) else { return false };
             if let State::Asked(tickets) = &read.state {
                 read.state = settled(tickets, inbox);
                 if let State::Known(version) = read.state {
@@ -94,17 +94,17 @@ impl TagReads {
     }
 
     /// The names and versions of these, once all are [settled](TagReads::settle) and clear.
-    pub(super) fn versions(&self, places: &[u16]) -> impl Iterator<Item = (&[u8], u64)> {
-        places.iter().filter_map(|place| match self.reads.get(usize::from(*place)) {
+    pub(super) fn versions(&self, places: &[u32]) -> impl Iterator<Item = (&[u8], u64)> {
+        places.iter().filter_map(|place| match self.reads.get(*place as usize) {
             Some(TagRead { name, state: State::Known(version), .. }) => Some((&name[..], *version)),
             _ => None,
         })
     }
 
     /// What the servers said of these, for a machine that would have asked itself.
-    pub(super) fn answers(&self, places: &[u16], copies: bool, answers: &mut Answers) {
+    pub(super) fn answers(&self, places: &[u32], copies: bool, answers: &mut Answers) {
         for place in places {
-            match self.reads.get(usize::from(*place)).map(|read| &read.state) {
+            match self.reads.get(*place as usize).map(|read| &read.state) {
                 Some(State::Known(version)) => {
                     answers.extend((0..1 + usize::from(copies)).map(|_| known(*version)));
                 }
