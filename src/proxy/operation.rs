@@ -184,7 +184,9 @@ impl<M: Machine> Operation<M> {
                     return Answer::Failed(crate::error::Failure::Down);
                 };
                 let answer = wire::decode(ask, reply);
-                if let At::Tag(index) | At::Copy(index) = ask.at {
+                if let At::Tag(index) | At::Copy(index) = ask.at
+                    && !proxy.repairs(ask, of)
+                {
                     proxy.note_tag(&of.tags[usize::from(index)], &ask.what, &answer, self.asked);
                 }
                 answer
@@ -315,6 +317,12 @@ impl Proxy {
     fn cached_tag(&self, name: &TagName, what: &What, now: Now) -> Option<Answer> {
         let What::Get(_) = what else { return None };
         self.tag_cache.get(name, now.mono).map(known)
+    }
+
+    /// Whether this may bring up a copy of a tag that is behind: with a version that was read a moment ago, and that the tag may have
+    /// left since. It says nothing about now.
+    fn repairs(&self, ask: &crate::guard::Ask, of: &Guarded) -> bool {
+        self.plan.tag_copies && of.guard != self.plan.tag_guard && matches!(ask.what, What::Store { .. })
     }
 
     /// What was written is known to all workers at once. (What machines read is not noted: they are few.)

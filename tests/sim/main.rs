@@ -13,6 +13,8 @@ mod clients;
 mod writes;
 mod invalidators;
 mod faults;
+mod late;
+mod tags;
 mod mutants;
 mod world;
 mod seeds;
