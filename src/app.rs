@@ -85,7 +85,7 @@ impl App {
         let shared = Shared {
             plan: Arc::new(plan(config)),
             desk: Arc::new(Desk::new()),
-            tag_cache: Arc::new(TagCache::new(config.tags.cache)),
+            tag_cache: TagCache::new(config.tags.cache),
             sidecar: chance.below(u64::MAX),
             clock: Clock::system(),
             start: Instant::now(),

@@ -224,7 +224,7 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     let shared = Shared {
         plan: Arc::new(plan),
         desk: Arc::new(Desk::new()),
-        tag_cache: Arc::new(TagCache::new(Duration::ZERO)),
+        tag_cache: TagCache::new(Duration::ZERO),
         sidecar: chance.below(u64::MAX),
         clock: Clock::system(),
         start: Instant::now(),

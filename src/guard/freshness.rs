@@ -1,11 +1,11 @@
 //! Whether an item may be served, and as what.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use super::Scene;
 use super::ask::{Cas, Item, Usage};
 use super::envelope::{Header, Opened, TagName};
-use super::{Leaves, TagNames, tags::Versions};
+use super::{Leaves, Policy, TagNames, tags::Versions};
 
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,6 +39,40 @@ pub(super) enum Standing {
     Unservable,
     /// Zero bytes: its value is being built for the first time.
     Stub,
+}
+
+/// What most reads come to, seen without a machine: a fresh value, sealed with exactly these tags in this order, or with nothing at
+/// all. [`super::Read`] would say the same; what it has to be asked about is left as it is. The hit has no [`Hit::header`]: nobody
+/// changes what was only looked at.
+pub fn glance<'a>(
+    item: &mut Item,
+    mut tags: impl Iterator<Item = (&'a [u8], u64)>,
+    policy: &Policy,
+) -> Option<Hit> {
+    let mut is_next =
+        |(name, version): (&[u8], u64)| tags.next().is_some_and(|(tag, now)| tag == name && now == version);
+    if item.size == 0 || item.stale || policy.early_beta > 0.0 {
+        return None;
+    }
+    let (stale_for, rebuild, payload_at) = match Header::open(&item.value) {
+        Opened::Plain => (0, 0, 0),
+        Opened::Sealed { envelope, payload_at } if envelope.tags().all(&mut is_next) => {
+            if tags.next().is_some() {
+                return None;
+            }
+            (envelope.stale_for, envelope.rebuild, payload_at)
+        }
+        _ => return None,
+    };
+    // What is plain has no soft expiry: it is there or not.
+    if payload_at > 0 && item.ttl.is_some_and(|ttl| ttl <= stale_for) {
+        return None;
+    }
+    let mut payload = std::mem::take(&mut item.value);
+    payload.advance(payload_at);
+    let Item { flags, cas, usage, .. } = *item;
+    let ttl = item.ttl.map(|ttl| ttl - stale_for);
+    Some(Hit { payload, flags, cas, ttl, stale_ms: 0, rebuild, usage, header: Bytes::new() })
 }
 
 /// The tags that an item was sealed with and the scene does not know.
@@ -98,5 +132,93 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
     } else {
         hit.ttl = item.ttl.map(|ttl| ttl - envelope.stale_for);
         Standing::Fresh(hit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::guard::envelope::{Envelope, Tags};
+    use crate::guard::{Answer, Answers, Event, Machine, Now, Read, ReadEnd, Step, Wish};
+
+    const NAMES: [&[u8]; 3] = [b"blog:7", b"posts", b"users"];
+
+    /// What may stand under a key whose rule has the first so many of [`NAMES`], which all have version 100.
+    fn random_item(tags: usize, random: &mut fastrand::Rng) -> Item {
+        let named = |at: usize| (TagName::from_slice(NAMES[at]), 100);
+        let mut sealed: Tags = (0..tags).map(named).collect();
+        match random.u8(0..10) {
+            0 => sealed.push(named(2)),
+            1 => drop(sealed.pop()),
+            2 => sealed.iter_mut().for_each(|(_, version)| *version += random.u64(0..2)),
+            3 => sealed.reverse(),
+            _ => {}
+        }
+        let envelope = Envelope { stale_for: 60, built_at: 5, rebuild: random.u32(0..9), tags: sealed };
+        let mut value = BytesMut::new();
+        if random.u8(0..5) > 0 {
+            envelope.seal(&mut value).unwrap();
+        }
+        value.extend_from_slice(&b"payload"[..random.usize(0..7)]);
+        if random.u8(0..20) == 0 {
+            value.truncate(random.usize(0..=value.len()));
+        }
+        let value = value.freeze();
+        let (size, cas) = (value.len(), Cas { number: random.u64(1..9), epoch: 1 });
+        let ttl = [None, Some(0), Some(59), Some(60), Some(61), Some(90)][random.usize(0..6)];
+        let (won, stale) = (random.u8(0..20) == 0, random.u8(0..20) == 0);
+        Item { value, size, flags: random.u32(..), cas, ttl, won, stale, usage: Usage::default() }
+    }
+
+    #[test]
+    fn a_glance_sees_a_fresh_value_only_where_a_machine_would_serve_it_as_it_is() {
+        let random = &mut fastrand::Rng::with_seed(3);
+        let (mut seen, mut fresh) = (0, 0);
+        for _ in 0..20_000 {
+            let tags: SmallVec<[TagName; 2]> =
+                NAMES[..random.usize(0..3)].iter().map(|name| TagName::from_slice(name)).collect();
+            let item = random_item(tags.len(), random);
+            let on_tag = if random.bool() { Leaves::Stale } else { Leaves::Nothing };
+            let policy = Policy { on_tag, ..Policy::default() };
+            let (now, room) = (Now { wall: 1_700_000_000_000, mono: 0 }, 1 << 20);
+            let (learnt, sidecar, copies, patient, chance) = (0, 1, false, true, 1.0);
+            let scene =
+                Scene { policy: &policy, tags: &tags, learnt, sidecar, room, copies, now, patient, chance };
+            let version = Item {
+                value: Bytes::from_static(b"100"),
+                size: 3,
+                won: false,
+                stale: false,
+                ttl: None,
+                ..item.clone()
+            };
+            let mut answers = Answers::from_iter([Answer::Item(item.clone())]);
+            answers.extend(tags.iter().map(|_| Answer::Item(version.clone())));
+            let step = Read::answered(Wish::default(), 0).resume(Event::Answers(answers), &scene);
+            let at_a_glance =
+                glance(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), scene.policy);
+            let plain = |hit: Hit| Hit { header: Bytes::new(), ..hit };
+            match (step, at_a_glance) {
+                (Step::Done(ReadEnd::Fresh(hit)), Some(seen_hit)) => {
+                    assert_eq!(plain(hit), seen_hit);
+                    (seen, fresh) = (seen + 1, fresh + 1);
+                }
+                (Step::Done(ReadEnd::Fresh(_)), None) => fresh += 1,
+                (_, None) => {}
+                (step, Some(hit)) => panic!("{hit:?} of {item:?}, which is {step:?}"),
+            }
+        }
+        // Of the fresh ones only those escape it whose tags stand in another order.
+        assert!(seen > 5_000 && fresh < seen * 11 / 10, "{seen} of {fresh}");
+    }
+
+    #[test]
+    fn a_glance_leaves_it_to_chance_who_refreshes_early() {
+        let random = &mut fastrand::Rng::with_seed(3);
+        let policy = Policy { early_beta: 1.0, ..Policy::default() };
+        assert!((0..100).all(|_| glance(&mut random_item(0, random), [].into_iter(), &policy).is_none()));
     }
 }

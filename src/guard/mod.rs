@@ -22,10 +22,10 @@ pub mod leases;
 pub use ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Now, Stored, Usage, What};
 pub use delete::{Delete, DeleteEnd, Removal};
 pub use envelope::TagName;
-pub use freshness::Hit;
+pub use freshness::{Hit, glance};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
 pub use read::{Read, ReadEnd, Wish};
-pub use tags::{Bump, BumpEnd, Versions, parse_version};
+pub use tags::{Bump, BumpEnd, Versions, parse_version, tag_look};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 
 /// Names of tags.

@@ -25,7 +25,7 @@ use super::envelope::LockRecord;
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Ticket;
 use super::tags::{Gather, MAX_ROUNDS, Versions};
-use super::{Event, Leaves, Machine, Scene, Step};
+use super::{Event, Leaves, Machine, Policy, Scene, Step};
 
 /// How a read ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,16 +133,25 @@ impl Read {
     /// Begins, for a reader that wants more than a value.
     pub fn wishing(wish: Wish, scene: &Scene<'_>) -> (Read, Asks) {
         let mut asks = Asks::new();
-        let read = Read { wish, state: State::Reading { skip: 0 }, began: scene.now.mono, rounds: 0 };
+        let read = Read::answered(wish, scene.now.mono);
         read.ask_all(&mut asks, scene);
         (read, asks)
     }
 
+    /// A read whose first questions have been asked and answered without it: [`Read::look`], and a look at every tag. It is to be
+    /// resumed with the answers. `began`: when that was asked, on the monotonic clock.
+    pub fn answered(wish: Wish, began: u64) -> Read {
+        Read { wish, state: State::Reading { skip: 0 }, began, rounds: 0 }
+    }
+
+    /// What it asks first about the item.
+    pub fn look(wish: Wish, policy: &Policy) -> Look {
+        let Wish { usage, unseen, .. } = wish;
+        Look { value: true, usage, unseen, vivify: Some(policy.lock_seconds()), touch: None }
+    }
+
     fn ask_all(&self, asks: &mut Asks, scene: &Scene<'_>) {
-        let Wish { usage, unseen, .. } = self.wish;
-        let vivify = Some(scene.policy.lock_seconds());
-        let look = Look { value: true, usage, unseen, vivify, touch: None };
-        asks.push(Ask { at: At::Item, what: What::Get(look) });
+        asks.push(Ask { at: At::Item, what: What::Get(Read::look(self.wish, scene.policy)) });
         Gather::new(scene.tags.len()).ask(asks, scene);
     }
 

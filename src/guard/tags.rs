@@ -177,9 +177,13 @@ pub fn parse_version(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim_end().parse().ok()
 }
 
-/// Reads a tag, or leaves a stub where there is none.
+/// What is asked about a tag, in order to go by its version: it is read, or a stub left where there is none.
+pub fn tag_look() -> Look {
+    Look { value: true, vivify: Some(STUB_SECONDS), ..Look::default() }
+}
+
 fn look(at: At) -> Ask {
-    Ask { at, what: What::Get(Look { value: true, vivify: Some(STUB_SECONDS), ..Look::default() }) }
+    Ask { at, what: What::Get(tag_look()) }
 }
 
 /// Writes a version over exactly what stands there.

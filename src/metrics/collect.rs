@@ -83,6 +83,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
 fn by_server(counts: &Counts, page: &mut Page) {
     let mut requests = Series::of(table::UPSTREAM_REQUESTS);
     let mut durations = Series::of(table::UPSTREAM_DURATION);
+    let mut shared = Series::of(table::UPSTREAM_SHARED);
     let mut in_flight = Series::of(table::UPSTREAM_IN_FLIGHT);
     let mut up = Series::of(table::UPSTREAM_UP);
     let mut connections = Series::of(table::UPSTREAM_CONNECTIONS);
@@ -93,13 +94,14 @@ fn by_server(counts: &Counts, page: &mut Page) {
             requests.seen(&[&name.pool, &name.server, outcome.word()], count);
         }
         durations.histogram(&labels, &LATENCY, |cell| counts.own(|at| at.upstream_duration(server) + cell));
+        shared.seen(&labels, counts.own(|at| at.shared(server)));
         in_flight.value(&labels, level(counts.own(|at| at.in_flight(server))));
         if let Some(is_up) = counts.up(server) {
             up.value(&labels, f64::from(is_up));
         }
         connections.seen(&labels, counts.own(|at| at.connections(server)));
     }
-    page.extend([requests, durations, in_flight, up, connections]);
+    page.extend([requests, durations, shared, in_flight, up, connections]);
 }
 
 fn alone(counts: &Counts, page: &mut Page) {

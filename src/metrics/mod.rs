@@ -242,6 +242,7 @@ mod tests {
             worker.upstream_connected(server);
             for &outcome in UpstreamOutcome::ALL {
                 worker.upstream_sent(server);
+                worker.upstream_shared(server);
                 worker.upstream_ended(server, outcome, MS);
             }
         }

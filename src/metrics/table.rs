@@ -75,6 +75,8 @@ table! {
         "Requests to a server that ended, by how.";
     UPSTREAM_DURATION = Histogram "kennel_upstream_request_duration_seconds" ["pool", "server"]
         "Time from a request being queued for a server to its end, however it ended.";
+    UPSTREAM_SHARED = Counter "kennel_upstream_shared_reads_total" ["pool", "server"]
+        "Reads answered with what another client's read of the same was, which waited to be sent.";
     UPSTREAM_IN_FLIGHT = Gauge "kennel_upstream_in_flight" ["pool", "server"]
         "Requests to a server that have not ended yet.";
     UPSTREAM_UP = Gauge "kennel_upstream_up" ["pool", "server"]

@@ -105,6 +105,11 @@ impl WorkerMetrics {
         self.observe(&LATENCY, self.at.upstream_duration(server), took);
     }
 
+    /// A read was not queued for its server, because the same one was already. Worker's thread only.
+    pub fn upstream_shared(&self, server: usize) {
+        self.own.bump(self.at.shared(server), 1);
+    }
+
     /// A request was never queued for its server, which is down or overloaded. Worker's thread only.
     pub fn upstream_refused(&self, server: usize, outcome: UpstreamOutcome) {
         self.own.bump(self.at.upstream(server, outcome), 1);
@@ -185,8 +190,8 @@ pub(super) struct Layout {
 
 /// Cells per rule of the own block: requests by command and outcome, and two histograms.
 const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width();
-/// Cells per server: outcomes, a histogram, in flight, up, connections.
-const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 3;
+/// Cells per server: outcomes, a histogram, in flight, up, connections, shared reads.
+const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 4;
 /// Cells without a rule or server: clients connected, accepted, refused, binary; bytes read, written; values refused as too
 /// large, and for want of memory; authentications and handshakes by outcome; limits; requests of all rules together by command
 /// and outcome, so that a client's `stats` need not walk ten thousand rules on a worker's thread.
@@ -278,6 +283,10 @@ impl Layout {
         self.in_flight(server) + 2
     }
 
+    pub(super) fn shared(&self, server: usize) -> usize {
+        self.in_flight(server) + 3
+    }
+
     pub(super) fn lease(&self, rule: usize, end: LeaseEnd) -> usize {
         SHARED_REST + rule.min(self.rules - 1) * SHARED_RULE + end as usize
     }
@@ -331,7 +340,7 @@ mod tests {
         for server in 0..2 {
             UpstreamOutcome::ALL.iter().for_each(|&o| once(&mut own, at.upstream(server, o)));
             (0..LATENCY.width()).for_each(|i| once(&mut own, at.upstream_duration(server) + i));
-            [at.in_flight(server), at.up(server), at.connections(server)]
+            [at.in_flight(server), at.up(server), at.connections(server), at.shared(server)]
                 .iter()
                 .for_each(|&c| once(&mut own, c));
         }

@@ -120,9 +120,12 @@ pub struct Footprint {
 
 impl Footprint {
     pub(super) fn of(keys: impl IntoIterator<Item = u64>, write: bool) -> Footprint {
-        let keys: SmallVec<_> = keys.into_iter().collect();
-        match keys.len() {
-            0..=MAX_COMPARED => Footprint { keys, write, all: false },
+        let keys = keys.into_iter();
+        // Most keys of a get are guarded or none is: room for all is not too much.
+        let mut hashes = SmallVec::with_capacity(keys.size_hint().1.unwrap_or(0).min(MAX_COMPARED));
+        hashes.extend(keys);
+        match hashes.len() {
+            0..=MAX_COMPARED => Footprint { keys: hashes, write, all: false },
             _ => Footprint { keys: SmallVec::new(), write, all: true },
         }
     }
@@ -395,17 +398,16 @@ impl Call {
             let forward = Forward::get(key, exptime, cas, *pool, *rule, proxy, client);
             return Some(call(Kind::Forward(forward), Footprint::default()));
         }
-        let keys: SmallVec<[&[u8]; 8]> = keys.iter().collect();
-        let mut targets: SmallVec<[Target; 8]> =
-            keys.iter().map(|key| first.take().unwrap_or_else(|| proxy.target(key))).collect();
-        let guarded = keys.iter().zip(&targets).filter(|(_, target)| !matches!(target, Target::Raw { .. }));
-        let footprint = Footprint::of(guarded.map(|(key, _)| proxy.hash(key)), exptime.is_some());
+        let mut get = Box::new(Get::new(exptime, cas, part, if first.is_some() { 1 } else { keys.len() }));
+        for key in keys.iter() {
+            get.add(key, first.take().unwrap_or_else(|| proxy.target(key)), proxy);
+        }
+        let footprint = get.footprint(proxy);
         if busy(&footprint) {
             return None;
         }
-        let targets = keys.into_iter().zip(targets.drain(..));
-        let get = Get::new(targets, exptime, cas, part, proxy, client);
-        Some(call(Kind::Get(Box::new(get)), footprint))
+        get.send(proxy, client);
+        Some(call(Kind::Get(get), footprint))
     }
 
     /// A request that the parser refused. If it was one that deletes what its key held, or touches keys, that is done.

@@ -7,16 +7,16 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use smallvec::SmallVec;
 
-use super::calls::{Client, LongLine, Scope};
+use super::calls::{Client, Footprint, LongLine, Scope};
 use super::raw::{put_get, put_key, put_number};
 use super::read::{GuardedRead, Shown};
+use super::tag_reads::TagReads;
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Ask, At, Item, Look, What, Wish, parse_version};
+use crate::guard::{Answer, Item, Look, What, Wish, parse_version};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Shape, Value, values};
 use crate::upstream::OnError;
-use crate::upstream::connection::Connection;
 use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
 
 /// memcached takes any length of `get`, but a `gat` only up to 2 KiB.
@@ -30,9 +30,11 @@ const MAX_READING: usize = 1000;
 pub(super) struct Get {
     exptime: Option<i64>,
     cas: bool,
-    /// What was sent for the raw keys: at most a few lines to each server.
-    parts: SmallVec<[Asked; 4]>,
-    keys: Vec<KeyGet>,
+    /// What is sent for the raw keys: at most a few lines to each server.
+    parts: SmallVec<[Asked; 1]>,
+    keys: SmallVec<[KeyGet; 1]>,
+    /// Of the guarded keys.
+    tags: TagReads,
     /// How many of the keys, from the first, need no further look.
     settled: usize,
     /// How many of them have been begun.
@@ -57,6 +59,10 @@ struct Asked {
     line: BytesMut,
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "boxing would allocate for every guarded key, of which there are most"
+)]
 enum KeyGet {
     /// It stands in the line of its part, there.
     Raw {
@@ -68,49 +74,65 @@ enum KeyGet {
         key: Box<[u8]>,
         tickets: SmallVec<[ReplyTicket; 2]>,
     },
-    Guarded(Box<GuardedRead>),
+    Guarded(GuardedRead),
 }
 
 impl Get {
-    pub(super) fn new<'a>(
-        targets: impl Iterator<Item = (&'a [u8], Target)>,
-        exptime: Option<i64>,
-        cas: bool,
-        part: Option<Part>,
-        proxy: &Proxy,
-        client: &Client,
-    ) -> Get {
-        let mut get = Get {
+    /// A request for so many keys, which are still to be added.
+    pub(super) fn new(exptime: Option<i64>, cas: bool, part: Option<Part>, keys: usize) -> Get {
+        Get {
             exptime,
             cas,
             parts: SmallVec::new(),
-            keys: Vec::new(),
+            keys: SmallVec::with_capacity(keys),
+            tags: TagReads::default(),
             settled: 0,
             begun: 0,
             // An earlier part may hold one.
             won: part.is_some(),
             part,
-        };
-        for (key, target) in targets {
-            let key = match target {
-                Target::Raw { pool, rule } => {
-                    let (part, at) = get.part(key, pool, proxy);
-                    KeyGet::Raw { rule, part, at }
-                }
-                Target::Tag(_) => KeyGet::Tag { key: key.into(), tickets: send_tag(key, proxy, client) },
-                Target::Guarded(of) => KeyGet::Guarded(Box::new(GuardedRead::new(of))),
-            };
-            get.keys.push(key);
         }
-        for part in &mut get.parts {
+    }
+
+    /// Asks for this key too. Nothing is sent yet.
+    pub(super) fn add(&mut self, key: &[u8], target: Target, proxy: &Proxy) {
+        let key = match target {
+            Target::Raw { pool, rule } => {
+                let (part, at) = self.part(key, pool, proxy);
+                KeyGet::Raw { rule, part, at }
+            }
+            Target::Tag(_) => KeyGet::Tag { key: key.into(), tickets: SmallVec::new() },
+            Target::Guarded(of) => KeyGet::Guarded(GuardedRead::new(of)),
+        };
+        self.keys.push(key);
+    }
+
+    /// The keys that are not raw.
+    pub(super) fn footprint(&self, proxy: &Proxy) -> Footprint {
+        let hashes = self.keys.iter().filter_map(|key| match key {
+            KeyGet::Raw { .. } => None,
+            KeyGet::Tag { key, .. } => Some(proxy.hash(key)),
+            KeyGet::Guarded(get) => Some(proxy.hash(&get.of.key)),
+        });
+        Footprint::of(hashes, self.exptime.is_some())
+    }
+
+    /// Sends what can be sent at once.
+    pub(super) fn send(&mut self, proxy: &Proxy, client: &Client) {
+        for key in &mut self.keys {
+            if let KeyGet::Tag { key, tickets } = key {
+                let name = key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(key);
+                *tickets = proxy.ask_for_tag(name, tag_ask(), &client.inbox);
+            }
+        }
+        for part in &mut self.parts {
             let connection = &proxy.pools[part.pool].connections()[part.place];
             part.ticket = connection.send(&client.inbox, Shape::Values, None, |out| {
                 out.extend_from_slice(&part.line);
                 out.extend_from_slice(b"\r\n");
             });
         }
-        get.begin(MAX_READING, proxy, client);
-        get
+        self.begin(MAX_READING, proxy, client);
     }
 
     /// How many keys it asks for.
@@ -130,7 +152,7 @@ impl Get {
                 if more == 0 {
                     return;
                 }
-                get.begin(Wish::default(), proxy, client);
+                get.begin(Wish::default(), self.exptime, &mut self.tags, proxy, client);
                 more -= 1;
             }
             self.begun += 1;
@@ -160,7 +182,9 @@ impl Get {
             for at in self.settled..self.begun {
                 let patient = scope.patient && !self.won;
                 let done = match &mut self.keys[at] {
-                    KeyGet::Guarded(get) => get.poll(self.exptime, patient, &mut self.won, scope, cx),
+                    KeyGet::Guarded(get) => {
+                        get.poll(self.exptime, &mut self.tags, patient, &mut self.won, scope, cx)
+                    }
                     KeyGet::Raw { .. } | KeyGet::Tag { .. } => true,
                 };
                 reading += usize::from(!done);
@@ -219,11 +243,11 @@ impl Get {
                     scope.count(*rule, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
                 }
                 KeyGet::Tag { key, tickets } => {
-                    let ask = tag_ask();
+                    let ask = What::Get(tag_ask());
                     // The larger version counts; a server that does not answer only if no other does.
                     let (mut item, mut failed) = (None, None);
                     for reply in tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
-                        match wire::decode(&ask, reply) {
+                        match wire::answer(&ask, reply) {
                             // Nothing stands there but what somebody looking for it has left.
                             Answer::Item(found) if found.size == 0 => {}
                             Answer::Item(found) => {
@@ -278,16 +302,8 @@ impl Get {
 }
 
 /// A tag's version is read as it is stored: its key is reserved, so nothing else stands there.
-fn tag_ask() -> Ask {
-    Ask { at: At::Tag(0), what: What::Get(Look { value: true, ..Look::default() }) }
-}
-
-/// Asks every server that keeps it.
-fn send_tag(key: &[u8], proxy: &Proxy, client: &Client) -> SmallVec<[ReplyTicket; 2]> {
-    let ask = |connection: &Rc<Connection>| {
-        connection.send(&client.inbox, Shape::Meta, None, |out| wire::encode(&tag_ask().what, key, out))
-    };
-    proxy.tag_connections(key).into_iter().map(ask).collect()
+fn tag_ask() -> Look {
+    Look { value: true, ..Look::default() }
 }
 
 fn put_value(out: &mut BytesMut, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {

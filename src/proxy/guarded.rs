@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 
 use super::Proxy;
@@ -317,7 +317,7 @@ impl GuardedCall {
 pub(super) fn tag(name: TagName, proxy: &Proxy) -> Guarded {
     let guard = proxy.plan.tag_guard;
     // Nothing but the tag itself is asked for.
-    Guarded { guard, place: 0, key: Rc::from(&name[..]), tags: smallvec![name], learnt: 0 }
+    Guarded { guard, place: 0, key: SmallVec::from_slice(&name), tags: smallvec![name], learnt: 0 }
 }
 
 /// Whether a meta command has no flags but these.

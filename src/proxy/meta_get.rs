@@ -9,6 +9,7 @@ use super::Proxy;
 use super::calls::{Client, Scope};
 use super::operation::Guarded;
 use super::read::GuardedRead;
+use super::tag_reads::TagReads;
 use super::wording::Wording;
 use crate::guard::{Lifetime, Wish};
 use crate::protocol::request::Meta;
@@ -16,6 +17,7 @@ use crate::protocol::request::Meta;
 /// One `mg` on its way.
 pub(super) struct MetaGet {
     read: GuardedRead,
+    tags: TagReads,
     wording: Wording,
     /// `T`
     exptime: Option<i64>,
@@ -41,14 +43,14 @@ impl MetaGet {
             usage: options.usage,
             unseen: options.unseen,
         };
-        let mut read = GuardedRead::new(of);
-        read.begin(wish, proxy, client);
-        MetaGet { read, wording, exptime: options.exptime }
+        let (mut read, mut tags) = (GuardedRead::new(of), TagReads::default());
+        read.begin(wish, options.exptime, &mut tags, proxy, client);
+        MetaGet { read, tags, wording, exptime: options.exptime }
     }
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         let mut won = false;
-        if !self.read.poll(self.exptime, scope.patient, &mut won, scope, cx) {
+        if !self.read.poll(self.exptime, &mut self.tags, scope.patient, &mut won, scope, cx) {
             return Poll::Pending;
         }
         if let Some(shown) = self.read.shown() {

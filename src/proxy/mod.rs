@@ -9,7 +9,6 @@
 //! ```
 
 use std::cell::RefCell;
-use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,12 +18,15 @@ use tokio::time::Instant;
 #[doc(hidden)] // for tests/sim, which speaks to its servers as production does
 pub mod wire;
 mod desk;
+mod hash;
+mod places;
 mod tag_cache;
 mod operation;
 mod keeper;
 mod calls;
 mod raw;
 mod gets;
+mod tag_reads;
 mod read;
 mod meta_get;
 mod guarded;
@@ -47,7 +49,9 @@ use crate::rule::{Captures, Rules, Template};
 use crate::upstream::connection::Connection;
 use crate::upstream::inbox::Inbox;
 use crate::upstream::pool::Pool;
+use hash::Hashes;
 use operation::Guarded;
+use places::Places;
 
 /// What the configuration says, as the pipeline needs it. The same for all workers.
 pub struct Plan {
@@ -138,14 +142,17 @@ pub struct Proxy {
     plan: Arc<Plan>,
     pools: Vec<Pool>,
     desk: Arc<Desk>,
-    tag_cache: Arc<TagCache>,
+    tag_cache: TagCache,
     sidecar: u64,
     clock: Clock,
     start: Instant,
     front: Arc<Front>,
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
-    hasher: RandomState,
+    hashes: Hashes,
+    tag_places: Places,
+    /// Where the names of tags are put together.
+    tag: RefCell<Vec<u8>>,
     metrics: Arc<WorkerMetrics>,
 }
 
@@ -157,7 +164,7 @@ pub struct Shared {
     /// Leases and waiters.
     pub desk: Arc<Desk>,
     /// Versions of tags.
-    pub tag_cache: Arc<TagCache>,
+    pub tag_cache: TagCache,
     /// This process among the fleet: a number drawn at its start.
     pub sidecar: u64,
     /// The wall clock.
@@ -193,7 +200,9 @@ impl Proxy {
             front,
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
-            hasher: RandomState::new(),
+            hashes: Hashes::new(),
+            tag_places: Places::default(),
+            tag: RefCell::default(),
             metrics,
         }
     }
@@ -221,8 +230,12 @@ impl Proxy {
 
     /// The moment.
     fn now(&self) -> Now {
-        let mono = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { wall: self.clock.now_ms(), mono }
+        Now { wall: self.clock.now_ms(), mono: self.mono(Instant::now()) }
+    }
+
+    /// A moment on the monotonic clock, in ms.
+    fn mono(&self, moment: Instant) -> u64 {
+        u64::try_from(moment.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn target(&self, key: &[u8]) -> Target {
@@ -241,7 +254,7 @@ impl Proxy {
                     Target::Guarded(Guarded {
                         guard,
                         place: self.pools[pool].place(key),
-                        key: key.into(),
+                        key: SmallVec::from_slice(key),
                         tags,
                         learnt: 0,
                     })
@@ -252,8 +265,10 @@ impl Proxy {
 
     fn tags(&self, key: &[u8], captures: &Captures, templates: &[Template]) -> SmallVec<[TagName; 2]> {
         let prefix = &self.plan.tag_prefix;
+        let mut tag = self.tag.borrow_mut();
         let render = |template: &Template| {
-            let mut tag = prefix.clone();
+            tag.clear();
+            tag.extend_from_slice(prefix);
             template.render(key, captures, &mut tag);
             TagName::from_slice(&tag[prefix.len()..])
         };
@@ -298,7 +313,7 @@ impl Proxy {
     }
 
     fn hash(&self, key: &[u8]) -> u64 {
-        self.hasher.hash_one(key)
+        self.hashes.of(key)
     }
 
     /// The connections to every server of every pool.

@@ -6,17 +6,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
 use super::desk::ring;
+use super::tag_reads::known;
 use super::{Proxy, wire};
 use crate::guard::leases::Admission;
 use crate::guard::{
-    Answer, Answers, Asks, At, Cas, Event, Item, Machine, Now, Policy, Scene, Step, TagName, TagNames, Usage,
-    What, envelope::lock_key,
+    Answer, Answers, Asks, At, Event, Machine, Now, Policy, Scene, Step, TagName, TagNames, What,
+    envelope::lock_key, parse_version,
 };
 use crate::metrics::{Limit, WaitEnd};
 use crate::protocol::reply::Shape;
@@ -30,7 +30,7 @@ pub(super) struct Guarded {
     /// Where the key lies: the place of its server in the pool.
     pub(super) place: usize,
     /// The key.
-    pub(super) key: Rc<[u8]>,
+    pub(super) key: SmallVec<[u8; 32]>,
     /// The names of its tags.
     pub(super) tags: SmallVec<[TagName; 2]>,
     /// How many of them are not of its rule, but came with a value.
@@ -88,20 +88,18 @@ impl<M: Machine> Operation<M> {
         proxy: &Proxy,
         inbox: &Rc<Inbox>,
     ) -> Operation<M> {
-        let mut operation = Operation {
-            machine,
-            asks,
-            answers: SmallVec::new(),
-            asked: proxy.now(),
-            wait: None,
-            learnt: None,
-        };
+        let mut operation = Operation { asks, ..Operation::idle(machine, proxy.now()) };
         operation.send(of, proxy, inbox);
         operation
     }
 
+    /// For a machine whose first questions have been asked and answered without it: it is to be [told](Operation::tell).
+    pub(super) fn idle(machine: M, asked: Now) -> Operation<M> {
+        let (asks, answers) = (Asks::new(), SmallVec::new());
+        Operation { machine, asks, answers, asked, wait: None, learnt: None }
+    }
+
     fn send(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Rc<Inbox>) {
-        self.asked = proxy.now();
         self.answers = proxy.send(&self.asks, of, self.asked, inbox, Awaited::Reply, Awaited::Known);
     }
 
@@ -114,7 +112,31 @@ impl<M: Machine> Operation<M> {
         inbox: &Rc<Inbox>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
-        let mut next = None;
+        self.go_on(None, of, patient, proxy, inbox, cx)
+    }
+
+    /// Tells an idle machine these answers, and goes on.
+    pub(super) fn tell(
+        &mut self,
+        answers: Answers,
+        of: &Guarded,
+        patient: bool,
+        proxy: &Rc<Proxy>,
+        inbox: &Rc<Inbox>,
+        cx: &mut Context<'_>,
+    ) -> Poll<M::End> {
+        self.go_on(Some(Event::Answers(answers)), of, patient, proxy, inbox, cx)
+    }
+
+    fn go_on(
+        &mut self,
+        mut next: Option<Event>,
+        of: &Guarded,
+        patient: bool,
+        proxy: &Rc<Proxy>,
+        inbox: &Rc<Inbox>,
+        cx: &mut Context<'_>,
+    ) -> Poll<M::End> {
         let mut learnt = self.learnt.take();
         let polled = loop {
             let of = learnt.as_deref().unwrap_or(of);
@@ -135,7 +157,7 @@ impl<M: Machine> Operation<M> {
             match self.machine.resume(event, &scene) {
                 Step::Done(end) => break Poll::Ready(end),
                 Step::Ask(asks) => {
-                    self.asks = asks;
+                    (self.asks, self.asked) = (asks, now);
                     self.send(of, proxy, inbox);
                 }
                 Step::Learn(tags) => {
@@ -294,11 +316,7 @@ impl Proxy {
     /// The version of a tag as this sidecar read it less than `tags.cache` ago.
     fn cached_tag(&self, name: &TagName, what: &What, now: Now) -> Option<Answer> {
         let What::Get(_) = what else { return None };
-        let version = self.tag_cache.get(name, now)?;
-        let value = Bytes::from(version.to_string());
-        let cas = Cas { number: 0, epoch: 0 };
-        let (size, usage) = (value.len(), Usage::default());
-        Some(Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage }))
+        self.tag_cache.get(name, now.mono).map(known)
     }
 
     /// Whether this may bring up a copy of a tag that is behind: with a version that was read a moment ago, and that the tag may have
@@ -307,14 +325,13 @@ impl Proxy {
         self.plan.tag_copies && of.guard != self.plan.tag_guard && matches!(ask.what, What::Store { .. })
     }
 
+    /// What was written is known to all workers at once. (What machines read is not noted: they are few.)
     fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {
-        let text = match (what, answer) {
-            (What::Get(_), Answer::Item(item)) => &item.value,
-            (What::Store { value, .. }, Answer::Stored(_)) => &value.body,
-            _ => return,
-        };
-        if let Some(version) = std::str::from_utf8(text).ok().and_then(|text| text.trim_end().parse().ok()) {
-            self.tag_cache.put(name, version, asked);
+        if let (What::Store { value, .. }, Answer::Stored(_)) = (what, answer)
+            && self.tag_cache.is_on()
+            && let Some(version) = parse_version(&value.body)
+        {
+            self.tag_cache.written(name, version, asked.mono);
         }
     }
 

@@ -3,14 +3,21 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::Proxy;
+use bytes::BytesMut;
+
 use super::calls::{Client, Scope};
 use super::operation::{Guarded, Operation};
+use super::tag_reads::{TagPlaces, TagReads};
+use super::{Proxy, wire};
 use crate::error::Failure;
 use crate::guard::leases::Ticket;
-use crate::guard::{Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, Wish};
+use crate::guard::{
+    Answer, Answers, Change, Hit, Item, Lifetime, Modify, ModifyEnd, Read, ReadEnd, What, Wish, glance,
+};
 use crate::metrics::{LeaseEnd, Limit, Outcome};
+use crate::protocol::reply::Shape;
 use crate::upstream::OnError;
+use crate::upstream::inbox::{Inbox, Ticket as ReplyTicket};
 
 /// A read on its way.
 pub(super) struct GuardedRead {
@@ -18,13 +25,25 @@ pub(super) struct GuardedRead {
     state: State,
 }
 
-#[allow(clippy::large_enum_variant, reason = "a read stands in a box, and Reading is what it mostly is")]
 enum State {
     /// Its turn has not come.
     Waiting,
-    Reading(Operation<Read>),
+    /// A first look, without a machine: mostly the value is fresh, and that is all there is to know.
+    Looking(FirstLook),
+    Reading(Box<Operation<Read>>),
     Touching(Box<Operation<Modify>>, Hit, Mark),
     Done(Shown),
+}
+
+/// What was asked before there is a machine; in the same words, so that it can go on from the answers.
+struct FirstLook {
+    /// When, on the monotonic clock: all its waiting is counted from here.
+    began: u64,
+    wish: Wish,
+    item: ReplyTicket,
+    /// Another reader's look has been joined, and a stub that it leaves is theirs.
+    joined: bool,
+    tags: TagPlaces,
 }
 
 /// What the client may be told.
@@ -61,16 +80,73 @@ impl Mark {
     }
 }
 
+impl FirstLook {
+    /// Once all is here: the fresh value, or what a machine has to go on from.
+    fn end(
+        &self,
+        of: &Guarded,
+        tags: &mut TagReads,
+        proxy: &Proxy,
+        inbox: &Inbox,
+    ) -> Result<Hit, Box<Answers>> {
+        let policy = proxy.policy(of.guard);
+        let clear = tags.settle(&self.tags, proxy, inbox);
+        let mut item = match inbox.take(self.item) {
+            Some(reply) => wire::answer(&What::Get(Read::look(self.wish, policy)), reply),
+            None => Answer::Failed(Failure::Down),
+        };
+        if let (true, Answer::Item(Item { won, ttl, .. })) = (self.joined, &mut item)
+            && std::mem::take(won)
+        {
+            // Of what it has just left, a server says that it lasts for ever.
+            *ttl = Some(policy.lock_seconds());
+        }
+        if clear
+            && let Answer::Item(item) = &mut item
+            && let Some(hit) = glance(item, tags.versions(&self.tags), policy)
+        {
+            return Ok(hit);
+        }
+        let mut answers = Box::new(Answers::new());
+        answers.push(item);
+        tags.answers(&self.tags, proxy.plan.tag_copies, &mut answers);
+        Err(answers)
+    }
+}
+
 impl GuardedRead {
     /// A read to be begun later.
     pub(super) fn new(of: Guarded) -> GuardedRead {
         GuardedRead { of, state: State::Waiting }
     }
 
-    pub(super) fn begin(&mut self, wish: Wish, proxy: &Proxy, client: &Client) {
-        let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), proxy.now(), true);
-        let (read, asks) = Read::wishing(wish, &scene);
-        self.state = State::Reading(Operation::start(read, asks, &self.of, proxy, &client.inbox));
+    /// Asks for the key and its tags. `exptime`: what a fresh value is to be given.
+    pub(super) fn begin(
+        &mut self,
+        wish: Wish,
+        exptime: Option<i64>,
+        tags: &mut TagReads,
+        proxy: &Proxy,
+        client: &Client,
+    ) {
+        let (of, inbox) = (&self.of, &client.inbox);
+        let policy = proxy.policy(of.guard);
+        let plain = wish.recache.is_none() && exptime.is_none();
+        self.state = if plain {
+            let ask = What::Get(Read::look(wish, policy));
+            let write = |out: &mut BytesMut| wire::encode(&ask, &of.key, out);
+            // How an item has been used changes with every look.
+            let (item, joined) = match wish.usage || wish.unseen {
+                true => (proxy.home(of).send(inbox, Shape::Meta, None, write), false),
+                false => proxy.home(of).read(inbox, Shape::Meta, write),
+            };
+            let tags = tags.ask(&of.tags, proxy, client);
+            State::Looking(FirstLook { began: proxy.mono(client.moment()), wish, item, joined, tags })
+        } else {
+            let scene = proxy.scene(of, policy, proxy.now(), true);
+            let (read, asks) = Read::wishing(wish, &scene);
+            State::Reading(Box::new(Operation::start(read, asks, of, proxy, inbox)))
+        };
     }
 
     /// Once it is done: what to show.
@@ -85,6 +161,7 @@ impl GuardedRead {
     pub(super) fn poll(
         &mut self,
         exptime: Option<i64>,
+        tags: &mut TagReads,
         patient: bool,
         won: &mut bool,
         scope: &Scope<'_>,
@@ -94,6 +171,24 @@ impl GuardedRead {
         let shown = match &mut self.state {
             State::Done(_) => return true,
             State::Waiting => return false,
+            State::Looking(look) => {
+                if !client.inbox.is_here(look.item) || !tags.are_here(&look.tags, &client.inbox) {
+                    return false;
+                }
+                match look.end(&self.of, tags, proxy, &client.inbox) {
+                    Ok(hit) => self.fresh(hit, scope),
+                    Err(answers) => {
+                        let mut read =
+                            Box::new(Operation::idle(Read::answered(look.wish, look.began), proxy.now()));
+                        let end = read.tell(*answers, &self.of, patient, proxy, &client.inbox, cx);
+                        self.state = State::Reading(read);
+                        match end {
+                            Poll::Pending => return false,
+                            Poll::Ready(end) => self.read(end, won, scope),
+                        }
+                    }
+                }
+            }
             State::Reading(read) => match (read.poll(&self.of, patient, proxy, &client.inbox, cx), exptime) {
                 (Poll::Pending, _) => return false,
                 (Poll::Ready(end @ (ReadEnd::Fresh(_) | ReadEnd::Refreshing(_))), Some(exptime)) => {
@@ -106,7 +201,7 @@ impl GuardedRead {
                     let touch = Operation::start(modify, asks, &self.of, proxy, &client.inbox);
                     let mark = Mark { held, ..Mark::of(hit.cas.number) };
                     self.state = State::Touching(Box::new(touch), hit, mark);
-                    return self.poll(Some(exptime), patient, won, scope, cx);
+                    return self.poll(Some(exptime), tags, patient, won, scope, cx);
                 }
                 (Poll::Ready(end), _) => self.read(end, won, scope),
             },
@@ -137,17 +232,19 @@ impl GuardedRead {
         true
     }
 
-    fn read(&mut self, end: ReadEnd, won: &mut bool, scope: &Scope<'_>) -> Shown {
+    fn fresh(&self, hit: Hit, scope: &Scope<'_>) -> Shown {
+        end_earlier_miss(&self.of, scope);
+        scope.count(scope.proxy.metric(self.of.guard), Outcome::Hit);
+        let mark = Mark::of(hit.cas.number);
+        Shown::Value(hit, mark)
+    }
+
+    fn read(&self, end: ReadEnd, won: &mut bool, scope: &Scope<'_>) -> Shown {
         let Scope { proxy, client, .. } = scope;
         let of = &self.of;
         let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
         match end {
-            ReadEnd::Fresh(hit) => {
-                end_earlier_miss(of, scope);
-                scope.count(rule, Outcome::Hit);
-                let mark = Mark::of(hit.cas.number);
-                Shown::Value(hit, mark)
-            }
+            ReadEnd::Fresh(hit) => self.fresh(hit, scope),
             ReadEnd::Refreshing(hit) => {
                 end_earlier_miss(of, scope);
                 scope.count(rule, Outcome::Hit);

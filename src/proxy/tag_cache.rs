@@ -1,55 +1,171 @@
 //! Versions of tags that may be used again for `tags.cache` without asking.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::guard::{Now, TagName};
+use super::hash::Hashes;
+use crate::guard::TagName;
 
-/// The most versions that are remembered; at this many, the old ones are forgotten, then all.
+/// The most versions that a worker remembers; at this many, the old ones are forgotten, then all.
 const MAX_ENTRIES: usize = 64 * 1024;
+/// The tags are told apart by so much of their hash when one is written.
+const WRITES: usize = 256;
 
-/// Shared by all workers, so that a bump through this sidecar takes effect in all of them at once.
+/// One worker's. A clone is another worker's: it remembers nothing yet, but what either writes is news to both at once, so that a
+/// bump through this sidecar takes effect in all its workers. A reader takes no lock for that: it compares a count.
+#[derive(Debug)]
 pub struct TagCache {
     /// For how long, in ms. 0: nothing is kept.
     keep: u64,
-    versions: Mutex<HashMap<TagName, (u64, u64)>>,
+    hashes: Hashes,
+    /// How often any worker has written a tag with this part of the hash.
+    writes: Arc<[AtomicU64; WRITES]>,
+    versions: RefCell<HashMap<TagName, Kept, Hashes>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    version: u64,
+    /// When it was asked for, in ms.
+    asked: u64,
+    /// How often it had been written then.
+    writes: u64,
+}
+
+impl Clone for TagCache {
+    fn clone(&self) -> TagCache {
+        TagCache {
+            keep: self.keep,
+            hashes: self.hashes,
+            writes: Arc::clone(&self.writes),
+            versions: RefCell::new(HashMap::with_hasher(self.hashes)),
+        }
+    }
 }
 
 impl TagCache {
     /// One that reuses a version for so long after it was asked for.
     pub fn new(keep: Duration) -> TagCache {
-        let keep = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
-        TagCache { keep, versions: Mutex::default() }
+        let hashes = Hashes::new();
+        TagCache {
+            keep: u64::try_from(keep.as_millis()).unwrap_or(u64::MAX),
+            hashes,
+            writes: Arc::new([const { AtomicU64::new(0) }; WRITES]),
+            versions: RefCell::new(HashMap::with_hasher(hashes)),
+        }
     }
 
-    /// The version of a tag, if it was asked for less than that ago.
-    pub fn get(&self, name: &TagName, now: Now) -> Option<u64> {
-        if self.keep == 0 {
+    /// Whether anything is kept.
+    pub(super) fn is_on(&self) -> bool {
+        self.keep > 0
+    }
+
+    /// The version of a tag, if it was asked for less than that ago, and not written since.
+    pub fn get(&self, name: &TagName, now: u64) -> Option<u64> {
+        if !self.is_on() {
             return None;
         }
-        let versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        versions.get(name).filter(|(_, asked)| now.mono < asked + self.keep).map(|(version, _)| *version)
+        let kept = *self.versions.borrow().get(name)?;
+        (now < kept.asked + self.keep && kept.writes == self.writes(name)).then_some(kept.version)
+    }
+
+    /// How often a tag, or another that cannot be told from it here, has been written. To be asked before its version is.
+    pub(super) fn writes(&self, name: &TagName) -> u64 {
+        if self.is_on() { self.count(name).load(Ordering::Acquire) } else { 0 }
     }
 
     /// Notes a version that was asked for at that moment. An answer that a bump has overtaken does not undo it.
-    pub fn put(&self, name: &TagName, version: u64, asked: Now) {
-        if self.keep == 0 {
+    pub fn put(&self, name: &TagName, version: u64, asked: u64) {
+        self.put_unless_written(name, version, asked, self.writes(name));
+    }
+
+    /// The same, if it has not been written since it was asked for.
+    pub(super) fn put_unless_written(&self, name: &TagName, version: u64, asked: u64, writes: u64) {
+        if !self.is_on() || writes != self.writes(name) {
             return;
         }
-        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut versions = self.versions.borrow_mut();
         if versions.len() >= MAX_ENTRIES {
-            versions.retain(|_, (_, then)| asked.mono < *then + self.keep);
+            versions.retain(|_, kept| asked < kept.asked + self.keep);
             if versions.len() >= MAX_ENTRIES {
                 versions.clear();
             }
         }
+        let kept = Kept { version, asked, writes };
         match versions.get_mut(name) {
-            Some((known, then)) if version < *known && asked.mono < *then + self.keep => {}
-            Some(entry) => *entry = (version, asked.mono),
+            Some(known) if version < known.version && asked < known.asked + self.keep => {}
+            Some(known) => *known = kept,
             None => {
-                versions.insert(name.clone(), (version, asked.mono));
+                versions.insert(name.clone(), kept);
             }
         }
+    }
+
+    /// A tag has been written: what any worker has read before does not count any more.
+    pub(super) fn written(&self, name: &TagName, version: u64, asked: u64) {
+        if self.is_on() {
+            let writes = self.count(name).fetch_add(1, Ordering::AcqRel) + 1;
+            self.put_unless_written(name, version, asked, writes);
+        }
+    }
+
+    fn count(&self, name: &[u8]) -> &AtomicU64 {
+        &self.writes[self.hashes.of(name) as usize % WRITES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tag(name: &str) -> TagName {
+        TagName::from_slice(name.as_bytes())
+    }
+
+    #[test]
+    fn a_version_is_used_again_for_as_long_as_it_may_be_and_an_overtaken_answer_does_not_undo_a_newer_one() {
+        let cache = TagCache::new(Duration::from_millis(100));
+        let posts = tag("posts");
+        cache.put(&posts, 7, 1_000);
+        assert_eq!((cache.get(&posts, 1_099), cache.get(&posts, 1_100)), (Some(7), None));
+        cache.put(&posts, 6, 1_050);
+        assert_eq!(cache.get(&posts, 1_099), Some(7));
+        cache.put(&posts, 6, 1_100);
+        assert_eq!(cache.get(&posts, 1_100), Some(6));
+        let off = TagCache::new(Duration::ZERO);
+        off.put(&posts, 7, 1_000);
+        assert_eq!(off.get(&posts, 1_000), None);
+    }
+
+    #[test]
+    fn what_one_worker_writes_is_news_to_the_others_at_once() {
+        let one = TagCache::new(Duration::from_millis(100));
+        let (other, posts) = (one.clone(), tag("posts"));
+        other.put(&posts, 7, 1_000);
+        let before = other.writes(&posts);
+        one.written(&posts, 9, 1_010);
+        assert_eq!((one.get(&posts, 1_020), other.get(&posts, 1_020)), (Some(9), None));
+        // The answer to a question from before the write may be older than it.
+        other.put_unless_written(&posts, 7, 1_005, before);
+        assert_eq!(other.get(&posts, 1_020), None);
+        other.put_unless_written(&posts, 9, 1_020, other.writes(&posts));
+        assert_eq!(other.get(&posts, 1_020), Some(9));
+    }
+
+    #[test]
+    fn so_many_versions_are_remembered_and_no_more() {
+        let cache = TagCache::new(Duration::from_millis(100));
+        for i in 0..=MAX_ENTRIES as u64 {
+            cache.put(&tag(&i.to_string()), i, 1_000);
+        }
+        assert_eq!(cache.versions.borrow().len(), 1);
+        for i in 0..=MAX_ENTRIES as u64 {
+            cache.put(&tag(&i.to_string()), i, 1_100 + i % 2 * 100);
+        }
+        assert_eq!(cache.get(&tag("1"), 1_201), Some(1));
+        assert!(cache.versions.borrow().len() <= MAX_ENTRIES);
     }
 }

@@ -24,8 +24,10 @@ pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
     let end: &[u8] = if binary { b" b\r\n" } else { b"\r\n" };
     match what {
         What::Get(Look { value, usage, unseen, vivify, touch }) => {
+            out.reserve(text.len() + 96);
             start(out, b"mg ", text);
-            out.extend_from_slice(if *value { b" v t f c s" } else { b" t f c s" });
+            // The size of a value is in the first line of it.
+            out.extend_from_slice(if *value { b" v t f c" } else { b" t f c s" });
             if *usage {
                 out.extend_from_slice(b" h l");
             }
@@ -104,15 +106,27 @@ pub fn depends_on(what: &What) -> Option<u32> {
     }
 }
 
+/// The version in the reply to a look at a tag; `None` if it is anything else.
+pub(super) fn version(reply: &Reply) -> Option<u64> {
+    let Reply::Answered { bytes, .. } = reply else { return None };
+    let reply = meta(bytes);
+    if reply.status == Status::Va { digits(reply.data) } else { None }
+}
+
 /// Reads the reply to a command.
 pub fn decode(ask: &Ask, reply: Reply) -> Answer {
+    answer(&ask.what, reply)
+}
+
+/// The same.
+pub(super) fn answer(what: &What, reply: Reply) -> Answer {
     let (bytes, epoch) = match reply {
         Reply::Answered { bytes, epoch } => (bytes, epoch),
         Reply::Moved => return Answer::Exists,
         Reply::Failed(failure) => return Answer::Failed(failure),
     };
     let reply = meta(&bytes);
-    match (reply.status, &ask.what) {
+    match (reply.status, what) {
         (Status::Va | Status::Hd, What::Get(_)) => {
             item(&bytes, &reply, epoch).map_or(Answer::Failed(Failure::Refused), Answer::Item)
         }
@@ -140,16 +154,16 @@ fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
         stale: false,
         usage: Usage::default(),
     };
-    for (flag, token) in reply.tokens() {
-        let token = std::str::from_utf8(token).ok()?;
+    let words = reply.flags.split(|&byte| byte == b' ');
+    for (flag, token) in words.filter_map(|word| word.split_first()) {
         match flag {
-            b't' if token == "-1" => {}
-            b't' => item.ttl = Some(token.parse().ok()?),
-            b'f' => item.flags = token.parse().ok()?,
-            b'c' => item.cas.number = token.parse().ok()?,
-            b's' => item.size = token.parse().ok()?,
-            b'h' => item.usage.hit = token == "1",
-            b'l' => item.usage.idle = token.parse().ok()?,
+            b't' if token == b"-1" => {}
+            b't' => item.ttl = Some(u32::try_from(digits(token)?).ok()?),
+            b'f' => item.flags = u32::try_from(digits(token)?).ok()?,
+            b'c' => item.cas.number = digits(token)?,
+            b's' => item.size = usize::try_from(digits(token)?).ok()?,
+            b'h' => item.usage.hit = token == b"1",
+            b'l' => item.usage.idle = u32::try_from(digits(token)?).ok()?,
             b'W' => item.won = true,
             b'X' => item.stale = true,
             _ => {}
@@ -158,10 +172,37 @@ fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
     Some(item)
 }
 
+/// A number as servers write them: digits, nothing else, below 2^64.
+fn digits(text: &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = match text.len() {
+            // So many cannot be too many.
+            ..=19 => number * 10 + u64::from(digit),
+            _ => number.checked_mul(10)?.checked_add(u64::from(digit))?,
+        };
+    }
+    (!text.is_empty()).then_some(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::guard::{At, Stored};
+
+    #[test]
+    fn a_number_is_digits_and_below_2_to_the_64() {
+        assert_eq!(digits(b"0"), Some(0));
+        assert_eq!(digits(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(digits(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
+        for none in ["", "18446744073709551616", "99999999999999999999999", "-1", "+1", "1 ", "a", "1:"] {
+            assert_eq!(digits(none.as_bytes()), None, "{none}");
+        }
+    }
 
     fn encoded(what: &What) -> String {
         let mut out = BytesMut::new();
@@ -174,7 +215,7 @@ mod tests {
         let cas = Some(Cas { number: 7, epoch: 1 });
         assert_eq!(
             encoded(&What::Get(Look { value: true, vivify: Some(6), ..Look::default() })),
-            "mg k v t f c s N6\r\n"
+            "mg k v t f c N6\r\n"
         );
         assert_eq!(encoded(&What::Get(Look { touch: Some(-1), ..Look::default() })), "mg k t f c s T-1\r\n");
         let value = Stored { header: Bytes::from_static(b"he"), body: Bytes::from_static(b"bo") };

@@ -83,8 +83,8 @@ impl Template {
 /// more than 250 bytes (186, if it has bytes that only a meta command can name, in base64), the name becomes `~` and the 32 lower-case hex digits of its MD5. Who bumps such a tag
 /// by hand writes it that way: no client could send it at its full length.
 pub fn fold_tag(key: &mut Vec<u8>, prefix_len: usize) {
-    let spaced = key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' '));
-    if key.len() <= if spaced { BINARY_KEY_MAX } else { KEY_MAX } {
+    let spaced = || key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' '));
+    if key.len() <= BINARY_KEY_MAX || (key.len() <= KEY_MAX && !spaced()) {
         return;
     }
     let digest = Md5::digest(&key[prefix_len..]);

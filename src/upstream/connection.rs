@@ -29,6 +29,7 @@ use tracing::{info, warn};
 
 use super::inbox::{Inbox, Reply, Ticket};
 use super::server::{Server, Socket};
+use super::unwritten::Unwritten;
 use crate::chance::Chance;
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
@@ -70,6 +71,7 @@ struct State {
     made: u32,
     out: BytesMut,
     owed: VecDeque<Owed>,
+    unwritten: Unwritten,
     /// Who is to be woken once there is room for a large request. No client is here more than once for long.
     crowd: Vec<Rc<Inbox>>,
     /// How many at the front of `owed` have timed out.
@@ -94,6 +96,8 @@ enum Phase {
 struct Owed {
     /// `None` once it has been told.
     asker: Option<(Rc<Inbox>, Ticket)>,
+    /// Who asked the same before it was written: they are told the same.
+    sharers: Vec<(Rc<Inbox>, Ticket)>,
     shape: Shape,
     since: Instant,
     /// The server's epoch when it was sent.
@@ -183,6 +187,7 @@ impl Connection {
             made: 0,
             out: BytesMut::new(),
             owed: VecDeque::new(),
+            unwritten: Unwritten::new(),
             crowd: Vec::new(),
             timed_out: 0,
             distrusted: false,
@@ -208,6 +213,23 @@ impl Connection {
         seen: Option<u32>,
         write: impl FnOnce(&mut BytesMut),
     ) -> Ticket {
+        self.queue(inbox, shape, seen, false, write).0
+    }
+
+    /// Sends a read, or joins the same one if it waits to be written: then the second is true, and what a server gives to one
+    /// reader alone (`W`) is not this one's.
+    pub fn read(&self, inbox: &Rc<Inbox>, shape: Shape, write: impl FnOnce(&mut BytesMut)) -> (Ticket, bool) {
+        self.queue(inbox, shape, None, true, write)
+    }
+
+    fn queue(
+        &self,
+        inbox: &Rc<Inbox>,
+        shape: Shape,
+        seen: Option<u32>,
+        may_share: bool,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> (Ticket, bool) {
         let ticket = inbox.expect();
         let mut state = self.state.borrow_mut();
         let refusal = match (state.phase, seen) {
@@ -217,7 +239,7 @@ impl Connection {
             (Phase::Up, Some(seen)) if state.made > seen => {
                 drop(state);
                 inbox.deliver(ticket, Reply::Moved);
-                return ticket;
+                return (ticket, false);
             }
             _ if state.owed.len() >= MAX_OWED || state.out.len() >= MAX_OUT => {
                 Some((Reply::Failed(Failure::Overloaded), UpstreamOutcome::Overloaded))
@@ -228,21 +250,37 @@ impl Connection {
             drop(state);
             self.metrics.upstream_refused(self.server.index, outcome);
             inbox.deliver(ticket, reply);
-            return ticket;
+            return (ticket, false);
         }
-        write(&mut state.out);
+        let State { phase, out, owed, unwritten, gathering, .. } = &mut *state;
+        let from = out.len();
+        write(out);
+        // What waits for the first connection has waited for a while, and its time is over sooner.
+        let may_share = may_share && *phase == Phase::Up;
+        // A classic `get` changes nothing that a read could miss.
+        if !may_share && !matches!(shape, Shape::Value | Shape::Values) {
+            unwritten.new_turn();
+        }
+        if may_share
+            && let Some(first) = unwritten.find_or_note(out, from, owed.len()).and_then(|at| owed.get_mut(at))
+        {
+            out.truncate(from);
+            first.sharers.push((Rc::clone(inbox), ticket));
+            self.metrics.upstream_shared(self.server.index);
+            return (ticket, true);
+        }
         let asker = Some((Rc::clone(inbox), ticket));
-        let since = match state.phase {
-            Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
+        let since = match phase {
+            Phase::Up => *gathering.get_or_insert_with(Instant::now),
             // Nothing is written yet, and it may take a while.
             Phase::Opening | Phase::Down => Instant::now(),
         };
-        state.owed.push_back(Owed { asker, shape, since, epoch: self.server.epoch() });
+        owed.push_back(Owed { asker, sharers: Vec::new(), shape, since, epoch: self.server.epoch() });
         self.metrics.upstream_sent(self.server.index);
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
-        ticket
+        (ticket, false)
     }
 
     /// Whether much waits to be written: then this inbox is woken once it has been.
@@ -350,6 +388,8 @@ impl Connection {
     fn poll_write(&self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<Broken> {
         let mut state = self.state.borrow_mut();
         state.gathering = None;
+        // From here on what waited is read by the server, or nobody knows how much of it.
+        state.unwritten.new_turn();
         while !state.out.is_empty() {
             match ready!(Pin::new(&mut *socket).poll_write(cx, &state.out)) {
                 Ok(0) => return Poll::Ready(Broken::Closed),
@@ -403,7 +443,13 @@ impl Connection {
                             self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took);
                             // What waited for the connection was sent when it was made.
                             let epoch = owed.epoch.max(state.made);
-                            inbox.deliver(ticket, Reply::Answered { bytes, epoch });
+                            // Whom it was sent for is the first to know: what the server gives to one reader is theirs.
+                            let mut last = (inbox, ticket);
+                            for next in owed.sharers {
+                                let (inbox, ticket) = std::mem::replace(&mut last, next);
+                                inbox.deliver(ticket, Reply::Answered { bytes: bytes.clone(), epoch });
+                            }
+                            last.0.deliver(last.1, Reply::Answered { bytes, epoch });
                         }
                         None => state.timed_out = state.timed_out.saturating_sub(1),
                     }
@@ -434,7 +480,9 @@ impl Connection {
             let Some(owed) = state.owed.get_mut(at).filter(|owed| owed.since + limit <= now) else { break };
             if let Some((inbox, ticket)) = owed.asker.take() {
                 self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Timeout, now - owed.since);
-                inbox.deliver(ticket, Reply::Failed(Failure::TimedOut));
+                for (inbox, ticket) in owed.sharers.drain(..).chain([(inbox, ticket)]) {
+                    inbox.deliver(ticket, Reply::Failed(Failure::TimedOut));
+                }
             }
             state.timed_out += 1;
         }
@@ -451,12 +499,15 @@ impl Connection {
         state.phase = Phase::Down;
         state.timed_out = 0;
         state.out = BytesMut::new();
+        state.unwritten.new_turn();
         state.crowd.drain(..).for_each(|waits| waits.wake());
         let now = Instant::now();
         for owed in state.owed.drain(..) {
             if let Some((inbox, ticket)) = owed.asker {
                 self.metrics.upstream_ended(self.server.index, outcome, now - owed.since);
-                inbox.deliver(ticket, Reply::Failed(failure));
+                for (inbox, ticket) in owed.sharers.into_iter().chain([(inbox, ticket)]) {
+                    inbox.deliver(ticket, Reply::Failed(failure));
+                }
             }
         }
     }

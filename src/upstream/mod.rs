@@ -8,6 +8,7 @@ pub mod ring;
 pub mod pool;
 pub mod server;
 pub mod connection;
+mod unwritten;
 pub mod inbox;
 pub mod roll;
 mod spare;

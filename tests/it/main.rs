@@ -29,6 +29,7 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod returning_server;
+mod shared_reads;
 mod shutdown;
 mod slow_clients;
 mod slow_server;

@@ -267,6 +267,13 @@ impl Kennel {
         Client::unix(Path::new(&path.expect("just seen")))
     }
 
+    /// Stands still meanwhile, so that all that is sent to it arrives at once.
+    pub(crate) fn standing_still(&self, meanwhile: impl FnOnce()) {
+        self.process.signal("STOP");
+        meanwhile();
+        self.process.signal("CONT");
+    }
+
     /// SIGKILL. Returns once it is gone.
     pub(crate) fn kill(mut self) {
         self.process.kill();

@@ -33,7 +33,7 @@ impl Sidecar {
             _ => return,
         };
         if let Some(version) = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
-            self.tag_cache.put(name, version, asked);
+            self.tag_cache.put(name, version, asked.mono);
         }
     }
 }

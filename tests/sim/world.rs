@@ -304,7 +304,7 @@ impl World {
             return None;
         }
         let cache = &self.sidecars[op.sidecar].tag_cache;
-        let version = cache.get(&op.tags[usize::from(tag)], self.moment(op.sidecar))?;
+        let version = cache.get(&op.tags[usize::from(tag)], self.moment(op.sidecar).mono)?;
         let value = Bytes::from(version.to_string());
         let (size, usage) = (value.len(), Usage::default());
         let cas = Cas { number: 0, epoch: 0 };

@@ -1,0 +1,152 @@
+//! The versions of the tags of one request's keys: each tag is asked for once, however many of the keys have it.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::calls::Client;
+use super::{Proxy, wire};
+use crate::error::Failure;
+use crate::guard::{Answer, Answers, Cas, Item, Look, TagName, Usage, What, tag_look};
+use crate::protocol::reply::Shape;
+use crate::upstream::inbox::{Inbox, Ticket};
+
+/// A tag is compared with so many of those before it. It may be asked for twice beyond that; that costs a read, no more.
+const MAX_COMPARED: usize = 32;
+
+/// The tags of one request, in the order in which its keys first had them.
+#[derive(Default)]
+pub(super) struct TagReads {
+    reads: SmallVec<[TagRead; 1]>,
+    /// Their names' hashes, by which one is found.
+    hashes: SmallVec<[u64; 4]>,
+}
+
+/// Which tags of a request a key has, in its rule's order.
+pub(super) type TagPlaces = SmallVec<[u32; 4]>;
+
+struct TagRead {
+    name: TagName,
+    /// When it was asked for, on the monotonic clock.
+    asked: u64,
+    /// How often it had been written then, as far as the cache knows.
+    writes: u64,
+    state: State,
+}
+
+enum State {
+    /// On its way from every server that keeps it.
+    Asked(SmallVec<[Ticket; 2]>),
+    /// All of them have this one.
+    Known(u64),
+    /// It is missing, or they differ, or one does not answer: what they said.
+    Unclear(Vec<Answer>),
+}
+
+impl TagReads {
+    /// Asks for the tags of a key, unless another key has had them asked for.
+    pub(super) fn ask(&mut self, names: &[TagName], proxy: &Proxy, client: &Client) -> TagPlaces {
+        names.iter().map(|name| self.ask_one(name, proxy, client)).collect()
+    }
+
+    fn ask_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u32 {
+        let hash = proxy.hash(name);
+        let known = self.hashes.iter().take(MAX_COMPARED).position(|other| *other == hash);
+        let at = known.filter(|at| self.reads[*at].name == *name).unwrap_or_else(|| {
+            let asked = proxy.mono(client.moment());
+            let state = match proxy.tag_cache.get(name, asked) {
+                Some(version) => State::Known(version),
+                None => State::Asked(proxy.ask_for_tag(name, tag_look(), &client.inbox)),
+            };
+            let writes = proxy.tag_cache.writes(name);
+            self.reads.push(TagRead { name: name.clone(), asked, writes, state });
+            self.hashes.push(hash);
+            self.reads.len() - 1
+        });
+        // A part of a get has 128 keys at most, and a rule 16 tags.
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// Whether what servers say of these is here.
+    pub(super) fn are_here(&self, places: &[u32], inbox: &Inbox) -> bool {
+        places.iter().all(|place| match self.reads.get(*place as usize).map(|read| &read.state) {
+            Some(State::Asked(tickets)) => tickets.iter().all(|ticket| inbox.is_here(*ticket)),
+            _ => true,
+        })
+    }
+
+    /// Reads what has come of these, which must be [here](TagReads::are_here). Whether each has one version, and no more need be
+    /// known.
+    pub(super) fn settle(&mut self, places: &[u32], proxy: &Proxy, inbox: &Inbox) -> bool {
+        let mut clear = true;
+        for place in places {
+            let Some(read) = self.reads.get_mut(*place as usize) else { return false };
+            if let State::Asked(tickets) = &read.state {
+                read.state = settled(tickets, inbox);
+                if let State::Known(version) = read.state {
+                    proxy.tag_cache.put_unless_written(&read.name, version, read.asked, read.writes);
+                }
+            }
+            clear &= matches!(read.state, State::Known(_));
+        }
+        clear
+    }
+
+    /// The names and versions of these, once all are [settled](TagReads::settle) and clear.
+    pub(super) fn versions(&self, places: &[u32]) -> impl Iterator<Item = (&[u8], u64)> {
+        places.iter().filter_map(|place| match self.reads.get(*place as usize) {
+            Some(TagRead { name, state: State::Known(version), .. }) => Some((&name[..], *version)),
+            _ => None,
+        })
+    }
+
+    /// What the servers said of these, for a machine that would have asked itself.
+    pub(super) fn answers(&self, places: &[u32], copies: bool, answers: &mut Answers) {
+        for place in places {
+            match self.reads.get(*place as usize).map(|read| &read.state) {
+                Some(State::Known(version)) => {
+                    answers.extend((0..1 + usize::from(copies)).map(|_| known(*version)));
+                }
+                Some(State::Unclear(said)) => answers.extend(said.iter().cloned()),
+                Some(State::Asked(_)) | None => answers.push(Answer::Failed(Failure::Down)),
+            }
+        }
+    }
+}
+
+fn settled(tickets: &[Ticket], inbox: &Inbox) -> State {
+    let replies: SmallVec<[_; 2]> = tickets.iter().map(|ticket| inbox.take(*ticket)).collect();
+    let mut versions = replies.iter().map(|reply| reply.as_ref().and_then(wire::version));
+    match versions.next() {
+        Some(Some(version)) if versions.all(|other| other == Some(version)) => State::Known(version),
+        _ => {
+            let look = What::Get(tag_look());
+            let answer = |reply| wire::answer(&look, reply);
+            let lost = || Answer::Failed(Failure::Down);
+            State::Unclear(replies.into_iter().map(|reply| reply.map_or_else(lost, answer)).collect())
+        }
+    }
+}
+
+/// A version as a server would tell it that has it under a CAS that nobody needs.
+pub(super) fn known(version: u64) -> Answer {
+    let value = Bytes::from(version.to_string());
+    let cas = Cas { number: 0, epoch: 0 };
+    let (size, usage) = (value.len(), Usage::default());
+    Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+}
+
+impl Proxy {
+    /// Asks every server that keeps it.
+    pub(super) fn ask_for_tag(&self, name: &[u8], look: Look, inbox: &Rc<Inbox>) -> SmallVec<[Ticket; 2]> {
+        let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
+        key.extend_from_slice(name);
+        let look = What::Get(look);
+        let sides: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
+        let ask = |copy: &bool| {
+            self.tag_connection(&key, *copy).read(inbox, Shape::Meta, |out| wire::encode(&look, &key, out)).0
+        };
+        sides.iter().map(ask).collect()
+    }
+}

@@ -1,0 +1,155 @@
+//! Which reads wait to be written, so that whoever asks the same meanwhile is answered with them.
+//!
+//! A server carries out a read after it was written, so after all who share it have asked: none of them is told anything older
+//! than they may be told. Two things end that, and both are a new *turn*: what waits is handed to the socket, or a command is
+//! queued that may change something, behind which a read must see what it did.
+
+/// How many reads are remembered. Of two that fall on one place, the later is.
+const SEATS: usize = 128;
+
+/// The reads of this turn.
+pub(super) struct Unwritten {
+    turn: u64,
+    seats: Box<[Seat; SEATS]>,
+}
+
+/// A read that was queued: in which turn, where it lies in what is to be written, and which of the owed it is.
+#[derive(Debug, Clone, Copy)]
+struct Seat {
+    turn: u64,
+    from: usize,
+    to: usize,
+    owed: usize,
+}
+
+impl Unwritten {
+    pub(super) fn new() -> Unwritten {
+        let nobody = Seat { turn: 0, from: 0, to: 0, owed: 0 };
+        Unwritten { turn: 1, seats: Box::new([nobody; SEATS]) }
+    }
+
+    /// Nothing that waits may be shared any more.
+    pub(super) fn new_turn(&mut self) {
+        self.turn += 1;
+    }
+
+    /// `out` ends with a read, which begins at `from` and would be number `owed` of the owed: the number of the same one that
+    /// waits already, if one does; else it is remembered.
+    pub(super) fn find_or_note(&mut self, out: &[u8], from: usize, owed: usize) -> Option<usize> {
+        let read = &out[from..];
+        let seat = &mut self.seats[place(read)];
+        if seat.turn == self.turn && out[seat.from..seat.to] == *read {
+            return Some(seat.owed);
+        }
+        *seat = Seat { turn: self.turn, from, to: out.len(), owed };
+        None
+    }
+}
+
+fn place(read: &[u8]) -> usize {
+    let (words, rest) = read.as_chunks::<8>();
+    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let hash = rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)));
+    (hash >> 57) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::chance::Chance;
+    use crate::metrics::{Metrics, ServerName};
+    use crate::protocol::reply::Shape;
+    use crate::upstream::connection::Connection;
+    use crate::upstream::inbox::{Inbox, Reply, Ticket};
+    use crate::upstream::server::Server;
+    use crate::upstream::{Address, ServerSpec};
+
+    fn text(reply: Reply) -> String {
+        let Reply::Answered { bytes, .. } = reply else { panic!("{reply:?}") };
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_read_joins_the_same_one_unless_something_that_may_change_something_stands_between() {
+        let server = ServerName { pool: "main".into(), server: "a".into() };
+        let metrics = Metrics::new(Vec::new(), vec![server], 1);
+        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
+        let spec = ServerSpec { address, weight: 1, name: None };
+        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+        let connection = Connection::new(Arc::new(server), metrics.worker(0));
+        let (one, other) = (Rc::new(Inbox::default()), Rc::new(Inbox::default()));
+        let send = |command: &'static str, shape| {
+            connection.send(&one, shape, None, |out| out.extend_from_slice(command.as_bytes()))
+        };
+        let read = |inbox: &Rc<Inbox>| -> (Ticket, bool) {
+            connection.read(inbox, Shape::Meta, |out| out.extend_from_slice(b"mg k v\r\n"))
+        };
+        let asked = async {
+            let first = send("ms k 3\r\nold\r\n", Shape::Meta);
+            assert_eq!(text(one.receive(first).await), "HD\r\n");
+            let (early, shared) = read(&one);
+            assert!(!shared);
+            let got = send("get x\r\n", Shape::Values);
+            let (late, shared) = read(&other);
+            assert!(shared);
+            let set = send("ms k 3\r\nnew\r\n", Shape::Meta);
+            let (behind, shared) = read(&other);
+            assert!(!shared);
+            for (inbox, ticket, said) in [
+                (&one, early, "VA 3\r\nold\r\n"),
+                (&one, got, "END\r\n"),
+                (&other, late, "VA 3\r\nold\r\n"),
+                (&one, set, "HD\r\n"),
+                (&other, behind, "VA 3\r\nnew\r\n"),
+            ] {
+                assert_eq!(text(inbox.receive(ticket).await), said);
+            }
+            // That has been written long ago.
+            let (alone, shared) = read(&one);
+            assert!(!shared);
+            assert_eq!(text(one.receive(alone).await), "VA 3\r\nnew\r\n");
+        };
+        tokio::select! {
+            () = asked => {}
+            () = Rc::clone(&connection).drive(Chance::seeded(1)) => unreachable!("it is driven for ever"),
+        }
+    }
+
+    #[test]
+    fn a_read_is_found_again_in_its_turn_and_only_by_the_same_words() {
+        let mut unwritten = Unwritten::new();
+        let (mut out, mut owed) = (Vec::new(), 0);
+        let mut ask = |unwritten: &mut Unwritten, read: &str| {
+            let from = out.len();
+            out.extend_from_slice(read.as_bytes());
+            let found = unwritten.find_or_note(&out, from, owed);
+            match found {
+                Some(_) => out.truncate(from),
+                None => owed += 1,
+            }
+            found
+        };
+        assert_eq!(ask(&mut unwritten, "mg a v\r\n"), None);
+        assert_eq!(ask(&mut unwritten, "mg b v\r\n"), None);
+        assert_eq!(ask(&mut unwritten, "mg a v\r\n"), Some(0));
+        assert_eq!(ask(&mut unwritten, "mg a\r\n"), None);
+        assert_eq!(ask(&mut unwritten, "mg b v\r\n"), Some(1));
+        unwritten.new_turn();
+        assert_eq!(ask(&mut unwritten, "mg a v\r\n"), None);
+        // However many there are, each is found under its own words or not at all.
+        for i in 0..1_000 {
+            let read = format!("mg key:{i} v\r\n");
+            let first = ask(&mut unwritten, &read);
+            assert_eq!((first, ask(&mut unwritten, &read)), (None, Some(4 + i)));
+        }
+        let again =
+            (0..1_000).filter_map(|i| ask(&mut unwritten, &format!("mg key:{i} v\r\n")).map(|at| (i, at)));
+        let again: Vec<(usize, usize)> = again.collect();
+        assert!(again.iter().all(|(i, at)| *at == 4 + i || *at >= 1_004));
+    }
+}
