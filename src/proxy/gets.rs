@@ -114,7 +114,7 @@ impl Get {
                 if more == 0 {
                     return;
                 }
-                get.begin(Wish::default(), proxy, client);
+                get.begin(Wish::default(), self.exptime.is_none(), proxy, client);
                 more -= 1;
             }
             self.begun += 1;

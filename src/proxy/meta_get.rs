@@ -7,11 +7,16 @@ use bytes::BytesMut;
 
 use super::Proxy;
 use super::calls::{Client, Scope};
+use super::guarded::only;
 use super::operation::Guarded;
 use super::read::GuardedRead;
 use super::wording::Wording;
 use crate::guard::{Lifetime, Wish};
 use crate::protocol::request::Meta;
+
+/// What can be said of a value that was read a moment ago. Not how it has been used, nor how long it has left, nor can it be
+/// refreshed or touched.
+const SHARED: &[u8] = b"bcfkNOPLqsuv";
 
 /// One `mg` on its way.
 pub(super) struct MetaGet {
@@ -42,7 +47,7 @@ impl MetaGet {
             unseen: options.unseen,
         };
         let mut read = GuardedRead::new(of);
-        read.begin(wish, proxy, client);
+        read.begin(wish, only(meta, SHARED), proxy, client);
         MetaGet { read, wording, exptime: options.exptime }
     }
 

@@ -27,6 +27,7 @@ mod raw;
 mod gets;
 mod read;
 mod meta_get;
+mod near;
 mod guarded;
 mod stats;
 mod wording;
@@ -41,6 +42,7 @@ pub use tag_cache::TagCache;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
+use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
 use crate::rule::{Captures, Rules, Template};
@@ -145,6 +147,7 @@ pub struct Proxy {
     front: Arc<Front>,
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
+    near: near::NearCache,
     hasher: RandomState,
     metrics: Arc<WorkerMetrics>,
 }
@@ -158,6 +161,10 @@ pub struct Shared {
     pub desk: Arc<Desk>,
     /// Versions of tags.
     pub tag_cache: Arc<TagCache>,
+    /// What was changed through any of them.
+    pub changes: Arc<Changes>,
+    /// How many bytes of what was read each of them may keep.
+    pub near_memory: usize,
     /// This process among the fleet: a number drawn at its start.
     pub sidecar: u64,
     /// The wall clock.
@@ -181,7 +188,7 @@ enum Target {
 impl Proxy {
     /// A worker's pipeline over its pools.
     pub fn new(shared: Shared, pools: Vec<Pool>, chance: Chance, metrics: Arc<WorkerMetrics>) -> Proxy {
-        let Shared { plan, desk, tag_cache, sidecar, clock, start, front } = shared;
+        let Shared { plan, desk, tag_cache, changes, near_memory, sidecar, clock, start, front } = shared;
         Proxy {
             plan,
             pools,
@@ -193,6 +200,7 @@ impl Proxy {
             front,
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
+            near: near::NearCache::new(near_memory, changes),
             hasher: RandomState::new(),
             metrics,
         }

@@ -1,13 +1,16 @@
 //! One guarded key of a command that reads: what the client is shown of it, and what its leases come to know.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::Proxy;
 use super::calls::{Client, Scope};
+use super::near::{Joined, Near, Reading};
 use super::operation::{Guarded, Operation};
 use crate::error::Failure;
 use crate::guard::leases::Ticket;
+use crate::guard::near::Kept;
 use crate::guard::{Change, Hit, Lifetime, Modify, ModifyEnd, Read, ReadEnd, Wish};
 use crate::metrics::{LeaseEnd, Limit, Outcome};
 use crate::upstream::OnError;
@@ -22,7 +25,12 @@ pub(super) struct GuardedRead {
 enum State {
     /// Its turn has not come.
     Waiting,
-    Reading(Operation<Read>),
+    /// If others may share the answer, with what that takes.
+    Reading(Operation<Read>, Option<Box<Reading>>),
+    /// Another's read will do.
+    Joined(Box<Joined>),
+    /// It was read a moment ago.
+    Near(Rc<Kept>),
     Touching(Box<Operation<Modify>>, Hit, Mark),
     Done(Shown),
 }
@@ -67,10 +75,24 @@ impl GuardedRead {
         GuardedRead { of, state: State::Waiting }
     }
 
-    pub(super) fn begin(&mut self, wish: Wish, proxy: &Proxy, client: &Client) {
+    /// `near`: whether it can be answered with a value that was read a moment ago.
+    pub(super) fn begin(&mut self, wish: Wish, near: bool, proxy: &Proxy, client: &Client) {
+        let how = if near { proxy.look_near(&self.of, wish, client) } else { Near::Reads(None) };
+        self.go(how, wish, proxy, client);
+    }
+
+    fn go(&mut self, how: Near, wish: Wish, proxy: &Proxy, client: &Client) {
+        self.state = match how {
+            Near::Hit(kept) => State::Near(kept),
+            Near::Joins(joined) => State::Joined(joined),
+            Near::Reads(reading) => State::Reading(self.start(wish, proxy, client), reading),
+        };
+    }
+
+    fn start(&self, wish: Wish, proxy: &Proxy, client: &Client) -> Operation<Read> {
         let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), proxy.now(), true);
         let (read, asks) = Read::wishing(wish, &scene);
-        self.state = State::Reading(Operation::start(read, asks, &self.of, proxy, &client.inbox));
+        Operation::start(read, asks, &self.of, proxy, &client.inbox)
     }
 
     /// Once it is done: what to show.
@@ -94,22 +116,53 @@ impl GuardedRead {
         let shown = match &mut self.state {
             State::Done(_) => return true,
             State::Waiting => return false,
-            State::Reading(read) => match (read.poll(&self.of, patient, proxy, &client.inbox, cx), exptime) {
-                (Poll::Pending, _) => return false,
-                (Poll::Ready(end @ (ReadEnd::Fresh(_) | ReadEnd::Refreshing(_))), Some(exptime)) => {
-                    let held = matches!(end, ReadEnd::Refreshing(_));
-                    let (ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) = end else { return true };
-                    let now = proxy.now();
-                    let change = Change::Touch(Lifetime::of(exptime, now));
-                    let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), now, false);
-                    let (modify, asks) = Modify::start(change, &scene);
-                    let touch = Operation::start(modify, asks, &self.of, proxy, &client.inbox);
-                    let mark = Mark { held, ..Mark::of(hit.cas.number) };
-                    self.state = State::Touching(Box::new(touch), hit, mark);
-                    return self.poll(Some(exptime), patient, won, scope, cx);
+            State::Near(kept) => {
+                let rule = proxy.metric(self.of.guard);
+                scope.count(rule, Outcome::Hit);
+                proxy.metrics.near_hit(rule);
+                let hit = kept.hit().clone();
+                let mark = Mark::of(hit.cas.number);
+                Shown::Value(hit, mark)
+            }
+            State::Joined(joined) => match proxy.poll_joined(joined, &self.of, cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Err(failure)) => self.failed(failure, scope),
+                Poll::Ready(Ok(how)) => {
+                    let wish = joined.wish;
+                    self.go(how, wish, proxy, client);
+                    return self.poll(exptime, patient, won, scope, cx);
                 }
-                (Poll::Ready(end), _) => self.read(end, won, scope),
             },
+            State::Reading(read, reading) => {
+                match (read.poll(&self.of, patient, proxy, &client.inbox, cx), exptime) {
+                    (Poll::Pending, _) => {
+                        if read.waits()
+                            && let Some(reading) = reading.take()
+                        {
+                            proxy.near_read(&self.of, *reading, None);
+                        }
+                        return false;
+                    }
+                    (Poll::Ready(end @ (ReadEnd::Fresh(_) | ReadEnd::Refreshing(_))), Some(exptime)) => {
+                        let held = matches!(end, ReadEnd::Refreshing(_));
+                        let (ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) = end else { return true };
+                        let now = proxy.now();
+                        let change = Change::Touch(Lifetime::of(exptime, now));
+                        let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), now, false);
+                        let (modify, asks) = Modify::start(change, &scene);
+                        let touch = Operation::start(modify, asks, &self.of, proxy, &client.inbox);
+                        let mark = Mark { held, ..Mark::of(hit.cas.number) };
+                        self.state = State::Touching(Box::new(touch), hit, mark);
+                        return self.poll(Some(exptime), patient, won, scope, cx);
+                    }
+                    (Poll::Ready(end), _) => {
+                        if let Some(reading) = reading.take() {
+                            proxy.near_read(&self.of, *reading, Some(&end));
+                        }
+                        self.read(end, won, scope)
+                    }
+                }
+            }
             State::Touching(modify, hit, mark) => {
                 let end = modify.poll(&self.of, patient, proxy, &client.inbox, cx);
                 match end {

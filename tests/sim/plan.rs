@@ -197,6 +197,7 @@ fn guarded(n: u64, tags: usize, c: &mut Chance) -> Guarded {
         on_delete: leaves(c),
         early_beta: [0.0, 0.0, 0.0, 4.0][c.below(4) as usize],
         max_ttl: Duration::from_secs([0, 0, 2][c.below(3) as usize]),
+        near: Duration::ZERO,
     };
     Guarded { key: format!("key{n}").into_bytes(), policy, tags }
 }
