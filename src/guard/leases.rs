@@ -175,14 +175,15 @@ impl<W> Default for Leases<W> {
 
 impl<W> Leases<W> {
     /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is doomed, and
-    /// so many such are returned. `None`: the client holds nothing, because this one is the older, or the table is full.
+    /// for each such what gives back its lock is returned, which may stand yet. `None`: the client holds nothing, because this
+    /// one is the older, or the table is full.
     pub fn grant(
         &mut self,
         key: &[u8],
         owner: Owner,
         ticket: Ticket,
         policy: &Policy,
-    ) -> (Option<TicketId>, usize) {
+    ) -> (Option<TicketId>, Vec<Asks>) {
         let kind = Kind::Lease { renewing: false, orphan: false };
         // A server's CAS numbers only grow: of two wins the higher one came later, though it may be heard of first.
         let won = |ticket: &Ticket| ticket.lock.or(ticket.base).map(|cas| (cas.epoch, cas.number));
@@ -190,14 +191,14 @@ impl<W> Leases<W> {
             |held: &Held| matches!(held.kind, Kind::Lease { .. }) && won(&held.ticket) > won(&ticket);
         if self.keys.get(key).is_some_and(|state| state.tickets.iter().any(is_later)) {
             self.saw(key, owner, ticket, policy);
-            return (None, 0);
+            return (None, Vec::new());
         }
-        let mut superseded = 0;
+        let mut superseded = Vec::new();
         let state = self.keys.get_mut(key);
         for held in state.into_iter().flat_map(|state| &mut state.tickets) {
             if matches!(held.kind, Kind::Lease { .. }) {
                 held.kind = Kind::Doomed { by: None };
-                superseded += 1;
+                superseded.push(release(&held.ticket));
             }
         }
         (self.insert(key, owner, kind, ticket, winners_keep(policy)), superseded)

@@ -7,10 +7,13 @@
 //!     │ stale             ▲    └──over──▶ stale value, or Missed
 //!     ▼                   │ held
 //!  Claiming ──────────────┘
-//!     │ lock is ours, value is still the one we read ──▶ Won (stale)
-//!     │ lock is ours, value moved ──▶ Unclaiming ──▶ Reading
-//!     └ lock is another's whose build cannot be valid any more ──▶ TakingOver ──▶ Marking ──▶ Won (stale)
+//!     │ lock is ours, value is still the one we read ──▶ Marking ──▶ Won (stale)
+//!     │ lock is ours, value moved ──▶ unlock, Reading
+//!     └ lock is another's whose build cannot be valid any more ──▶ TakingOver ──▶ Marking
 //! ```
+//!
+//! Marking gives the stale value a CAS that belongs to this win alone: whoever won it before, and lost the lock since, stores
+//! nothing any more, and cannot be taken for this winner.
 
 use bytes::BytesMut;
 use smallvec::smallvec;
@@ -93,7 +96,7 @@ enum State {
     },
     Claiming(Claim),
     TakingOver(Claim),
-    /// The lock was another's and is ours: the value is marked stale, so that their fill fails.
+    /// The lock is ours: the value is marked stale, so that no other winner's fill can be stored over it.
     Marking {
         claim: Claim,
         lock: Cas,
@@ -258,7 +261,13 @@ impl Read {
         let mut answers = answers.into_iter();
         match (answers.next(), answers.next()) {
             (Some(Answer::Stored(lock)), Some(Answer::Item(item))) if item.cas == claim.base => {
-                self.won(claim, lock, item.ttl, scene)
+                match claim.fallback {
+                    // All who won it while it was fresh saw the same versions, so their fills need not be told apart.
+                    Fallback::Fresh(_) => self.won(claim, lock, item.ttl, scene),
+                    // The stub that takes its place has a CAS of its own.
+                    _ if item.ttl.map(sure_ms) == Some(0) => self.won(claim, lock, item.ttl, scene),
+                    _ => self.mark(claim, lock),
+                }
             }
             // Somebody filled or deleted it between our read and our lock.
             (Some(Answer::Stored(lock)), _) => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
@@ -321,25 +330,22 @@ impl Read {
         Step::Ask(smallvec![ask])
     }
 
-    /// Their fill must fail, or it would undo ours: marking the value stale moves the CAS it counts on. Not before the lock is
-    /// ours: if the old holder has given it up, the mark would hit the next one, who builds something valid.
     fn taken_over(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
         match answers.into_iter().next() {
-            Some(Answer::Stored(lock)) => {
-                let asks = smallvec![
-                    Ask {
-                        at: At::Item,
-                        what: What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None }
-                    },
-                    peek(At::Item),
-                ];
-                self.state = State::Marking { claim, lock };
-                Step::Ask(asks)
-            }
+            Some(Answer::Stored(lock)) => self.mark(claim, lock),
             Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
             // Somebody else took it over first, or it was given up.
             Some(_) => self.again(Asks::new(), scene),
         }
+    }
+
+    /// The fill of whoever won it before must fail, or it would undo ours: marking the value stale moves the CAS it counts on.
+    /// Not before the lock is ours: if the old holder has given it up, the mark would hit the next one, who builds something
+    /// valid.
+    fn mark(&mut self, claim: Claim, lock: Cas) -> Step<ReadEnd> {
+        let mark = What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
+        self.state = State::Marking { claim, lock };
+        Step::Ask(smallvec![Ask { at: At::Item, what: mark }, peek(At::Item)])
     }
 
     fn marked(&mut self, claim: Claim, lock: Cas, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
@@ -350,6 +356,12 @@ impl Read {
                 self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, scene)
             }
             (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
+            // Whoever had the lock before us has marked it only now. They count on that CAS, so it has to move once more; but
+            // not if somebody has taken the lock from us meanwhile, which storing it anew will tell.
+            (_, Some(Answer::Item(item))) if item.stale && self.rounds <= MAX_ROUNDS => {
+                self.rounds += 1;
+                self.take_over(Claim { base: item.cas, ..claim }, lock, scene)
+            }
             _ => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
         }
     }

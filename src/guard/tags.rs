@@ -3,6 +3,10 @@
 //! A version is the wall-clock millisecond at which the tag last moved, as ASCII decimal under the tag's key. Versions
 //! compare by equality: a tag that was lost is created anew with another number, and so counts as moved.
 //!
+//! Whoever looks for a tag that is not there leaves a stub, and creates it over that stub's CAS alone. A creation that is carried
+//! out late, when the tag has been created, bumped and lost meanwhile, thus does nothing. Else it might bring back the very
+//! number that a value was sealed with.
+//!
 //! With [`Scene::copies`] two servers keep each. The larger version counts, whoever finds the other behind brings it up, and a
 //! bump is acknowledged once all that can be reached have it: to lose one server invalidates nothing and resurrects nothing.
 
@@ -11,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Stored, What, get};
+use super::ask::{Answer, Ask, Asks, At, Cas, Look, Mode, Stored, What};
 use super::{Event, Machine, Scene, Step};
 
 /// The versions of a rule's tags, in the rule's order.
@@ -19,6 +23,9 @@ pub type Versions = SmallVec<[u64; 4]>;
 
 /// How often a decision that lost a race is tried again before the server is called overloaded.
 pub(super) const MAX_ROUNDS: u8 = 16;
+
+/// How long the stub of a tag lasts that nobody creates, in seconds: longer than any client waits for it.
+const STUB_SECONDS: u32 = 30;
 
 /// The reading of all tags of one key, and the creation of those that are missing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,8 +43,8 @@ pub(super) struct Gather {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Seen {
     version: Option<u64>,
-    /// Where it is missing or behind, and what stands there in its place.
-    holes: Vec<(Side, Option<Cas>)>,
+    /// Where it is missing or behind, and the CAS of what stands there in its place.
+    holes: Vec<(Side, Cas)>,
 }
 
 /// One of the servers that keep a tag.
@@ -62,7 +69,7 @@ impl Side {
 }
 
 /// What stands on each side that answered.
-type Found = SmallVec<[(Side, Option<u64>, Option<Cas>); 2]>;
+type Found = SmallVec<[(Side, Option<u64>, Cas); 2]>;
 
 /// Takes one answer for each side. Fails if no side answered.
 fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a Answer>) -> Result<Found, Failure> {
@@ -72,11 +79,11 @@ fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a Answer>) -> Res
         match answers.next() {
             Some(Answer::Item(item)) => {
                 let version = parse_version(&item.value);
-                found.push((*side, version, Some(item.cas)));
+                found.push((*side, version, item.cas));
             }
             Some(Answer::Failed(failed)) => failure = Some(*failed),
-            Some(Answer::TooLarge) | None => failure = Some(Failure::Refused),
-            Some(_) => found.push((*side, None, None)),
+            // Not even room for a stub.
+            Some(_) | None => failure = Some(Failure::Refused),
         }
     }
     match failure {
@@ -110,7 +117,7 @@ impl Gather {
                 let version = seen.version.unwrap_or(self.creates);
                 asks.extend(seen.holes.iter().map(|(side, cas)| put(side.at(tag), version, *cas)));
             } else if seen.version.is_none() {
-                asks.extend(Side::all(scene.copies).iter().map(|side| get(side.at(tag))));
+                asks.extend(Side::all(scene.copies).iter().map(|side| look(side.at(tag))));
             }
         }
     }
@@ -168,11 +175,18 @@ pub fn parse_version(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim_end().parse().ok()
 }
 
-/// Writes a version over what stands there, or where nothing does.
-fn put(at: At, version: u64, over: Option<Cas>) -> Ask {
+/// Reads a tag, or leaves a stub where there is none.
+fn look(at: At) -> Ask {
+    Ask { at, what: What::Get(Look { value: true, vivify: Some(STUB_SECONDS), ..Look::default() }) }
+}
+
+/// Writes a version over exactly what stands there.
+fn put(at: At, version: u64, over: Cas) -> Ask {
     let value = Stored::plain(Bytes::from(version.to_string()));
-    let mode = if over.is_some() { Mode::Set } else { Mode::Add };
-    Ask { at, what: What::Store { mode, value, flags: 0, exptime: 0, cas: over, explicit: None } }
+    Ask {
+        at,
+        what: What::Store { mode: Mode::Set, value, flags: 0, exptime: 0, cas: Some(over), explicit: None },
+    }
 }
 
 /// Making the tag `At::Tag(0)` grow, on every server that keeps it and can be reached.
@@ -199,7 +213,7 @@ impl Bump {
     /// Begins.
     pub fn start(scene: &Scene<'_>) -> (Bump, Asks) {
         let bump = Bump { first: None, tried: None, storing: None, rounds: 0 };
-        (bump, look(scene))
+        (bump, look_at_all(scene))
     }
 
     fn read(&mut self, answers: &[Answer], scene: &Scene<'_>) -> Step<BumpEnd> {
@@ -215,7 +229,7 @@ impl Bump {
         if let Some(failure) = refusal {
             return Step::Done(BumpEnd::Failed(failure));
         }
-        let now = found.iter().map(|(_, version, cas)| version.or(cas.map(|_| 0))).max().flatten();
+        let now = found.iter().map(|(_, version, _)| *version).max().flatten();
         let past = if scene.copies { self.tried } else { self.first.map(|first| first.saturating_add(1)) };
         let version = match (now, past) {
             (Some(now), Some(past)) if now >= past => now,
@@ -249,7 +263,7 @@ impl Machine for Bump {
                 Answer::Failed(failed @ (Failure::Down | Failure::TimedOut)) => failure = Some(*failed),
                 Answer::Failed(failed) => return Step::Done(BumpEnd::Failed(*failed)),
                 Answer::TooLarge => return Step::Done(BumpEnd::Failed(Failure::Refused)),
-                _ => return Step::Ask(look(scene)),
+                _ => return Step::Ask(look_at_all(scene)),
             }
         }
         Step::Done(match failure {
@@ -259,8 +273,8 @@ impl Machine for Bump {
     }
 }
 
-fn look(scene: &Scene<'_>) -> Asks {
-    Side::all(scene.copies).iter().map(|side| get(side.at(0))).collect()
+fn look_at_all(scene: &Scene<'_>) -> Asks {
+    Side::all(scene.copies).iter().map(|side| look(side.at(0))).collect()
 }
 
 #[cfg(test)]
@@ -280,6 +294,10 @@ mod tests {
         let (size, cas) = (value.len(), Cas { number, epoch: 1 });
         let usage = Usage::default();
         Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+    }
+
+    fn seen(number: u64) -> Cas {
+        Cas { number, epoch: 1 }
     }
 
     const CAS: Cas = Cas { number: 1, epoch: 1 };
@@ -304,7 +322,7 @@ mod tests {
     #[test]
     fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
         let rounds: &[(&[Ask], &[Answer])] =
-            &[(&[get(tag())], &[Answer::Absent]), (&[put(tag(), 101, None)], &[Answer::Stored(CAS)])];
+            &[(&[look(tag())], &[item("", 7)]), (&[put(tag(), 101, seen(7))], &[Answer::Stored(CAS)])];
         let gathered = gather(false, rounds).unwrap();
         assert_eq!(gathered.versions().unwrap()[..], [101]);
         assert!(gathered.lost);
@@ -312,18 +330,17 @@ mod tests {
 
     #[test]
     fn of_two_copies_the_larger_counts_and_the_other_is_brought_up() {
-        let look = &[get(tag()), get(At::Copy(0))];
-        let behind = Some(Cas { number: 7, epoch: 1 });
+        let reads = &[look(tag()), look(At::Copy(0))];
         for (answers, repair) in [
-            ([item("50", 7), item("60", 8)], Some(put(tag(), 60, behind))),
-            ([item("60", 8), item("50", 7)], Some(put(At::Copy(0), 60, behind))),
-            ([Answer::Absent, item("60", 8)], Some(put(tag(), 60, None))),
-            ([item("60", 8), item("x", 7)], Some(put(At::Copy(0), 60, behind))),
+            ([item("50", 7), item("60", 8)], Some(put(tag(), 60, seen(7)))),
+            ([item("60", 8), item("50", 7)], Some(put(At::Copy(0), 60, seen(7)))),
+            ([item("", 7), item("60", 8)], Some(put(tag(), 60, seen(7)))),
+            ([item("60", 8), item("x", 7)], Some(put(At::Copy(0), 60, seen(7)))),
             ([item("60", 8), item("60", 7)], None),
             ([DOWN, item("60", 7)], None),
             ([item("60", 7), DOWN], None),
         ] {
-            let gathered = gather(true, &[(look, &answers)]).unwrap();
+            let gathered = gather(true, &[(reads, &answers)]).unwrap();
             assert_eq!(gathered.known().unwrap()[..], [60]);
             assert!(!gathered.lost);
             assert_eq!(gathered.versions().is_none(), repair.is_some());
@@ -331,39 +348,34 @@ mod tests {
                 // Whatever comes of it, the version is known.
                 for answer in [Answer::Stored(CAS), Answer::Exists, DOWN] {
                     let repaired =
-                        gather(true, &[(look, &answers), (std::slice::from_ref(&repair), &[answer])])
+                        gather(true, &[(reads, &answers), (std::slice::from_ref(&repair), &[answer])])
                             .unwrap();
                     assert_eq!(repaired.versions().unwrap()[..], [60]);
                 }
             }
         }
-        assert_eq!(gather(true, &[(look, &[DOWN, DOWN])]).unwrap_err(), Failure::Down);
+        assert_eq!(gather(true, &[(reads, &[DOWN, DOWN])]).unwrap_err(), Failure::Down);
     }
 
     #[test]
     fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
-        let look = &[get(tag()), get(At::Copy(0))];
-        let both = [put(tag(), 101, None), put(At::Copy(0), 101, None)];
-        let created = gather(
-            true,
-            &[
-                (look, &[Answer::Absent, Answer::Absent]),
-                (&both, &[Answer::Stored(CAS), Answer::Stored(CAS)]),
-            ],
-        );
+        let reads = &[look(tag()), look(At::Copy(0))];
+        let both = [put(tag(), 101, seen(3)), put(At::Copy(0), 101, seen(4))];
+        let missing = &[item("", 3), item("", 4)];
+        let created = gather(true, &[(reads, missing), (&both, &[Answer::Stored(CAS), Answer::Stored(CAS)])]);
         let created = created.unwrap();
         assert!(created.lost && created.versions().unwrap()[..] == [101]);
         let raced = gather(
             true,
             &[
-                (look, &[Answer::Absent, Answer::Absent]),
-                (&both, &[Answer::Stored(CAS), Answer::NotStored]),
-                (look, &[item("101", 2), item("99", 7)]),
-                (&[put(At::Copy(0), 101, Some(Cas { number: 7, epoch: 1 }))], &[Answer::Stored(CAS)]),
+                (reads, missing),
+                (&both, &[Answer::Stored(CAS), Answer::Exists]),
+                (reads, &[item("101", 2), item("99", 7)]),
+                (&[put(At::Copy(0), 101, seen(7))], &[Answer::Stored(CAS)]),
             ],
         );
         assert_eq!(raced.unwrap().versions().unwrap()[..], [101]);
-        let alone = gather(true, &[(look, &[Answer::Absent, DOWN]), (&both[..1], &[Answer::Stored(CAS)])]);
+        let alone = gather(true, &[(reads, &[item("", 3), DOWN]), (&both[..1], &[Answer::Stored(CAS)])]);
         assert!(alone.unwrap().lost);
     }
 
@@ -383,42 +395,41 @@ mod tests {
 
     #[test]
     fn a_bump_is_done_once_every_copy_that_can_be_reached_has_it() {
-        let look: &[Ask] = &[get(tag()), get(At::Copy(0))];
-        let over = |number| Some(Cas { number, epoch: 1 });
+        let reads: &[Ask] = &[look(tag()), look(At::Copy(0))];
         let found: &[Answer] = &[item("50", 7), item("70", 8)];
-        let both: &[Ask] = &[put(tag(), 100, over(7)), put(At::Copy(0), 100, over(8))];
+        let both: &[Ask] = &[put(tag(), 100, seen(7)), put(At::Copy(0), 100, seen(8))];
         let stored = || Answer::Stored(CAS);
-        assert_eq!(bump(&[(look, found), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
-        assert_eq!(bump(&[(look, found), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
-        assert_eq!(bump(&[(look, found), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
+        assert_eq!(bump(&[(reads, found), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
+        assert_eq!(bump(&[(reads, found), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
+        assert_eq!(bump(&[(reads, found), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
         let refused = Answer::Failed(Failure::Refused);
         let failed = Some(BumpEnd::Failed(Failure::Refused));
-        assert_eq!(bump(&[(look, found), (both, &[stored(), refused.clone()])]), failed);
-        assert_eq!(bump(&[(look, &[item("50", 7), refused])]), failed);
-        let one: &[Ask] = &[put(tag(), 100, over(7))];
-        assert_eq!(bump(&[(look, &[item("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
+        assert_eq!(bump(&[(reads, found), (both, &[stored(), refused.clone()])]), failed);
+        assert_eq!(bump(&[(reads, &[item("50", 7), refused])]), failed);
+        let one: &[Ask] = &[put(tag(), 100, seen(7))];
+        assert_eq!(bump(&[(reads, &[item("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
         // Somebody has bumped behind us, but only one copy knows it yet.
         let again: &[Answer] = &[item("120", 9), item("70", 8)];
-        let rest: &[Ask] = &[put(At::Copy(0), 120, over(8))];
+        let rest: &[Ask] = &[put(At::Copy(0), 120, seen(8))];
         let end = bump(&[
-            (look, found),
+            (reads, found),
             (both, &[Answer::Exists, Answer::Exists]),
-            (look, again),
+            (reads, again),
             (rest, &[stored()]),
         ]);
         assert_eq!(end, Some(BumpEnd::Bumped(120)));
         // A reader has brought up the copy that was behind: that is no bump.
         let repaired: &[Answer] = &[item("70", 9), item("70", 8)];
-        let anew: &[Ask] = &[put(tag(), 102, over(9)), put(At::Copy(0), 102, over(8))];
+        let anew: &[Ask] = &[put(tag(), 102, seen(9)), put(At::Copy(0), 102, seen(8))];
         let end = bump(&[
-            (look, found),
+            (reads, found),
             (both, &[Answer::Exists, Answer::Exists]),
-            (look, repaired),
+            (reads, repaired),
             (anew, &[stored(), stored()]),
         ]);
         assert_eq!(end, Some(BumpEnd::Bumped(102)));
         let there: &[Answer] = &[item("120", 9), item("120", 8)];
-        let end = bump(&[(look, found), (both, &[Answer::Exists, Answer::Exists]), (look, there)]);
+        let end = bump(&[(reads, found), (both, &[Answer::Exists, Answer::Exists]), (reads, there)]);
         assert_eq!(end, Some(BumpEnd::Bumped(120)));
     }
 }

@@ -206,6 +206,8 @@ impl Get {
                     let (mut item, mut failed) = (None, None);
                     for reply in tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
                         match wire::decode(&ask, reply) {
+                            // Nothing stands there but what somebody looking for it has left.
+                            Answer::Item(found) if found.size == 0 => {}
                             Answer::Item(found) => {
                                 let larger =
                                     |item: &Item| parse_version(&item.value) >= parse_version(&found.value);

@@ -15,7 +15,7 @@ use super::Proxy;
 use super::desk::ring;
 use super::operation::Guarded;
 use crate::guard::leases::{Due, Leases, Polled, Ticket, TicketId};
-use crate::guard::{Answer, Ask, At, Look, What};
+use crate::guard::{Answer, Ask, Asks, At, Look, What};
 use crate::metrics::{LeaseEnd, WaitEnd};
 
 /// How often what is too old to matter is forgotten.
@@ -125,6 +125,14 @@ impl Proxy {
         let now = self.now();
         let bells = self.desk.of(key).unfilled(key, now);
         ring(bells, WaitEnd::Freed);
+    }
+
+    /// Gives back what a lease left that another has superseded.
+    pub(super) fn give_back(self: &Rc<Self>, asks: Asks, of: Guarded) {
+        let proxy = Rc::clone(self);
+        spawn_local(async move {
+            proxy.ask(asks, &of).await;
+        });
     }
 
     /// Gives back all that a client held whose connection has closed: all at once, so that a server that does not answer

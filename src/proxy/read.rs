@@ -238,8 +238,9 @@ impl GuardedRead {
         let of = &self.of;
         let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
         let (id, superseded) = proxy.desk.of(&of.key).grant(&of.key, client.owner, lease.clone(), policy);
-        for _ in 0..superseded {
+        for asks in superseded {
             proxy.metrics.lease_ended(rule, LeaseEnd::Superseded, Duration::ZERO);
+            proxy.give_back(asks, of.clone());
         }
         match id {
             Some(id) => {

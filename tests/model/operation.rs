@@ -33,6 +33,8 @@ pub enum Doing {
     Renewal(TicketId),
     /// A lease has ended without a value.
     Freeing,
+    /// A lease has been superseded: what it left is taken away.
+    Superseded,
     Polling,
 }
 
@@ -188,9 +190,8 @@ impl World {
                 op.in_time = in_time;
             }
             match (&op.doing, &answer) {
-                (Doing::Read(_), Answer::Stored(cas)) if !matches!(command.ask.at, At::Tag(_)) => {
-                    op.gained = Some(cas.number);
-                }
+                _ if matches!(command.ask.at, At::Tag(_)) => {}
+                (Doing::Read(_), Answer::Stored(cas)) => op.gained = Some(cas.number),
                 (Doing::Read(_), Answer::Item(item)) if item.won && item.size == 0 => {
                     op.gained = Some(item.cas.number);
                 }
@@ -236,6 +237,7 @@ impl World {
                 let bells = self.sidecars[s].leases.unfilled(KEY, now);
                 self.wake(s, bells, plan)
             }
+            Doing::Superseded => Ok(()),
             Doing::Polling => self.polled(s, &answers, plan),
             _ => {
                 if let Some(mutant) = plan.mutant {
@@ -367,8 +369,11 @@ impl World {
             }
             ReadEnd::Stale(_) => false,
             ReadEnd::Won { lease, .. } => {
-                let (id, _) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
+                let (id, superseded) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
                 self.sidecars[s].keeps.extend(id.map(|id| (id, lease)));
+                for asks in superseded {
+                    self.ask_behind(s, Doing::Superseded, asks, plan)?;
+                }
                 won = true;
                 true
             }
@@ -572,6 +577,7 @@ impl World {
         let stub = self.server.item.as_ref().is_some_and(|item| item.is_stub());
         match (plan.mutant, &op.doing, ask.at, &mut ask.what) {
             (Some(Mutant::FillWithoutCas), Doing::Fill(..), At::Item, What::Store { cas, .. })
+            | (Some(Mutant::NoDoubleCheck), Doing::Read(_), At::Item, What::MarkStale { cas, .. })
             | (Some(Mutant::UnlockWithoutCompare), _, At::Lock, What::Delete { cas }) => *cas = None,
             (Some(Mutant::LockIsShared), Doing::Read(_), At::Lock, What::Store { mode, .. }) => {
                 *mode = Mode::Set;
@@ -632,10 +638,14 @@ fn mutate_answers(mutant: Mutant, op: &mut Op, answers: &mut Answers) {
             let item = item.clone();
             let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
             for (ask, answer) in op.asks.iter().zip(answers) {
-                if let (At::Tag(_), Answer::Absent, Some((_, version))) =
-                    (ask.at, &answer, envelope.tags().next())
-                {
-                    *answer = Answer::Item(Item { value: version.to_string().into(), ..item.clone() });
+                let (At::Tag(_), Answer::Item(tag), Some((_, version))) =
+                    (ask.at, answer, envelope.tags().next())
+                else {
+                    continue;
+                };
+                if tag.size == 0 {
+                    let value = version.to_string();
+                    *tag = Item { size: value.len(), value: value.into(), ..item.clone() };
                 }
             }
         }

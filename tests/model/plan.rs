@@ -48,7 +48,7 @@ pub const EVICTIONS: &[Fault] = &[Fault::EvictItem, Fault::EvictLock, Fault::Evi
 pub enum Mutant {
     /// A fill stores whatever stands there.
     FillWithoutCas,
-    /// The look behind the lock sees what the read saw.
+    /// The look behind the lock sees what the read saw, and the mark is put on whatever stands there.
     NoDoubleCheck,
     /// A lock is deleted whoever holds it.
     UnlockWithoutCompare,

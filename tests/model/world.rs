@@ -457,7 +457,8 @@ impl World {
         let orphaned = self.orphans.iter().any(|command| matches!(command.ask.at, At::Tag(_)));
         let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, At::Tag(_));
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
-        self.server.tag.is_some() && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
+        let stands = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
+        stands && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
     }
 
     pub fn ticket(&self, s: usize, id: TicketId) -> Option<&Ticket> {

@@ -245,7 +245,11 @@ impl World {
                 }
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
                 let shown = lease.base.map(|base| base.number);
-                if let (Some(id), _) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy) {
+                let (id, superseded) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
+                for asks in superseded {
+                    self.ask_plainly(sidecar, key, asks, Purpose::Superseded);
+                }
+                if let Some(id) = id {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
                     let rebuild = self.checker.rebuild(key, looked, now, early);
                     let how = self.how_to_fill(client, shown);

@@ -220,7 +220,9 @@ impl Checker {
 
     fn held_for_a_reason(&self, key: usize) -> Result<(), Broken> {
         let slack = 4 * self.plan.trip();
-        for held in self.held.iter().filter(|held| held.key == key) {
+        // Whoever had the lock when the run was over may have been about to begin.
+        let in_time = |held: &&Held| held.end + slack <= self.plan.end;
+        for held in self.held.iter().filter(|held| held.key == key).filter(in_time) {
             let reason = self.rebuilds.iter().any(|rebuild| {
                 rebuild.key == key
                     && rebuild.start <= held.end + slack

@@ -11,7 +11,7 @@ use super::world::World;
 pub enum Mutant {
     /// A fill stores whatever stands there.
     FillWithoutCas,
-    /// The look behind the lock sees what the read saw.
+    /// The look behind the lock sees what the read saw, and the mark is put on whatever stands there.
     NoDoubleCheck,
     /// A lock is deleted whoever holds it.
     UnlockWithoutCompare,
@@ -86,6 +86,7 @@ impl World {
         match (mutant, &op.doing, ask.at, &mut ask.what) {
             (M::FillWithoutCas, Doing::Fill(_), At::Item, What::Store { cas, .. })
             | (M::UnlockWithoutCompare, _, At::Lock, What::Delete { cas })
+            | (M::NoDoubleCheck, Doing::Read(_), At::Item, What::MarkStale { cas, .. })
             | (M::BumpWithoutCompare, Doing::Bump(_), _, What::Store { cas, .. })
             | (M::ChangeWithoutCompare, Doing::Modify(_), At::Item, What::Store { cas, .. }) => *cas = None,
             (M::ReleaseWithoutCompare, Doing::Plain, _, What::Delete { cas })
@@ -156,9 +157,10 @@ impl World {
                 for (ask, answer) in op.asks.iter().zip(answers) {
                     let At::Tag(tag) = ask.at else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
-                    if let (Answer::Absent, Some((_, version))) = (&answer, sealed) {
-                        let value = version.to_string().into();
-                        *answer = Answer::Item(Item { value, ..item.clone() });
+                    if let (Answer::Item(Item { size: 0, .. }), Some((_, version))) = (&answer, sealed) {
+                        let value = version.to_string();
+                        *answer =
+                            Answer::Item(Item { size: value.len(), value: value.into(), ..item.clone() });
                     }
                 }
             }
@@ -174,9 +176,7 @@ impl World {
                 }
             }
             (M::TakeOverWithoutMark, Doing::Read(_)) => {
-                if let (Some(Ask { what: What::MarkStale { .. }, .. }), [first, Answer::Item(item)]) =
-                    (op.asks.first(), &mut answers[..])
-                {
+                if let (true, [first, Answer::Item(item)]) = (op.marks(), &mut answers[..]) {
                     (*first, item.stale) = (Answer::Done, true);
                 }
             }
@@ -196,7 +196,7 @@ impl World {
                 }
             }
             (M::NoClearing, Doing::Read(_)) => {
-                if let (true, [Answer::Stored(_), Answer::Item(item), ..]) = (op.claims(), &mut answers[..]) {
+                if let (true, [_, Answer::Item(item), ..]) = (op.claims() || op.marks(), &mut answers[..]) {
                     item.ttl = item.ttl.map(|ttl| ttl + 60);
                 }
             }
@@ -214,5 +214,10 @@ impl Op {
     fn claims(&self) -> bool {
         let first = self.asks.first();
         matches!(first, Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }))
+    }
+
+    /// Whether it has marked what it won.
+    fn marks(&self) -> bool {
+        matches!(self.asks.first(), Some(Ask { what: What::MarkStale { .. }, .. }))
     }
 }

@@ -59,6 +59,8 @@ pub enum Purpose {
     Renewal(u64),
     /// A lease has ended without a value.
     Freeing,
+    /// A lease has been superseded: what it left is taken away.
+    Superseded,
     Polling {
         pause: u64,
         before: Option<u64>,

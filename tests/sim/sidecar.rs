@@ -141,6 +141,7 @@ impl World {
         let life = self.sidecars[sidecar].life;
         let leases = &mut self.sidecars[sidecar].leases;
         match op.purpose {
+            Purpose::Superseded => {}
             Purpose::Freeing => {
                 let bells = leases.unfilled(&name, now);
                 self.wake_all(bells);

@@ -80,15 +80,9 @@ impl<W> Leases<W> {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
         let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
         let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
-        // A stub has a CAS of its own. That of a stale value is shown to everyone who wins it, one after the other: after the
-        // first has ended, nobody can tell whose fill this is.
-        let has_ended = |held: &Held| {
-            held.ticket.lock.is_some() && matches!(held.kind, Kind::Doomed { .. } | Kind::Spent { .. })
-        };
-        let is_clear = !shown().any(has_ended);
         let own = shown().find(|held| held.owner == owner);
         let named = own
-            .or_else(|| shown().find(|held| is_lease(held) && is_clear))
+            .or_else(|| shown().find(|held| is_lease(held)))
             .or_else(|| shown().find(|held| held.kind == Kind::Seen));
         let Some(Held { id, owner: whose, kind, mut ticket, .. }) = named.cloned() else {
             return Attribution::Blind;

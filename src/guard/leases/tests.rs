@@ -231,19 +231,6 @@ fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_o
 }
 
 #[test]
-fn a_cas_that_two_leases_were_granted_over_names_neither_on_another_connection() {
-    let mut leases: Leases<u32> = Leases::default();
-    let policy = Policy::default();
-    let over_stale = || Ticket { lock: Some(Cas { number: 9, epoch: 1 }), ..ticket(7) };
-    let id = leases.grant(KEY, 1, over_stale(), &policy).0.unwrap();
-    let late = Now { mono: NOW.mono + 60_000, ..NOW };
-    assert!(matches!(leases.due(KEY, id, late, &policy, &[], 5), Due::Expire(_)));
-    leases.grant(KEY, 2, over_stale(), &policy);
-    assert_eq!(leases.named(KEY, 7, 3, false), Attribution::Blind);
-    assert!(matches!(leases.named(KEY, 7, 2, false), Attribution::Fill { lease: true, .. }));
-}
-
-#[test]
 fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_comes_before_a_mere_miss() {
     let policy = Policy::default();
     for (winner, named) in [(2, true), (9, true), (1, false)] {
@@ -312,11 +299,20 @@ fn a_win_that_is_heard_of_late_does_not_end_the_one_that_came_after_it() {
     let policy = Policy::default();
     // The stub of the first was lost, and the second won another. The first's answer was the later to be looked at.
     leases.grant(KEY, 2, ticket(9), &policy).0.unwrap();
-    assert_eq!(leases.grant(KEY, 1, ticket(7), &policy), (None, 0));
+    assert_eq!(leases.grant(KEY, 1, ticket(7), &policy), (None, Vec::new()));
     assert_eq!(fill(&mut leases, 2), (Some(9), true, false));
     // Stored over nothing but what it saw, and that is gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
-    // One that is the later ends the other.
-    leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
-    assert_eq!(leases.grant(KEY, 2, ticket(9), &policy).1, 1);
+}
+
+#[test]
+fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let lock = Cas { number: 8, epoch: 1 };
+    leases.grant(KEY, 1, Ticket { lock: Some(lock), ..ticket(7) }, &policy).0.unwrap();
+    // The value was evicted, and the second found a stub in its place.
+    let (id, superseded) = leases.grant(KEY, 2, ticket(9), &policy);
+    assert!(id.is_some() && superseded == [Asks::from_iter([delete(At::Lock, Some(lock))])]);
+    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
 }

@@ -21,6 +21,12 @@ fn policy() -> Policy {
     }
 }
 
+fn scene<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Scene<'a> {
+    let now = Now { wall: 1_700_000_000_000, mono: 0 };
+    let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, true, 1.0);
+    Scene { policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance }
+}
+
 fn item(value: Bytes, number: u64) -> Answer {
     let cas = Cas { number, epoch: 1 };
     let size = value.len();
@@ -62,18 +68,7 @@ fn asks(step: Step<ReadEnd>) -> Asks {
 fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     let (policy, name) = (policy(), TagName::from_slice(b"t"));
     let tags = [name.clone()];
-    let now = Now { wall: 1_700_000_000_000, mono: 0 };
-    let scene = Scene {
-        policy: &policy,
-        tags: &tags,
-        sidecar: 1,
-        room: 1 << 20,
-        learnt: 0,
-        copies: false,
-        now,
-        patient: true,
-        chance: 1.0,
-    };
+    let scene = scene(&policy, &tags);
     let (mut read, _) = Read::start(&scene);
     let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
     let tag = item(Bytes::from_static(b"200"), 1);
@@ -96,20 +91,8 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
     let policy = Policy { stale_wait: Duration::from_secs(30), ..policy() };
     let name = TagName::from_slice(b"t");
     for (ttl, until) in [(Some(9), 8_000), (Some(1), 0), (None, 30_000)] {
-        let now = Now { wall: 1_700_000_000_000, mono: 0 };
-        let (room, patient) = (1 << 20, true);
         let tags = [name.clone()];
-        let scene = Scene {
-            policy: &policy,
-            tags: &tags,
-            learnt: 0,
-            sidecar: 1,
-            room,
-            copies: false,
-            now,
-            patient,
-            chance: 1.0,
-        };
+        let scene = scene(&policy, &tags);
         let (mut read, _) = Read::start(&scene);
         let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
         let Answer::Item(stale) = item(sealed(&name, 200), 7) else { panic!("an item") };
@@ -127,18 +110,7 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
 fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_ends() {
     let policy = Policy { on_tag: Leaves::Nothing, cold_wait: Duration::from_secs(2), ..policy() };
     let tags = [TagName::from_slice(b"t")];
-    let now = Now { wall: 1_700_000_000_000, mono: 0 };
-    let scene = Scene {
-        policy: &policy,
-        tags: &tags,
-        learnt: 0,
-        sidecar: 1,
-        room: 1 << 20,
-        copies: false,
-        now,
-        patient: true,
-        chance: 1.0,
-    };
+    let scene = scene(&policy, &tags);
     let (mut read, _) = Read::start(&scene);
     let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
     let Answer::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
@@ -146,4 +118,55 @@ fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_e
     asks(told(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
     let held = told(smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
     assert_eq!(held, Step::Wait(2_000));
+}
+
+/// A read of a stale value whose lock it got, up to the mark.
+fn marking(scene: &Scene<'_>) -> (Read, Asks) {
+    let (mut read, _) = Read::start(scene);
+    let Answer::Item(stale) = item(sealed(&scene.tags[0], 100), 7) else { panic!("an item") };
+    let stale = || Answer::Item(Item { stale: true, ..stale.clone() });
+    let mut told = |answers: Answers| read.resume(Event::Answers(answers), scene);
+    asks(told(smallvec![stale(), item(Bytes::from_static(b"200"), 1)]));
+    let mark = asks(told(smallvec![Answer::Stored(Cas { number: 8, epoch: 1 }), stale(), Answer::Absent]));
+    (read, mark)
+}
+
+fn marked_as(number: u64) -> Answer {
+    let Answer::Item(item) = item(Bytes::new(), number) else { panic!("an item") };
+    Answer::Item(Item { stale: true, size: 9, ..item })
+}
+
+#[test]
+fn a_win_over_a_stale_value_has_the_cas_of_its_own_mark() {
+    let policy = policy();
+    let tags = [TagName::from_slice(b"t")];
+    let scene = scene(&policy, &tags);
+    let (mut read, mark) = marking(&scene);
+    let base = Some(Cas { number: 7, epoch: 1 });
+    assert_eq!(mark[0].what, What::MarkStale { seconds: None, cas: base, explicit: None });
+    let end = read.resume(Event::Answers(smallvec![Answer::Done, marked_as(9)]), &scene);
+    let Step::Done(ReadEnd::Won { lease, .. }) = end else { panic!("{end:?}") };
+    assert_eq!(lease.base.map(|cas| cas.number), Some(9));
+    assert_eq!(lease.lock.map(|cas| cas.number), Some(8));
+}
+
+#[test]
+fn a_value_that_somebody_else_has_marked_is_marked_again_by_whoever_holds_the_lock_still() {
+    let policy = policy();
+    let tags = [TagName::from_slice(b"t")];
+    let scene = scene(&policy, &tags);
+    for (answer, is_mine) in [(Answer::Stored(Cas { number: 10, epoch: 1 }), true), (Answer::Exists, false)] {
+        let (mut read, _) = marking(&scene);
+        let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+        let lock = asks(told(smallvec![Answer::Exists, marked_as(9)]));
+        assert!(matches!(lock[0].what, What::Store { cas: Some(Cas { number: 8, .. }), .. }), "{lock:?}");
+        let next = asks(told(smallvec![answer]));
+        let again = What::MarkStale { seconds: None, cas: Some(Cas { number: 9, epoch: 1 }), explicit: None };
+        assert_eq!(next[0].what == again, is_mine, "{next:?}");
+    }
+    // It has been filled: nothing is left to be won.
+    let (mut read, _) = marking(&scene);
+    let filled = item(sealed(&tags[0], 200), 11);
+    let next = asks(read.resume(Event::Answers(smallvec![Answer::Exists, filled]), &scene));
+    assert_eq!(next[0], delete(At::Lock, Some(Cas { number: 8, epoch: 1 })));
 }
