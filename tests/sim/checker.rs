@@ -128,7 +128,9 @@ seen!(
     cached,
     large,
     hurried,
-    waited
+    waited,
+    near,
+    joined
 );
 
 pub struct Checker {
@@ -358,6 +360,7 @@ impl Checker {
             let knows = moved.by == asked.sidecar && !self.plan.faults_matter();
             let cached = moved.what == Moving::Tag && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
+            let cache = cache + self.near(moved.key, moved.by, asked.sidecar);
             moved.key == of.key
                 && moved.version > of.version
                 && counts(moved.what)
@@ -417,7 +420,7 @@ impl Checker {
         let Asked { began, now, hurried, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        let rounds = 12 * self.plan.trip() + 3 * self.grace();
+        let rounds = 12 * self.plan.trip() + 3 * self.grace() + self.joins(key);
         self.seen.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());
@@ -439,7 +442,7 @@ impl Checker {
     /// Once a key is filled, whoever waits for it is told: at once, or by the next look of a poller.
     fn waits_for_something(&self, key: usize, Asked { began, now, .. }: Asked) -> Result<(), Broken> {
         let Some((filled, expires)) = self.fills[key] else { return Ok(()) };
-        let polled = 200 + 16 * self.plan.trip();
+        let polled = 200 + 16 * self.plan.trip() + self.joins(key);
         let due = filled.max(began) + polled;
         let calm = expires > now && !self.moved_between(key, filled, now);
         let early =

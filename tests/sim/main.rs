@@ -14,6 +14,7 @@ mod writes;
 mod invalidators;
 mod faults;
 mod mutants;
+mod near;
 mod world;
 mod seeds;
 mod promises;

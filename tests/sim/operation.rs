@@ -1,6 +1,7 @@
 //! One machine of the guard on its way: its questions go to the servers, their answers come back to it.
 
 use kennel::guard::leases::Admission;
+use kennel::guard::near::Reading;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Item,
     Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What,
@@ -8,6 +9,7 @@ use kennel::guard::{
 
 use super::checker::{Broken, ValueId};
 use super::counting::Why;
+use super::near::{Bell, Sharing};
 use super::world::{Event, World};
 use super::writes::{Changing, Put};
 
@@ -25,6 +27,8 @@ pub enum Doing {
     Plain,
     /// A `set` that waits for the renewal of its lease.
     Parked,
+    /// A read that shares what another has read.
+    Sharing(Sharing),
 }
 
 #[derive(Debug)]
@@ -87,6 +91,8 @@ pub struct Op {
     pub read: Option<Item>,
     /// When it was asked for.
     pub looked: u64,
+    /// What it reads may be kept near; and when it was sent.
+    pub reading: Option<(Reading<Bell>, u64)>,
 }
 
 impl Op {
@@ -120,6 +126,7 @@ impl World {
             waiting: None,
             read: None,
             looked: self.now,
+            reading: None,
         })
     }
 
@@ -128,6 +135,9 @@ impl World {
         assert!(!asks.is_empty(), "{op:?} asks nothing");
         op.asked = self.moment(op.sidecar);
         op.round += 1;
+        if op.round == 1 {
+            self.near_changed(&op, false);
+        }
         op.answers = vec![None; asks.len()];
         op.asks = asks;
         let looks =
@@ -246,7 +256,7 @@ impl World {
             Doing::Modify(machine) => step(machine, told, &scene, End::Modify),
             Doing::Delete(machine) => step(machine, told, &scene, End::Delete),
             Doing::Bump(machine) => step(machine, told, &scene, End::Bump),
-            Doing::Plain | Doing::Parked => match told {
+            Doing::Plain | Doing::Parked | Doing::Sharing(_) => match told {
                 Told::Answers(answers) => Step::Done(End::Plain(answers)),
                 _ => return Ok(()),
             },
@@ -264,12 +274,17 @@ impl World {
             Step::Done(end) => {
                 let id = op.id;
                 self.trace(|| format!("op {id} ends {end:?}"));
+                self.near_changed(&op, true);
+                if let End::Read(end) = &end {
+                    self.near_read(&mut op, Some(end));
+                }
                 self.done(op, end)
             }
         }
     }
 
     fn wait(&mut self, mut op: Box<Op>, until: u64) {
+        self.near_read(&mut op, None);
         let now = self.moment(op.sidecar);
         let guarded = self.plan.keys[op.key].clone();
         let sidecar = &mut self.sidecars[op.sidecar];
