@@ -268,3 +268,38 @@ fn a_client_that_goes_away_while_others_wait_for_its_read_leaves_nobody_waiting(
         assert_eq!(client.only_value("n:k").as_deref(), Some(&b"1"[..]));
     }
 }
+
+#[test]
+fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowledged() {
+    let rule = format!("{LONG}\non_tag = \"drop\"");
+    let (_servers, gate, [kennel, _]) = gated_fleet(&[guarded("near", "n:*", &rule)]);
+    let mut writer = kennel.client();
+    let mut readers: Vec<Client> = (0..24).map(|_| kennel.client()).collect();
+    let hits = || kennel.metrics().sum("kennel_requests_total", &["command=\"get\"", "outcome=\"hit\""]);
+    for (command, held, leaves) in [
+        ("set n:k 0 0 1\r\n2", "ms n:k", Some(&b"2"[..])),
+        ("incr n:k 1", "ms n:k", Some(b"2")),
+        ("delete n:k", "md n:k", None),
+        ("delete @tag:posts", "ms @tag:posts", None),
+    ] {
+        fill(&mut writer, "n:k", b"1");
+        for reader in &mut readers {
+            // Also ends the misses that they were told before.
+            assert_eq!(reader.get("n:k").as_deref(), Some(&b"1"[..]));
+        }
+        assert_eq!(writer.ask("touch n:k 0"), "TOUCHED", "nothing is kept any more");
+        gate.hold(held);
+        writer.send(format!("{command}\r\n").as_bytes());
+        gate.until_held();
+        let before = hits();
+        readers.iter_mut().for_each(|reader| reader.send(b"get n:k\r\n"));
+        // Those on the other worker do not wait behind it.
+        eventually("somebody reads the old value", || hits() > before);
+        gate.release();
+        writer.line();
+        for reader in &mut readers {
+            reader.only_value("n:k");
+            assert_eq!(reader.get("n:k").as_deref(), leaves, "{command}");
+        }
+    }
+}
