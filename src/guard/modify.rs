@@ -556,7 +556,9 @@ fn changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> Ask {
 /// was built: whoever made a new value from this one may have read the data then.
 fn sealed_version(name: &TagName, hit: &Hit, versions: Option<&Versions>, scene: &Scene<'_>) -> u64 {
     let Opened::Sealed { envelope, .. } = Header::open(&hit.header) else {
-        return versions.and_then(|versions| version_of(name, versions, scene)).unwrap_or(NEVER);
+        // When it was built nobody knows, and of a tag that its rule does not name nobody looked when it was read.
+        let now = versions.filter(|_| scene.own().contains(name));
+        return now.and_then(|versions| version_of(name, versions, scene)).unwrap_or(NEVER);
     };
     let sealed = envelope.tags().find(|(sealed, _)| *sealed == &name[..]).map(|(_, version)| version);
     let unmoved = |version: &u64| !may_have_moved(*version, envelope.built_at);
@@ -601,6 +603,28 @@ mod tests {
             let counted = counted.map(|(number, text): (u64, &'static str)| (number, Bytes::from(text)));
             assert_eq!(count(value.as_bytes(), false, 1), counted, "{value:?}");
         }
+    }
+
+    #[test]
+    fn a_cas_over_a_plain_value_does_not_vouch_for_a_tag_that_it_names() {
+        let policy = crate::guard::Policy::default();
+        let tags = [b"own".as_slice().into(), b"named".as_slice().into()];
+        let scene = Scene {
+            policy: &policy,
+            tags: &tags,
+            sidecar: 1,
+            room: 1 << 20,
+            learnt: 1,
+            copies: false,
+            now: Now { wall: 1_700_000_000_000, mono: 5 },
+            patient: false,
+            chance: 1.0,
+        };
+        let hit = Hit { header: Bytes::new(), payload: Bytes::from_static(b"large"), ..Hit::nothing() };
+        // Both have moved since the plain value was read; only the first is one of which it was known that it has none.
+        let versions = Versions::from_slice(&[7, 1_700_000_000_000]);
+        let sealed = |name: &TagName| sealed_version(name, &hit, Some(&versions), &scene);
+        assert_eq!([sealed(&tags[0]), sealed(&tags[1])], [7, NEVER]);
     }
 
     #[test]

@@ -139,7 +139,9 @@ impl Gather {
                 }
                 match failure {
                     Some(failure) if seen.version.is_none() && !stored && !raced => return Err(failure),
-                    _ if stored && !raced => seen.version = seen.version.or(Some(self.creates)),
+                    // What they wrote may be newer than what was read here: it is read anew.
+                    _ if raced => seen.version = None,
+                    _ if stored => seen.version = seen.version.or(Some(self.creates)),
                     _ => {}
                 }
             } else if seen.version.is_none() {
@@ -345,13 +347,18 @@ mod tests {
             assert!(!gathered.lost);
             assert_eq!(gathered.versions().is_none(), repair.is_some());
             if let Some(repair) = repair {
-                // Whatever comes of it, the version is known.
-                for answer in [Answer::Stored(CAS), Answer::Exists, DOWN] {
+                for answer in [Answer::Stored(CAS), DOWN] {
                     let repaired =
                         gather(true, &[(reads, &answers), (std::slice::from_ref(&repair), &[answer])])
                             .unwrap();
                     assert_eq!(repaired.versions().unwrap()[..], [60]);
                 }
+                // Somebody was quicker, and may have written more than that.
+                let repaired = (std::slice::from_ref(&repair), &[Answer::Exists][..]);
+                assert!(gather(true, &[(reads, &answers), repaired]).unwrap().known().is_none());
+                let newer = [item("70", 9), item("70", 10)];
+                let again = gather(true, &[(reads, &answers), repaired, (reads, &newer)]).unwrap();
+                assert_eq!(again.versions().unwrap()[..], [70]);
             }
         }
         assert_eq!(gather(true, &[(reads, &[DOWN, DOWN])]).unwrap_err(), Failure::Down);

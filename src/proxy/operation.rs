@@ -176,7 +176,9 @@ impl<M: Machine> Operation<M> {
                     return Answer::Failed(crate::error::Failure::Down);
                 };
                 let answer = wire::decode(ask, reply);
-                if let At::Tag(index) | At::Copy(index) = ask.at {
+                if let At::Tag(index) | At::Copy(index) = ask.at
+                    && !proxy.repairs(ask, of)
+                {
                     proxy.note_tag(&of.tags[usize::from(index)], &ask.what, &answer, self.asked);
                 }
                 answer
@@ -311,6 +313,12 @@ impl Proxy {
         let cas = Cas { number: 0, epoch: 0 };
         let (size, usage) = (value.len(), Usage::default());
         Some(Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage }))
+    }
+
+    /// Whether this may bring up a copy of a tag that is behind: with a version that was read a moment ago, and that the tag may have
+    /// left since. It says nothing about now.
+    fn repairs(&self, ask: &crate::guard::Ask, of: &Guarded) -> bool {
+        self.plan.tag_copies && of.guard != self.plan.tag_guard && matches!(ask.what, What::Store { .. })
     }
 
     fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {

@@ -18,9 +18,13 @@ pub struct Value {
     pub blind: bool,
     /// Its exptime, in seconds; 0: none.
     pub ttl: u64,
+    /// The tags it came with, beyond those of its rule.
+    pub extra: Vec<usize>,
     /// When its `set` was sent, and answered.
     pub sent: Option<u64>,
     pub acked: Option<u64>,
+    /// When its client was answered, if only with an error.
+    pub ended: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -43,8 +47,8 @@ pub struct Rebuild {
 pub enum Moving {
     /// The key; `leaves`: the old value stays, as stale.
     Key { leaves: bool },
-    /// A tag.
-    Tag,
+    /// A tag. `named`: no rule has it for this key, so that it concerns only the values that came with it.
+    Tag { tag: usize, named: bool },
     /// Nothing: another value is put in place of what stands there, whatever that is.
     Value,
 }
@@ -130,7 +134,11 @@ seen!(
     hurried,
     waited,
     near,
-    joined
+    joined,
+    late,
+    copies_lost,
+    learnt,
+    unmoved
 );
 
 pub struct Checker {
@@ -146,12 +154,21 @@ pub struct Checker {
     /// Keys whose lease was filled in a way that its sidecar does not know: its lock stands for up to `max_rebuild`.
     pub astray: Vec<bool>,
     touches: Vec<Touch>,
+    /// Keys whose item was given another end by a command that came late, and the latest that may be.
+    put_off: Vec<(usize, u64)>,
     /// What `incr` answered, by value: no number twice.
     counts: Vec<(ValueId, u64)>,
     /// When each key was filled last, and how it must have stood from then on.
     fills: Vec<Option<(u64, u64)>>,
     /// Each key's fresh hits after the quiet began: the first.
     pub first_fresh: Vec<Option<u64>>,
+}
+
+impl Value {
+    /// Whether an invalidation of this kind concerns it.
+    fn has(&self, what: Moving) -> bool {
+        !matches!(what, Moving::Tag { tag, named: true } if !self.extra.contains(&tag))
+    }
 }
 
 impl Checker {
@@ -167,6 +184,7 @@ impl Checker {
             ledger: Ledger::default(),
             astray: vec![false; plan.keys.len()],
             touches: Vec::new(),
+            put_off: Vec::new(),
             counts: Vec::new(),
             fills: vec![None; plan.keys.len()],
             first_fresh: vec![None; plan.keys.len()],
@@ -174,8 +192,9 @@ impl Checker {
     }
 
     /// A client has made a value from a version of the source.
-    pub fn value(&mut self, key: usize, version: u64, ttl: u64, blind: bool) -> ValueId {
-        self.values.push(Value { key, version, blind, ttl, sent: None, acked: None });
+    pub fn value(&mut self, key: usize, ttl: u64, blind: bool, extra: Vec<usize>) -> ValueId {
+        let (version, sent, acked, ended) = (self.source[key], None, None, None);
+        self.values.push(Value { key, version, blind, ttl, extra, sent, acked, ended });
         self.values.len() - 1
     }
 
@@ -203,16 +222,29 @@ impl Checker {
 
     pub fn acked(&mut self, value: ValueId, now: u64) {
         self.values[value].acked = Some(now);
-        let Value { key, sent, .. } = self.values[value];
         for rebuild in self.rebuilds.iter_mut().filter(|rebuild| rebuild.value == Some(value)) {
             rebuild.acked = Some(now);
         }
+        self.ended(value, now, now);
+    }
+
+    /// Its client has been answered, if only with an error. Nothing of it is on its way after `by`.
+    pub fn ended(&mut self, value: ValueId, now: u64, by: u64) {
+        let Value { key, sent, ended, .. } = &mut self.values[value];
+        ended.get_or_insert(now);
+        let (key, sent) = (*key, *sent);
         for moved in &mut self.moves {
             let its = moved.key == key && moved.version == 0 && Some(moved.begin) == sent;
             if its && moved.acked.is_none() {
-                moved.acked = Some(now);
+                moved.acked = Some(by);
             }
         }
+    }
+
+    /// A command that came late has given what stands there so many seconds, or no end.
+    pub fn put_off(&mut self, key: usize, seconds: i64, now: u64) {
+        let until = if seconds == 0 { u64::MAX } else { now + seconds.unsigned_abs() * 1000 };
+        self.put_off.push((key, until));
     }
 
     /// Something that is no invalidation may leave nothing under the key.
@@ -265,9 +297,9 @@ impl Checker {
     }
 
     /// The source has changed; an invalidation of these keys begins. Gives what names it.
-    pub fn invalidation(&mut self, keys: &[usize], what: Moving, now: u64) -> Vec<usize> {
+    pub fn invalidation(&mut self, keys: &[(usize, Moving)], now: u64) -> Vec<usize> {
         self.seen.invalidations += 1;
-        let begin = |&key: &usize| {
+        let begin = |&(key, what): &(usize, Moving)| {
             self.source[key] += 1;
             let version = self.source[key];
             self.moves.push(Move { key, what, begin: now, acked: None, by: 0, version });
@@ -280,7 +312,7 @@ impl Checker {
     pub fn attempted(&mut self, moves: &[usize], now: u64) -> Vec<usize> {
         // A sidecar that reuses versions it has read may build with old ones, and what it stores is stale: nobody says how often.
         let again = |at: &&usize| match self.moves[**at].what {
-            Moving::Tag if self.plan.tag_cache > 0 => 32,
+            Moving::Tag { .. } if self.plan.tag_cache > 0 => 32,
             _ => 1,
         };
         let each = moves.iter().flat_map(|at| std::iter::repeat_n(*at, again(&at)));
@@ -341,7 +373,7 @@ impl Checker {
         let policy = &self.plan.keys[key].policy;
         let drops = |what: Moving| match what {
             Moving::Key { leaves } => !leaves,
-            Moving::Tag => policy.on_tag == kennel::guard::Leaves::Nothing,
+            Moving::Tag { .. } => policy.on_tag == kennel::guard::Leaves::Nothing,
             Moving::Value => false,
         };
         if let Some(moved) = self.killed(value, asked, drops) {
@@ -356,16 +388,18 @@ impl Checker {
     fn killed(&self, value: ValueId, asked: Asked, counts: impl Fn(Moving) -> bool) -> Option<&Move> {
         let of = &self.values[value];
         self.moves.iter().find(|moved| {
+            if moved.key != of.key || moved.version <= of.version {
+                return false;
+            }
             // What this very sidecar has bumped it knows at once, unless the tag was lost, and is younger now than it was.
             let knows = moved.by == asked.sidecar && !self.plan.faults_matter();
-            let cached = moved.what == Moving::Tag && !knows;
+            let cached = matches!(moved.what, Moving::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
             let cache = cache + self.near(moved.key, moved.by, asked.sidecar);
-            moved.key == of.key
-                && moved.version > of.version
-                && counts(moved.what)
+            counts(moved.what)
+                && of.has(moved.what)
                 && moved.acked.is_some_and(|acked| acked + cache < asked.began)
-                && (!of.blind || of.acked.is_some_and(|acked| acked < moved.begin))
+                && (!of.blind || of.ended.is_some_and(|ended| ended < moved.begin))
         })
     }
 
@@ -399,7 +433,8 @@ impl Checker {
         let again = |moved: &&Move| moved.key == key && moved.version == 0 && moved.acked >= sent;
         let ticks = if self.plan.changes { self.moves.iter().filter(again).count() as u64 * 1000 } else { 0 };
         let last = last + ticks;
-        if !unknown && now > last + extra + 2 * self.plan.trip() + self.grace() {
+        let put_off = self.put_off.iter().any(|(of, until)| *of == key && until.saturating_add(extra) >= now);
+        if !unknown && !put_off && now > last + extra + 2 * self.plan.trip() + self.grace() + self.hangs() {
             return broken(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
         }
         Ok(())
@@ -412,7 +447,12 @@ impl Checker {
 
     /// What lost replies add to anything that takes time.
     pub fn grace(&self) -> u64 {
-        if self.plan.faults.lost > 0 { super::world::TIMEOUT } else { 0 }
+        if self.plan.faults.lost > 0 || self.plan.holds_back() { super::world::TIMEOUT } else { 0 }
+    }
+
+    /// How long a copy of a tag that does not answer is waited for, round by round, until its connection is remade.
+    fn hangs(&self) -> u64 {
+        if self.plan.copies && self.plan.holds_back() { 5 * self.grace() } else { 0 }
     }
 
     /// A reader has been answered.
@@ -420,7 +460,7 @@ impl Checker {
         let Asked { began, now, hurried, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        let rounds = 12 * self.plan.trip() + 3 * self.grace() + self.joins(key);
+        let rounds = 12 * self.plan.trip() + 3 * self.grace() + self.hangs() + self.joins(key);
         self.seen.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Applications that read, and rebuild what they miss.
 
 use kennel::guard::leases::{Leases, Owner, Ticket};
-use kennel::guard::{Read, ReadEnd, Scene, Wish};
+use kennel::guard::{Read, ReadEnd, Scene, TagName, Wish};
 
 use super::checker::{Asked, Broken, RebuildId, millis};
 use super::mutants::Mutant;
@@ -16,6 +16,8 @@ pub struct Client {
     pub owners: [Owner; 2],
     /// It speaks meta commands.
     pub meta: bool,
+    /// It names tags with what it stores.
+    pub names: bool,
     pub job: Job,
 }
 
@@ -39,17 +41,16 @@ impl World {
             _ => client % self.plan.sidecars,
         };
         let meta = self.plan.metas && self.below(2) == 0;
+        let names = self.below(3) > 0;
         let owners = self.new_owners(client, meta);
-        self.clients.push(Client { sidecar, life: 0, owners, meta, job: Job::Idle });
+        self.clients.push(Client { sidecar, life: 0, owners, meta, names, job: Job::Idle });
     }
 
     /// The first client has a pool, and its sidecar for itself: beside others, nobody could tell whose `set` is whose. A meta
-    /// client names its misses, and may have one anywhere; but two wins over one stale value have the same CAS, so not where a
-    /// lock may be lost between them.
+    /// client names its misses, and may have one anywhere.
     fn new_owners(&mut self, client: usize, meta: bool) -> [Owner; 2] {
         self.next += 2;
-        let pooled =
-            (self.plan.pooled && client == 0) || (meta && client % 2 == 1 && !self.plan.faults_matter());
+        let pooled = (self.plan.pooled && client == 0) || (meta && client % 2 == 1);
         [self.next, if pooled { self.next - 1 } else { self.next }]
     }
 
@@ -150,16 +151,16 @@ impl World {
         // Beside a client with a pool, a blind set may pass for the fill of its miss, and that for a blind one.
         let [reads, writes] = self.clients[client].owners;
         let alone = !self.plan.pooled && reads == writes;
+        if self.below(self.plan.blind) == 0 && alone {
+            let making = self.blind(client, key, How::Set);
+            return self.put_next(client, vec![making]);
+        }
         match self.below(40) {
-            0 if alone => {
-                let making = self.blind(key, How::Set);
-                self.put_next(client, vec![making])
-            }
-            1 => {
+            0 => {
                 self.get(client, &(0..keys as usize).collect::<Vec<_>>());
                 Ok(())
             }
-            2..=5 if self.plan.changes && alone => self.change(client, key),
+            1..=4 if self.plan.changes && alone => self.change(client, key),
             _ => {
                 self.get(client, &[key]);
                 Ok(())
@@ -192,14 +193,25 @@ impl World {
     }
 
     pub fn on_scene<T>(&self, sidecar: usize, key: usize, then: impl FnOnce(&Scene<'_>) -> T) -> T {
+        self.on_scene_with(sidecar, key, &[], then)
+    }
+
+    /// With tags that come with a value.
+    pub fn on_scene_with<T>(
+        &self,
+        sidecar: usize,
+        key: usize,
+        extra: &[TagName],
+        then: impl FnOnce(&Scene<'_>) -> T,
+    ) -> T {
         let guarded = &self.plan.keys[key];
         then(&Scene {
             policy: &guarded.policy,
-            tags: &guarded.tags,
+            tags: &[&guarded.tags, extra].concat(),
             sidecar: self.sidecars[sidecar].number,
             room: self.plan.room,
-            learnt: 0,
-            copies: false,
+            learnt: extra.len(),
+            copies: self.plan.copies,
             now: self.moment(sidecar),
             patient: true,
             chance: 1.0,
@@ -231,7 +243,7 @@ impl World {
                 let (value, _) = World::value_of(&hit.payload)?;
                 self.checker.fresh(key, value, asked)?;
                 if self.plan.changes && !self.plan.pooled && self.below(10) == 0 {
-                    making = Some(self.making(key, How::Cas(hit.cas.number), None));
+                    making = Some(self.making(client, key, How::Cas(hit.cas.number), None));
                 }
             }
             ReadEnd::Stale(hit) => {
@@ -256,7 +268,7 @@ impl World {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
                     let rebuild = self.checker.rebuild(key, looked, now, early);
                     let how = self.how_to_fill(client, shown);
-                    making = how.map(|how| self.making(key, how, Some(rebuild)));
+                    making = how.map(|how| self.making(client, key, how, Some(rebuild)));
                 }
             }
             ReadEnd::Missed { seen, held } => {
@@ -268,7 +280,7 @@ impl World {
                 // A meta client was told that somebody builds, and seldom does all the same.
                 if !meta || shown.is_none() || self.below(4) == 0 {
                     let how = self.how_to_fill(client, shown);
-                    making = how.map(|how| self.making(key, how, None));
+                    making = how.map(|how| self.making(client, key, how, None));
                 }
             }
             ReadEnd::Failed(_) => {
@@ -279,7 +291,7 @@ impl World {
                 }
                 self.checker.seen.failed += 1;
                 let how = self.how_to_fill(client, None);
-                making = how.map(|how| self.making(key, how, None));
+                making = how.map(|how| self.making(client, key, how, None));
             }
         }
         let won = making.as_ref().is_some_and(|making| making.rebuild.is_some());

@@ -147,7 +147,7 @@ impl Checker {
     fn bumped_between(&self, key: usize, from: u64, to: u64) -> bool {
         self.moves.iter().any(|moved| {
             moved.key == key
-                && moved.what == Moving::Tag
+                && matches!(moved.what, Moving::Tag { .. })
                 && moved.begin <= to
                 && moved.acked.is_none_or(|acked| acked + self.plan.tag_cache >= from)
         })
@@ -203,12 +203,15 @@ impl Checker {
         let policy = &self.plan.keys[key].policy;
         let hold = if faults.sloth > 0 || self.astray[key] { policy.max_rebuild } else { policy.lock_ttl };
         let slack = 20 * self.plan.trip() + 2 * self.grace() + self.plan.tag_cache;
+        // A tag that comes with a value for the first time makes it stale, if it has moved of late: the next one counts.
+        let again = if self.plan.keys[key].extra.is_empty() { 1 } else { 2 };
         // Whatever was held when the quiet began has ended by then, renewed at the last moment or not.
         let free = quiet + millis(hold) + 1000 * u64::from(policy.lock_seconds()) + think + slack;
         let mut asked = self.held.iter().filter(|held| held.key == key && held.begin > free);
         let Some(first) = asked.clone().map(|held| held.begin).min() else { return Ok(()) };
         let late = |held: &&Held| {
-            held.begin > first + think + slack && self.first_fresh[key].is_none_or(|fresh| fresh > held.end)
+            held.begin > first + again * (think + slack)
+                && self.first_fresh[key].is_none_or(|fresh| fresh > held.end)
         };
         match asked.find(late) {
             // What is stored without a lease, or is too large, may take away what another has just begun to build.

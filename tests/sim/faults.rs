@@ -18,6 +18,10 @@ pub enum Fault {
     Disconnect,
     /// A clock is set.
     Step,
+    /// What goes over one connection is held back.
+    Stall,
+    /// A server is stopped, and goes on later.
+    Stop,
 }
 
 impl World {
@@ -32,6 +36,8 @@ impl World {
             (Fault::Kill, faults.kill),
             (Fault::Disconnect, faults.disconnect),
             (Fault::Step, faults.step),
+            (Fault::Stall, faults.stall),
+            (Fault::Stop, faults.stop),
         ] {
             let mut at = 1 + self.below(2 * every);
             while every > 0 && at < self.plan.quiet {
@@ -45,38 +51,50 @@ impl World {
         self.trace(|| format!("!! {fault:?}"));
         let wall = self.wall();
         let key = self.below(self.plan.keys.len() as u64) as usize;
-        let server = key % self.plan.servers;
+        let home = key % self.plan.servers;
+        let server = self.plan.weak.unwrap_or(home);
         match fault {
             Fault::EvictItem => {
                 let name = self.plan.keys[key].key.clone();
-                self.servers[server].evict(&name, wall);
+                self.servers[home].evict(&name, wall);
                 self.lost(key, 0);
             }
             Fault::EvictLock => {
-                let name = self.lock_of(key);
-                self.servers[server].evict(&name, wall);
+                let name = self.plan.keys[key].lock.clone();
+                self.servers[home].evict(&name, wall);
                 self.lost(key, 0);
             }
             Fault::EvictTag => {
-                if self.plan.tags > 0 {
-                    let tag = self.chance.below(self.plan.tags as u64) as usize;
+                if self.plan.all_tags() > 0 {
+                    let tag = self.chance.below(self.plan.all_tags() as u64) as usize;
                     let name = tag_name(tag);
-                    let server = self.tag_server(&name);
-                    self.servers[server].evict(&World::tag_key(&name), wall);
-                    self.tag_lost(tag);
+                    let (keepers, key) = (self.plan.keepers(&name), self.tag_key(&name));
+                    match self.plan.weak {
+                        None => {
+                            self.servers[keepers[0]].evict(&key, wall);
+                            self.tag_lost(tag);
+                        }
+                        // The other server has it: nothing is lost.
+                        Some(weak) if keepers.contains(&weak) => {
+                            self.checker.seen.copies_lost += 1;
+                            self.servers[weak].evict(&key, wall);
+                        }
+                        Some(_) => {}
+                    }
                 }
             }
             Fault::Restart => {
                 self.servers[server] = Server::start(wall);
                 self.restarted[server] = self.now;
+                self.stopped[server] = self.now;
                 for link in self.links.iter_mut().filter(|link| link.server == server) {
                     (link.closed, link.cut) = (true, true);
                 }
                 for sidecar in 0..self.sidecars.len() {
                     self.reconnect(sidecar, server);
                 }
-                for tag in 0..self.plan.tags {
-                    if self.tag_server(&tag_name(tag)) == server {
+                for tag in 0..self.plan.all_tags() {
+                    if self.plan.keepers(&tag_name(tag)) == [server] {
                         self.tag_lost(tag);
                     }
                 }
@@ -85,6 +103,11 @@ impl World {
                 let sidecar = self.below(self.plan.sidecars as u64) as usize;
                 self.reconnect(sidecar, server);
             }
+            Fault::Stall => {
+                let sidecar = self.below(self.plan.sidecars as u64) as usize;
+                self.stall(sidecar, server);
+            }
+            Fault::Stop => self.stop(server),
             Fault::Kill => {
                 let sidecar = self.below(self.plan.sidecars as u64) as usize;
                 self.kill(sidecar);
@@ -102,14 +125,12 @@ impl World {
     }
 
     /// A key's item, stub or lock may be lost, now or once what is not renewed any more runs out.
-    fn lost(&mut self, key: usize, runs_out: u64) {
+    pub fn lost(&mut self, key: usize, runs_out: u64) {
         self.checker.ledger.note(key, Why::Lost, self.now, Some(self.now + runs_out));
     }
 
-    fn tag_lost(&mut self, tag: usize) {
-        let name = tag_name(tag);
-        let tagged = |key: &usize| self.plan.keys[*key].tags.contains(&name);
-        let keys: Vec<usize> = (0..self.plan.keys.len()).filter(tagged).collect();
+    pub fn tag_lost(&mut self, tag: usize) {
+        let keys = self.plan.tagged(tag);
         // Whoever has read the old version a moment ago, or reuses it, may yet build with it.
         let again = if self.plan.tag_cache > 0 { 32 } else { 1 };
         for key in keys.into_iter().flat_map(|key| std::iter::repeat_n(key, again)) {
@@ -127,11 +148,11 @@ impl World {
     }
 
     /// How long a lease may stand that is not renewed any more, in ms.
-    fn runs_out(&self, key: usize) -> u64 {
+    pub fn runs_out(&self, key: usize) -> u64 {
         1000 * u64::from(self.plan.keys[key].policy.lock_seconds()) + self.plan.trip() + super::world::TIMEOUT
     }
 
-    fn reconnect(&mut self, sidecar: usize, server: usize) {
+    pub fn reconnect(&mut self, sidecar: usize, server: usize) {
         let (link, epoch) = self.sidecars[sidecar].links[server];
         self.links[link].closed = true;
         // Its leases there are not renewed any more.
@@ -158,6 +179,8 @@ impl Plan {
             + f.sloth
             + f.offset
             + f.step
+            + f.stall
+            + f.stop
             > 0
     }
 

@@ -29,7 +29,7 @@ enum Target {
 impl World {
     fn next_target(&mut self) -> Target {
         let keys = self.plan.keys.len();
-        let at = self.below((keys + self.plan.tags) as u64) as usize;
+        let at = self.below((keys + self.plan.all_tags()) as u64) as usize;
         if self.plan.tags > 0 && self.plan.is_storm() {
             return Target::Tag(at % self.plan.tags);
         }
@@ -48,19 +48,19 @@ impl World {
                 return Ok(());
             }
             let target = self.next_target();
-            let keys = 0..self.plan.keys.len();
-            let (all, what) = match target {
+            let all = match target {
                 Target::Key(key, removal) => {
                     let policy = &self.plan.keys[key].policy;
                     let stale = removal.stale || policy.on_delete == Leaves::Stale;
-                    (vec![key], Moving::Key { leaves: stale && policy.stale_seconds() > 0 })
+                    vec![(key, Moving::Key { leaves: stale && policy.stale_seconds() > 0 })]
                 }
                 Target::Tag(tag) => {
-                    let all = keys.filter(|key| self.plan.keys[*key].tags.contains(&tag_name(tag)));
-                    (all.collect::<Vec<usize>>(), Moving::Tag)
+                    let named = |key: usize| self.plan.keys[key].extra.contains(&tag);
+                    let all = self.plan.tagged(tag).into_iter();
+                    all.map(|key| (key, Moving::Tag { tag, named: named(key) })).collect::<Vec<_>>()
                 }
             };
-            let moves = self.checker.invalidation(&all, what, self.now);
+            let moves = self.checker.invalidation(&all, self.now);
             self.trace(|| format!("invalidator {which}: {target:?}"));
             self.invalidations[which] = Some(Invalidation { target, moves, attempt: Vec::new() });
         }
@@ -79,7 +79,7 @@ impl World {
                 let (bump, asks) = self.on_scene(sidecar, 0, Bump::start);
                 let mut op = self.op(sidecar, 0, Doing::Bump(bump), Purpose::Invalidation(which));
                 op.tags = vec![tag_name(tag)];
-                assert!(asks.iter().all(|ask| ask.at == At::Tag(0)));
+                assert!(asks.iter().all(|ask| matches!(ask.at, At::Tag(0) | At::Copy(0))));
                 self.ask(op, asks);
             }
         }

@@ -13,6 +13,8 @@ mod clients;
 mod writes;
 mod invalidators;
 mod faults;
+mod late;
+mod tags;
 mod mutants;
 mod near;
 mod world;

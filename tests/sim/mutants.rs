@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, Opened};
-use kennel::guard::{Answer, Answers, Ask, At, Item, Look, Mode, Stored, What};
+use kennel::guard::{Answer, Answers, Ask, At, Cas, Item, Look, Mode, Stored, What};
 
 use super::operation::{Doing, Op, Purpose};
 use super::world::World;
@@ -41,8 +41,8 @@ pub enum Mutant {
     RenewalWithoutCompare,
     /// A delete that is to leave the old value as stale leaves it as it was.
     DeleteMarkLost,
-    /// Whoever takes a lock over does not mark the value.
-    TakeOverWithoutMark,
+    /// Whoever wins a stale value, or takes its lock over, does not mark it.
+    WinWithoutMark,
     /// A delete leaves the lock.
     DeleteKeepsLock,
     /// The lock is taken by `set`: everyone wins.
@@ -79,6 +79,18 @@ pub enum Mutant {
     ChangesCountWhenTheyBegin,
     /// Bumps do not count as changes.
     BumpsDoNotCount,
+    /// A tag is created, and a copy of it brought up, whatever stands there by then.
+    TagCreatedWithoutCompare,
+    /// A `set` without a miss stores whatever stands there.
+    SetWithoutCas,
+    /// A bump reaches only the first of two copies of its tag.
+    OnlyFirstCopyIsBumped,
+    /// Of two copies of a tag the smaller version counts.
+    SmallerCopyCounts,
+    /// A version that brought up a copy may be used again as if it had been read then.
+    RepairIsReused,
+    /// A tag that is first named with the value has not moved since the miss.
+    NamedTagIsUnmoved,
 }
 
 /// An item so many seconds before its end as it would be later.
@@ -93,6 +105,13 @@ impl World {
         let nothing = What::Get(Look::default());
         match (mutant, &op.doing, ask.at, &mut ask.what) {
             (M::FillWithoutCas, Doing::Fill(_), At::Item, What::Store { cas, .. })
+            | (
+                M::TagCreatedWithoutCompare,
+                Doing::Read(_),
+                At::Tag(_) | At::Copy(_),
+                What::Store { cas, .. },
+            )
+            | (M::SetWithoutCas, Doing::Set(_), At::Item, What::Store { cas, .. })
             | (M::UnlockWithoutCompare, _, At::Lock, What::Delete { cas })
             | (M::NoDoubleCheck, Doing::Read(_), At::Item, What::MarkStale { cas, .. })
             | (M::BumpWithoutCompare, Doing::Bump(_), _, What::Store { cas, .. })
@@ -118,10 +137,16 @@ impl World {
                 *value = Stored::plain(Bytes::from(old.max(now).to_string()));
             }
             (M::DeleteMarkLost, Doing::Delete(_), At::Item, what @ What::MarkStale { .. })
-            | (M::TakeOverWithoutMark, Doing::Read(_), At::Item, what @ What::MarkStale { .. })
+            | (M::WinWithoutMark, Doing::Read(_), At::Item, what @ What::MarkStale { .. })
             | (M::DeleteKeepsLock, Doing::Delete(_), At::Lock, what @ What::Delete { .. })
             | (M::FillLeavesLock, Doing::Fill(_), At::Lock, what @ What::Delete { .. })
             | (M::ClaimLeavesLock, Doing::Read(_), At::Lock, what @ What::Delete { .. }) => *what = nothing,
+            (M::OnlyFirstCopyIsBumped, Doing::Bump(_), At::Copy(_), what @ What::Store { .. }) => {
+                *what = nothing
+            }
+            (M::NamedTagIsUnmoved, Doing::Fill(_), At::Item, What::Store { value, .. }) => {
+                self.seal_anew(value, |old| old == 0);
+            }
             (M::LockBySet, Doing::Read(_), At::Lock, What::Store { mode, .. }) => *mode = Mode::Set,
             (
                 M::CasSealedNow,
@@ -129,18 +154,20 @@ impl World {
                 At::Item,
                 What::Store { mode: Mode::Set, value, cas: Some(_), .. },
             ) => {
-                self.seal_with_what_is_there_now(op, value);
+                self.seal_anew(value, |_| true);
             }
             _ => {}
         }
         ask
     }
 
-    fn seal_with_what_is_there_now(&self, op: &Op, value: &mut Stored) {
+    /// Seals it with the versions of this moment in place of those that are meant.
+    fn seal_anew(&self, value: &mut Stored, which: impl Fn(u64) -> bool) {
         let Opened::Sealed { envelope, .. } = Envelope::open(&value.header) else { return };
-        let now = self.peek_tags(&op.tags);
-        let tags =
-            envelope.tags.iter().zip(now).map(|((name, old), now)| (name.clone(), now.unwrap_or(*old)));
+        let tags = envelope.tags.iter().map(|(name, old)| {
+            let now = self.peek_tags(std::slice::from_ref(name)).into_iter().next().flatten();
+            (name.clone(), now.filter(|_| which(*old)).unwrap_or(*old))
+        });
         let mut header = BytesMut::new();
         if (Envelope { tags: tags.collect(), ..envelope.clone() }).seal(&mut header).is_ok() {
             value.header = header.freeze();
@@ -163,7 +190,7 @@ impl World {
                 let Some(Answer::Item(item)) = answers.first().cloned() else { return };
                 let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
                 for (ask, answer) in op.asks.iter().zip(answers) {
-                    let At::Tag(tag) = ask.at else { continue };
+                    let (At::Tag(tag) | At::Copy(tag)) = ask.at else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
                     if let (Answer::Item(Item { size: 0, .. }), Some((_, version))) = (&answer, sealed) {
                         let value = version.to_string();
@@ -183,9 +210,35 @@ impl World {
                     }
                 }
             }
-            (M::TakeOverWithoutMark, Doing::Read(_)) => {
+            (M::WinWithoutMark, Doing::Read(_)) => {
                 if let (true, [first, Answer::Item(item)]) = (op.marks(), &mut answers[..]) {
                     (*first, item.stale) = (Answer::Done, true);
+                }
+            }
+            (M::OnlyFirstCopyIsBumped, Doing::Bump(_)) => {
+                for (ask, answer) in op.asks.iter().zip(answers) {
+                    if let (At::Copy(_), What::Store { .. }, Answer::Item(_) | Answer::Absent) =
+                        (ask.at, &ask.what, &answer)
+                    {
+                        *answer = Answer::Stored(Cas::NONE);
+                    }
+                }
+            }
+            (M::SmallerCopyCounts, Doing::Read(_)) => {
+                for at in 1..answers.len() {
+                    let is_copy = matches!(
+                        (&op.asks[at - 1], &op.asks[at]),
+                        (
+                            Ask { at: At::Tag(_), what: What::Get(_) },
+                            Ask { at: At::Copy(_), what: What::Get(_) },
+                        )
+                    );
+                    if let (true, [Answer::Item(first), Answer::Item(copy)]) =
+                        (is_copy, &mut answers[at - 1..=at])
+                    {
+                        let smaller = number(&first.value).min(number(&copy.value)).to_string();
+                        (first.value, copy.value) = (smaller.clone().into(), smaller.into());
+                    }
                 }
             }
             (M::EveryStubIsWon, Doing::Read(_)) => {

@@ -75,6 +75,11 @@ pub fn plan_near(seed: u64, mutant: Option<Mutant>) -> Plan {
     plan
 }
 
+/// The same, with servers so far away that it matters from when an age counts.
+pub fn plan_far(seed: u64, mutant: Option<Mutant>) -> Plan {
+    Plan { delay: 100, invalidators: (2, 900), ..plan_near(seed, mutant) }
+}
+
 impl Checker {
     /// How much later a sidecar may see what others have invalidated.
     pub fn near(&self, key: usize, by: usize, sidecar: usize) -> u64 {
@@ -87,8 +92,8 @@ impl Checker {
     }
 }
 
-fn wanted<'a>(name: &'a Rc<[u8]>, op: &'a Op, plan: &Plan) -> Wanted<'a> {
-    Wanted { key: name, tags: &op.tags, near: millis(plan.keys[op.key].policy.near) }
+fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> Wanted<'a> {
+    Wanted { key: name, tags: &plan.keys[op.key].tags, near: millis(plan.keys[op.key].policy.near) }
 }
 
 impl World {

@@ -4,11 +4,12 @@ use kennel::guard::leases::Admission;
 use kennel::guard::near::Reading;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Item,
-    Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, What,
+    Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, TagNames, What,
 };
 
 use super::checker::{Broken, ValueId};
 use super::counting::Why;
+use super::mutants::Mutant;
 use super::near::{Bell, Sharing};
 use super::world::{Event, World};
 use super::writes::{Changing, Put};
@@ -77,10 +78,13 @@ pub struct Op {
     pub sidecar: usize,
     pub key: usize,
     pub tags: Vec<TagName>,
+    /// How many of them its rule does not name.
+    pub learnt: usize,
     pub doing: Doing,
     pub purpose: Purpose,
     pub asks: Asks,
-    answers: Vec<Option<Answer>>,
+    /// With whether it was known without asking.
+    answers: Vec<Option<(Answer, bool)>>,
     pub round: u32,
     /// When the last questions were sent.
     asked: Now,
@@ -93,9 +97,17 @@ pub struct Op {
     pub looked: u64,
     /// What it reads may be kept near; and when it was sent.
     pub reading: Option<(Reading<Bell>, u64)>,
+    /// When the last of its commands arrives that were held back beyond their time-out.
+    pub late: u64,
 }
 
 impl Op {
+    /// These are tags of its key too, though no rule names them.
+    pub fn learn(&mut self, tags: TagNames) {
+        self.learnt += tags.len();
+        self.tags.extend(tags);
+    }
+
     /// Whether it waits for the renewal of its lease.
     pub fn is_parked(&self) -> bool {
         matches!(self.doing, Doing::Parked)
@@ -116,6 +128,7 @@ impl World {
             sidecar,
             key,
             tags: self.plan.keys[key].tags.clone(),
+            learnt: 0,
             doing,
             purpose,
             asks: Asks::new(),
@@ -127,6 +140,7 @@ impl World {
             read: None,
             looked: self.now,
             reading: None,
+            late: 0,
         })
     }
 
@@ -151,10 +165,20 @@ impl World {
             let until = self.now + 2 * self.plan.trip() + self.checker.grace();
             self.checker.ledger.note(op.key, Why::Invalidated, self.now, Some(until));
         }
-        for (index, ask) in op.asks.clone().into_iter().enumerate() {
-            let ask = self.mutate_ask(&op, ask);
+        for index in 0..op.asks.len() {
+            let ask = self.mutate_ask(&op, op.asks[index].clone());
             self.trace_ask(&op, &ask);
-            self.send(&op, index, ask);
+            if let (Purpose::Put(put), At::Item, What::Store { value, .. }) =
+                (&mut op.purpose, ask.at, &ask.what)
+            {
+                put.is_sealed(value, op.learnt > 0, &mut self.checker.seen);
+            }
+            if let Some(arrives) = self.send(&op, index, ask) {
+                op.late = op.late.max(arrives);
+                if matches!(op.purpose, Purpose::Renewal(_)) {
+                    self.renewal_late(op.key, arrives);
+                }
+            }
         }
         self.ops.insert(op.id, op);
     }
@@ -174,19 +198,27 @@ impl World {
         known: bool,
     ) -> Result<(), Broken> {
         let Some(op) = self.ops.get_mut(&id) else { return Ok(()) };
-        if op.round != round || op.answers[index].is_some() {
+        // What comes late finds it answered, or waiting.
+        if op.round != round || !matches!(op.answers.get(index), Some(None)) {
             return Ok(());
         }
-        if let (false, At::Tag(tag)) = (known, op.asks[index].at) {
-            let (name, what) = (op.tags[usize::from(tag)].clone(), op.asks[index].what.clone());
-            self.sidecars[op.sidecar].note_tag(&name, &what, &answer, op.asked);
-        }
-        op.answers[index] = Some(answer);
+        op.answers[index] = Some((answer, known));
         if op.answers.iter().any(Option::is_none) {
             return Ok(());
         }
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
-        let mut answers: Answers = op.answers.drain(..).flatten().collect();
+        for (ask, answer) in op.asks.iter().zip(op.answers.iter().flatten()) {
+            // What brings up a copy was read before it was sent, and says nothing about now.
+            let repairs = matches!(ask.what, What::Store { .. })
+                && !matches!(op.doing, Doing::Bump(_))
+                && !self.plan.is(Mutant::RepairIsReused);
+            if let (At::Tag(tag) | At::Copy(tag), (answer, false)) = (ask.at, answer)
+                && !(self.plan.copies && repairs)
+            {
+                self.sidecars[op.sidecar].note_tag(&op.tags[usize::from(tag)], &ask.what, answer, op.asked);
+            }
+        }
+        let mut answers: Answers = op.answers.drain(..).flatten().map(|(answer, _)| answer).collect();
         self.mutate_answers(&op, &mut answers);
         for (ask, answer) in op.asks.iter().zip(&answers) {
             if let (Ask { at: At::Item, what: What::Get(Look { value: true, .. }) }, Answer::Item(item)) =
@@ -237,14 +269,14 @@ impl World {
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
         let chance = self.chance.unit();
-        let tags = op.tags.clone();
+        let tags = std::mem::take(&mut op.tags);
         let scene = Scene {
             policy: &policy,
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
             room: self.plan.room,
-            learnt: 0,
-            copies: false,
+            learnt: op.learnt,
+            copies: self.plan.copies,
             now,
             patient,
             chance,
@@ -261,12 +293,17 @@ impl World {
                 _ => return Ok(()),
             },
         };
+        op.tags = tags;
         match step {
             Step::Ask(asks) => {
                 self.ask(op, asks);
                 Ok(())
             }
-            Step::Learn(_) => panic!("no value here has tags of its own"),
+            Step::Learn(tags) => {
+                self.checker.seen.learnt += 1;
+                op.learn(tags);
+                self.resume(op, Told::Learnt)
+            }
             Step::Wait(until) => {
                 self.wait(op, until);
                 Ok(())

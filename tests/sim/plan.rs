@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use kennel::chance::Chance;
+use kennel::guard::envelope::lock_key;
 use kennel::guard::{Leaves, Policy, TagName};
 
 use super::mutants::Mutant;
@@ -25,6 +27,10 @@ pub struct Faults {
     pub offset: u64,
     /// A sidecar's clock is set, forwards or back.
     pub step: u64,
+    /// What a sidecar sends to a server is held back, beyond its time-out.
+    pub stall: u64,
+    /// A server is stopped, and goes on with what it has and with what was sent to it.
+    pub stop: u64,
 }
 
 impl Faults {
@@ -41,6 +47,8 @@ impl Faults {
             sloth: 20,
             offset: 5000,
             step: 3000,
+            stall: 2500,
+            stop: 5000,
         }
     }
 
@@ -59,6 +67,8 @@ impl Faults {
             &mut faults.sloth,
             &mut faults.offset,
             &mut faults.step,
+            &mut faults.stall,
+            &mut faults.stop,
         ] {
             if chance.below(2) == 0 {
                 *kind = 0;
@@ -71,9 +81,12 @@ impl Faults {
 /// One guarded key and its rule.
 #[derive(Debug, Clone)]
 pub struct Guarded {
-    pub key: Vec<u8>,
+    pub key: Bytes,
+    pub lock: Bytes,
     pub policy: Policy,
     pub tags: Vec<TagName>,
+    /// Tags that its values may come with, beyond those of the rule.
+    pub extra: Vec<usize>,
 }
 
 /// One run.
@@ -84,13 +97,24 @@ pub struct Plan {
     pub sidecars: usize,
     pub readers: usize,
     pub keys: Vec<Guarded>,
+    /// Tags that rules name.
     pub tags: usize,
+    /// Tags that only come with values, numbered behind those.
+    pub extra: usize,
+    /// Every tag is kept by two servers.
+    pub copies: bool,
+    /// With copies, where all goes wrong that goes wrong with a server: what two faults do to two copies is not promised.
+    pub weak: Option<usize>,
+    /// The tags have been there for long when the run begins.
+    pub aged: bool,
     /// One client reads on one connection and writes on another, through a sidecar of its own.
     pub pooled: bool,
     /// Some clients speak meta commands.
     pub metas: bool,
     /// Some of those fill through another sidecar than they read.
     pub elsewhere: bool,
+    /// One request in so many is a `set` without a miss.
+    pub blind: u64,
     /// Clients do not only `set`.
     pub changes: bool,
     /// For how long a sidecar reuses the versions of tags, in ms.
@@ -121,13 +145,22 @@ pub fn tag_name(tag: usize) -> TagName {
     TagName::from_slice(format!("t{tag}").as_bytes())
 }
 
+/// Which tag has this name.
+pub fn tag_of(name: &TagName) -> usize {
+    usize::from(name[1] - b'0')
+}
+
 impl Plan {
     pub fn new(seed: u64, faulty: bool, mutant: Option<Mutant>) -> Plan {
         let mut chance = Chance::seeded(seed);
         let c = &mut chance;
         let faults = if faulty { Faults::some(c) } else { Faults::default() };
         let tags = [0, 1, 2, 4][c.below(4) as usize];
-        let keys: Vec<Guarded> = (0..1 + c.below(3)).map(|n| guarded(n, tags, c)).collect();
+        let extra = [0, 0, 1, 2][c.below(4) as usize];
+        let keys: Vec<Guarded> = (0..1 + c.below(3)).map(|n| guarded(n, tags, extra, c)).collect();
+        let servers = 1 + c.below(3) as usize;
+        let copies = servers > 1 && c.below(3) == 0;
+        let weak = (copies && faulty).then(|| c.below(servers as u64) as usize);
         let think = [100, 600, 2500][c.below(3) as usize];
         let quiet = 8_000;
         let pooled = c.below(4) == 0;
@@ -135,15 +168,19 @@ impl Plan {
         let metas = c.below(2) == 0;
         Plan {
             seed,
-            servers: 1 + c.below(2) as usize,
+            servers,
             sidecars,
             readers: 2 + c.below(6) as usize,
             tags,
+            extra,
+            copies,
+            weak,
+            aged: c.below(2) == 0,
             pooled,
             metas,
             // Not beside a client with a pool, whose `set` might pass for theirs.
-            // Nor where a lock may be lost: two wins over the same stale value have the same CAS.
-            elsewhere: metas && !pooled && !faulty && sidecars > 1 && c.below(2) == 0,
+            elsewhere: metas && !pooled && sidecars > 1 && c.below(2) == 0,
+            blind: 40,
             changes: c.below(2) == 0,
             tag_cache: [0, 0, 0, 200][c.below(4) as usize],
             room: if c.below(6) == 0 { SMALL } else { 1 << 20 },
@@ -165,10 +202,48 @@ impl Plan {
         let tags = plan.tags.min(1);
         let keys = plan.keys.iter().map(|guarded| Guarded {
             tags: guarded.tags.iter().take(tags).map(|_| tag_name(0)).collect(),
+            extra: Vec::new(),
             ..guarded.clone()
         });
         let faults = Faults { offset: 5000, ..Faults::default() };
-        Plan { tags, keys: keys.collect(), invalidators: (5, 20), delay: 500, faults, ..plan.clone() }
+        Plan {
+            tags,
+            extra: 0,
+            keys: keys.collect(),
+            invalidators: (5, 20),
+            delay: 500,
+            faults,
+            ..plan.clone()
+        }
+    }
+
+    /// One in which commands come late all the time and nothing else goes wrong, with many who set without a miss.
+    pub fn late(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let plan = Plan::new(seed, true, mutant);
+        let faults = Faults { stall: 700, stop: 3000, lost: plan.faults.lost, ..Faults::default() };
+        Plan { blind: 6, pooled: false, faults, ..plan }
+    }
+
+    /// One in which servers restart all the time and nothing else goes wrong.
+    pub fn restarts(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let faults = Faults { restart: 800, ..Faults::default() };
+        Plan { faults, weak: None, copies: false, ..Plan::new(seed, true, mutant) }
+    }
+
+    /// One in which each tag is kept twice, and one server is late, and loses tags.
+    pub fn twice(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let plan = Plan::late(seed, mutant);
+        let servers = plan.servers.max(2);
+        let faults = Faults { evict_tag: 500, ..plan.faults };
+        Plan {
+            servers,
+            copies: true,
+            weak: Some((seed % 2) as usize),
+            tag_cache: 200,
+            faults,
+            blind: 40,
+            ..plan
+        }
     }
 
     /// Whether bumps overtake each other all the time. Readers race with them for many rounds then, and are only checked for what
@@ -177,15 +252,37 @@ impl Plan {
         self.invalidators.0 > 2
     }
 
+    /// All tags there are.
+    pub fn all_tags(&self) -> usize {
+        self.tags + self.extra
+    }
+
+    /// The keys whose values have this tag, or may.
+    pub fn tagged(&self, tag: usize) -> Vec<usize> {
+        let name = tag_name(tag);
+        let has = |key: &Guarded| key.tags.contains(&name) || key.extra.contains(&tag);
+        (0..self.keys.len()).filter(|key| has(&self.keys[*key])).collect()
+    }
+
+    /// Which servers keep a tag.
+    pub fn keepers(&self, name: &TagName) -> Vec<usize> {
+        let first = tag_of(name) % self.servers;
+        let second = (first + 1) % self.servers;
+        if self.copies { vec![first, second] } else { vec![first] }
+    }
+
     /// The longest round trip.
     pub fn trip(&self) -> u64 {
         2 * self.delay + 2
     }
 }
 
-fn guarded(n: u64, tags: usize, c: &mut Chance) -> Guarded {
+fn guarded(n: u64, tags: usize, extra: usize, c: &mut Chance) -> Guarded {
     let millis = Duration::from_millis;
-    let tags = (0..tags).filter(|_| c.below(3) > 0).map(tag_name).collect();
+    let (own, others): (Vec<usize>, Vec<usize>) =
+        (0..tags + extra).partition(|tag| *tag < tags && c.below(3) > 0);
+    let tags = own.into_iter().map(tag_name).collect();
+    let extra = others.into_iter().filter(|_| extra > 0 && c.below(3) > 0).collect();
     let leaves = |c: &mut Chance| if c.below(2) == 0 { Leaves::Stale } else { Leaves::Nothing };
     let policy = Policy {
         stale_for: Duration::from_secs([0, 1, 2, 4, 30][c.below(5) as usize]),
@@ -199,5 +296,7 @@ fn guarded(n: u64, tags: usize, c: &mut Chance) -> Guarded {
         max_ttl: Duration::from_secs([0, 0, 2][c.below(3) as usize]),
         near: Duration::ZERO,
     };
-    Guarded { key: format!("key{n}").into_bytes(), policy, tags }
+    let key = Bytes::from(format!("key{n}"));
+    let lock = Bytes::copy_from_slice(&lock_key(&key));
+    Guarded { key, lock, policy, tags, extra }
 }

@@ -11,11 +11,13 @@ const LIMIT: u64 = 64 << 20;
 
 pub struct Server {
     store: Store,
+    /// To write a command in.
+    command: BytesMut,
 }
 
 impl Server {
     pub fn start(wall: u64) -> Server {
-        Server { store: Store::new(LIMIT, wall) }
+        Server { store: Store::new(LIMIT, wall), command: BytesMut::new() }
     }
 
     /// Carries out a command; gives the reply as it would stand on the wire. A value above `room` is refused,
@@ -27,9 +29,12 @@ impl Server {
             self.evict(key, wall);
             return Bytes::from_static(b"SERVER_ERROR object too large for cache\r\n");
         }
-        let mut command = BytesMut::new();
+        let mut command = std::mem::take(&mut self.command);
+        command.clear();
         wire::encode(&ask.what, key, &mut command);
-        self.answer(&command, wall)
+        let reply = self.answer(&command, wall);
+        self.command = command;
+        reply
     }
 
     /// Takes an item out, as if it had been evicted.
@@ -39,13 +44,14 @@ impl Server {
 
     /// The value under a key, without a trace of having looked.
     pub fn peek(&self, key: &[u8], wall: u64) -> Option<Bytes> {
-        let reply = Server { store: self.store.clone() }.answer(&[b"mg ", key, b" v\r\n"].concat(), wall);
+        let reply = Server { store: self.store.clone(), command: BytesMut::new() }
+            .answer(&[b"mg ", key, b" v\r\n"].concat(), wall);
         let data = kennel::protocol::reply::meta(&reply);
         reply.starts_with(b"VA").then(|| Bytes::copy_from_slice(data.data))
     }
 
     fn answer(&mut self, command: &[u8], wall: u64) -> Bytes {
-        let mut reply = Vec::new();
+        let mut reply = Vec::with_capacity(128);
         match parse(command, &Limits { max_value: 1 << 20 }) {
             Parsed::Request { request, consumed } => {
                 assert_eq!(consumed, command.len(), "one command at a time: {}", command.escape_ascii());

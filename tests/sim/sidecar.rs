@@ -58,17 +58,34 @@ impl World {
     /// It ends without a word, and another starts in its place.
     pub fn kill(&mut self, sidecar: usize) {
         let (sidecar_at, mut dead, mut unanswered) = (sidecar, Vec::new(), Vec::new());
+        let (mut stored, mut wary) = (Vec::new(), Vec::new());
         self.ops.retain(|_, op| {
             let keep = op.sidecar != sidecar_at;
             match &op.purpose {
                 Purpose::Invalidation(which) if !keep => dead.push(*which),
-                Purpose::Put(put) if !keep => unanswered.extend(put.making.rebuild),
+                Purpose::Put(put) if !keep => {
+                    unanswered.extend(put.making.rebuild);
+                    stored.push((put.making.value, op.late));
+                    wary.extend(put.wary.then_some((op.key, op.late)));
+                }
                 _ => {}
             }
             keep
         });
         for rebuild in unanswered {
             self.give_up(rebuild);
+        }
+        // Its client hears of its end; what it has sent may yet arrive.
+        for (value, late) in stored {
+            self.checker.ended(value, self.now, late.max(self.now + self.plan.trip()));
+        }
+        // What it could not store it may have taken away instead.
+        for (key, late) in wary {
+            self.checker.takes_away(
+                key,
+                self.now.saturating_sub(self.plan.trip()),
+                late.max(self.now + self.plan.trip()),
+            );
         }
         for which in dead {
             // What was on its way may yet arrive.
@@ -201,10 +218,10 @@ impl World {
                 let asked = Asked { sidecar, began, now: self.now, hurried };
                 self.read_done(client, key, looked, asked, end)
             }
-            (End::Fill(end), Purpose::Put(put)) => self.fill_done(put, end),
-            (End::Set(end), Purpose::Put(put)) => self.set_done(put, end),
-            (End::Modify(end), Purpose::Put(put)) => self.modify_done(put, end),
-            (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, end),
+            (End::Fill(end), Purpose::Put(put)) => self.fill_done(put.with_late(op.late), end),
+            (End::Set(end), Purpose::Put(put)) => self.set_done(put.with_late(op.late), end),
+            (End::Modify(end), Purpose::Put(put)) => self.modify_done(put.with_late(op.late), end),
+            (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, op.late, end),
             (End::Delete(_), Purpose::GivingBack { client, life }) => {
                 self.wake_key(op.sidecar, op.key);
                 self.goes_on_putting(client, life)

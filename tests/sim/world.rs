@@ -1,11 +1,12 @@
 //! Time, the network, and what goes wrong. One thread, one queue of events, one stream of chance.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
 use kennel::chance::Chance;
 use kennel::error::Failure;
-use kennel::guard::{Answer, Ask, At, Cas, Item, Now, TagName, Usage, What, envelope::lock_key};
+use kennel::guard::{Answer, Ask, At, Cas, Item, Now, TagName, Usage, What};
 use kennel::proxy::wire;
 use kennel::upstream::inbox::Reply;
 
@@ -15,7 +16,7 @@ use super::faults::Fault;
 use super::invalidators::Invalidation;
 use super::mutants::Mutant;
 use super::operation::{Doing, Op, OpId};
-use super::plan::Plan;
+use super::plan::{Plan, tag_of};
 use super::server::Server;
 use super::sidecar::Sidecar;
 
@@ -27,7 +28,7 @@ pub const TIMEOUT: u64 = 300;
 #[derive(Debug)]
 pub enum Event {
     /// A command reaches its server.
-    Arrive { op: OpId, index: usize, round: u32, ask: Ask, key: Vec<u8>, link: usize, epoch: u32 },
+    Arrive { op: OpId, index: usize, round: u32, ask: Ask, key: Bytes, link: usize, epoch: u32, late: bool },
     /// A reply reaches its sidecar.
     Reply { op: OpId, index: usize, round: u32, answer: Answer, link: usize },
     /// An answer is known without asking.
@@ -50,6 +51,8 @@ pub enum Event {
     Behind { client: usize, life: u32 },
     /// An invalidator goes on.
     Invalidate { which: usize },
+    /// Nothing has come over a connection for so long that it is remade.
+    Remake { sidecar: usize, server: usize, link: usize },
     /// Something goes wrong.
     Fault(Fault),
 }
@@ -58,8 +61,10 @@ pub enum Event {
 #[derive(Debug, Clone, Default)]
 pub struct Link {
     pub server: usize,
-    last_there: u64,
+    pub last_there: u64,
     last_back: u64,
+    /// Until then there is nobody to talk to.
+    pub opens: u64,
     pub closed: bool,
     /// What was on its way is lost for certain: the server's process is gone.
     pub cut: bool,
@@ -76,10 +81,18 @@ pub struct World {
     pub invalidations: Vec<Option<Invalidation>>,
     /// When each server was last restarted.
     pub restarted: Vec<u64>,
+    /// Until when each does nothing.
+    pub stopped: Vec<u64>,
     pub ops: BTreeMap<OpId, Box<Op>>,
     pub checker: Checker,
     pub next: u64,
-    queue: BTreeMap<(u64, u64), Box<Event>>,
+    queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    /// Free places among them.
+    free: Vec<usize>,
+    pub tag_keys: Vec<Bytes>,
+    /// Which tags have been created in this run.
+    pub created: Vec<bool>,
     trace: Option<Vec<String>>,
 }
 
@@ -98,10 +111,15 @@ impl World {
             clients: Vec::new(),
             invalidations: Vec::new(),
             restarted: vec![0; plan.servers],
+            stopped: vec![0; plan.servers],
             ops: BTreeMap::new(),
             checker: Checker::new(&plan),
             next: 0,
-            queue: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            free: Vec::new(),
+            created: vec![plan.aged; plan.all_tags()],
+            tag_keys: (0..plan.all_tags()).map(|tag| format!("@tag:t{tag}").into()).collect(),
             trace: traced.then(Vec::new),
             plan,
         };
@@ -113,6 +131,7 @@ impl World {
     }
 
     fn play(&mut self) -> Result<(), Broken> {
+        self.age_tags();
         for _ in 0..self.plan.sidecars {
             let sidecar = self.new_sidecar(0);
             self.sidecars.push(sidecar);
@@ -132,20 +151,23 @@ impl World {
             self.at(first, Event::Invalidate { which });
         }
         self.plan_faults();
-        while let Some(((at, _), event)) = self.queue.pop_first() {
+        while let Some(Reverse((at, _, place))) = self.queue.pop() {
             if at > self.plan.end {
                 break;
             }
             self.now = at;
-            self.happen(*event)?;
+            self.free.push(place);
+            if let Some(event) = self.events[place].take() {
+                self.happen(event)?;
+            }
         }
         Ok(())
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Broken> {
         match event {
-            Event::Arrive { op, index, round, ask, key, link, epoch } => {
-                self.arrive(op, index, round, ask, key, link, epoch);
+            Event::Arrive { op, index, round, ask, key, link, epoch, late } => {
+                self.arrive(op, index, round, ask, key, link, epoch, late);
                 Ok(())
             }
             Event::Reply { op, index, round, answer, link } => {
@@ -175,6 +197,10 @@ impl World {
             Event::Near(op) => self.shares(op),
             Event::Client { client, life } => self.client_goes_on(client, life),
             Event::Invalidate { which } => self.invalidate(which),
+            Event::Remake { sidecar, server, link } => {
+                self.remake(sidecar, server, link);
+                Ok(())
+            }
             Event::Fault(fault) => {
                 self.fault(fault);
                 Ok(())
@@ -196,7 +222,12 @@ impl World {
     /// Has something happen in so many ms.
     pub fn at(&mut self, delay: u64, event: Event) {
         self.next += 1;
-        self.queue.insert((self.now + delay, self.next), Box::new(event));
+        let place = self.free.pop().unwrap_or(self.events.len());
+        match self.events.get_mut(place) {
+            Some(free) => *free = Some(event),
+            None => self.events.push(Some(event)),
+        }
+        self.queue.push(Reverse((self.now + delay, self.next, place)));
     }
 
     pub fn moment(&self, sidecar: usize) -> Now {
@@ -209,7 +240,7 @@ impl World {
     }
 
     pub fn connect(&mut self, server: usize) -> usize {
-        self.links.push(Link { server, ..Link::default() });
+        self.links.push(Link { server, opens: self.stopped[server], ..Link::default() });
         self.links.len() - 1
     }
 
@@ -221,36 +252,29 @@ impl World {
         }
     }
 
-    pub fn lock_of(&self, key: usize) -> Vec<u8> {
-        lock_key(&self.plan.keys[key].key).to_vec()
+    pub fn tag_key(&self, name: &TagName) -> Bytes {
+        self.tag_keys[tag_of(name)].clone()
     }
 
-    pub fn tag_key(name: &TagName) -> Vec<u8> {
-        [b"@tag:", &name[..]].concat()
-    }
-
-    pub fn tag_server(&self, name: &TagName) -> usize {
-        usize::from(name[name.len() - 1]) % self.plan.servers
-    }
-
-    /// Sends one command of an operation to its server.
-    pub fn send(&mut self, op: &Op, index: usize, ask: Ask) {
+    /// Sends one command of an operation to its server. Gives when it arrives, if that is after it was given up.
+    pub fn send(&mut self, op: &Op, index: usize, ask: Ask) -> Option<u64> {
         let (server, key) = match ask.at {
             At::Item => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
-            At::Lock => (op.key % self.plan.servers, self.lock_of(op.key)),
+            At::Lock => (op.key % self.plan.servers, self.plan.keys[op.key].lock.clone()),
             At::Tag(tag) => {
                 let name = &op.tags[usize::from(tag)];
-                (self.tag_server(name), World::tag_key(name))
+                (self.plan.keepers(name)[0], self.tag_key(name))
             }
             At::Copy(tag) => {
                 let name = &op.tags[usize::from(tag)];
-                ((self.tag_server(name) + 1) % self.plan.servers, World::tag_key(name))
+                (self.plan.keepers(name)[1], self.tag_key(name))
             }
         };
         if let Some(answer) = self.cached(op, &ask) {
             self.checker.seen.cached += 1;
             let (op, round) = (op.id, op.round);
-            return self.at(0, Event::Known { op, index, round, answer });
+            self.at(0, Event::Known { op, index, round, answer });
+            return None;
         }
         self.checker.seen.asks += 1;
         let (link, epoch) = self.sidecars[op.sidecar].links[server];
@@ -258,16 +282,27 @@ impl World {
         let checks = !self.plan.is(Mutant::NoEpochCheck);
         if checks && wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch) {
             self.at(0, Event::Reply { op, index, round, answer: Answer::Exists, link });
-            return;
+            return None;
+        }
+        if self.now < self.links[link].opens {
+            let answer = Answer::Failed(Failure::Down);
+            self.at(1, Event::Reply { op, index, round, answer, link });
+            return None;
         }
         let arrives = (self.now + self.travel()).max(self.links[link].last_there);
         self.links[link].last_there = arrives;
-        self.at(arrives - self.now, Event::Arrive { op, index, round, ask, key, link, epoch });
+        let late = self.plan.holds_back() && arrives > self.now + TIMEOUT;
+        self.at(arrives - self.now, Event::Arrive { op, index, round, ask, key, link, epoch, late });
+        if late {
+            let answer = Answer::Failed(Failure::TimedOut);
+            self.at(TIMEOUT, Event::Reply { op, index, round, answer, link });
+        }
+        late.then_some(arrives)
     }
 
     /// The version of a tag, if this sidecar has read it a moment ago. A bump counts on what is stored now.
     fn cached(&self, op: &Op, ask: &Ask) -> Option<Answer> {
-        let (At::Tag(tag), What::Get(_)) = (ask.at, &ask.what) else { return None };
+        let (At::Tag(tag) | At::Copy(tag), What::Get(_)) = (ask.at, &ask.what) else { return None };
         if matches!(op.doing, Doing::Bump(_)) {
             return None;
         }
@@ -286,21 +321,33 @@ impl World {
         index: usize,
         round: u32,
         ask: Ask,
-        key: Vec<u8>,
+        key: Bytes,
         link: usize,
         epoch: u32,
+        late: bool,
     ) {
         let Link { server, closed, cut, .. } = self.links[link];
-        if cut || (closed && self.below(2) == 0) {
+        if !cut && self.now < self.stopped[server] {
+            return self.wait_for_server(
+                Event::Arrive { op, index, round, ask, key, link, epoch, late: true },
+                server,
+            );
+        }
+        if cut || (closed && !late && self.below(2) == 0) {
             let answer = Answer::Failed(Failure::Down);
             return self.at(0, Event::Reply { op, index, round, answer, link });
         }
         let wall = self.wall();
         let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
         self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
+        self.may_create(&ask, &key);
+        if late {
+            self.came_late(&ask.what, &key, &bytes);
+        }
         let mut answer = wire::decode(&ask, Reply::Answered { bytes, epoch });
         let mut back = (self.now + self.travel()).max(self.links[link].last_back);
-        if self.now < self.plan.quiet && self.plan.faults.lost > 0 && self.below(self.plan.faults.lost) == 0 {
+        let may_be_lost = self.plan.weak.is_none_or(|weak| weak == server) && self.now < self.plan.quiet;
+        if may_be_lost && self.plan.faults.lost > 0 && self.below(self.plan.faults.lost) == 0 {
             answer = Answer::Failed(Failure::TimedOut);
             self.reply_lost(op);
             back = self.now + TIMEOUT;
@@ -313,11 +360,11 @@ impl World {
     /// The versions that the tags have on the servers at this moment.
     pub fn peek_tags(&self, tags: &[TagName]) -> Vec<Option<u64>> {
         let version = |bytes: Bytes| std::str::from_utf8(&bytes).ok()?.parse().ok();
-        tags.iter()
-            .map(|name| {
-                self.servers[self.tag_server(name)].peek(&World::tag_key(name), self.wall()).and_then(version)
-            })
-            .collect()
+        let on = |server: usize, name: &TagName| {
+            self.servers[server].peek(&self.tag_key(name), self.wall()).and_then(version)
+        };
+        let largest = |name| self.plan.keepers(name).into_iter().filter_map(|server| on(server, name)).max();
+        tags.iter().map(largest).collect()
     }
 
     pub fn stands_a_stub(&self, key: usize) -> bool {

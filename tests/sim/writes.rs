@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use kennel::guard::leases::{Attribution, Owner, Ticket};
 use kennel::guard::{
-    Change, Count, Delete, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Removal, Set, SetEnd, Step,
-    Versions,
+    Change, Count, Delete, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Removal, Scene, Set, SetEnd,
+    Step, TagNames, Versions,
 };
 
 use super::checker::{Broken, Moving, Rebuild, RebuildId, ValueId, broken, millis};
@@ -13,6 +13,7 @@ use super::counting::Why;
 use super::mutants::Mutant;
 use super::operation::{COUNTS, Doing, Purpose};
 use super::plan::LARGE;
+use super::tags::named;
 use super::world::World;
 
 /// With which command a value is stored.
@@ -34,10 +35,12 @@ pub enum How {
 pub struct Making {
     pub key: usize,
     how: How,
-    value: ValueId,
+    pub value: ValueId,
     ttl: u64,
     pub rebuild: Option<RebuildId>,
     made: u64,
+    /// With which tags it comes, beyond those of its rule.
+    extra: TagNames,
 }
 
 /// A value on its way.
@@ -50,9 +53,11 @@ pub struct Put {
     pub making: Making,
     body: Bytes,
     /// It may be somebody else's, and leaves nothing there if it is not stored.
-    wary: bool,
-    /// It names a miss that its connection was not told.
-    foreign: bool,
+    pub wary: bool,
+    /// Of one of its tags nobody knows whether it moved: it is stale from the start.
+    pub born_stale: bool,
+    /// When the last of what was sent for it arrives.
+    pub late: u64,
     /// The sidecar that granted the lease does not know that this ends it.
     astray: bool,
     spent: Option<(Owner, Ticket)>,
@@ -74,17 +79,17 @@ impl World {
     }
 
     /// A value made from what the source says now.
-    pub fn making(&mut self, key: usize, how: How, rebuild: Option<RebuildId>) -> Making {
-        let ttl = self.ttl();
-        let value = self.checker.value(key, self.checker.source[key], ttl, false);
-        Making { key, how, value, ttl, rebuild, made: self.now }
+    pub fn making(&mut self, client: usize, key: usize, how: How, rebuild: Option<RebuildId>) -> Making {
+        let (ttl, extra) = (self.ttl(), self.names_with(client, key));
+        let value = self.checker.value(key, ttl, false, extra.clone());
+        Making { key, how, value, ttl, rebuild, made: self.now, extra: named(&extra) }
     }
 
     /// The same, by somebody who was told no miss.
-    pub fn blind(&mut self, key: usize, how: How) -> Making {
-        let ttl = self.ttl();
-        let value = self.checker.value(key, self.checker.source[key], ttl, true);
-        Making { key, how, value, ttl, rebuild: None, made: self.now }
+    pub fn blind(&mut self, client: usize, key: usize, how: How) -> Making {
+        let (ttl, extra) = (self.ttl(), self.names_with(client, key));
+        let value = self.checker.value(key, ttl, true, extra.clone());
+        Making { key, how, value, ttl, rebuild: None, made: self.now, extra: named(&extra) }
     }
 
     /// A command that is neither a read nor a fill.
@@ -95,7 +100,7 @@ impl World {
         let change = match self.below(7) {
             0 | 1 => {
                 let how = if self.below(2) == 0 { How::Replace } else { How::Add };
-                let making = self.blind(key, how);
+                let making = self.blind(client, key, how);
                 return self.put_next(client, vec![making]);
             }
             2 => Change::Append { more: x, compare: None },
@@ -106,7 +111,8 @@ impl World {
             }
             5 => Change::Count(Count { delta: 1, ..Count::default() }),
             _ => {
-                let Making { value, ttl, .. } = self.blind(key, How::Set);
+                let ttl = self.ttl();
+                let value = self.checker.value(key, ttl, true, Vec::new());
                 self.checker.sent(value, None, now);
                 begins = Some(value);
                 let lifetime = Lifetime::of(ttl as i64, self.moment(self.clients[client].sidecar));
@@ -124,13 +130,15 @@ impl World {
         Ok(())
     }
 
-    pub fn change_done(&mut self, changing: Changing, end: ModifyEnd) -> Result<(), Broken> {
+    pub fn change_done(&mut self, changing: Changing, late: u64, end: ModifyEnd) -> Result<(), Broken> {
         let Changing { client, life, moved, begins } = changing;
-        self.checker.changed(moved, self.now);
-        if let Some(value) = begins
-            && !matches!(end, ModifyEnd::Failed(_))
-        {
-            self.checker.acked(value, self.now);
+        let by = late.max(self.now);
+        self.checker.changed(moved, by);
+        if let Some(value) = begins {
+            match end {
+                ModifyEnd::Failed(_) => self.checker.ended(value, self.now, by),
+                _ => self.checker.acked(value, self.now),
+            }
         }
         if let ModifyEnd::Counted(counted) = end {
             let (value, count) = World::value_of(counted.number.to_string().as_bytes())?;
@@ -192,7 +200,8 @@ impl World {
             making,
             body,
             wary: false,
-            foreign: false,
+            born_stale: false,
+            late: 0,
             astray: false,
             spent: None,
         })
@@ -242,8 +251,9 @@ impl World {
             flags: 0,
             lifetime: Lifetime::of(put.making.ttl as i64, self.moment(sidecar)),
             explicit: None,
-            tags: Vec::new(),
+            tags: put.making.extra.clone(),
         };
+        let extra = put.making.extra.clone();
         match attribution {
             Attribution::Renewing => {
                 let op = self.op(sidecar, key, Doing::Parked, Purpose::Put(put));
@@ -255,8 +265,10 @@ impl World {
             Attribution::Blind => {
                 let change = match put.making.how {
                     How::Set => {
-                        let (set, asks) = self.on_scene(sidecar, key, |scene| Set::start(offer, scene));
-                        let op = self.op(sidecar, key, Doing::Set(set), Purpose::Put(put));
+                        let start = |scene: &Scene<'_>| Set::start(offer, scene);
+                        let (set, asks) = self.on_scene_with(sidecar, key, &extra, start);
+                        let mut op = self.op(sidecar, key, Doing::Set(set), Purpose::Put(put));
+                        op.learn(extra);
                         self.ask(op, asks);
                         return Ok(());
                     }
@@ -267,30 +279,32 @@ impl World {
                         Change::Cas { number, offer, sees_stale: true, invalidate: false }
                     }
                 };
-                let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::start(change, scene));
-                let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Put(put));
+                let start = |scene: &Scene<'_>| Modify::start(change, scene);
+                let (modify, asks) = self.on_scene_with(sidecar, key, &extra, start);
+                let mut op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Put(put));
+                op.learn(extra);
                 self.ask(op, asks);
                 Ok(())
             }
             Attribution::Fill { mut ticket, lease, owner, wary } => {
                 if self.plan.is(Mutant::SnapshotAtSet) {
-                    let tags: Option<Versions> =
-                        self.peek_tags(&self.plan.keys[key].tags).into_iter().collect();
+                    let names = [&self.plan.keys[key].tags[..], &ticket.learnt].concat();
+                    let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
                     ticket.versions = tags.unwrap_or(ticket.versions);
                 }
-                let (fill, step) =
-                    self.on_scene(sidecar, key, |scene| Fill::start(&ticket, wary, offer, scene));
+                let (fill, step) = self
+                    .on_scene_with(sidecar, key, &extra, |scene| Fill::start(&ticket, wary, offer, scene));
                 put.wary = wary;
                 let named = matches!(put.making.how, How::Named { .. });
                 put.astray |= named && !lease && put.making.rebuild.is_some();
-                put.foreign = matches!(put.making.how, How::Named { .. }) && ticket.versions.contains(&0);
                 if wary {
                     self.checker.disturbs(put.making.value, self.now);
                 }
                 put.spent = owner.map(|owner| (owner, ticket));
                 match step {
                     Step::Ask(asks) => {
-                        let op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Put(put));
+                        let mut op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Put(put));
+                        op.learn(extra);
                         self.ask(op, asks);
                         Ok(())
                     }
@@ -312,8 +326,7 @@ impl World {
                 if !self.plan.is(Mutant::FillWakesNobody) {
                     self.wake_all(bells);
                 }
-                match put.foreign {
-                    // What another connection was told has no versions for it: it is stale from the start.
+                match put.born_stale {
                     true => self.not_stored(&put, false),
                     false => self.checker.filled(key, put.making.value, self.now),
                 }
@@ -365,8 +378,11 @@ impl World {
     fn is_overtaken(&self, rebuild: RebuildId) -> bool {
         let Rebuild { key, looked, .. } = self.checker.rebuilds[rebuild];
         let bumped = |since: u64| {
-            let tags =
-                self.checker.moves.iter().filter(|moved| moved.key == key && moved.what == Moving::Tag);
+            let tags = self
+                .checker
+                .moves
+                .iter()
+                .filter(|moved| moved.key == key && matches!(moved.what, Moving::Tag { .. }));
             tags.filter(|moved| moved.begin <= self.now)
                 .any(|moved| moved.acked.is_none_or(|acked| acked >= since))
         };
@@ -397,7 +413,12 @@ impl World {
 
     pub fn set_done(&mut self, put: Put, end: SetEnd) -> Result<(), Broken> {
         match end {
-            SetEnd::Stored { .. } => self.wake_key(put.sidecar, put.making.key),
+            SetEnd::Stored { .. } => {
+                self.wake_key(put.sidecar, put.making.key);
+                if put.born_stale {
+                    self.not_stored(&put, false);
+                }
+            }
             end => self.not_stored(&put, end == SetEnd::TooLarge),
         }
         self.stored(put, !matches!(end, SetEnd::Failed(_)))
@@ -408,16 +429,16 @@ impl World {
         let known = !matches!(end, ModifyEnd::Failed(_));
         if !matches!(end, ModifyEnd::Stored(_)) {
             self.not_stored(&put, end == ModifyEnd::TooLarge);
-        } else if let How::Named { .. } = put.making.how {
-            // What is sealed with no versions is stale from the start.
+        } else if put.born_stale || matches!(put.making.how, How::Named { .. }) {
             self.not_stored(&put, false);
         }
         self.stored(put, known)
     }
 
     fn stored(&mut self, put: Put, known: bool) -> Result<(), Broken> {
-        if known {
-            self.checker.acked(put.making.value, self.now);
+        match known {
+            true => self.checker.acked(put.making.value, self.now),
+            false => self.checker.ended(put.making.value, self.now, put.late.max(self.now)),
         }
         if let (true, Some(rebuild)) = (put.astray, put.making.rebuild) {
             // The sidecar that granted the lease does not know that it has ended.

@@ -1,0 +1,79 @@
+//! Tags that come with values, and tags that were there before.
+
+use bytes::Bytes;
+use kennel::guard::envelope::{Header, Opened};
+use kennel::guard::{Ask, At, Mode, Stored, TagNames, What};
+
+use super::checker::Seen;
+use super::plan::tag_name;
+use super::world::World;
+use super::writes::Put;
+
+/// So long before the run a tag moved that has been there before, in ms: longer than clocks may differ.
+const AGE: u64 = 100_000;
+
+/// The names of tags.
+pub fn named(tags: &[usize]) -> TagNames {
+    tags.iter().map(|tag| tag_name(*tag)).collect()
+}
+
+impl World {
+    /// Tags that moved long ago: a value may name them for the first time and be fresh.
+    pub fn age_tags(&mut self) {
+        if !self.plan.aged {
+            return;
+        }
+        let wall = self.wall();
+        for name in (0..self.plan.all_tags()).map(tag_name) {
+            let value = Stored::plain(Bytes::from((wall - AGE).to_string()));
+            let what =
+                What::Store { mode: Mode::Set, value, flags: 0, exptime: 0, cas: None, explicit: None };
+            let ask = Ask { at: At::Tag(0), what };
+            let key = self.tag_key(&name);
+            for server in self.plan.keepers(&name) {
+                self.servers[server].execute(&ask, &key, self.plan.room, wall);
+            }
+        }
+    }
+
+    /// Several who create a tag that is kept twice may begin with different versions on each server, of which the larger remains.
+    /// Whoever reuses versions may build with the smaller for as long as that.
+    pub fn may_create(&mut self, ask: &Ask, key: &Bytes) {
+        if !self.plan.copies || self.plan.tag_cache == 0 || !matches!(ask.what, What::Store { .. }) {
+            return;
+        }
+        let tag = self.tag_keys.iter().position(|tag| tag == key);
+        if let Some(tag) = tag.filter(|tag| !self.created[*tag]) {
+            self.created[tag] = true;
+            let lasts = 8 * self.plan.trip() + self.plan.tag_cache + 5 * self.checker.grace();
+            for key in self.plan.tagged(tag) {
+                (0..32).for_each(|_| self.lost(key, lasts));
+            }
+        }
+    }
+
+    /// The tags that a client sends with a value of this key: it depends on what the source says.
+    pub fn names_with(&self, client: usize, key: usize) -> Vec<usize> {
+        let extra = &self.plan.keys[key].extra;
+        match self.checker.source[key] % 3 {
+            _ if !self.clients[client].names => Vec::new(),
+            0 => extra.iter().take(1).copied().collect(),
+            _ => extra.clone(),
+        }
+    }
+}
+
+impl Put {
+    /// Looks at what is about to be stored: sealed with a version that no tag ever has, it is stale from the start.
+    pub fn is_sealed(&mut self, value: &Stored, explicit: bool, seen: &mut Seen) {
+        let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return };
+        self.born_stale = envelope.tags().any(|(_, version)| version == 0);
+        seen.unmoved += u64::from(explicit && !self.born_stale);
+    }
+
+    /// With when the last of what was sent for it arrives.
+    pub fn with_late(mut self, late: u64) -> Put {
+        self.late = late;
+        self
+    }
+}
