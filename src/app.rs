@@ -17,6 +17,7 @@ use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View}
 use crate::chance::Chance;
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, FlushAll, Kind};
+use crate::guard::near::Changes;
 use crate::listener::{self, BindError, Bound};
 use crate::metrics::{Metrics, ServerName};
 use crate::proxy::{Desk, Front, Guard, Plan, Route, Shared, TagCache};
@@ -86,6 +87,8 @@ impl App {
             plan: Arc::new(plan(config)),
             desk: Arc::new(Desk::new()),
             tag_cache: TagCache::new(config.tags.cache),
+            changes: Arc::new(Changes::new(config.keeps_near())),
+            near_memory: config.near.memory / workers,
             sidecar: chance.below(u64::MAX),
             clock: Clock::system(),
             start: Instant::now(),

@@ -10,12 +10,12 @@ const HELP: &str = "\
 bench/run [LOAD…] [OPTION…]
 
 Measures Kennel beside twemproxy and bare memcached. A LOAD is the beginning of a load's name; without one, all are run:
-some 11 minutes, with --quick 1 to 2.
+some 13 minutes, with --quick 1 to 2.
 
   --quick          one short round each: whether it works, not how fast it is
   --rounds N       rounds of each load (5)
   --seconds S      seconds of a round, beside a fifth more that does not count (0.8)
-  --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 3-tags
+  --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 3-tags, near
   --workers N      Kennel's threads (1, as many as twemproxy has)
   --kennel FILE    this binary, instead of building one
   --list           say which loads there are
@@ -90,7 +90,7 @@ fn number(option: &str, text: &str, least: f64, most: f64) -> Result<f64, String
 
 /// In the order of the tables, whatever order they are named in.
 fn contenders(names: &str) -> Result<Vec<Contender>, String> {
-    const NAMES: [&str; 6] = ["direct", "twemproxy", "raw", "guarded", "1-tag", "3-tags"];
+    const NAMES: [&str; 7] = ["direct", "twemproxy", "raw", "guarded", "1-tag", "3-tags", "near"];
     if let Some(unknown) = names.split(',').find(|name| !NAMES.contains(name)) {
         return Err(format!("--only: there is no {unknown}; there are {}", NAMES.join(", ")));
     }
@@ -117,9 +117,12 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let arguments = read("--rounds 3 --seconds 0.5 --only 3-tags,direct").unwrap();
+        let arguments = read("--rounds 3 --seconds 0.5 --only near,3-tags,direct").unwrap();
         assert_eq!((arguments.rounds, arguments.seconds), (3, Duration::from_millis(500)));
-        assert_eq!(arguments.contenders, [Contender::Direct, Contender::KennelGuarded(3)]);
+        assert_eq!(
+            arguments.contenders,
+            [Contender::Direct, Contender::KennelGuarded(3), Contender::KennelNear]
+        );
         for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

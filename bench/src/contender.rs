@@ -25,15 +25,18 @@ pub(crate) enum Contender {
     KennelRaw,
     /// With so many tags.
     KennelGuarded(u32),
+    /// Without tags, and hits are kept for 50 ms.
+    KennelNear,
 }
 
-pub(crate) const CONTENDERS: [Contender; 6] = [
+pub(crate) const CONTENDERS: [Contender; 7] = [
     Contender::Direct,
     Contender::Twemproxy,
     Contender::KennelRaw,
     Contender::KennelGuarded(0),
     Contender::KennelGuarded(1),
     Contender::KennelGuarded(3),
+    Contender::KennelNear,
 ];
 
 impl Contender {
@@ -45,6 +48,7 @@ impl Contender {
             Contender::KennelGuarded(0) => "guarded",
             Contender::KennelGuarded(1) => "guarded, 1 tag",
             Contender::KennelGuarded(_) => "guarded, 3 tags",
+            Contender::KennelNear => "guarded, near",
         }
     }
 
@@ -57,6 +61,7 @@ impl Contender {
             Contender::KennelGuarded(0) => "kg_0",
             Contender::KennelGuarded(1) => "kg_1",
             Contender::KennelGuarded(_) => "kg_3",
+            Contender::KennelNear => "kg_n",
         }
     }
 }
@@ -166,7 +171,7 @@ impl Arena {
                         ["-c", &named, "-a", "127.0.0.1", "-s", &statistics].map(str::to_owned).to_vec(),
                     )
                 }
-                Contender::KennelRaw | Contender::KennelGuarded(_) => {
+                Contender::KennelRaw | Contender::KennelGuarded(_) | Contender::KennelNear => {
                     write(kennels_configuration(contender, load, programs.workers, &listen, of_servers))?;
                     (&programs.kennel, vec!["--config".to_owned(), named])
                 }
@@ -231,6 +236,7 @@ fn kennels_configuration(
             let tags = &["group:{group}", "all", "pages:{group}"][..tags as usize];
             format!("kind = \"guarded\"\ntags = {tags:?}\n")
         }
+        Contender::KennelNear => "kind = \"guarded\"\nnear = \"50ms\"\n".to_owned(),
         _ => "kind = \"raw\"\n".to_owned(),
     };
     text

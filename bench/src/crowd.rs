@@ -241,7 +241,7 @@ impl<'a> Crowd<'a> {
         }
         let keys = if request.set { 1 } else { self.load.keys_per_get as u32 };
         // Their number is a prime: no step brings the same key twice.
-        let (first, step) = (self.random.u32(..count), self.random.u32(1..count));
+        let (first, step) = (self.random.u32(..count), self.random.u32(1..count.max(2)));
         request.keys.extend(
             (0..keys)
                 .map(|i| ((u64::from(first) + u64::from(step) * u64::from(i)) % u64::from(count)) as u32),

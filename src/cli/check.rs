@@ -65,6 +65,10 @@ impl fmt::Display for Meaning<'_> {
             Duration::ZERO => writeln!(f, "their versions are read anew each time."),
             cache => writeln!(f, "a version that was read is used for {} more.", show_duration(cache)),
         }?;
+        if config.keeps_near() {
+            let memory = show_size(config.near.memory as u64);
+            writeln!(f, "Hits that are kept near take at most {memory}.")?;
+        }
         f.write_str("\nRules, of which the first that matches wins:\n")?;
         for (i, rule) in config.rules.iter().enumerate() {
             write_rule(f, i, rule, &config.pools[rule.pool].name)?;
@@ -195,6 +199,13 @@ fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
     if p.early_beta > 0.0 {
         writeln!(f, "    refreshed early, by one client at a time (beta {})", p.early_beta)?;
     }
+    if !p.near.is_zero() {
+        let near = show(p.near);
+        writeln!(
+            f,
+            "    near: a hit is served again for {near}; other sidecars' changes are seen that much later"
+        )?;
+    }
     if !p.max_ttl.is_zero() {
         writeln!(f, "    stale after {} at the latest, whatever exptime it is stored with", show(p.max_ttl))?;
     }
@@ -257,6 +268,7 @@ mod tests {
             stale_wait = "2s"
             early_beta = 1.5
             max_ttl = "1h"
+            near = "50ms"
             [[rules]]
             name = "late"
             match = "sess:{id}"
@@ -268,6 +280,7 @@ mod tests {
             "flush_all is refused",
             "http://127.0.0.1:9111/",
             "used for 100ms more",
+            "Hits that are kept near take at most 64MiB.\n",
             "rules[0] sessions: keys like sess:* are raw, in pool main\n",
             "rules[1] pages: keys like blog:{blog}:* are guarded, in pool main\n    tags: blog:{blog}, all\n",
             "served for 300s after its expiry, once 2s of waiting",
@@ -275,6 +288,7 @@ mod tests {
             "wait 2s",
             "leaves a value to serve as stale, a delete leaves nothing",
             "beta 1.5",
+            "near: a hit is served again for 50ms",
             "stale after 1h at the latest",
             "all other keys: raw, in pool main",
             "warning: rules[2] \"late\" is never reached: rules[0] \"sessions\"",

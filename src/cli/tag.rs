@@ -20,6 +20,7 @@ use crate::clock::{Clock, unix_ms};
 use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, Kind};
 use crate::error::Failure;
+use crate::guard::near::Changes;
 use crate::guard::{BumpEnd, TagName};
 use crate::metrics::{Metrics, ServerName};
 use crate::proxy::{Desk, Front, Plan, Proxy, Shared, TagCache};
@@ -225,6 +226,8 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
         plan: Arc::new(plan),
         desk: Arc::new(Desk::new()),
         tag_cache: TagCache::new(Duration::ZERO),
+        changes: Arc::new(Changes::new(false)),
+        near_memory: 0,
         sidecar: chance.below(u64::MAX),
         clock: Clock::system(),
         start: Instant::now(),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use config::{Map, Value, ValueKind};
 
 use super::units::closest;
-use super::written::{Admin, Listen, Pool, Rule, Shape, Tags};
+use super::written::{Admin, Listen, Near, Pool, Rule, Shape, Tags};
 
 const PREFIX: &str = "KENNEL_";
 
@@ -113,7 +113,9 @@ impl Target {
     fn candidates(name: &str, root: &mut Map<String, Value>) -> Vec<Target> {
         let name = name.to_ascii_lowercase();
         let mut found = Vec::new();
-        for (table, keys) in [("listen", Listen::KEYS), ("admin", Admin::KEYS), ("tags", Tags::KEYS)] {
+        let tables =
+            [("listen", Listen::KEYS), ("admin", Admin::KEYS), ("tags", Tags::KEYS), ("near", Near::KEYS)];
+        for (table, keys) in tables {
             let key = after(&name, table).and_then(|rest| known(rest, keys));
             found.extend(key.map(|(key, shape)| Target { place: Place::Table(table), key, shape }));
         }
@@ -193,7 +195,8 @@ fn value_of(text: &str, shape: Shape) -> Value {
 
 /// The variables that exist whatever the file says.
 fn known_variables() -> Vec<String> {
-    let tables = [("LISTEN", Listen::KEYS), ("ADMIN", Admin::KEYS), ("TAGS", Tags::KEYS)];
+    let tables =
+        [("LISTEN", Listen::KEYS), ("ADMIN", Admin::KEYS), ("TAGS", Tags::KEYS), ("NEAR", Near::KEYS)];
     let all = tables.into_iter().chain([("POOLS__MAIN", Pool::KEYS), ("RULES__0", Rule::KEYS)]);
     let name = |table, key: &str| format!("{PREFIX}{table}__{}", key.to_ascii_uppercase());
     all.flat_map(|(table, keys)| keys.iter().map(move |(key, _)| name(table, key))).collect()

@@ -12,7 +12,7 @@ use config::{Value, ValueKind};
 use super::environment::Overlay;
 use super::units::{self, closest, show_duration};
 use super::written::{self, Root, Shape, Written};
-use super::{Config, Entrance, FlushAll, Listen, ListenAddress, Mistakes, Tags, listen, pools, rules};
+use super::{Config, Entrance, FlushAll, Listen, ListenAddress, Mistakes, Near, Tags, listen, pools, rules};
 use crate::porter::Terms;
 use crate::upstream::PoolSpec;
 
@@ -20,6 +20,8 @@ pub(super) const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// What `max_buffered` may be: less would not hold one large value a worker.
 const BUFFERED: RangeInclusive<u64> = 16 << 20..=1 << 40;
+/// What `near.memory` may be.
+const NEAR_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
 pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Config, Mistakes> {
     let Overlay { variables, mistakes, warnings } = overlay;
@@ -30,10 +32,13 @@ pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Con
     let (specs, names) = pools::pools(&mut r, root.pools);
     pools::itself(&mut r, listen.as_ref(), specs.as_deref());
     let tags = tags(&mut r, root.tags, &names, specs.as_deref());
+    let near = near(&mut r, root.near);
     let rules = rules::rules(&mut r, root.rules, &names, tags.as_ref());
-    match (listen, admin, specs, tags, rules) {
-        (Some(listen), Some(admin), Some(pools), Some(tags), Some(rules)) if r.mistakes.is_empty() => {
-            Ok(Config { listen, admin, pools, tags, rules, warnings: r.warnings })
+    match (listen, admin, specs, tags, near, rules) {
+        (Some(listen), Some(admin), Some(pools), Some(tags), Some(near), Some(rules))
+            if r.mistakes.is_empty() =>
+        {
+            Ok(Config { listen, admin, pools, tags, near, rules, warnings: r.warnings })
         }
         _ => Err(Mistakes(r.mistakes)),
     }
@@ -341,4 +346,12 @@ fn tags(
         return None;
     }
     Some(Tags { prefix: prefix?, cache: cache?, pool, replicas })
+}
+
+fn near(r: &mut Reader<'_>, written: Written<written::Near>) -> Option<Near> {
+    let w = r.table("near", written)?;
+    let at = Place::table("near".to_owned());
+    r.unknown(&at, &w.rest, keys(written::Near::KEYS));
+    let memory = r.leaf(&at, "memory", &w.memory, 64 << 20, bytes(NEAR_MEMORY))?;
+    Some(Near { memory: memory as usize })
 }

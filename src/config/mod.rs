@@ -45,6 +45,8 @@ pub struct Config {
     pub pools: Vec<PoolSpec>,
     /// How tags are kept.
     pub tags: Tags,
+    /// What is kept of what rules with `near` read.
+    pub near: Near,
     /// The rules, the one that wins first.
     pub rules: Vec<Rule>,
     /// What is legal but probably not wanted, a sentence each.
@@ -62,6 +64,13 @@ pub struct Tags {
     pub pool: usize,
     /// How many of its servers keep each version: 1 or 2.
     pub replicas: usize,
+}
+
+/// What is kept of what rules with `near` read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Near {
+    /// The most that it may take, in bytes; every worker has its share.
+    pub memory: usize,
 }
 
 /// What is done with the keys that match a pattern.
@@ -96,6 +105,13 @@ pub enum Kind {
 }
 
 impl Config {
+    /// Whether any rule keeps hits near.
+    pub fn keeps_near(&self) -> bool {
+        let keeps =
+            |rule: &Rule| matches!(&rule.kind, Kind::Guarded { policy, .. } if !policy.near.is_zero());
+        self.rules.iter().any(keeps)
+    }
+
     /// Reads the file at `path`, or without one the built-in default, lets the `KENNEL_…` variables among `env`
     /// override it, and checks it all, also the files that it names. The error holds every mistake, not only the first; a file that cannot be
     /// read or is not TOML is one.

@@ -16,6 +16,8 @@ use crate::rule::{Pattern, Rules, Template};
 
 const MAX: usize = 10_000;
 const TAGS_MAX: usize = 16;
+/// What other sidecars invalidate may be served for so long: longer, and nobody would find out why.
+const NEAR_MAX: Duration = Duration::from_secs(10);
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -136,6 +138,7 @@ fn raw(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Kind> {
         ("on_delete", &w.on_delete),
         ("early_beta", &w.early_beta),
         ("max_ttl", &w.max_ttl),
+        ("near", &w.near),
     ]);
     let before = r.mistakes.len();
     for (key, value) in guards {
@@ -189,6 +192,7 @@ fn policy(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Policy> {
     let on_delete = r.leaf(at, "on_delete", &w.on_delete, d.on_delete, word(&on_delete));
     let early_beta = r.leaf(at, "early_beta", &w.early_beta, d.early_beta, beta);
     let max_ttl = r.leaf(at, "max_ttl", &w.max_ttl, d.max_ttl, whole_seconds(zero..=3650 * DAY));
+    let near = r.leaf(at, "near", &w.near, d.near, span(zero..=NEAR_MAX));
     let policy = Policy {
         stale_for: stale_for?,
         lock_ttl: lock_ttl?,
@@ -199,6 +203,7 @@ fn policy(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Policy> {
         on_delete: on_delete?,
         early_beta: early_beta?,
         max_ttl: max_ttl?,
+        near: near?,
     };
     if policy.lock_ttl >= policy.max_rebuild {
         let other = match &w.max_rebuild {

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use config::ValueKind;
 
-use super::written::{Admin, Listen, Pool, Rule, Server, Shape, Tags};
+use super::written::{Admin, Listen, Near, Pool, Rule, Server, Shape, Tags};
 use super::*;
 use crate::guard::Leaves;
 use crate::upstream::{Address, Distribution, Hash};
@@ -70,12 +70,13 @@ fn the_reference_has_every_key() {
     }
     let root = raw_table(&shipped("kennel.toml").1);
     let main = inside(root.get("pools"), "main");
-    let tables: [(_, &[(&str, Shape)]); 6] = [
+    let tables: [(_, &[(&str, Shape)]); 7] = [
         (root.get("listen"), Listen::KEYS),
         (root.get("admin"), Admin::KEYS),
         (main, Pool::KEYS),
         (inside(inside(main, "servers"), "1"), Server::KEYS),
         (root.get("tags"), Tags::KEYS),
+        (root.get("near"), Near::KEYS),
         (inside(root.get("rules"), "0"), Rule::KEYS),
     ];
     for (table, keys) in tables {
@@ -96,6 +97,7 @@ fn the_defaults_are_those_of_the_contract() {
         config.tags,
         super::Tags { prefix: b"@tag:".to_vec(), cache: Duration::ZERO, pool: 0, replicas: 1 }
     );
+    assert_eq!(config.near, super::Near { memory: 64 << 20 });
     let pool = &config.pools[0];
     assert_eq!((pool.distribution, pool.hash), (Distribution::Ketama, Hash::Md5));
     assert_eq!(pool.connect_timeout + pool.request_timeout, Duration::from_millis(700));
@@ -112,6 +114,7 @@ fn the_defaults_are_those_of_the_contract() {
         on_delete: Leaves::Nothing,
         early_beta: 0.0,
         max_ttl: s(0),
+        near: s(0),
     };
     assert_eq!(*policy, expected);
 }
@@ -180,7 +183,7 @@ fn every_mistake_is_told_at_once() {
     "#;
     let mistakes = read(text).unwrap_err();
     let expected = [
-        r#"k.toml: color is not a key here: there are listen, admin, pools, tags, rules"#,
+        r#"k.toml: color is not a key here: there are listen, admin, pools, tags, near, rules"#,
         r#"k.toml: listen.tcp[0] ("127.0.0.1") must be host:port, as in "127.0.0.1:11211""#,
         r#"k.toml: listen.workers ("many") must be a whole number from 0 to 64"#,
         r#"k.toml: pools.main.servers[0] ("10.0.0.1") has no port: add :11211"#,
@@ -257,6 +260,10 @@ fn every_limit_is_where_the_reference_says() {
         (guarded("early_beta = 1.0"), guarded("early_beta = nan")),
         (guarded("early_beta = 1"), guarded("early_beta = inf")),
         (guarded("max_ttl = \"3650d\""), guarded("max_ttl = \"3651d\"")),
+        (guarded("near = \"10s\""), guarded("near = \"10001ms\"")),
+        (guarded("near = \"1ms\""), guarded("near = 50")),
+        (pool("[near]\nmemory = \"1MiB\""), pool("[near]\nmemory = \"1023KiB\"")),
+        (pool("[near]\nmemory = \"1024GiB\""), pool("[near]\nmemory = \"1025GiB\"")),
         (guarded("max_ttl = \"1s\""), guarded("max_ttl = \"1001ms\"")),
         (
             guarded(&format!("tags = [{}]", many(16, |i| format!("\"t{i}\"")))),
@@ -398,6 +405,8 @@ fn wrong_types_are_mistakes_like_others() {
 fn a_raw_rule_has_nothing_that_only_a_guard_does() {
     let said = mistake(&rule("match = \"x\"\nkind = \"raw\"\nstale_for = \"5s\""));
     assert!(said.contains("stale_for (\"5s\") does nothing in a raw rule"), "{said}");
+    let said = mistake(&rule("match = \"x\"\nkind = \"raw\"\nnear = \"50ms\""));
+    assert!(said.contains("near (\"50ms\") does nothing in a raw rule"), "{said}");
 }
 
 #[test]

@@ -135,6 +135,13 @@ table!(
 );
 
 table!(
+    /// `[near]`
+    Near {
+        memory = "memory": Text,
+    }
+);
+
+table!(
     /// `[[rules]]`
     Rule {
         name = "name": Text,
@@ -153,6 +160,7 @@ table!(
         on_delete = "on_delete": Text,
         early_beta = "early_beta": Number,
         max_ttl = "max_ttl": Text,
+        near = "near": Text,
     }
 );
 
@@ -164,10 +172,11 @@ pub(super) struct Root {
     pub(super) admin: Written<Admin>,
     pub(super) pools: Written<BTreeMap<String, Written<Pool>>>,
     pub(super) tags: Written<Tags>,
+    pub(super) near: Written<Near>,
     pub(super) rules: Written<Vec<Written<Rule>>>,
     #[serde(flatten)]
     pub(super) rest: BTreeMap<String, Value>,
 }
 
 /// The tables at the top.
-pub(super) const TABLES: [&str; 5] = ["listen", "admin", "pools", "tags", "rules"];
+pub(super) const TABLES: [&str; 6] = ["listen", "admin", "pools", "tags", "near", "rules"];

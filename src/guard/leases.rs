@@ -274,6 +274,12 @@ impl<W> Leases<W> {
         self.keys.get_mut(key)
     }
 
+    /// Whether this connection was told a miss of the key that still counts.
+    pub fn knows(&self, key: &[u8], owner: Owner) -> bool {
+        let its = |held: &Held| held.owner == owner;
+        self.keys.get(key).is_some_and(|state| state.tickets.iter().any(its))
+    }
+
     /// `owner` was served a fresh value: what it sends from now on is no fill for a miss that it was told before. Its lease, if
     /// it has one, goes on.
     pub fn hit(&mut self, key: &[u8], owner: Owner) {

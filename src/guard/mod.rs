@@ -14,6 +14,7 @@ pub mod envelope;
 mod freshness;
 mod tags;
 mod read;
+pub mod near;
 mod write;
 mod modify;
 mod delete;
@@ -132,6 +133,8 @@ pub struct Policy {
     pub early_beta: f64,
     /// The longest soft expiry, and the one of items stored with exptime 0. Zero: none.
     pub max_ttl: Duration,
+    /// For how long a hit may be served again without asking its server. Zero: not at all.
+    pub near: Duration,
 }
 
 impl Default for Policy {
@@ -147,6 +150,7 @@ impl Default for Policy {
             on_delete: Leaves::Nothing,
             early_beta: 0.0,
             max_ttl: Duration::ZERO,
+            near: Duration::ZERO,
         }
     }
 }
@@ -155,6 +159,11 @@ impl Policy {
     /// `stale_for` as memcached counts.
     pub fn stale_seconds(&self) -> u32 {
         u32::try_from(self.stale_for.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// `near` in milliseconds.
+    pub fn near_ms(&self) -> u64 {
+        u64::try_from(self.near.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The TTL of a lock or stub: one more than `lock_ttl`, because a TTL of n may end after n−1 seconds.
@@ -186,6 +195,9 @@ impl Event {
 pub trait Machine {
     /// How it ends.
     type End;
+
+    /// Whether it may change what its key holds, or its tag.
+    const CHANGES: bool = true;
 
     /// Goes on: with the answers to what it asked last, or after a wait.
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<Self::End>;

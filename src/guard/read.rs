@@ -417,6 +417,7 @@ impl Read {
 
 impl Machine for Read {
     type End = ReadEnd;
+    const CHANGES: bool = false;
 
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<ReadEnd> {
         let state = std::mem::replace(&mut self.state, State::Reading { skip: 0 });

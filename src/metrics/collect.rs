@@ -56,6 +56,7 @@ fn by_rule(counts: &Counts, page: &mut Page) {
     let mut dropped = Series::of(table::FILLS_DROPPED);
     let mut waits = Series::of(table::WAITS);
     let mut plain = Series::of(table::VALUES_PLAIN);
+    let mut near = Series::of(table::NEAR_HITS);
     for (rule, name) in counts.rules.iter().enumerate() {
         for &command in Command::ALL {
             for &outcome in Outcome::ALL {
@@ -76,8 +77,10 @@ fn by_rule(counts: &Counts, page: &mut Page) {
             waits.seen(&[name, end.word()], counts.shared(|at| at.wait(rule, end)));
         }
         plain.seen(&[name], counts.shared(|at| at.plain(rule)));
+        near.seen(&[name], counts.own(|at| at.near_hits(rule)));
     }
-    page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain]);
+    page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain, near]);
+    page.value(table::NEAR_BYTES, counts.own(|_| worker::NEAR_BYTES) as f64);
 }
 
 fn by_server(counts: &Counts, page: &mut Page) {

@@ -230,6 +230,8 @@ label! {
         Tickets = "tickets",
         /// A reader did not wait for another's fill: too many did.
         Waiters = "waiters",
+        /// A hit was not kept for as long as its rule's `near`: there was no room in `near.memory`.
+        Near = "near",
     }
 }
 

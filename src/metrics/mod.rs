@@ -237,6 +237,7 @@ mod tests {
             }
             DropReason::ALL.iter().for_each(|&why| worker.fill_dropped(rule, why));
             worker.value_plain(rule);
+            worker.near_hit(rule);
         }
         for server in [0, 1] {
             worker.upstream_connected(server);

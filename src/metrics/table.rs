@@ -69,6 +69,10 @@ table! {
         "Requests now waiting for another client's fill.";
     VALUES_PLAIN = Counter "kennel_values_plain_total" ["rule"]
         "Guarded values stored without an envelope because they were too large with it.";
+    NEAR_HITS = Counter "kennel_near_hits_total" ["rule"]
+        "Hits that no server was asked for: of a value kept near, or of another client's read.";
+    NEAR_BYTES = Gauge "kennel_near_bytes" []
+        "Memory that the values kept near take.";
     TAG_BUMPS = Counter "kennel_tag_bumps_total" []
         "Tags bumped through this sidecar.";
     UPSTREAM_REQUESTS = Counter "kennel_upstream_requests_total" ["pool", "server", "outcome"]

@@ -36,6 +36,16 @@ impl WorkerMetrics {
         self.observe(&LATENCY, self.at.duration(rule), took);
     }
 
+    /// A hit was served that no server was asked for. Worker's thread only.
+    pub fn near_hit(&self, rule: usize) {
+        self.own.bump(self.at.near_hits(rule), 1);
+    }
+
+    /// The values that it keeps take so many bytes now. Worker's thread only.
+    pub fn near_holds(&self, bytes: usize) {
+        self.own.set(NEAR_BYTES, bytes as u64);
+    }
+
     /// A value was refused as too large, by us or its server. Worker's thread only.
     pub fn too_large(&self) {
         self.own.bump(TOO_LARGE, 1);
@@ -188,12 +198,12 @@ pub(super) struct Layout {
     servers: usize,
 }
 
-/// Cells per rule of the own block: requests by command and outcome, and two histograms.
-const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width();
+/// Cells per rule of the own block: requests by command and outcome, two histograms, and near hits.
+const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1;
 /// Cells per server: outcomes, a histogram, in flight, up, connections, shared reads.
 const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 4;
 /// Cells without a rule or server: clients connected, accepted, refused, binary; bytes read, written; values refused as too
-/// large, and for want of memory; authentications and handshakes by outcome; limits; requests of all rules together by command
+/// large, and for want of memory; bytes kept near; authentications and handshakes by outcome; limits; requests of all rules together by command
 /// and outcome, so that a client's `stats` need not walk ten thousand rules on a worker's thread.
 const OWN_REST: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
 /// Cells per rule of the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
@@ -215,8 +225,9 @@ pub(super) const BYTES_WRITTEN: usize = 4;
 pub(super) const TOO_LARGE: usize = 5;
 pub(super) const NO_MEMORY: usize = 6;
 pub(super) const CLIENTS_BINARY: usize = 7;
+pub(super) const NEAR_BYTES: usize = 8;
 /// Behind them, the first of those by outcome.
-const OUTCOMES: usize = 8;
+const OUTCOMES: usize = 9;
 /// And as many as there are limits.
 const LIMITS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 const ANSWERED: usize = LIMITS + Limit::ALL.len();
@@ -254,6 +265,10 @@ impl Layout {
 
     pub(super) fn stale_age(&self, rule: usize) -> usize {
         self.duration(rule) + LATENCY.width()
+    }
+
+    pub(super) fn near_hits(&self, rule: usize) -> usize {
+        self.stale_age(rule) + AGE.width()
     }
 
     /// An index past the last server is the spare one, which is never exported: a mistake in a caller may not take a
@@ -317,7 +332,7 @@ mod tests {
     fn no_two_counters_share_a_cell_and_every_cell_is_inside_its_block() {
         let worker = WorkerMetrics::new(3, 2);
         let at = worker.at;
-        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4, 5, 6, 7]), HashSet::from([0, 1, 2]));
+        let (mut own, mut shared) = (HashSet::from([0, 1, 2, 3, 4, 5, 6, 7, 8]), HashSet::from([0, 1, 2]));
         let once = |cells: &mut HashSet<usize>, cell| assert!(cells.insert(cell), "cell {cell} twice");
         for &command in Command::ALL {
             Outcome::ALL.iter().for_each(|&o| once(&mut own, at.answered(command, o)));
@@ -331,6 +346,7 @@ mod tests {
             }
             (0..LATENCY.width()).for_each(|i| once(&mut own, at.duration(rule) + i));
             (0..AGE.width()).for_each(|i| once(&mut own, at.stale_age(rule) + i));
+            once(&mut own, at.near_hits(rule));
             LeaseEnd::ALL.iter().for_each(|&e| once(&mut shared, at.lease(rule, e)));
             WaitEnd::ALL.iter().for_each(|&e| once(&mut shared, at.wait(rule, e)));
             DropReason::ALL.iter().for_each(|&w| once(&mut shared, at.dropped(rule, w)));

@@ -14,6 +14,7 @@ use super::gets::{Get, Part};
 use super::guarded::{GuardedCall, only};
 use super::invalidation::{Invalidation, changes};
 use super::meta_get::MetaGet;
+use super::operation::Guarded;
 use super::raw::{FanOut, Forward};
 use super::stats::{Begun, Statistics};
 use super::wording::{Voice, Wording};
@@ -100,6 +101,17 @@ impl Client {
         let mut missed = self.missed.borrow_mut();
         let many = self.missed_many.get();
         many || (!missed.is_empty() && missed.remove(&key()))
+    }
+
+    /// Whether it was told a miss of this key, and has neither set it nor been served it since.
+    pub(super) fn was_told_a_miss(&self, proxy: &Proxy, of: &Guarded) -> bool {
+        match self.missed_many.get() {
+            true => proxy.desk.of(&of.key).knows(&of.key, self.owner),
+            false => {
+                let missed = self.missed.borrow();
+                !missed.is_empty() && missed.contains(&proxy.hash(&of.key))
+            }
+        }
     }
 
     /// Whether something may have to be given back when it closes.

@@ -147,12 +147,14 @@ impl Get {
 
     /// Begins to read so many more of the guarded keys; stands before the next one then, whose turn a reply will bring.
     fn begin(&mut self, mut more: usize, proxy: &Proxy, client: &Client) {
+        // Those begun later may share reads of tags that were sent by then.
+        let near = self.exptime.is_none() && self.begun == 0;
         while self.begun < self.keys.len() {
             if let KeyGet::Guarded(get) = &mut self.keys[self.begun] {
                 if more == 0 {
                     return;
                 }
-                get.begin(Wish::default(), self.exptime, &mut self.tags, proxy, client);
+                get.begin(Wish::default(), self.exptime, near, &mut self.tags, proxy, client);
                 more -= 1;
             }
             self.begun += 1;

@@ -54,6 +54,7 @@ impl Proxy {
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
                 self.desk.sweep(self.now());
+                self.sweep_near();
             }
             let first = self.keeper.due.borrow().peek().map(|Reverse(kept)| kept.at);
             let now = self.now();

@@ -7,12 +7,17 @@ use bytes::BytesMut;
 
 use super::Proxy;
 use super::calls::{Client, Scope};
+use super::guarded::only;
 use super::operation::Guarded;
 use super::read::GuardedRead;
 use super::tag_reads::TagReads;
 use super::wording::Wording;
 use crate::guard::{Lifetime, Wish};
 use crate::protocol::request::Meta;
+
+/// What can be said of a value that was read a moment ago. Not how it has been used, nor how long it has left, nor can it be
+/// refreshed or touched.
+const SHARED: &[u8] = b"bcfkNOPLqsuv";
 
 /// One `mg` on its way.
 pub(super) struct MetaGet {
@@ -44,7 +49,7 @@ impl MetaGet {
             unseen: options.unseen,
         };
         let (mut read, mut tags) = (GuardedRead::new(of), TagReads::default());
-        read.begin(wish, options.exptime, &mut tags, proxy, client);
+        read.begin(wish, options.exptime, only(meta, SHARED), &mut tags, proxy, client);
         MetaGet { read, tags, wording, exptime: options.exptime }
     }
 

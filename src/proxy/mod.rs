@@ -29,6 +29,7 @@ mod gets;
 mod tag_reads;
 mod read;
 mod meta_get;
+mod near;
 mod guarded;
 mod stats;
 mod wording;
@@ -43,6 +44,7 @@ pub use tag_cache::TagCache;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
+use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
 use crate::rule::{Captures, Rules, Template};
@@ -149,6 +151,7 @@ pub struct Proxy {
     front: Arc<Front>,
     chance: RefCell<Chance>,
     keeper: keeper::Keeper,
+    near: near::NearCache,
     hashes: Hashes,
     tag_places: Places,
     /// Where the names of tags are put together.
@@ -165,6 +168,10 @@ pub struct Shared {
     pub desk: Arc<Desk>,
     /// Versions of tags.
     pub tag_cache: TagCache,
+    /// What was changed through any of them.
+    pub changes: Arc<Changes>,
+    /// How many bytes of what was read each of them may keep.
+    pub near_memory: usize,
     /// This process among the fleet: a number drawn at its start.
     pub sidecar: u64,
     /// The wall clock.
@@ -188,7 +195,7 @@ enum Target {
 impl Proxy {
     /// A worker's pipeline over its pools.
     pub fn new(shared: Shared, pools: Vec<Pool>, chance: Chance, metrics: Arc<WorkerMetrics>) -> Proxy {
-        let Shared { plan, desk, tag_cache, sidecar, clock, start, front } = shared;
+        let Shared { plan, desk, tag_cache, changes, near_memory, sidecar, clock, start, front } = shared;
         Proxy {
             plan,
             pools,
@@ -200,6 +207,7 @@ impl Proxy {
             front,
             chance: RefCell::new(chance),
             keeper: keeper::Keeper::default(),
+            near: near::NearCache::new(near_memory, changes),
             hashes: Hashes::new(),
             tag_places: Places::default(),
             tag: RefCell::default(),

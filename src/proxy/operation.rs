@@ -89,6 +89,9 @@ impl<M: Machine> Operation<M> {
         inbox: &Rc<Inbox>,
     ) -> Operation<M> {
         let mut operation = Operation { asks, ..Operation::idle(machine, proxy.now()) };
+        if M::CHANGES {
+            proxy.note_change(of);
+        }
         operation.send(of, proxy, inbox);
         operation
     }
@@ -155,7 +158,13 @@ impl<M: Machine> Operation<M> {
             let policy = proxy.policy(of.guard);
             let scene = proxy.scene(of, policy, now, patient);
             match self.machine.resume(event, &scene) {
-                Step::Done(end) => break Poll::Ready(end),
+                Step::Done(end) => {
+                    if M::CHANGES {
+                        // Before anybody is told.
+                        proxy.note_change(of);
+                    }
+                    break Poll::Ready(end);
+                }
                 Step::Ask(asks) => {
                     (self.asks, self.asked) = (asks, now);
                     self.send(of, proxy, inbox);
@@ -169,6 +178,11 @@ impl<M: Machine> Operation<M> {
         };
         self.learnt = learnt;
         polled
+    }
+
+    /// Whether it waits for another client.
+    pub(super) fn waits(&self) -> bool {
+        self.wait.is_some()
     }
 
     fn poll_answers(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Inbox) -> Poll<Answers> {

@@ -9,6 +9,7 @@ use super::Proxy;
 use super::calls::{Client, Scope, say};
 use super::wording::miss;
 use crate::error::Failure;
+use crate::guard::near::Changed;
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
@@ -180,6 +181,7 @@ pub(super) struct FanOut {
 impl FanOut {
     /// `flush_all`, everywhere. Acknowledged only if every server has done it.
     pub(super) fn flush_all(delay: i64, proxy: &Proxy, client: &Client) -> FanOut {
+        proxy.near.changed(Changed::Everything);
         let line = format!("flush_all {delay}\r\n");
         let send = |out: &mut BytesMut| out.extend_from_slice(line.as_bytes());
         let each = proxy.everywhere();
@@ -193,6 +195,7 @@ impl FanOut {
         if !self.tickets.iter().all(|ticket| inbox.is_here(*ticket)) {
             return Poll::Pending;
         }
+        scope.proxy.near.changed(Changed::Everything);
         let mut trouble = None;
         for reply in self.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
             match reply {

@@ -1,16 +1,19 @@
 //! One guarded key of a command that reads: what the client is shown of it, and what its leases come to know.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
 
 use super::calls::{Client, Scope};
+use super::near::{Joined, Near, Reading};
 use super::operation::{Guarded, Operation};
 use super::tag_reads::{TagPlaces, TagReads};
 use super::{Proxy, wire};
 use crate::error::Failure;
 use crate::guard::leases::Ticket;
+use crate::guard::near::Kept;
 use crate::guard::{
     Answer, Answers, Change, Hit, Item, Lifetime, Modify, ModifyEnd, Read, ReadEnd, What, Wish, glance,
 };
@@ -23,6 +26,8 @@ use crate::upstream::inbox::{Inbox, Ticket as ReplyTicket};
 pub(super) struct GuardedRead {
     pub(super) of: Guarded,
     state: State,
+    /// If others may share the answer, what that takes.
+    reading: Option<Box<Reading>>,
 }
 
 enum State {
@@ -31,6 +36,10 @@ enum State {
     /// A first look, without a machine: mostly the value is fresh, and that is all there is to know.
     Looking(FirstLook),
     Reading(Box<Operation<Read>>),
+    /// Another's read will do.
+    Joined(Box<Joined>),
+    /// It was read a moment ago.
+    Near(Rc<Kept>),
     Touching(Box<Operation<Modify>>, Hit, Mark),
     Done(Shown),
 }
@@ -117,35 +126,55 @@ impl FirstLook {
 impl GuardedRead {
     /// A read to be begun later.
     pub(super) fn new(of: Guarded) -> GuardedRead {
-        GuardedRead { of, state: State::Waiting }
+        GuardedRead { of, state: State::Waiting, reading: None }
     }
 
-    /// Asks for the key and its tags. `exptime`: what a fresh value is to be given.
+    /// Asks for the key and its tags. `exptime`: what a fresh value is to be given. `near`: whether it can be answered with a
+    /// value that was read a moment ago, and none of the tags has been asked for in an earlier turn.
     pub(super) fn begin(
         &mut self,
         wish: Wish,
         exptime: Option<i64>,
+        near: bool,
         tags: &mut TagReads,
         proxy: &Proxy,
         client: &Client,
     ) {
-        let (of, inbox) = (&self.of, &client.inbox);
-        let policy = proxy.policy(of.guard);
+        let how = if near { proxy.look_near(&self.of, wish, client) } else { Near::Reads(None) };
         let plain = wish.recache.is_none() && exptime.is_none();
-        self.state = if plain {
-            let ask = What::Get(Read::look(wish, policy));
-            let write = |out: &mut BytesMut| wire::encode(&ask, &of.key, out);
-            // How an item has been used changes with every look.
-            let (item, joined) = match wish.usage || wish.unseen {
-                true => (proxy.home(of).send(inbox, Shape::Meta, None, write), false),
-                false => proxy.home(of).read(inbox, Shape::Meta, write),
-            };
-            let tags = tags.ask(&of.tags, proxy, client);
-            State::Looking(FirstLook { began: proxy.mono(client.moment()), wish, item, joined, tags })
-        } else {
-            let scene = proxy.scene(of, policy, proxy.now(), true);
-            let (read, asks) = Read::wishing(wish, &scene);
-            State::Reading(Box::new(Operation::start(read, asks, of, proxy, inbox)))
+        match how {
+            Near::Reads(reading) if plain => {
+                self.reading = reading;
+                self.state = self.look(wish, tags, proxy, client);
+            }
+            how => self.go(how, wish, proxy, client),
+        }
+    }
+
+    fn look(&self, wish: Wish, tags: &mut TagReads, proxy: &Proxy, client: &Client) -> State {
+        let (of, inbox) = (&self.of, &client.inbox);
+        let ask = What::Get(Read::look(wish, proxy.policy(of.guard)));
+        let write = |out: &mut BytesMut| wire::encode(&ask, &of.key, out);
+        // How an item has been used changes with every look.
+        let (item, joined) = match wish.usage || wish.unseen {
+            true => (proxy.home(of).send(inbox, Shape::Meta, None, write), false),
+            false => proxy.home(of).read(inbox, Shape::Meta, write),
+        };
+        let tags = tags.ask(&of.tags, proxy, client);
+        State::Looking(FirstLook { began: proxy.mono(client.moment()), wish, item, joined, tags })
+    }
+
+    fn go(&mut self, how: Near, wish: Wish, proxy: &Proxy, client: &Client) {
+        self.state = match how {
+            Near::Hit(kept) => State::Near(kept),
+            Near::Joins(joined) => State::Joined(joined),
+            Near::Reads(reading) => {
+                self.reading = reading;
+                // What the request has read of the tags may be older than what this is to be noted for.
+                let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), proxy.now(), true);
+                let (read, asks) = Read::wishing(wish, &scene);
+                State::Reading(Box::new(Operation::start(read, asks, &self.of, proxy, &client.inbox)))
+            }
         };
     }
 
@@ -176,21 +205,49 @@ impl GuardedRead {
                     return false;
                 }
                 match look.end(&self.of, tags, proxy, &client.inbox) {
-                    Ok(hit) => self.fresh(hit, scope),
+                    Ok(hit) => self.read(ReadEnd::Fresh(hit), won, scope),
                     Err(answers) => {
                         let mut read =
                             Box::new(Operation::idle(Read::answered(look.wish, look.began), proxy.now()));
                         let end = read.tell(*answers, &self.of, patient, proxy, &client.inbox, cx);
+                        let waits = read.waits();
                         self.state = State::Reading(read);
                         match end {
-                            Poll::Pending => return false,
+                            Poll::Pending => {
+                                if waits {
+                                    self.share(None, proxy);
+                                }
+                                return false;
+                            }
                             Poll::Ready(end) => self.read(end, won, scope),
                         }
                     }
                 }
             }
+            State::Near(kept) => {
+                let rule = proxy.metric(self.of.guard);
+                scope.count(rule, Outcome::Hit);
+                proxy.metrics.near_hit(rule);
+                let hit = kept.hit().clone();
+                let mark = Mark::of(hit.cas.number);
+                Shown::Value(hit, mark)
+            }
+            State::Joined(joined) => match proxy.poll_joined(joined, &self.of, cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Err(failure)) => self.failed(failure, scope),
+                Poll::Ready(Ok(how)) => {
+                    let wish = joined.wish;
+                    self.go(how, wish, proxy, client);
+                    return self.poll(exptime, tags, patient, won, scope, cx);
+                }
+            },
             State::Reading(read) => match (read.poll(&self.of, patient, proxy, &client.inbox, cx), exptime) {
-                (Poll::Pending, _) => return false,
+                (Poll::Pending, _) => {
+                    if read.waits() {
+                        self.share(None, proxy);
+                    }
+                    return false;
+                }
                 (Poll::Ready(end @ (ReadEnd::Fresh(_) | ReadEnd::Refreshing(_))), Some(exptime)) => {
                     let held = matches!(end, ReadEnd::Refreshing(_));
                     let (ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) = end else { return true };
@@ -239,8 +296,16 @@ impl GuardedRead {
         Shown::Value(hit, mark)
     }
 
-    fn read(&self, end: ReadEnd, won: &mut bool, scope: &Scope<'_>) -> Shown {
+    /// Tells those who wait for this read how it ended; `None`: it goes on in a way that they should not wait for.
+    fn share(&mut self, end: Option<&ReadEnd>, proxy: &Proxy) {
+        if let Some(reading) = self.reading.take() {
+            proxy.near_read(&self.of, *reading, end);
+        }
+    }
+
+    fn read(&mut self, end: ReadEnd, won: &mut bool, scope: &Scope<'_>) -> Shown {
         let Scope { proxy, client, .. } = scope;
+        self.share(Some(&end), proxy);
         let of = &self.of;
         let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
         match end {

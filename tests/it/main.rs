@@ -17,6 +17,7 @@ mod guarded_means_what_memcached_means;
 mod invalidates;
 mod libraries;
 mod meta;
+mod near;
 mod passwords;
 mod poison;
 mod promise_1_one_rebuild;

@@ -133,6 +133,8 @@ seen!(
     large,
     hurried,
     waited,
+    near,
+    joined,
     late,
     copies_lost,
     learnt,
@@ -393,6 +395,7 @@ impl Checker {
             let knows = moved.by == asked.sidecar && !self.plan.faults_matter();
             let cached = matches!(moved.what, Moving::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
+            let cache = cache + self.near(moved.key, moved.by, asked.sidecar);
             counts(moved.what)
                 && of.has(moved.what)
                 && moved.acked.is_some_and(|acked| acked + cache < asked.began)
@@ -457,7 +460,7 @@ impl Checker {
         let Asked { began, now, hurried, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        let rounds = 12 * self.plan.trip() + 3 * self.grace() + self.hangs();
+        let rounds = 12 * self.plan.trip() + 3 * self.grace() + self.hangs() + self.joins(key);
         self.seen.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());
@@ -479,7 +482,7 @@ impl Checker {
     /// Once a key is filled, whoever waits for it is told: at once, or by the next look of a poller.
     fn waits_for_something(&self, key: usize, Asked { began, now, .. }: Asked) -> Result<(), Broken> {
         let Some((filled, expires)) = self.fills[key] else { return Ok(()) };
-        let polled = 200 + 16 * self.plan.trip();
+        let polled = 200 + 16 * self.plan.trip() + self.joins(key);
         let due = filled.max(began) + polled;
         let calm = expires > now && !self.moved_between(key, filled, now);
         let early =

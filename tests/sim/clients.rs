@@ -182,8 +182,11 @@ impl World {
                 wish.recache = (self.below(4) == 0).then(|| 1 + self.chance.below(3) as u32);
                 wish.at_once = self.below(4) == 0;
             }
-            let (read, asks) = self.on_scene(sidecar, key, |scene| Read::wishing(wish, scene));
             let purpose = Purpose::Get { client, began, at_once: wish.at_once };
+            if self.look_near(client, key, wish, purpose.clone()) {
+                continue;
+            }
+            let (read, asks) = self.on_scene(sidecar, key, |scene| Read::wishing(wish, scene));
             let op = self.op(sidecar, key, Doing::Read(read), purpose);
             self.ask(op, asks);
         }

@@ -16,6 +16,7 @@ mod faults;
 mod late;
 mod tags;
 mod mutants;
+mod near;
 mod world;
 mod seeds;
 mod promises;

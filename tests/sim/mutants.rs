@@ -71,6 +71,14 @@ pub enum Mutant {
     FillLeavesLock,
     /// A claim that came too late leaves its lock.
     ClaimLeavesLock,
+    /// What is kept near counts its age from the answer.
+    NearFromTheAnswer,
+    /// What is kept near is served until `near` is over, stale or not.
+    NearBeyondExpiry,
+    /// Changes through a sidecar count only when they begin.
+    ChangesCountWhenTheyBegin,
+    /// Bumps do not count as changes.
+    BumpsDoNotCount,
     /// A tag is created, and a copy of it brought up, whatever stands there by then.
     TagCreatedWithoutCompare,
     /// A `set` without a miss stores whatever stands there.

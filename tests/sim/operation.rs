@@ -1,6 +1,7 @@
 //! One machine of the guard on its way: its questions go to the servers, their answers come back to it.
 
 use kennel::guard::leases::Admission;
+use kennel::guard::near::Reading;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Item,
     Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, TagNames, What,
@@ -9,6 +10,7 @@ use kennel::guard::{
 use super::checker::{Broken, ValueId};
 use super::counting::Why;
 use super::mutants::Mutant;
+use super::near::{Bell, Sharing};
 use super::world::{Event, World};
 use super::writes::{Changing, Put};
 
@@ -26,6 +28,8 @@ pub enum Doing {
     Plain,
     /// A `set` that waits for the renewal of its lease.
     Parked,
+    /// A read that shares what another has read.
+    Sharing(Sharing),
 }
 
 #[derive(Debug)]
@@ -91,6 +95,8 @@ pub struct Op {
     pub read: Option<Item>,
     /// When it was asked for.
     pub looked: u64,
+    /// What it reads may be kept near; and when it was sent.
+    pub reading: Option<(Reading<Bell>, u64)>,
     /// When the last of its commands arrives that were held back beyond their time-out.
     pub late: u64,
 }
@@ -133,6 +139,7 @@ impl World {
             waiting: None,
             read: None,
             looked: self.now,
+            reading: None,
             late: 0,
         })
     }
@@ -142,6 +149,9 @@ impl World {
         assert!(!asks.is_empty(), "{op:?} asks nothing");
         op.asked = self.moment(op.sidecar);
         op.round += 1;
+        if op.round == 1 {
+            self.near_changed(&op, false);
+        }
         op.answers = vec![None; asks.len()];
         op.asks = asks;
         let looks =
@@ -278,7 +288,7 @@ impl World {
             Doing::Modify(machine) => step(machine, told, &scene, End::Modify),
             Doing::Delete(machine) => step(machine, told, &scene, End::Delete),
             Doing::Bump(machine) => step(machine, told, &scene, End::Bump),
-            Doing::Plain | Doing::Parked => match told {
+            Doing::Plain | Doing::Parked | Doing::Sharing(_) => match told {
                 Told::Answers(answers) => Step::Done(End::Plain(answers)),
                 _ => return Ok(()),
             },
@@ -301,12 +311,17 @@ impl World {
             Step::Done(end) => {
                 let id = op.id;
                 self.trace(|| format!("op {id} ends {end:?}"));
+                self.near_changed(&op, true);
+                if let End::Read(end) = &end {
+                    self.near_read(&mut op, Some(end));
+                }
                 self.done(op, end)
             }
         }
     }
 
     fn wait(&mut self, mut op: Box<Op>, until: u64) {
+        self.near_read(&mut op, None);
         let now = self.moment(op.sidecar);
         let guarded = self.plan.keys[op.key].clone();
         let sidecar = &mut self.sidecars[op.sidecar];

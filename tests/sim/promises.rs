@@ -2,23 +2,26 @@
 
 use super::checker::Seen;
 use super::mutants::Mutant;
+use super::near::{plan_far, plan_near, sometimes};
 use super::plan::Plan;
 use super::seeds::{every_seed_keeps_the_promises, is_caught};
 
 fn calm(seed: u64, mutant: Option<Mutant>) -> Plan {
-    Plan::new(seed, false, mutant)
+    sometimes(Plan::new(seed, false, mutant))
 }
 
 fn faulty(seed: u64, mutant: Option<Mutant>) -> Plan {
-    Plan::new(seed, true, mutant)
+    sometimes(Plan::new(seed, true, mutant))
 }
 
 fn was_tested(seen: Seen) {
     let Seen { fresh, stale, won, held, dropped, blind, invalidations, asks, .. } = seen;
     let often = [fresh, stale, won, held, dropped, blind, invalidations];
     assert!(often.iter().all(|times| *times > asks / 1000), "hardly tested: {seen:?}");
-    let Seen { early, named, elsewhere, changed, cached, large, hurried, waited, learnt, unmoved, .. } = seen;
-    let seldom = [early, named, elsewhere, changed, cached, large, hurried, waited, learnt, unmoved];
+    let Seen {
+        early, named, elsewhere, changed, cached, large, hurried, waited, learnt, unmoved, near, ..
+    } = seen;
+    let seldom = [early, named, elsewhere, changed, cached, large, hurried, waited, learnt, unmoved, near];
     assert!(seldom.iter().all(|times| *times > 0), "never tested: {seen:?}");
 }
 
@@ -43,6 +46,12 @@ fn with_faults_no_value_is_resurrected_and_every_key_becomes_fresh_again() {
 #[test]
 fn bumps_that_overtake_each_other_resurrect_nothing() {
     every_seed_keeps_the_promises(Plan::storm, 100);
+}
+
+#[test]
+fn what_is_kept_near_breaks_no_promise() {
+    let (seen, usual) = every_seed_keeps_the_promises(plan_near, 300);
+    assert!(!usual || seen.near > seen.fresh / 10 && seen.joined > 10, "hardly tested: {seen:?}");
 }
 
 #[test]
@@ -100,6 +109,10 @@ mutants! {
     a_change_without_compare_is_caught: ChangeWithoutCompare, calm, 50, "";
     a_change_of_a_stale_value_is_caught: ChangesStale, calm, 6000, "";
     a_fill_that_leaves_its_lock_is_caught: FillLeavesLock, calm, 20, "";
+    a_kept_hit_whose_age_counts_from_the_answer_is_caught: NearFromTheAnswer, plan_far, 500, "promise 2";
+    a_kept_hit_that_outlives_its_soft_expiry_is_caught: NearBeyondExpiry, plan_near, 100, "promise 3";
+    changes_that_count_only_when_they_begin_are_caught: ChangesCountWhenTheyBegin, plan_near, 50, "promise 2";
+    bumps_that_do_not_count_as_changes_are_caught: BumpsDoNotCount, plan_near, 50, "promise 2";
     a_claim_that_comes_too_late_and_leaves_its_lock_is_caught: ClaimLeavesLock, calm, 20, "";
     a_tag_that_is_created_without_compare_is_caught: TagCreatedWithoutCompare, calm, 100, "";
     a_set_without_cas_is_caught: SetWithoutCas, Plan::late, 200, "promise 2";

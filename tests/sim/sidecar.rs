@@ -8,6 +8,7 @@ use kennel::proxy::TagCache;
 
 use super::checker::{Asked, Broken};
 use super::mutants::Mutant;
+use super::near::Shelf;
 use super::operation::{Doing, End, Op, OpId, Purpose};
 use super::world::{Event, World};
 
@@ -22,6 +23,7 @@ pub struct Sidecar {
     /// To each server: the connection, and how often it was made.
     pub links: Vec<(usize, u32)>,
     pub tag_cache: TagCache,
+    pub shelf: Shelf,
 }
 
 impl Sidecar {
@@ -50,7 +52,7 @@ impl World {
         };
         let tag_cache = TagCache::new(keep);
         let links = (0..self.plan.servers).map(|server| (self.connect(server), 1)).collect();
-        Sidecar { leases: Leases::default(), number, offset, life, links, tag_cache }
+        Sidecar { leases: Leases::default(), number, offset, life, links, tag_cache, shelf: Shelf::default() }
     }
 
     /// It ends without a word, and another starts in its place.

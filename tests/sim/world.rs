@@ -43,6 +43,8 @@ pub enum Event {
     Poll { sidecar: usize, life: u32, key: usize, pause: u64, before: Option<u64> },
     /// A sidecar forgets what is too old.
     Sweep { sidecar: usize },
+    /// One that shares what another has read looks for it.
+    Near(OpId),
     /// A client goes on.
     Client { client: usize, life: u32 },
     /// Something is pipelined behind a client's request.
@@ -192,6 +194,7 @@ impl World {
                 self.behind(client, life);
                 Ok(())
             }
+            Event::Near(op) => self.shares(op),
             Event::Client { client, life } => self.client_goes_on(client, life),
             Event::Invalidate { which } => self.invalidate(which),
             Event::Remake { sidecar, server, link } => {

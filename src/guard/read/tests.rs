@@ -17,6 +17,7 @@ fn policy() -> Policy {
         on_delete: Leaves::Nothing,
         early_beta: 0.0,
         max_ttl: Duration::ZERO,
+        near: Duration::ZERO,
     }
 }
 

@@ -1,0 +1,326 @@
+use bytes::BytesMut;
+
+use super::super::ask::Cas;
+use super::super::envelope::Envelope;
+use super::super::leases::Ticket;
+use super::super::tags::Versions;
+use super::*;
+
+/// The `near` of every read here, in ms.
+const NEAR: u64 = 50;
+const ROOM: usize = 1 << 20;
+
+fn at(mono: u64) -> Now {
+    Now { wall: 1_700_000_000_000 + mono, mono }
+}
+
+fn tag(name: &str) -> TagName {
+    TagName::from_slice(name.as_bytes())
+}
+
+fn hit(payload: &'static [u8], ttl: Option<u32>, tags: &[&str]) -> Hit {
+    let mut header = BytesMut::new();
+    let tags = tags.iter().map(|name| (tag(name), 1)).collect();
+    Envelope { stale_for: 60, built_at: 1, rebuild: 0, tags }.seal(&mut header).unwrap();
+    Hit {
+        payload: Bytes::from_static(payload),
+        flags: 7,
+        cas: Cas { number: 3, epoch: 1 },
+        ttl,
+        stale_ms: 0,
+        rebuild: 0,
+        usage: super::super::Usage::default(),
+        header: header.freeze(),
+    }
+}
+
+/// One worker, and one key with a tag of its rule.
+struct Worker {
+    near: Near<&'static str>,
+    key: Rc<[u8]>,
+    tags: Vec<TagName>,
+}
+
+impl Worker {
+    fn new(room: usize) -> Worker {
+        Worker { near: Near::new(room), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
+    }
+
+    fn look(&mut self, now: u64, changes: &Changes) -> Look<&'static str> {
+        let wanted = Wanted { key: &self.key, tags: &self.tags, near: NEAR };
+        self.near.look(&wanted, at(now), changes)
+    }
+
+    fn reads(&mut self, now: u64, changes: &Changes) -> Reading<&'static str> {
+        match self.look(now, changes) {
+            Look::Read(reading) => reading,
+            other => panic!("no read of its own: {other:?}"),
+        }
+    }
+
+    fn joins(&mut self, now: u64, changes: &Changes) -> Rc<Flight<&'static str>> {
+        match self.look(now, changes) {
+            Look::Join(flight) => flight,
+            other => panic!("joins nobody: {other:?}"),
+        }
+    }
+
+    fn end(
+        &mut self,
+        reading: Reading<&'static str>,
+        end: Option<&ReadEnd>,
+        now: u64,
+        changes: &Changes,
+    ) -> (Vec<&'static str>, Landing) {
+        let wanted = Wanted { key: &self.key, tags: &self.tags, near: NEAR };
+        self.near.ended(&wanted, reading, end, at(now), changes)
+    }
+
+    /// Reads the value, in a millisecond.
+    fn fetch(&mut self, hit: Hit, now: u64, changes: &Changes) {
+        let reading = self.reads(now, changes);
+        self.end(reading, Some(&ReadEnd::Fresh(hit)), now + 1, changes);
+    }
+
+    fn serves(&mut self, now: u64, changes: &Changes) -> Option<Bytes> {
+        match self.look(now, changes) {
+            Look::Hit(kept) => Some(kept.hit().payload.clone()),
+            _ => None,
+        }
+    }
+}
+
+fn fresh() -> ReadEnd {
+    ReadEnd::Fresh(hit(b"v", Some(60), &["own"]))
+}
+
+#[test]
+fn a_hit_is_served_again_until_near_has_passed_since_it_was_asked_for() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let reading = worker.reads(1000, &changes);
+    worker.end(reading, Some(&fresh()), 1040, &changes);
+    assert_eq!(worker.serves(1049, &changes).as_deref(), Some(&b"v"[..]));
+    assert_eq!(worker.serves(1050, &changes), None, "it was asked for at 1000, whenever the answer came");
+}
+
+#[test]
+fn nothing_is_served_beyond_the_moment_at_which_it_may_be_stale() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    for (ttl, from, until) in [(Some(1), 1000, 1000), (Some(2), 2000, 2050), (None, 3000, 3050)] {
+        worker.fetch(hit(b"v", ttl, &["own"]), from, &changes);
+        assert_eq!(worker.serves(until - 1, &changes).is_some(), until > from, "a TTL of {ttl:?}");
+        assert_eq!(worker.serves(until, &changes), None, "a TTL of {ttl:?}");
+    }
+    // A TTL of 2 s lives one second at least; longer than that is not certain.
+    let wanted = Wanted { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let Look::Read(reading) = worker.near.look(&wanted, at(5000), &changes) else { panic!() };
+    let end = ReadEnd::Fresh(hit(b"v", Some(2), &["own"]));
+    worker.near.ended(&wanted, reading, Some(&end), at(5001), &changes);
+    assert!(matches!(worker.near.look(&wanted, at(5999), &changes), Look::Hit(_)));
+    assert!(matches!(worker.near.look(&wanted, at(6000), &changes), Look::Read(_)));
+}
+
+#[test]
+fn a_change_of_the_key_of_a_tag_or_of_everything_ends_it_at_once_and_others_do_not() {
+    let changes = Changes::new(true);
+    for what in [Changed::Key(b"k"), Changed::Tag(b"own"), Changed::Tag(b"came with it"), Changed::Everything]
+    {
+        let mut worker = Worker::new(ROOM);
+        worker.fetch(hit(b"v", None, &["own", "came with it"]), 1000, &changes);
+        changes.note(Changed::Key(b"another"));
+        changes.note(Changed::Tag(b"another"));
+        changes.note(Changed::Tag(b"k"));
+        assert!(worker.serves(1002, &changes).is_some(), "before {what:?}");
+        changes.note(what);
+        assert_eq!(worker.serves(1002, &changes), None, "after {what:?}");
+    }
+}
+
+#[test]
+fn a_read_that_was_sent_before_a_change_ended_is_not_kept() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    // It begins; a read is sent, and answered ahead of it by the server; it is acknowledged.
+    changes.note(Changed::Key(b"k"));
+    let reading = worker.reads(1000, &changes);
+    worker.end(reading, Some(&fresh()), 1001, &changes);
+    assert!(worker.serves(1001, &changes).is_some(), "the change may yet come behind everybody who asks now");
+    changes.note(Changed::Key(b"k"));
+    assert_eq!(worker.serves(1002, &changes), None);
+    // The answer comes behind the acknowledgement.
+    let reading = worker.reads(1003, &changes);
+    changes.note(Changed::Key(b"k"));
+    worker.end(reading, Some(&fresh()), 1004, &changes);
+    assert_eq!(worker.serves(1004, &changes), None);
+}
+
+#[test]
+fn a_value_with_a_tag_that_nobody_knew_is_kept_unless_some_tag_was_bumped_meanwhile() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let end = ReadEnd::Fresh(hit(b"v", None, &["own", "learnt"]));
+    let reading = worker.reads(1000, &changes);
+    changes.note(Changed::Tag(b"learnt"));
+    worker.end(reading, Some(&end), 1001, &changes);
+    assert_eq!(worker.serves(1001, &changes), None, "it was bumped behind the read, perhaps");
+    let reading = worker.reads(1002, &changes);
+    worker.end(reading, Some(&end), 1003, &changes);
+    assert!(worker.serves(1003, &changes).is_some());
+}
+
+#[test]
+fn others_wait_for_a_read_on_its_way_and_are_told_what_it_brings() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let reading = worker.reads(1000, &changes);
+    let moment = worker.near.moment();
+    worker.joins(1001, &changes).board("a");
+    worker.joins(1001, &changes).board("b");
+    let (bells, landing) = worker.end(reading, Some(&fresh()), 1002, &changes);
+    assert_eq!(bells, ["a", "b"]);
+    let Landing::Fresh(kept) = landing else { panic!("{landing:?}") };
+    assert!(worker.near.serves(&kept, moment, at(1002), &changes));
+    assert!(
+        !worker.near.serves(&kept, moment, at(1050), &changes),
+        "it was sent before they asked, and is too old"
+    );
+    changes.note(Changed::Key(b"k"));
+    assert!(
+        !worker.near.serves(&kept, moment, at(1002), &changes),
+        "it was sent before they asked, and has changed"
+    );
+    assert!(worker.near.serves(&kept, 0, at(9000), &changes), "it was sent after they had asked");
+}
+
+#[test]
+fn nobody_waits_for_a_read_that_was_sent_before_a_change() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let old = worker.reads(1000, &changes);
+    changes.note(Changed::Tag(b"own"));
+    let new = worker.reads(1001, &changes);
+    worker.joins(1002, &changes).board("after");
+    assert_eq!(worker.end(old, Some(&fresh()), 1003, &changes).0, [""; 0]);
+    worker.joins(1003, &changes).board("and another");
+    assert_eq!(worker.end(new, Some(&fresh()), 1004, &changes).0, ["after", "and another"]);
+}
+
+#[test]
+fn an_answer_that_is_nobody_elses_sets_everybody_free_and_for_a_while_nobody_waits_again() {
+    let changes = Changes::new(true);
+    let stale = ReadEnd::Stale(hit(b"v", Some(0), &["own"]));
+    let missed = ReadEnd::Missed { seen: Ticket::nothing(at(1)), held: true };
+    let lease = Ticket { versions: Versions::new(), ..Ticket::nothing(at(1)) };
+    let won = ReadEnd::Won { lease, early: false, old: None };
+    for end in [Some(&stale), Some(&missed), Some(&won), None] {
+        let mut worker = Worker::new(ROOM);
+        let reading = worker.reads(1000, &changes);
+        worker.joins(1001, &changes).board("a");
+        let (bells, landing) = worker.end(reading, end, 1002, &changes);
+        assert!(bells == ["a"] && matches!(landing, Landing::Nothing), "{end:?}: {landing:?}");
+        let first = worker.reads(1003, &changes);
+        let second = worker.reads(1003, &changes);
+        // The first that finds a value shares it again.
+        worker.end(first, Some(&fresh()), 1004, &changes);
+        assert!(worker.serves(1004, &changes).is_some());
+        worker.end(second, Some(&missed), 1005, &changes);
+        assert_eq!(worker.serves(1005, &changes), None, "a later read knows better");
+    }
+}
+
+#[test]
+fn what_a_later_read_has_found_is_not_undone_by_an_earlier_one() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let early = worker.reads(1000, &changes);
+    let wanted = Wanted { key: &worker.key, tags: &worker.tags, near: NEAR };
+    let late = worker.near.alone(&wanted, at(1001), &changes);
+    worker.end(late, Some(&ReadEnd::Fresh(hit(b"new", None, &["own"]))), 1002, &changes);
+    worker.end(early, Some(&ReadEnd::Fresh(hit(b"old", None, &["own"]))), 1003, &changes);
+    assert_eq!(worker.serves(1003, &changes).as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_failure_is_shared_and_a_reader_that_is_gone_leaves_nobody_waiting() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let reading = worker.reads(1000, &changes);
+    worker.joins(1001, &changes).board("a");
+    let failed = ReadEnd::Failed(Failure::TimedOut);
+    let (bells, landing) = worker.end(reading, Some(&failed), 1002, &changes);
+    assert!(bells == ["a"] && matches!(landing, Landing::Failed(Failure::TimedOut)), "{landing:?}");
+    let gone = worker.reads(1003, &changes);
+    drop(gone);
+    worker.reads(1004, &changes);
+}
+
+#[test]
+fn nobody_waits_longer_than_near_nor_than_the_longest_wait() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let _slow = worker.reads(1000, &changes);
+    assert_eq!(worker.joins(1001, &changes).until(), 1000 + NEAR);
+    worker.reads(1050, &changes);
+    let wanted = Wanted { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let Look::Read(_slow) = worker.near.look(&wanted, at(3000), &changes) else { panic!() };
+    let Look::Join(flight) = worker.near.look(&wanted, at(3001), &changes) else { panic!() };
+    assert_eq!(flight.until(), 3000 + MAX_JOINED_MS);
+    for _ in 0..MAX_ABOARD {
+        flight.board("one");
+    }
+    assert!(matches!(worker.near.look(&wanted, at(3002), &changes), Look::Read(_)), "it is full");
+}
+
+#[test]
+fn memory_has_a_bound_and_the_oldest_goes_first() {
+    let (mut worker, changes) = (Worker::new(8 * (ENTRY + 1)), Changes::new(true));
+    let fetch = |worker: &mut Worker, key: u8, payload: &'static [u8], now| {
+        worker.key = Rc::from(&[key][..]);
+        worker.fetch(hit(payload, None, &["own"]), now, &changes);
+        assert!(worker.near.bytes() <= 8 * (ENTRY + 1));
+    };
+    for key in 0..100 {
+        fetch(&mut worker, key, b"", 1000);
+    }
+    assert_eq!((worker.near.keys.len(), worker.near.take_crowded(), worker.near.take_crowded()), (8, 92, 0));
+    for key in [0, 91, 92, 99] {
+        worker.key = Rc::from(&[key][..]);
+        assert_eq!(worker.serves(1002, &changes).is_some(), key >= 92, "{key}");
+    }
+    // A large one is not kept, and pushes nobody out.
+    static LARGE: [u8; 2 * ENTRY] = [0; 2 * ENTRY];
+    fetch(&mut worker, 100, &LARGE, 1003);
+    assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (8, 1));
+    // What is over is no loss.
+    fetch(&mut worker, 101, b"", 2000);
+    assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (1, 0));
+    assert_eq!(worker.near.bytes(), ENTRY + 1);
+    worker.near.sweep(at(3000));
+    assert_eq!((worker.near.keys.len(), worker.near.bytes(), worker.near.order.len()), (0, 0, 0));
+}
+
+#[test]
+fn a_key_that_is_read_and_changed_all_the_time_does_not_fill_the_memory() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let other = Rc::from(&b"other"[..]);
+    let hot = std::mem::replace(&mut worker.key, other);
+    worker.fetch(hit(b"v", None, &["own"]), 1000, &changes);
+    worker.key = hot;
+    for _ in 0..10_000 {
+        worker.fetch(hit(b"v", None, &["own"]), 1001, &changes);
+        changes.note(Changed::Key(b"k"));
+    }
+    assert!(worker.near.order.len() < 100, "{}", worker.near.order.len());
+    assert_eq!(worker.near.bytes(), 2 * ENTRY + "kvotherv".len());
+}
+
+#[test]
+fn what_is_kept_does_not_keep_what_it_came_in() {
+    let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
+    let came = hit(b"v", None, &["own"]);
+    let address = came.payload.as_ptr();
+    worker.fetch(came, 1000, &changes);
+    let Look::Hit(kept) = worker.look(1001, &changes) else { panic!() };
+    assert_ne!(kept.hit().payload.as_ptr(), address);
+    assert_eq!((kept.hit().flags, kept.hit().cas.number, kept.hit().header.len()), (7, 3, 0));
+}
+
+#[test]
+fn without_any_rule_that_keeps_nothing_is_counted() {
+    let changes = Changes::new(false);
+    changes.note(Changed::Everything);
+    assert_eq!((changes.counts.len(), changes.sum(&[EVERYTHING])), (0, 0));
+}

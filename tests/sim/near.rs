@@ -1,0 +1,261 @@
+//! Hits that are kept near: the sidecars' two workers, what they share, and a witness that knows when each value was last read.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::Duration;
+
+use kennel::chance::Chance;
+use kennel::guard::near::{Changed, Changes, Kept, Landing, Look, Near, Reading, Wanted};
+use kennel::guard::{Hit, Read, ReadEnd, Wish};
+
+use super::checker::{Broken, Checker, broken, millis};
+use super::mutants::Mutant;
+use super::operation::{Doing, End, Op, OpId, Purpose};
+use super::plan::Plan;
+use super::world::{Event, World};
+
+pub type Bell = Sender<Landing>;
+
+/// What one sidecar keeps: each of its workers for itself.
+pub struct Shelf {
+    workers: [Near<Bell>; 2],
+    changes: Changes,
+    /// When what was last asked for, by worker, key and payload.
+    read: BTreeMap<(usize, usize, Vec<u8>), u64>,
+    /// When a change of each key was done, or of a tag of it.
+    changed: BTreeMap<usize, Vec<u64>>,
+}
+
+/// Enough for some of the values of a run.
+const MEMORY: usize = 4096;
+
+impl Default for Shelf {
+    fn default() -> Shelf {
+        let (read, changed) = (BTreeMap::new(), BTreeMap::new());
+        Shelf { workers: [Near::new(MEMORY), Near::new(MEMORY)], changes: Changes::new(true), read, changed }
+    }
+}
+
+/// Not a read of its own.
+#[derive(Debug)]
+pub enum Sharing {
+    /// Served as it is.
+    Kept(Rc<Kept>),
+    /// Waits for another's.
+    Joined(Joined),
+}
+
+#[derive(Debug)]
+pub struct Joined {
+    hears: Receiver<Landing>,
+    until: u64,
+    moment: u64,
+    wish: Wish,
+}
+
+/// Gives some runs rules with `near`: by a chance of its own, so that all else is as it was.
+pub fn sometimes(mut plan: Plan) -> Plan {
+    let mut chance = Chance::seeded(plan.seed ^ 0x6e65_6172);
+    if plan.mutant.is_none() && chance.below(3) == 0 {
+        for guarded in &mut plan.keys {
+            guarded.policy.near = Duration::from_millis([20, 150, 1500][chance.below(3) as usize]);
+        }
+    }
+    plan
+}
+
+/// One in which every key is kept near, and changed often.
+pub fn plan_near(seed: u64, mutant: Option<Mutant>) -> Plan {
+    let mut plan = Plan::new(seed, false, mutant);
+    for guarded in &mut plan.keys {
+        guarded.policy.near = Duration::from_millis([150, 1500][(seed % 2) as usize]);
+    }
+    plan.invalidators = (2, 300);
+    plan
+}
+
+/// The same, with servers so far away that it matters from when an age counts.
+pub fn plan_far(seed: u64, mutant: Option<Mutant>) -> Plan {
+    Plan { delay: 100, invalidators: (2, 900), ..plan_near(seed, mutant) }
+}
+
+impl Checker {
+    /// How much later a sidecar may see what others have invalidated.
+    pub fn near(&self, key: usize, by: usize, sidecar: usize) -> u64 {
+        if by == sidecar { 0 } else { millis(self.plan.keys[key].policy.near) }
+    }
+
+    /// How long a reader may wait for another's answer.
+    pub fn joins(&self, key: usize) -> u64 {
+        millis(self.plan.keys[key].policy.near).min(100)
+    }
+}
+
+fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> Wanted<'a> {
+    Wanted { key: name, tags: &plan.keys[op.key].tags, near: millis(plan.keys[op.key].policy.near) }
+}
+
+impl World {
+    /// A client begins to read a key: by itself, or not.
+    pub fn look_near(&mut self, client: usize, key: usize, wish: Wish, purpose: Purpose) -> bool {
+        let sidecar = self.clients[client].sidecar;
+        let [owner, _] = self.clients[client].owners;
+        let guarded = &self.plan.keys[key];
+        let told_a_miss = self.sidecars[sidecar].leases.knows(&guarded.key, owner);
+        if guarded.policy.near.is_zero() || wish.recache.is_some() || told_a_miss {
+            return false;
+        }
+        let moment = self.sidecars[sidecar].shelf.workers[client % 2].moment();
+        let op = self.op(sidecar, key, Doing::Parked, purpose);
+        self.look_again(op, moment, wish);
+        true
+    }
+
+    fn look_again(&mut self, mut op: Box<Op>, moment: u64, wish: Wish) {
+        let now = self.moment(op.sidecar);
+        let name = Rc::from(&self.plan.keys[op.key].key[..]);
+        let Shelf { workers, changes, .. } = &mut self.sidecars[op.sidecar].shelf;
+        let looked = workers[worker(&op)].look(&wanted(&name, &op, &self.plan), now, changes);
+        op.doing = match looked {
+            Look::Hit(kept) => Doing::Sharing(Sharing::Kept(kept)),
+            Look::Join(flight) => {
+                let (bell, hears) = channel();
+                flight.board(bell);
+                Doing::Sharing(Sharing::Joined(Joined { hears, until: flight.until(), moment, wish }))
+            }
+            Look::Read(reading) => return self.read_near(op, reading, wish),
+        };
+        self.at(0, Event::Near(op.id));
+        self.ops.insert(op.id, op);
+    }
+
+    fn read_near(&mut self, mut op: Box<Op>, reading: Reading<Bell>, wish: Wish) {
+        let (read, asks) = self.on_scene(op.sidecar, op.key, |scene| Read::wishing(wish, scene));
+        op.doing = Doing::Read(read);
+        op.reading = Some((reading, self.now));
+        self.ask(op, asks);
+    }
+
+    /// One that shares an answer looks whether it is here.
+    pub fn shares(&mut self, id: OpId) -> Result<(), Broken> {
+        let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
+        let now = self.moment(op.sidecar);
+        let Doing::Sharing(sharing) = std::mem::replace(&mut op.doing, Doing::Parked) else {
+            panic!("{op:?} shares nothing");
+        };
+        let joined = match sharing {
+            Sharing::Kept(kept) => return self.serve_near(op, &kept),
+            Sharing::Joined(joined) => joined,
+        };
+        let landing = match joined.hears.try_recv() {
+            Ok(landing) => landing,
+            Err(TryRecvError::Empty) if now.mono < joined.until => {
+                op.doing = Doing::Sharing(Sharing::Joined(joined));
+                self.at(1, Event::Near(id));
+                self.ops.insert(id, op);
+                return Ok(());
+            }
+            Err(_) => Landing::Nothing,
+        };
+        let Joined { moment, wish, .. } = joined;
+        let name = Rc::from(&self.plan.keys[op.key].key[..]);
+        let Shelf { workers, changes, .. } = &mut self.sidecars[op.sidecar].shelf;
+        let worker = &mut workers[worker(&op)];
+        match landing {
+            Landing::Fresh(kept) if worker.serves(&kept, moment, now, changes) => {
+                self.checker.seen.joined += 1;
+                self.serve_near(op, &kept)
+            }
+            Landing::Fresh(_) => {
+                self.look_again(op, moment, wish);
+                Ok(())
+            }
+            Landing::Failed(failure) => self.done(op, End::Read(ReadEnd::Failed(failure))),
+            Landing::Nothing => {
+                let reading = worker.alone(&wanted(&name, &op, &self.plan), now, changes);
+                self.read_near(op, reading, wish);
+                Ok(())
+            }
+        }
+    }
+
+    fn serve_near(&mut self, op: Box<Op>, kept: &Kept) -> Result<(), Broken> {
+        self.checker.seen.near += 1;
+        let Purpose::Get { began, .. } = op.purpose else { panic!("{op:?} reads for nobody") };
+        let Shelf { read, changed, .. } = &self.sidecars[op.sidecar].shelf;
+        let payload = kept.hit().payload.to_vec();
+        let sent = read.get(&(worker(&op), op.key, payload)).copied().unwrap_or(0);
+        let done = changed.get(&op.key).into_iter().flatten().find(|at| (sent + 1..began).contains(*at));
+        if let Some(done) = done {
+            return broken(format!(
+                "promise 2: a request of {began} was given what was last read at {sent}, though a change through the same \
+                 sidecar was done at {done}"
+            ));
+        }
+        self.trace(|| format!("op {} is served what is kept near: {:?}", op.id, kept.hit()));
+        let hit = kept.hit().clone();
+        self.done(op, End::Read(ReadEnd::Fresh(hit)))
+    }
+
+    /// A read has ended, or waits for another client from now on (`None`).
+    pub fn near_read(&mut self, op: &mut Op, end: Option<&ReadEnd>) {
+        let Some((reading, sent)) = op.reading.take() else { return };
+        let now = self.moment(op.sidecar);
+        let name = Rc::from(&self.plan.keys[op.key].key[..]);
+        let mut wanted = wanted(&name, op, &self.plan);
+        let mut end = end.cloned();
+        if self.plan.is(Mutant::NearFromTheAnswer) {
+            wanted.near += now.mono - sent;
+        }
+        if let (Mutant::NearBeyondExpiry, Some(ReadEnd::Fresh(hit))) =
+            (self.plan.mutant.unwrap_or(Mutant::NoRenewal), &mut end)
+        {
+            *hit = Hit { ttl: None, ..hit.clone() };
+        }
+        let shelf = &mut self.sidecars[op.sidecar].shelf;
+        if let Some(ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) = &end {
+            let last = shelf.read.entry((worker(op), op.key, hit.payload.to_vec())).or_default();
+            *last = sent.max(*last);
+        }
+        let worker = &mut shelf.workers[worker(op)];
+        let (bells, landing) = worker.ended(&wanted, reading, end.as_ref(), now, &shelf.changes);
+        for bell in bells {
+            let _ = bell.send(landing.clone());
+        }
+        assert!(worker.bytes() <= MEMORY);
+    }
+
+    /// A machine that may change something begins, or has ended (`done`).
+    pub fn near_changed(&mut self, op: &Op, done: bool) {
+        let keys: Vec<usize> = match &op.doing {
+            Doing::Fill(_) | Doing::Set(_) | Doing::Modify(_) | Doing::Delete(_) => vec![op.key],
+            Doing::Bump(_) => {
+                let tagged = |key: &usize| self.plan.keys[*key].tags.contains(&op.tags[0]);
+                (0..self.plan.keys.len()).filter(tagged).collect()
+            }
+            _ => return,
+        };
+        let now = self.now;
+        let uncounted = self.plan.is(Mutant::ChangesCountWhenTheyBegin) && done
+            || self.plan.is(Mutant::BumpsDoNotCount) && matches!(op.doing, Doing::Bump(_));
+        let shelf = &mut self.sidecars[op.sidecar].shelf;
+        if !uncounted {
+            shelf.changes.note(match op.doing {
+                Doing::Bump(_) => Changed::Tag(&op.tags[0]),
+                _ => Changed::Key(&self.plan.keys[op.key].key),
+            });
+        }
+        for key in keys.into_iter().filter(|_| done) {
+            shelf.changed.entry(key).or_default().push(now);
+        }
+    }
+}
+
+/// Which worker its client is served by.
+fn worker(op: &Op) -> usize {
+    match op.purpose {
+        Purpose::Get { client, .. } => client % 2,
+        _ => 0,
+    }
+}
