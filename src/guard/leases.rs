@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::metrics::LeaseEnd as End;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, delete};
+use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, delete, peek};
 use super::tags::Versions;
 use super::{Policy, Scene, TagName, TagNames, envelope::LockRecord};
 
@@ -79,6 +79,8 @@ struct Held {
     ticket: Ticket,
     /// The CAS number that the client may have been shown with its miss; renewals move the ticket's.
     shown: Option<u64>,
+    /// The renewal on its way puts a stub in the stale value's place.
+    clearing: bool,
     forget_at: u64,
 }
 
@@ -240,7 +242,7 @@ impl<W> Leases<W> {
             Kind::Spent { .. } => None,
             _ => ticket.base.map(|cas| cas.number),
         };
-        state.tickets.push(Held { id, owner, kind, ticket, shown, forget_at });
+        state.tickets.push(Held { id, owner, kind, ticket, shown, clearing: false, forget_at });
         self.tickets += 1;
         self.owned.entry(owner).or_default().insert(key.into());
         Some(id)
@@ -457,11 +459,12 @@ impl<W> Leases<W> {
             return Due::Expire(release(&held.ticket));
         }
         *renewing = true;
+        held.clearing = is_vanishing(&held.ticket, now);
         Due::Renew(renew(&held.ticket, now, policy, tags, sidecar))
     }
 
     /// Takes the answers to a renewal. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
-    /// meanwhile, or nothing if it was lost; with how it ended, unless something else had ended it before. The fills that wait
+    /// meanwhile, or whose value is another by now, or nothing if it was lost; with how it ended, unless something else had ended it before. The fills that wait
     /// for it go on either way: [`Leases::renewal_ended`].
     #[allow(clippy::result_large_err, reason = "called every few seconds, and used at once")]
     pub fn renewed(
@@ -473,21 +476,26 @@ impl<W> Leases<W> {
         let Some(held) = self.find(key, id) else { return Err((None, Asks::new())) };
         let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Asks::new())) };
         let mut lost = false;
-        for (answer, clears) in answers.iter().zip([answers.len() > 1, false]) {
-            match (answer, held.ticket.lock) {
-                // The stub stands in the stale value's place now, and is the right to rebuild.
-                (Answer::Stored(cas), Some(_)) if clears => {
-                    held.ticket.base = Some(*cas);
-                    held.ticket.lock = None;
-                    held.ticket.vanishes = None;
-                    break;
-                }
-                (Answer::Stored(cas), Some(_)) => held.ticket.lock = Some(*cas),
-                (Answer::Stored(cas), None) => held.ticket.base = Some(*cas),
-                // Nothing is known; the next renewal will tell.
-                (Answer::Failed(_), _) => {}
-                _ => lost = true,
+        match (answers.first(), held.ticket.lock) {
+            // The stub stands in the stale value's place now, and is the right to rebuild.
+            (Some(Answer::Stored(cas)), Some(_)) if held.clearing => {
+                held.ticket.base = Some(*cas);
+                held.ticket.lock = None;
+                held.ticket.vanishes = None;
             }
+            (Some(Answer::Stored(cas)), Some(_)) => {
+                held.ticket.lock = Some(*cas);
+                // The value is another by now, or gone: what this lease would fill with cannot be stored any more.
+                lost = match answers.get(1) {
+                    Some(Answer::Item(item)) => Some(item.cas) != held.ticket.base,
+                    Some(Answer::Absent) => true,
+                    _ => false,
+                };
+            }
+            (Some(Answer::Stored(cas)), None) => held.ticket.base = Some(*cas),
+            // Nothing is known; the next renewal will tell.
+            (Some(Answer::Failed(_)) | None, _) => {}
+            _ => lost = true,
         }
         held.kind = match (lost, orphan) {
             (true, _) => Kind::Doomed { by: None },
@@ -495,7 +503,11 @@ impl<W> Leases<W> {
         };
         let ticket = held.ticket.clone();
         if lost {
-            return Err((Some(End::Lost), Asks::new()));
+            let stands = ticket.lock.filter(|_| matches!(answers.first(), Some(Answer::Stored(_))));
+            return Err((
+                Some(End::Lost),
+                stands.into_iter().map(|lock| delete(At::Lock, Some(lock))).collect(),
+            ));
         }
         if orphan {
             self.remove_where(key, |held| held.id == id);
@@ -608,8 +620,7 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
         }
     };
     let Some(lock) = ticket.lock else { return smallvec![stub(ticket.base)] };
-    let vanishing = ticket.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment);
-    if vanishing {
+    if is_vanishing(ticket, now) {
         return smallvec![stub(ticket.base), delete(At::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
@@ -619,7 +630,13 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
     let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
     let value = Stored::plain(value.freeze());
     let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
-    smallvec![Ask { at: At::Lock, what }]
+    // With a look at whether the value is still the one that was won: else the lock protects nothing, and only keeps others away.
+    smallvec![Ask { at: At::Lock, what }, peek(At::Item)]
+}
+
+/// Whether it is time to put a stub in the place of the stale value.
+fn is_vanishing(ticket: &Ticket, now: Now) -> bool {
+    ticket.lock.is_some() && ticket.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
 }
 
 /// For how long, in ms, a winner's `set` may still come: it is dropped after `max_rebuild`, but must not pass for a blind one.

@@ -12,7 +12,7 @@ use super::ask::{
     Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, Usage, What, delete, get, peek,
     value_or_stub,
 };
-use super::envelope::{Header, Opened, TagName};
+use super::envelope::{Header, LockRecord, Opened, TagName};
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::tags::{Gather, Versions};
 use super::write::{NEVER, Offer, may_have_moved, version_of};
@@ -137,6 +137,8 @@ pub enum ModifyEnd {
 pub struct Modify {
     change: Change,
     state: State,
+    /// The lock, if a win may be filled: which may be another sidecar's.
+    lock: Option<Item>,
     /// On the monotonic clock.
     began: u64,
 }
@@ -172,7 +174,7 @@ enum State {
 impl Modify {
     /// Begins.
     pub fn start(change: Change, scene: &Scene<'_>) -> (Modify, Asks) {
-        let mut modify = Modify { change, state: State::Looking, began: scene.now.mono };
+        let mut modify = Modify { change, state: State::Looking, lock: None, began: scene.now.mono };
         let asks = modify.look(scene);
         (modify, asks)
     }
@@ -182,7 +184,14 @@ impl Modify {
         let mut asks: Asks =
             smallvec![if self.creates(scene) { value_or_stub(scene) } else { get(At::Item) }];
         Gather::new(scene.tags.len()).ask(&mut asks, scene);
+        if self.may_fill() {
+            asks.push(get(At::Lock));
+        }
         asks
+    }
+
+    fn may_fill(&self) -> bool {
+        matches!(self.change, Change::Cas { sees_stale: true, .. })
     }
 
     /// Whether an absent item would be stored. Then the look leaves a stub to be stored over, for the reason that a
@@ -353,6 +362,9 @@ impl Modify {
             }
         }
         let mut asks: Asks = smallvec![ask];
+        if let Some(lock) = physical.and_then(|cas| self.lock_before(cas.number)) {
+            asks.push(delete(At::Lock, Some(lock.cas)));
+        }
         if matches!(self.state, State::Writing { used: Some(_), .. }) {
             asks.insert(0, peek(At::Item));
         }
@@ -405,8 +417,14 @@ impl Modify {
         }
     }
 
+    /// The lock of whoever was the first to be shown this CAS number: it is older than the number, for a win marks the value
+    /// behind its lock. (A renewal makes it younger.) What it records was read before anybody was shown the number.
+    fn lock_before(&self, number: u64) -> Option<&Item> {
+        self.lock.as_ref().filter(|lock| lock.cas.number < number)
+    }
+
     /// What stores over a stub or stale item whose CAS number a meta client has named. Whoever was given that number with a win
-    /// through another sidecar comes here too: what the tags were at that moment is not known then, but they were no older
+    /// through another sidecar comes here too: what the tags were at that moment its lock may tell; else they were no older
     /// than what stands there was sealed with.
     fn over_stale(
         &self,
@@ -426,8 +444,15 @@ impl Modify {
             Standing::Stale(hit) => Some(hit),
             _ => None,
         };
-        let sealed =
-            |name: &TagName| stands.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, scene));
+        let record = self.lock_before(item.cas.number).and_then(|lock| LockRecord::decode(&lock.value).ok());
+        let locked = |name: &TagName| {
+            let record = record.as_ref()?.tags.iter().find(|(locked, _)| locked == name);
+            record.map(|(_, version)| *version)
+        };
+        let sealed = |name: &TagName| {
+            let stood = || stands.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, scene));
+            locked(name).unwrap_or_else(stood)
+        };
         Some(offered(&offer, Mode::Set, Some(item.cas), sealed, scene))
     }
 
@@ -480,7 +505,13 @@ impl Machine for Modify {
                     _ if self.creates(scene) => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
                     _ => None,
                 };
-                let tags: Answers = answers.collect();
+                let mut tags: Answers = answers.collect();
+                if self.may_fill() {
+                    self.lock = match tags.pop() {
+                        Some(Answer::Item(lock)) => Some(lock),
+                        _ => None,
+                    };
+                }
                 self.gathered(item, Box::new(Gather::new(scene.tags.len())), &tags, scene)
             }
             State::Learning { item } => {

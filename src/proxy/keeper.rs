@@ -107,11 +107,10 @@ impl Proxy {
                             if let Some(end) = end {
                                 self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
                             }
-                            let released = !asks.is_empty();
                             self.ask(asks, &of).await;
-                            match released {
-                                true => self.free(&of.key),
-                                false => self.wake(&of.key, WaitEnd::Freed),
+                            match end {
+                                Some(LeaseEnd::Disconnected) => self.free(&of.key),
+                                _ => self.wake(&of.key, WaitEnd::Freed),
                             }
                         }
                     }

@@ -160,7 +160,7 @@ fn on_a_miss_only_whoever_asks_is_shown_the_stub() {
 
 /// The number behind ` c` in a reply.
 fn cas(reply: &str) -> u64 {
-    let digits = reply.split(" c").nth(1).expect("a reply with c");
+    let digits = reply.split(" c").nth(1).unwrap_or_else(|| panic!("a reply with c: {reply}"));
     digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
 }
 
@@ -223,6 +223,28 @@ fn a_win_of_another_sidecar_can_be_filled_here_and_no_moved_tag_is_forgotten_by_
     assert_eq!(here.delete("@tag:all"), "DELETED");
     assert_eq!(run(&mut there, &format!("ms t:k 1 C{won}\r\nx\r\n")), show(b"HD\r\n"));
     assert_eq!(run(&mut there, "mg t:k v\r\n"), show(b"VA 1 X W\r\nx\r\n"));
+}
+
+#[test]
+fn a_stale_value_that_was_won_through_another_sidecar_is_fresh_once_filled_here_unless_a_tag_has_moved_since()
+{
+    let servers = memcacheds(3);
+    let rules = [guarded("tagged", "t:*", &format!("{RULE}\ntags = [\"all\"]"))];
+    let [here, there] = [(); 2].map(|()| Kennel::start(&sidecar_toml(&addresses(&servers), &rules)));
+    let (mut here, mut there) = (here.client(), there.client());
+    for moves in [false, true] {
+        run(&mut there, "ms t:k 3 T600\r\nold\r\n");
+        assert_eq!(here.delete("@tag:all"), "DELETED");
+        let won = cas(&run(&mut here, "mg t:k c\r\n"));
+        if moves {
+            assert_eq!(there.delete("@tag:all"), "DELETED");
+        }
+        assert_eq!(run(&mut there, &format!("ms t:k 3 C{won}\r\nnew\r\n")), show(b"HD\r\n"));
+        // And nobody holds it any more: where it is stale, the next reader wins it.
+        let shown: &[u8] = if moves { b"VA 3 X W\r\nnew\r\n" } else { b"VA 3\r\nnew\r\n" };
+        assert_eq!(run(&mut there, "mg t:k v\r\n"), show(shown));
+        there.delete("t:k");
+    }
 }
 
 #[test]

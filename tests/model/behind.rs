@@ -2,6 +2,7 @@
 
 use kennel::guard::leases::{Due, Polled, TicketId};
 use kennel::guard::{Answer, Answers, Ask, Asks, At, Look, Now, What};
+use kennel::metrics::LeaseEnd;
 
 use super::operation::{Doing, KEY, owner, tags};
 use super::plan::Plan;
@@ -34,6 +35,7 @@ impl World {
                 let bells = self.sidecars[s].leases.wake(KEY);
                 self.wake(s, bells, plan)
             }
+            Err((Some(LeaseEnd::Lost), asks)) => self.ask_behind(s, Doing::Lost, asks, plan),
             Err((_, asks)) => self.ask_behind(s, Doing::Freeing, asks, plan),
         }
     }

@@ -37,6 +37,8 @@ pub enum Doing {
     Freeing,
     /// A lease has been superseded: what it left is taken away.
     Superseded,
+    /// A lease has ended because its value is another by now: its lock is taken away.
+    Lost,
     Polling,
 }
 
@@ -259,6 +261,10 @@ impl World {
                 self.wake(s, bells, plan)
             }
             Doing::Superseded => Ok(()),
+            Doing::Lost => {
+                let bells = self.sidecars[s].leases.wake(KEY);
+                self.wake(s, bells, plan)
+            }
             Doing::Polling => self.polled(s, &answers, plan),
             _ => {
                 if let Some(mutant) = plan.mutant {

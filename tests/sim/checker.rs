@@ -138,7 +138,8 @@ seen!(
     late,
     copies_lost,
     learnt,
-    unmoved
+    unmoved,
+    glances
 );
 
 pub struct Checker {

@@ -187,7 +187,8 @@ impl World {
                 continue;
             }
             let (read, asks) = self.on_scene(sidecar, key, |scene| Read::wishing(wish, scene));
-            let op = self.op(sidecar, key, Doing::Read(read), purpose);
+            let mut op = self.op(sidecar, key, Doing::Read(read), purpose);
+            op.glances = wish.recache.is_none();
             self.ask(op, asks);
         }
     }

@@ -133,6 +133,7 @@ impl World {
     fn read_near(&mut self, mut op: Box<Op>, reading: Reading<Bell>, wish: Wish) {
         let (read, asks) = self.on_scene(op.sidecar, op.key, |scene| Read::wishing(wish, scene));
         op.doing = Doing::Read(read);
+        op.glances = true;
         op.reading = Some((reading, self.now));
         self.ask(op, asks);
     }

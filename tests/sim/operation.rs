@@ -1,13 +1,15 @@
 //! One machine of the guard on its way: its questions go to the servers, their answers come back to it.
 
+use bytes::Bytes;
 use kennel::guard::leases::Admission;
 use kennel::guard::near::Reading;
 use kennel::guard::{
-    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Item,
-    Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, TagNames, What,
+    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Hit,
+    Item, Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, TagNames,
+    What, glance, parse_version,
 };
 
-use super::checker::{Broken, ValueId};
+use super::checker::{Broken, ValueId, broken};
 use super::counting::Why;
 use super::mutants::Mutant;
 use super::near::{Bell, Sharing};
@@ -66,6 +68,8 @@ pub enum Purpose {
     Freeing,
     /// A lease has been superseded: what it left is taken away.
     Superseded,
+    /// A lease has ended because its value is another by now: its lock is taken away.
+    Lost,
     Polling {
         pause: u64,
         before: Option<u64>,
@@ -80,6 +84,8 @@ pub struct Op {
     pub tags: Vec<TagName>,
     /// How many of them its rule does not name.
     pub learnt: usize,
+    /// It has asked only what production asks before there is a machine.
+    pub glances: bool,
     pub doing: Doing,
     pub purpose: Purpose,
     pub asks: Asks,
@@ -129,6 +135,7 @@ impl World {
             key,
             tags: self.plan.keys[key].tags.clone(),
             learnt: 0,
+            glances: false,
             doing,
             purpose,
             asks: Asks::new(),
@@ -281,6 +288,8 @@ impl World {
             patient,
             chance,
         };
+        let glance = at_a_glance(&op, &told, &scene);
+        op.glances = false;
         let step = match &mut op.doing {
             Doing::Read(machine) => step(machine, told, &scene, End::Read),
             Doing::Fill(machine) => step(machine, told, &scene, End::Fill),
@@ -294,6 +303,13 @@ impl World {
             },
         };
         op.tags = tags;
+        if let Some(glance) = glance {
+            self.checker.seen.glances += 1;
+            match &step {
+                Step::Done(End::Read(ReadEnd::Fresh(hit))) if without_header(hit) == glance => {}
+                _ => return broken(format!("a glance saw {glance:?}, and the machine {step:?}")),
+            }
+        }
         match step {
             Step::Ask(asks) => {
                 self.ask(op, asks);
@@ -367,4 +383,27 @@ fn step<M: Machine>(machine: &mut M, told: Told, scene: &Scene<'_>, end: fn(M::E
         Step::Wait(until) => Step::Wait(until),
         Step::Done(done) => Step::Done(end(done)),
     }
+}
+
+/// The fresh value that production serves without a machine, seeing what this one is told first.
+fn at_a_glance(op: &Op, told: &Told, scene: &Scene<'_>) -> Option<Hit> {
+    let (true, Told::Answers(answers)) = (op.glances, told) else { return None };
+    let [Answer::Item(item), tags @ ..] = &answers[..] else { return None };
+    let version = |answer: &Answer| match answer {
+        Answer::Item(tag) => parse_version(&tag.value),
+        _ => None,
+    };
+    let copies = 1 + usize::from(scene.copies);
+    let versions: Option<Vec<u64>> = tags
+        .chunks(copies)
+        .map(|sides| {
+            version(&sides[0]).filter(|first| sides.iter().all(|side| version(side) == Some(*first)))
+        })
+        .collect();
+    let names = scene.tags.iter().map(|name| &name[..]);
+    glance(&mut item.clone(), names.zip(versions?), scene.policy)
+}
+
+fn without_header(hit: &Hit) -> Hit {
+    Hit { header: Bytes::new(), ..hit.clone() }
 }

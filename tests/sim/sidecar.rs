@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kennel::guard::leases::{Due, Leases, Polled};
 use kennel::guard::{Answer, Answers, Ask, Asks, At, BumpEnd, DeleteEnd, Look, Now, TagName, What};
+use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
 use super::checker::{Asked, Broken};
@@ -161,6 +162,10 @@ impl World {
         let leases = &mut self.sidecars[sidecar].leases;
         match op.purpose {
             Purpose::Superseded => {}
+            Purpose::Lost => {
+                let bells = leases.wake(&name);
+                self.wake_all(bells);
+            }
             Purpose::Freeing => {
                 let bells = leases.unfilled(&name, now);
                 self.wake_all(bells);
@@ -174,6 +179,7 @@ impl World {
                         self.at(due - self.now, Event::Due { sidecar, life, key, id });
                     }
                     Err((_, asks)) if asks.is_empty() => bells.extend(leases.wake(&name)),
+                    Err((Some(LeaseEnd::Lost), asks)) => self.ask_plainly(sidecar, key, asks, Purpose::Lost),
                     Err((_, asks)) => self.ask_plainly(sidecar, key, asks, Purpose::Freeing),
                 }
                 self.wake_all(bells);

@@ -294,6 +294,45 @@ fn what_is_forgotten_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_renewal_that_finds_another_value_gives_the_lock_back() {
+    let policy = Policy::default();
+    let lock = |number| Cas { number, epoch: 1 };
+    let (value, usage) = (bytes::Bytes::new(), crate::guard::Usage::default());
+    let item = crate::guard::Item {
+        value,
+        size: 3,
+        flags: 0,
+        cas: lock(7),
+        ttl: None,
+        won: false,
+        stale: true,
+        usage,
+    };
+    let filled = crate::guard::Item { cas: lock(11), ..item.clone() };
+    for (found, is_lost) in [
+        (Answer::Item(item), false),
+        (Answer::Item(filled), true),
+        (Answer::Absent, true),
+        (Answer::Failed(crate::error::Failure::TimedOut), false),
+    ] {
+        let mut leases: Leases<u32> = Leases::default();
+        let won = Ticket { lock: Some(lock(8)), ..ticket(7) };
+        let id = leases.grant(KEY, 1, won, &policy).0.unwrap();
+        let Due::Renew(asks) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("it is renewed") };
+        assert_eq!(asks.len(), 2);
+        let renewed = leases.renewed(KEY, id, &[Answer::Stored(lock(10)), found.clone()]);
+        match is_lost {
+            false => assert_eq!(renewed.unwrap().lock, Some(lock(10)), "{found:?}"),
+            true => {
+                let back = Asks::from_iter([delete(At::Lock, Some(lock(10)))]);
+                assert_eq!(renewed.unwrap_err(), (Some(End::Lost), back), "{found:?}");
+                assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_win_that_is_heard_of_late_does_not_end_the_one_that_came_after_it() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
