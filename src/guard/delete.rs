@@ -117,10 +117,11 @@ impl Machine for Delete {
                     let what = if item.size == 0 || !self.removal.leaves_stale(scene) {
                         What::Delete { cas: Some(item.cas) }
                     } else {
-                        // Never beyond the end it has already.
                         let longest = scene.policy.stale_seconds();
                         let seconds = seconds.unwrap_or(longest).min(longest);
-                        let seconds = Some(item.ttl.map_or(seconds, |ttl| ttl.min(seconds)).max(1));
+                        // Never beyond the end it has already: to say that end anew would put it off by part of a second.
+                        let is_later = item.ttl.is_none_or(|ttl| ttl > seconds);
+                        let seconds = is_later.then_some(seconds.max(1));
                         What::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
                     Step::Ask(smallvec![Ask { at: At::Item, what }, delete(At::Lock, None)])

@@ -300,7 +300,7 @@ impl World {
             panic!("client {client} asked nothing");
         };
         *waits_for -= 1;
-        missed.extend(making);
+        missed.extend(making.map(|making| making.since(looked)));
         if *waits_for == 0 {
             let missed = std::mem::take(missed);
             self.make(client, missed);

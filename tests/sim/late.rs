@@ -1,6 +1,6 @@
 //! Commands that are held back until nobody waits for them any more, and are carried out then: decision 0013.
 
-use kennel::guard::What;
+use kennel::guard::{Look, What};
 
 use super::operation::Purpose;
 use super::plan::{Plan, tag_name};
@@ -103,10 +103,14 @@ impl World {
             .find(|at| self.plan.keys[*at].key == key || self.plan.keys[*at].lock == key);
         match guarded {
             Some(at) => {
-                if let What::Get(look) = what
-                    && let Some(seconds) = look.touch
-                {
-                    self.checker.put_off(at, seconds, self.now);
+                match what {
+                    What::Get(Look { touch: Some(seconds), .. }) => {
+                        self.checker.put_off(at, *seconds, self.now);
+                    }
+                    What::MarkStale { seconds: Some(seconds), .. } => {
+                        self.checker.put_off(at, i64::from(*seconds), self.now);
+                    }
+                    _ => {}
                 }
                 self.lost(at, self.runs_out(at));
             }

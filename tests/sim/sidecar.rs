@@ -221,7 +221,8 @@ impl World {
             (End::Read(end), Purpose::Get { client, began, at_once }) => {
                 let (sidecar, key, looked) = (op.sidecar, op.key, op.looked);
                 let hurried = if at_once { Some(began) } else { self.hurried(client) };
-                let asked = Asked { sidecar, began, now: self.now, hurried };
+                let rounds = u64::from(op.round);
+                let asked = Asked { sidecar, began, now: self.now, hurried, rounds };
                 self.read_done(client, key, looked, asked, end)
             }
             (End::Fill(end), Purpose::Put(put)) => self.fill_done(put.with_late(op.late), end),

@@ -38,9 +38,17 @@ pub struct Making {
     pub value: ValueId,
     ttl: u64,
     pub rebuild: Option<RebuildId>,
+    /// When what its client was shown was asked for, or it began.
     made: u64,
     /// With which tags it comes, beyond those of its rule.
     extra: TagNames,
+}
+
+impl Making {
+    /// Its client was shown what was asked for then.
+    pub fn since(self, looked: u64) -> Making {
+        Making { made: looked, ..self }
+    }
 }
 
 /// A value on its way.
