@@ -156,3 +156,37 @@ fn is_present(look: &Answer, tags: &[Answer], scene: &Scene<'_>) -> bool {
     let versions = gather.absorb(tags, scene).ok().and_then(|()| gather.known());
     matches!(judge(item, versions.as_ref(), scene), Standing::Fresh(_))
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::{Bytes, BytesMut};
+
+    use super::*;
+    use crate::guard::envelope::{Envelope, Tags};
+    use crate::guard::{Cas, Item, Now, Policy, Usage};
+
+    #[test]
+    fn a_stale_value_that_a_delete_leaves_ends_no_later_than_it_would_have() {
+        let policy = Policy { on_delete: Leaves::Stale, ..Policy::default() };
+        let now = Now { wall: 1_700_000_000_000, mono: 0 };
+        let (tags, learnt, sidecar, room, copies, patient, chance) = (&[], 0, 1, 1 << 20, false, true, 1.0);
+        let scene = Scene { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
+        let mut value = BytesMut::new();
+        Envelope { stale_for: 60, built_at: 1, rebuild: 1, tags: Tags::new() }.seal(&mut value).unwrap();
+        value.extend_from_slice(b"old");
+        let value = value.freeze();
+        for (ttl, seconds) in [(None, Some(60)), (Some(90), Some(60)), (Some(60), None), (Some(1), None)] {
+            let (cas, size, usage) = (Cas { number: 7, epoch: 1 }, value.len(), Usage::default());
+            let value: Bytes = value.clone();
+            let item = Item { value, size, flags: 0, cas, ttl, won: false, stale: false, usage };
+            let (mut delete, _) = Delete::start(&scene);
+            let step = delete.resume(Event::Answers(smallvec![Answer::Item(item)]), &scene);
+            let Step::Ask(asks) = step else { panic!("{step:?}") };
+            let mark = What::MarkStale { seconds, cas: Some(cas), explicit: None };
+            assert_eq!(
+                asks[0].what, mark,
+                "{ttl:?}: said anew, the end would be put off by part of a second"
+            );
+        }
+    }
+}

@@ -467,10 +467,8 @@ impl Checker {
         let Asked { began, now, hurried, rounds, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        let rounds = rounds.max(12) * self.plan.trip()
-            + rounds.max(3) * self.grace()
-            + self.hangs()
-            + self.joins(key);
+        let rounds =
+            rounds.max(12) * self.plan.trip() + rounds.max(3) * self.grace() + self.hangs() + self.joins(key);
         self.seen.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());
