@@ -1,0 +1,94 @@
+use super::super::Now;
+use super::*;
+
+#[test]
+fn a_value_counts_as_a_number_when_memcached_would_count_with_it() {
+    for (value, counted) in [
+        ("10", Some((11, "11"))),
+        (" 7", Some((8, "8 "))),
+        ("+4", Some((5, "5 "))),
+        ("5 x", Some((6, "6  "))),
+        ("995 -3", Some((996, "996   "))),
+        ("5\0x", Some((6, "6  "))),
+        ("0000000000000000000000007", Some((8, "8                        "))),
+        ("18446744073709551615", Some((0, "0                   "))),
+        ("18446744073709551616", None),
+        ("-3", None),
+        ("5x", None),
+        ("", None),
+    ] {
+        let counted = counted.map(|(number, text): (u64, &'static str)| (number, Bytes::from(text)));
+        assert_eq!(count(value.as_bytes(), false, 1), counted, "{value:?}");
+    }
+}
+
+#[test]
+fn a_cas_over_a_plain_value_does_not_vouch_for_a_tag_that_it_names() {
+    let policy = crate::guard::Policy::default();
+    let tags = [b"own".as_slice().into(), b"named".as_slice().into()];
+    let scene = Scene {
+        policy: &policy,
+        tags: &tags,
+        sidecar: 1,
+        room: 1 << 20,
+        learnt: 1,
+        copies: false,
+        now: Now { wall: 1_700_000_000_000, mono: 5 },
+        patient: false,
+        chance: 1.0,
+    };
+    let hit = Hit { header: Bytes::new(), payload: Bytes::from_static(b"large"), ..Hit::nothing() };
+    // Both have moved since the plain value was read; only the first is one of which it was known that it has none.
+    let versions = Versions::from_slice(&[7, 1_700_000_000_000]);
+    let sealed = |name: &TagName| sealed_version(name, &hit, Some(&versions), &scene);
+    assert_eq!([sealed(&tags[0]), sealed(&tags[1])], [7, NEVER]);
+}
+
+#[test]
+fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
+    let policy = crate::guard::Policy::default();
+    let now = Now { wall: 1_700_000_000_000, mono: 5 };
+    let scene = Scene {
+        policy: &policy,
+        tags: &[],
+        sidecar: 1,
+        room: 1 << 20,
+        learnt: 0,
+        copies: false,
+        now,
+        patient: false,
+        chance: 1.0,
+    };
+    let cas = |number| Cas { number, epoch: 1 };
+    let item = |value: &'static str, number, ttl| {
+        let value = Bytes::from(value);
+        let size = value.len();
+        Answer::Item(Item {
+            value,
+            size,
+            flags: 0,
+            cas: cas(number),
+            ttl,
+            won: false,
+            stale: false,
+            usage: Usage::default(),
+        })
+    };
+    // Beyond thirty days memcached wants to be told the moment.
+    let month = 60 * 60 * 24 * 30;
+    for (ttl, sent) in [(90, [90, 89]), (month + 90, [1_702_592_090, 1_702_592_089])] {
+        let (mut modify, _) = Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &scene);
+        let read = Event::Answers(smallvec![item("7", 1, Some(ttl))]);
+        let Step::Ask(asks) = modify.resume(read, &scene) else { panic!("it is there") };
+        assert!(matches!(asks[1].what, What::Store { exptime, .. } if exptime == sent[0]), "{asks:?}");
+        let answers = smallvec![item("", 1, Some(ttl - 1)), Answer::Stored(cas(2))];
+        let Step::Ask(asks) = modify.resume(Event::Answers(answers), &scene) else {
+            panic!("its end is put back")
+        };
+        let What::Get(Look { touch, .. }) = asks[0].what else { panic!("{asks:?}") };
+        assert_eq!(touch, Some(sent[1]));
+        let end = modify.resume(Event::Answers(smallvec![item("", 2, Some(ttl))]), &scene);
+        let counted = Counted { number: 8, cas: cas(2), ttl: Some(ttl), created: false };
+        assert_eq!(end, Step::Done(ModifyEnd::Counted(counted)));
+    }
+}
