@@ -73,17 +73,13 @@ impl TagCache {
     }
 
     /// How often a tag, or another that cannot be told from it here, has been written. To be asked before its version is.
-    pub(super) fn writes(&self, name: &TagName) -> u64 {
+    pub fn writes(&self, name: &TagName) -> u64 {
         if self.is_on() { self.count(name).load(Ordering::Acquire) } else { 0 }
     }
 
-    /// Notes a version that was asked for at that moment. An answer that a bump has overtaken does not undo it.
-    pub fn put(&self, name: &TagName, version: u64, asked: u64) {
-        self.put_unless_written(name, version, asked, self.writes(name));
-    }
-
-    /// The same, if it has not been written since it was asked for.
-    pub(super) fn put_unless_written(&self, name: &TagName, version: u64, asked: u64, writes: u64) {
+    /// Notes a version that was asked for at that moment, if the tag has not been written since through this sidecar. An answer
+    /// that another sidecar's bump has overtaken does not undo it.
+    pub fn put_unless_written(&self, name: &TagName, version: u64, asked: u64, writes: u64) {
         if !self.is_on() || writes != self.writes(name) {
             return;
         }
@@ -96,7 +92,9 @@ impl TagCache {
         }
         let kept = Kept { version, asked, writes };
         match versions.get_mut(name) {
-            Some(known) if version < known.version && asked < known.asked + self.keep => {}
+            // Of a tag that was lost and created anew, a smaller one may be the later.
+            Some(known)
+                if known.writes == writes && version < known.version && asked < known.asked + self.keep => {}
             Some(known) => *known = kept,
             None => {
                 versions.insert(name.clone(), kept);
@@ -105,7 +103,7 @@ impl TagCache {
     }
 
     /// A tag has been written: what any worker has read before does not count any more.
-    pub(super) fn written(&self, name: &TagName, version: u64, asked: u64) {
+    pub fn written(&self, name: &TagName, version: u64, asked: u64) {
         if self.is_on() {
             let writes = self.count(name).fetch_add(1, Ordering::AcqRel) + 1;
             self.put_unless_written(name, version, asked, writes);
@@ -121,6 +119,11 @@ impl TagCache {
 mod tests {
     use super::*;
 
+    /// Notes a version that was read with nothing written since it was asked for.
+    fn put(cache: &TagCache, name: &TagName, version: u64, asked: u64) {
+        cache.put_unless_written(name, version, asked, cache.writes(name));
+    }
+
     fn tag(name: &str) -> TagName {
         TagName::from_slice(name.as_bytes())
     }
@@ -129,14 +132,14 @@ mod tests {
     fn a_version_is_used_again_for_as_long_as_it_may_be_and_an_overtaken_answer_does_not_undo_a_newer_one() {
         let cache = TagCache::new(Duration::from_millis(100));
         let posts = tag("posts");
-        cache.put(&posts, 7, 1_000);
+        put(&cache, &posts, 7, 1_000);
         assert_eq!((cache.get(&posts, 1_099), cache.get(&posts, 1_100)), (Some(7), None));
-        cache.put(&posts, 6, 1_050);
+        put(&cache, &posts, 6, 1_050);
         assert_eq!(cache.get(&posts, 1_099), Some(7));
-        cache.put(&posts, 6, 1_100);
+        put(&cache, &posts, 6, 1_100);
         assert_eq!(cache.get(&posts, 1_100), Some(6));
         let off = TagCache::new(Duration::ZERO);
-        off.put(&posts, 7, 1_000);
+        put(&off, &posts, 7, 1_000);
         assert_eq!(off.get(&posts, 1_000), None);
     }
 
@@ -144,7 +147,7 @@ mod tests {
     fn what_one_worker_writes_is_news_to_the_others_at_once() {
         let one = TagCache::new(Duration::from_millis(100));
         let (other, posts) = (one.clone(), tag("posts"));
-        other.put(&posts, 7, 1_000);
+        put(&other, &posts, 7, 1_000);
         let before = other.writes(&posts);
         one.written(&posts, 9, 1_010);
         assert_eq!((one.get(&posts, 1_020), other.get(&posts, 1_020)), (Some(9), None));
@@ -159,11 +162,11 @@ mod tests {
     fn so_many_versions_are_remembered_and_no_more() {
         let cache = TagCache::new(Duration::from_millis(100));
         for i in 0..=MAX_ENTRIES as u64 {
-            cache.put(&tag(&i.to_string()), i, 1_000);
+            put(&cache, &tag(&i.to_string()), i, 1_000);
         }
         assert_eq!(cache.versions.borrow().len(), 1);
         for i in 0..=MAX_ENTRIES as u64 {
-            cache.put(&tag(&i.to_string()), i, 1_100 + i % 2 * 100);
+            put(&cache, &tag(&i.to_string()), i, 1_100 + i % 2 * 100);
         }
         assert_eq!(cache.get(&tag("1"), 1_201), Some(1));
         assert!(cache.versions.borrow().len() <= MAX_ENTRIES);

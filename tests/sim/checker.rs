@@ -368,7 +368,7 @@ impl Checker {
                 "promise 2: resurrection: a request of {began} was given value {value} {of:?} as fresh, after {moved:?}"
             ));
         }
-        self.in_time(key, value, asked.now, 0)
+        self.in_time(key, value, asked, 0)
     }
 
     /// A reader is given a value as stale. `won`: and the right to rebuild it.
@@ -388,7 +388,7 @@ impl Checker {
             return broken(format!("promise 2: value {value} {of:?} was served as stale, after {moved:?}"));
         }
         let extra = millis(policy.stale_for) + millis(policy.stale_wait);
-        self.in_time(key, value, asked.now, extra)
+        self.in_time(key, value, asked, extra)
     }
 
     /// The invalidation, of a kind that counts here, by which this value was gone before the request began.
@@ -425,7 +425,8 @@ impl Checker {
         }
     }
 
-    fn in_time(&self, key: usize, value: ValueId, now: u64, extra: u64) -> Result<(), Broken> {
+    fn in_time(&self, key: usize, value: ValueId, asked: Asked, extra: u64) -> Result<(), Broken> {
+        let Asked { now, rounds, .. } = asked;
         let Value { acked: Some(acked), ttl, sent, .. } = self.values[value] else { return Ok(()) };
         if self.plan.is_storm() {
             return Ok(());
@@ -440,8 +441,10 @@ impl Checker {
         let again = |moved: &&Move| moved.key == key && moved.version == 0 && moved.acked >= sent;
         let ticks = if self.plan.changes { self.moves.iter().filter(again).count() as u64 * 1000 } else { 0 };
         let last = last + ticks;
+        // Whoever wins a value while it is fresh may serve it some rounds later.
+        let took = rounds.max(2) * self.plan.trip() + rounds.max(1) * self.grace() + self.hangs();
         let put_off = self.put_off.iter().any(|(of, until)| *of == key && until.saturating_add(extra) >= now);
-        if !unknown && !put_off && now > last + extra + 5 * self.plan.trip() + self.grace() + self.hangs() {
+        if !unknown && !put_off && now > last + extra + took {
             return broken(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
         }
         Ok(())

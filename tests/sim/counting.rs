@@ -139,6 +139,15 @@ impl Checker {
         for (key, from, to) in ends {
             self.ledger.note(key, Why::Expired, from, to);
         }
+        for rebuild in &self.rebuilds {
+            let policy = &self.plan.keys[rebuild.key].policy;
+            let late = rebuild.start + millis(policy.max_rebuild);
+            if rebuild.end.is_none_or(|end| end > late) {
+                // Its lease has ended by itself.
+                let hold = 1000 * u64::from(policy.lock_seconds()) + slack;
+                self.ledger.note(rebuild.key, Why::GivenUp, late, Some(late + hold));
+            }
+        }
         for moved in self.moves.iter().filter(|moved| moved.version == 0) {
             self.ledger.note(moved.key, Why::Replaced, moved.begin, moved.acked);
         }
@@ -157,9 +166,15 @@ impl Checker {
     /// an invalidation, something lost, or the end of the first without a value. Where the first has not ended, it must be
     /// something that took away what it stood on.
     fn every_rebuild_has_a_reason(&self, key: usize) -> Result<(), Broken> {
+        // A win may be told so late that another began and ended meanwhile: it is enough if either order is sound.
+        let told = self.has_reasons(key, |rebuild| rebuild.start);
+        told.or_else(|broken| self.has_reasons(key, |rebuild| rebuild.looked).map_err(|_| broken))
+    }
+
+    fn has_reasons(&self, key: usize, order: fn(&Rebuild) -> u64) -> Result<(), Broken> {
         let max_rebuild = millis(self.plan.keys[key].policy.max_rebuild);
         let mut rebuilds: Vec<&Rebuild> = self.rebuilds.iter().filter(|rebuild| rebuild.key == key).collect();
-        rebuilds.sort_by_key(|rebuild| rebuild.start);
+        rebuilds.sort_by_key(|rebuild| order(rebuild));
         let (mut gaps, mut overlaps) = (Vec::new(), Vec::new());
         for pair in rebuilds.windows(2) {
             let [first, second] = pair else { continue };

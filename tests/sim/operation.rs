@@ -89,6 +89,8 @@ pub struct Op {
     pub doing: Doing,
     pub purpose: Purpose,
     pub asks: Asks,
+    /// How often each tag among them had been written by then.
+    writes: Vec<u64>,
     /// With whether it was known without asking.
     answers: Vec<Option<(Answer, bool)>>,
     pub round: u32,
@@ -139,6 +141,7 @@ impl World {
             doing,
             purpose,
             asks: Asks::new(),
+            writes: Vec::new(),
             answers: Vec::new(),
             round: 0,
             asked,
@@ -160,6 +163,12 @@ impl World {
             self.near_changed(&op, false);
         }
         op.answers = vec![None; asks.len()];
+        let cache = &self.sidecars[op.sidecar].tag_cache;
+        let writes = |ask: &Ask| match ask.at {
+            At::Tag(tag) | At::Copy(tag) => cache.writes(&op.tags[usize::from(tag)]),
+            At::Item | At::Lock => 0,
+        };
+        op.writes = asks.iter().map(writes).collect();
         op.asks = asks;
         let looks =
             |ask: &Ask| matches!(ask, Ask { at: At::Item, what: What::Get(Look { value: true, .. }) });
@@ -214,7 +223,7 @@ impl World {
             return Ok(());
         }
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
-        for (ask, answer) in op.asks.iter().zip(op.answers.iter().flatten()) {
+        for ((ask, writes), answer) in op.asks.iter().zip(&op.writes).zip(op.answers.iter().flatten()) {
             // What brings up a copy was read before it was sent, and says nothing about now.
             let repairs = matches!(ask.what, What::Store { .. })
                 && !matches!(op.doing, Doing::Bump(_))
@@ -222,7 +231,13 @@ impl World {
             if let (At::Tag(tag) | At::Copy(tag), (answer, false)) = (ask.at, answer)
                 && !(self.plan.copies && repairs)
             {
-                self.sidecars[op.sidecar].note_tag(&op.tags[usize::from(tag)], &ask.what, answer, op.asked);
+                self.sidecars[op.sidecar].note_tag(
+                    &op.tags[usize::from(tag)],
+                    &ask.what,
+                    answer,
+                    op.asked,
+                    *writes,
+                );
             }
         }
         let mut answers: Answers = op.answers.drain(..).flatten().map(|(answer, _)| answer).collect();

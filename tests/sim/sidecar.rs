@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use kennel::guard::leases::{Due, Leases, Polled};
-use kennel::guard::{Answer, Answers, Ask, Asks, At, BumpEnd, DeleteEnd, Look, Now, TagName, What};
+use kennel::guard::{
+    Answer, Answers, Ask, Asks, At, BumpEnd, DeleteEnd, Look, Now, TagName, What, parse_version,
+};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
@@ -28,15 +30,20 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// What an answer says about a tag may be used again.
-    pub fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {
-        let text = match (what, answer) {
-            (What::Get(_), Answer::Item(item)) => &item.value,
-            (What::Store { value, .. }, Answer::Stored(_)) => &value.body,
-            _ => return,
-        };
-        if let Some(version) = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
-            self.tag_cache.put(name, version, asked.mono);
+    /// What an answer says about a tag may be used again. `writes`: how often it had been written when that was asked.
+    pub fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now, writes: u64) {
+        match (what, answer) {
+            (What::Get(_), Answer::Item(item)) => {
+                if let Some(version) = parse_version(&item.value) {
+                    self.tag_cache.put_unless_written(name, version, asked.mono, writes);
+                }
+            }
+            (What::Store { value, .. }, Answer::Stored(_)) => {
+                if let Some(version) = parse_version(&value.body) {
+                    self.tag_cache.written(name, version, asked.mono);
+                }
+            }
+            _ => {}
         }
     }
 }
