@@ -1,13 +1,13 @@
 //! A wire that can be held: a proxy in front of a real memcached that passes everything on until a test tells it to keep
 //! back a certain command, or all replies. So an interleaving that takes luck on a real network happens every time.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::between::{Between, Over, pump};
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml};
 
 /// One server and two sidecars with these rules: the first reaches the server through the gate, the second directly.
@@ -27,14 +27,12 @@ pub(crate) fn gated_fleet(rules: &[String]) -> (Vec<Memcached>, Gate, [Kennel; 2
 
 /// Runs until it is dropped; its threads end with it.
 pub(crate) struct Gate {
-    address: SocketAddr,
+    between: Between,
     shared: Arc<Shared>,
-    accept: Option<JoinHandle<()>>,
 }
 
+#[derive(Default)]
 struct Shared {
-    target: SocketAddr,
-    over: AtomicBool,
     /// How many connections have been made.
     made: AtomicUsize,
     held: Mutex<Held>,
@@ -55,30 +53,16 @@ struct Held {
 impl Gate {
     /// Listens on a free port of 127.0.0.1 in front of `target`.
     pub(crate) fn start(target: SocketAddr) -> Gate {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound address");
-        let shared = Arc::new(Shared {
-            target,
-            over: AtomicBool::new(false),
-            made: AtomicUsize::new(0),
-            held: Mutex::default(),
-            changed: Condvar::new(),
-        });
-        let of_accept = shared.clone();
-        let accept = std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if of_accept.over.load(Ordering::SeqCst) {
-                    return;
-                }
-                serve(client, &of_accept);
-            }
-        });
-        Gate { address, shared, accept: Some(accept) }
+        let shared = Arc::new(Shared::default());
+        let of_serve = shared.clone();
+        let between =
+            Between::start(target, move |client, server, over| serve(client, server, over, &of_serve));
+        Gate { between, shared }
     }
 
     /// `host:port`, as a configuration names it.
     pub(crate) fn address(&self) -> String {
-        self.address.to_string()
+        self.between.address()
     }
 
     /// From now on keeps back each command that begins with `prefix`, and what follows it on its connection.
@@ -115,34 +99,18 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::SeqCst);
-        self.shared.changed.notify_all();
-        // Wakes accept; the connections notice by their read time-outs.
-        let _ = TcpStream::connect(self.address);
-        if let Some(accept) = self.accept.take() {
-            let _ = accept.join();
-        }
-    }
-}
-
-fn serve(client: TcpStream, shared: &Arc<Shared>) {
-    let Ok(server) = TcpStream::connect(shared.target) else { return };
+fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
     let number = shared.made.fetch_add(1, Ordering::SeqCst);
-    for stream in [&client, &server] {
-        let _ = stream.set_nodelay(true);
-        let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
-    }
     let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
+    let (of_requests, of_replies) = (over.clone(), over.clone());
     let (requests, replies) = (shared.clone(), shared.clone());
     std::thread::spawn(move || {
-        pump(client, server, &requests, number, |held, bytes| {
+        direct(client, server, &of_requests, &requests, number, |held, bytes| {
             held.requests.as_deref().and_then(|prefix| command_at(bytes, prefix))
         });
     });
     std::thread::spawn(move || {
-        pump(server_end, client_end, &replies, number, |held, _| held.replies.then_some(0));
+        direct(server_end, client_end, &of_replies, &replies, number, |held, _| held.replies.then_some(0));
     });
 }
 
@@ -152,34 +120,27 @@ fn command_at(bytes: &[u8], prefix: &[u8]) -> Option<usize> {
         .find(|at| bytes[*at..].starts_with(prefix) && (*at == 0 || bytes[..*at].ends_with(b"\r\n")))
 }
 
-/// Passes on what comes until either side closes. `keeps` says from where on bytes are to be kept back.
-fn pump(
+/// One direction. `keeps` says from where on bytes are to be kept back.
+fn direct(
     mut from: TcpStream,
     mut to: TcpStream,
+    over: &Over,
     shared: &Shared,
     number: usize,
     keeps: impl Fn(&Held, &[u8]) -> Option<usize>,
 ) {
-    let mut chunk = [0; 65536];
-    while !shared.over.load(Ordering::SeqCst) {
-        let read = match from.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
-            Err(_) => break,
-        };
-        let bytes = &chunk[..read];
+    pump(&mut from, over, |bytes| {
         let mut held = shared.held.lock().expect("no holder panics");
         if number < held.deaf {
-            continue;
+            return true;
         }
-        let at = keeps(&held, bytes).unwrap_or(read);
+        let at = keeps(&held, bytes).unwrap_or(bytes.len());
         if to.write_all(&bytes[..at]).is_err() {
-            break;
+            return false;
         }
-        if at < read {
+        if at < bytes.len() {
             held.waiting += 1;
-            while keeps(&held, bytes).is_some() && !shared.over.load(Ordering::SeqCst) {
+            while keeps(&held, bytes).is_some() && !over.is_over() {
                 // A time-out, so that the end is noticed whenever it comes.
                 let (again, _) =
                     shared.changed.wait_timeout(held, Duration::from_millis(100)).expect("no holder panics");
@@ -188,10 +149,8 @@ fn pump(
             held.waiting -= 1;
         }
         drop(held);
-        if to.write_all(&bytes[at..]).is_err() {
-            break;
-        }
-    }
+        to.write_all(&bytes[at..]).is_ok()
+    });
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }

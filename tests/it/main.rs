@@ -6,6 +6,7 @@
 //! `chaos` everything fails at once.
 
 mod administration;
+mod between;
 mod chaos;
 mod client;
 mod differential;

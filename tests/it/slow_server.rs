@@ -1,23 +1,21 @@
 //! A memcached that misbehaves: a proxy in front of a real one that delays, dribbles, stalls and cuts what it answers, by
 //! a schedule that a seed decides.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+use crate::between::{Between, Over, pump};
 
 /// Runs until it is dropped; its threads end with it.
 pub(crate) struct SlowServer {
-    address: SocketAddr,
+    between: Between,
     shared: Arc<Shared>,
-    accept: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    target: SocketAddr,
-    over: AtomicBool,
     raging: AtomicBool,
     /// The state from which every connection's schedule is drawn, in the order of their arrival.
     seed: AtomicU64,
@@ -28,31 +26,21 @@ struct Shared {
 impl SlowServer {
     /// Listens on a free port of 127.0.0.1 in front of `target`. Calm at first: what comes is passed on at once.
     pub(crate) fn start(target: SocketAddr, seed: u64) -> SlowServer {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound address");
         let shared = Arc::new(Shared {
-            target,
-            over: AtomicBool::new(false),
             raging: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
             stalls: AtomicUsize::new(0),
             cuts: AtomicUsize::new(0),
         });
-        let of_accept = shared.clone();
-        let accept = std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if of_accept.over.load(Ordering::SeqCst) {
-                    return;
-                }
-                serve(client, &of_accept);
-            }
-        });
-        SlowServer { address, shared, accept: Some(accept) }
+        let of_serve = shared.clone();
+        let between =
+            Between::start(target, move |client, server, over| serve(client, server, over, &of_serve));
+        SlowServer { between, shared }
     }
 
     /// `host:port`, as a configuration names it.
     pub(crate) fn address(&self) -> String {
-        self.address.to_string()
+        self.between.address()
     }
 
     /// Misbehaves from now on, or stops it.
@@ -66,52 +54,27 @@ impl SlowServer {
     }
 }
 
-impl Drop for SlowServer {
-    fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::SeqCst);
-        // Wakes accept; the connections notice by their read time-outs.
-        let _ = TcpStream::connect(self.address);
-        if let Some(accept) = self.accept.take() {
-            let _ = accept.join();
-        }
-    }
-}
-
 /// Starts the two directions of one connection: requests are passed on as they are, replies by the schedule.
-fn serve(client: TcpStream, shared: &Arc<Shared>) {
-    let Ok(server) = TcpStream::connect(shared.target) else { return };
-    let seed = shared.seed.fetch_add(1, Ordering::SeqCst);
-    for stream in [&client, &server] {
-        let _ = stream.set_nodelay(true);
-        let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
-    }
+fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
+    let mut random = fastrand::Rng::with_seed(shared.seed.fetch_add(1, Ordering::SeqCst));
     let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
-    let (requests, replies) = (shared.clone(), shared.clone());
-    std::thread::spawn(move || pump(client, server, &requests, |to, bytes| to.write_all(bytes).is_ok()));
+    let (of_requests, of_replies, shared) = (over.clone(), over.clone(), shared.clone());
     std::thread::spawn(move || {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let of_rage = replies.clone();
-        pump(server_end, client_end, &replies, |to, bytes| pass(to, bytes, &mut random, &of_rage));
+        direct(client, server, &of_requests, |to, bytes| to.write_all(bytes).is_ok());
+    });
+    std::thread::spawn(move || {
+        direct(server_end, client_end, &of_replies, |to, bytes| pass(to, bytes, &mut random, &shared));
     });
 }
 
-/// Passes on what comes until either side closes or `pass` says that the connection ends; then closes both.
-fn pump(
+/// One direction; closes both when it ends.
+fn direct(
     mut from: TcpStream,
     mut to: TcpStream,
-    shared: &Shared,
+    over: &Over,
     mut pass: impl FnMut(&mut TcpStream, &[u8]) -> bool,
 ) {
-    let mut chunk = [0; 16384];
-    while !shared.over.load(Ordering::SeqCst) {
-        match from.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(n) if pass(&mut to, &chunk[..n]) => {}
-            Ok(_) => break,
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
-            Err(_) => break,
-        }
-    }
+    pump(&mut from, over, |bytes| pass(&mut to, bytes));
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }

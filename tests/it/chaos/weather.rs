@@ -1,23 +1,21 @@
 //! The network between a sidecar and a server: passes on what comes, late if it is told to, and cuts connections. What it had
 //! taken when it cut still arrives, as with a network.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+use crate::between::{Between, Over, pump};
 
 /// Runs until it is dropped; its threads end with it.
 pub(super) struct Weather {
-    address: SocketAddr,
+    between: Between,
     shared: Arc<Shared>,
-    accept: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    target: SocketAddr,
-    over: AtomicBool,
     /// What comes is held for up to so many ms: on its way to the server, and back.
     delays: [AtomicU64; 2],
     /// The state from which every connection's delays are drawn.
@@ -29,30 +27,17 @@ struct Shared {
 impl Weather {
     /// Listens on a free port of 127.0.0.1 in front of `target`.
     pub(super) fn start(target: SocketAddr, seed: u64) -> Weather {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound address");
-        let shared = Arc::new(Shared {
-            target,
-            over: AtomicBool::new(false),
-            delays: Default::default(),
-            seed: AtomicU64::new(seed),
-            open: Mutex::default(),
-        });
-        let of_accept = shared.clone();
-        let accept = std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if of_accept.over.load(Ordering::SeqCst) {
-                    return;
-                }
-                serve(client, &of_accept);
-            }
-        });
-        Weather { address, shared, accept: Some(accept) }
+        let (delays, open) = (Default::default(), Mutex::default());
+        let shared = Arc::new(Shared { delays, seed: AtomicU64::new(seed), open });
+        let of_serve = shared.clone();
+        let between =
+            Between::start(target, move |client, server, over| serve(client, server, over, &of_serve));
+        Weather { between, shared }
     }
 
     /// `host:port`, as a configuration names it.
     pub(super) fn address(&self) -> String {
-        self.address.to_string()
+        self.between.address()
     }
 
     /// From now on what comes is held for up to so many ms: on its way to the server, and back.
@@ -69,23 +54,7 @@ impl Weather {
     }
 }
 
-impl Drop for Weather {
-    fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::SeqCst);
-        // Wakes accept; the connections notice by their read time-outs.
-        let _ = TcpStream::connect(self.address);
-        if let Some(accept) = self.accept.take() {
-            let _ = accept.join();
-        }
-    }
-}
-
-fn serve(client: TcpStream, shared: &Arc<Shared>) {
-    let Ok(server) = TcpStream::connect(shared.target) else { return };
-    for stream in [&client, &server] {
-        let _ = stream.set_nodelay(true);
-        let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
-    }
+fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
     let (Ok(client_end), Ok(server_end), Ok(cuts)) =
         (client.try_clone(), server.try_clone(), client.try_clone())
     else {
@@ -93,39 +62,21 @@ fn serve(client: TcpStream, shared: &Arc<Shared>) {
     };
     shared.open.lock().expect("no holder panics").push(cuts);
     for (way, (from, to)) in [(client, server), (server_end, client_end)].into_iter().enumerate() {
-        let seed = shared.seed.fetch_add(1, Ordering::SeqCst);
-        let shared = shared.clone();
-        std::thread::spawn(move || {
-            pump(from, to, &shared, &shared.delays[way], fastrand::Rng::with_seed(seed))
-        });
+        let random = fastrand::Rng::with_seed(shared.seed.fetch_add(1, Ordering::SeqCst));
+        let (over, shared) = (over.clone(), shared.clone());
+        std::thread::spawn(move || direct(from, to, &over, &shared.delays[way], random));
     }
 }
 
-/// Passes on what comes until either side closes.
-fn pump(
-    mut from: TcpStream,
-    mut to: TcpStream,
-    shared: &Shared,
-    delay: &AtomicU64,
-    mut random: fastrand::Rng,
-) {
-    let mut chunk = [0; 16384];
-    while !shared.over.load(Ordering::SeqCst) {
-        match from.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(read) => {
-                let delay = delay.load(Ordering::SeqCst);
-                if delay > 0 {
-                    std::thread::sleep(Duration::from_millis(random.u64(0..=delay)));
-                }
-                if to.write_all(&chunk[..read]).is_err() {
-                    break;
-                }
-            }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(_) => break,
+/// One direction.
+fn direct(mut from: TcpStream, mut to: TcpStream, over: &Over, delay: &AtomicU64, mut random: fastrand::Rng) {
+    pump(&mut from, over, |bytes| {
+        let delay = delay.load(Ordering::SeqCst);
+        if delay > 0 {
+            std::thread::sleep(Duration::from_millis(random.u64(0..=delay)));
         }
-    }
+        to.write_all(bytes).is_ok()
+    });
     // Each direction ends by itself, so that what is being held in the other still arrives.
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);

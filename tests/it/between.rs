@@ -1,0 +1,83 @@
+//! What all have in common that tests put between a sidecar and its server: a port that passes connections on until it is dropped.
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Runs until it is dropped; its threads end with it.
+pub(crate) struct Between {
+    address: SocketAddr,
+    over: Over,
+    accept: Option<JoinHandle<()>>,
+}
+
+/// Whether it has been dropped.
+#[derive(Clone, Default)]
+pub(crate) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Between {
+    /// Listens on a free port of 127.0.0.1, connects each client to `target`, and gives both ends to `serve`, which must not wait.
+    pub(crate) fn start(
+        target: SocketAddr,
+        serve: impl Fn(TcpStream, TcpStream, &Over) + Send + 'static,
+    ) -> Between {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let over = Over::default();
+        let of_accept = over.clone();
+        let accept = std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if of_accept.is_over() {
+                    return;
+                }
+                let Ok(server) = TcpStream::connect(target) else { continue };
+                for stream in [&client, &server] {
+                    let _ = stream.set_nodelay(true);
+                    // So that the end is noticed whenever it comes.
+                    let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+                }
+                serve(client, server, &of_accept);
+            }
+        });
+        Between { address, over, accept: Some(accept) }
+    }
+
+    /// `host:port`, as a configuration names it.
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        self.over.0.store(true, Ordering::SeqCst);
+        // Wakes accept; the connections notice by their read time-outs.
+        let _ = TcpStream::connect(self.address);
+        if let Some(accept) = self.accept.take() {
+            let _ = accept.join();
+        }
+    }
+}
+
+/// Gives what comes to `pass`, until the sender closes, `pass` says that the connection ends, or all is over.
+pub(crate) fn pump(from: &mut TcpStream, over: &Over, mut pass: impl FnMut(&[u8]) -> bool) {
+    let mut chunk = [0; 65536];
+    while !over.is_over() {
+        match from.read(&mut chunk) {
+            Ok(0) => return,
+            Ok(read) if pass(&chunk[..read]) => {}
+            Ok(_) => return,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => return,
+        }
+    }
+}
