@@ -156,6 +156,12 @@ mod tests {
         assert_eq!(other.get(&posts, 1_020), None);
         other.put_unless_written(&posts, 9, 1_020, other.writes(&posts));
         assert_eq!(other.get(&posts, 1_020), Some(9));
+        // Nor does it push out what was written.
+        one.put_unless_written(&posts, 7, 1_005, before);
+        assert_eq!(one.get(&posts, 1_020), Some(9));
+        // The tag was lost, and a clock that is behind has created it anew.
+        one.written(&posts, 5, 1_030);
+        assert_eq!(one.get(&posts, 1_040), Some(5));
     }
 
     #[test]

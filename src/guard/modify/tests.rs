@@ -92,3 +92,45 @@ fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
         assert_eq!(end, Step::Done(ModifyEnd::Counted(counted)));
     }
 }
+
+#[test]
+fn a_fill_of_anothers_win_believes_its_lock_only_if_that_is_older_than_the_mark() {
+    use crate::guard::envelope::Envelope;
+
+    let policy = crate::guard::Policy::default();
+    let name = TagName::from_slice(b"posts");
+    let tags = [name.clone()];
+    let now = Now { wall: 1_700_000_000_000, mono: 5 };
+    let (learnt, sidecar, room, copies, patient, chance) = (0, 1, 1 << 20, false, false, 1.0);
+    let scene = Scene { policy: &policy, tags: &tags, learnt, sidecar, room, copies, now, patient, chance };
+    let item = |value: Bytes, number, stale| {
+        let (cas, size, usage) = (Cas { number, epoch: 1 }, value.len(), Usage::default());
+        Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale, usage })
+    };
+    let versions = |version| [(name.clone(), version)].into_iter().collect();
+    // Sealed with 100; won when the tag was 200; and it has moved since, to 300.
+    let mut old = BytesMut::new();
+    Envelope { stale_for: 60, built_at: 1, rebuild: 1, tags: versions(100) }.seal(&mut old).unwrap();
+    old.extend_from_slice(b"old");
+    let mut record = BytesMut::new();
+    LockRecord { granted_at: 1, sidecar: 9, tags: versions(200) }.encode(&mut record).unwrap();
+    let (old, record) = (old.freeze(), record.freeze());
+    for (lock, sealed, freed) in [(Some(8), 200, Some(8)), (Some(10), 100, None), (None, 100, None)] {
+        let body = Bytes::from_static(b"new");
+        let lifetime = Lifetime::Seconds(60);
+        let offer = Offer { body, flags: 0, lifetime, explicit: None, tags: TagNames::new() };
+        let change = Change::Cas { number: 9, offer, sees_stale: true, invalidate: false };
+        let (mut modify, asks) = Modify::start(change, &scene);
+        assert_eq!(asks.last(), Some(&get(At::Lock)));
+        let lock = lock.map_or(Answer::Absent, |number| item(record.clone(), number, false));
+        let answers = smallvec![item(old.clone(), 9, true), item(Bytes::from_static(b"300"), 3, false), lock];
+        let Step::Ask(asks) = modify.resume(Event::Answers(answers), &scene) else { panic!("it is stored") };
+        let What::Store { value, cas: Some(Cas { number: 9, .. }), .. } = &asks[0].what else {
+            panic!("{asks:?}")
+        };
+        let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
+        assert_eq!(envelope.tags().map(|(_, version)| version).collect::<Vec<_>>(), [sealed]);
+        let behind = freed.map(|number| delete(At::Lock, Some(Cas { number, epoch: 1 })));
+        assert_eq!(asks.get(1), behind.as_ref());
+    }
+}
