@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::metrics::LeaseEnd as End;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Mode, Now, Stored, What, delete, peek};
+use super::ask::{Answer, Ask, Asks, At, Cas, Look, Mode, Now, Stored, What, delete, peek};
 use super::tags::Versions;
 use super::{Policy, Scene, TagName, TagNames, envelope::LockRecord};
 
@@ -114,17 +114,26 @@ impl<W> Default for KeyState<W> {
 /// What becomes of a request to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It waits, under this number. `poll`: nobody here holds the lease and nobody polls yet, so somebody must begin to.
+    /// It waits, under this number.
     Waits {
         /// For [`Leases::leave`].
         waiter: u64,
-        /// Begin to poll.
-        poll: bool,
+        /// Nobody polls yet: begin to.
+        poll: Option<Pace>,
     },
     /// It would wait in vain.
     Refused,
     /// So many wait already that it may not.
     Full,
+}
+
+/// How soon somebody is to look at a key that is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Another sidecar builds it, and tells nobody when it is done.
+    Soon,
+    /// The lease is here, and its end is heard of at once; but it may be lost, and the key built elsewhere, unnoticed.
+    Seldom,
 }
 
 /// What a poller found.
@@ -136,6 +145,31 @@ pub enum Polled {
     Filled,
     /// It was given up.
     Freed,
+}
+
+impl Polled {
+    /// The two questions of each look.
+    pub fn asks() -> Asks {
+        let look = |at| Ask { at, what: What::Get(Look::default()) };
+        smallvec![look(At::Item), look(At::Lock)]
+    }
+
+    /// What their answers say. `before`: the CAS of the item that was seen by the look before this one, and is to be given to
+    /// the next.
+    pub fn found(answers: &[Answer], before: &mut Option<u64>) -> Polled {
+        let found = match answers {
+            [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
+            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
+            // The lock has gone, and left the value as it was.
+            [Answer::Item(item), _] if *before == Some(item.cas.number) => Polled::Freed,
+            [Answer::Item(_), _] => Polled::Filled,
+            _ => Polled::Freed,
+        };
+        if let Some(Answer::Item(item)) = answers.first() {
+            *before = Some(item.cas.number);
+        }
+        found
+    }
 }
 
 /// What is due for a lease.
@@ -379,8 +413,9 @@ impl<W> Leases<W> {
         if state.waiters.len() >= MAX_WAITERS_PER_KEY {
             return Admission::Full;
         }
-        let poll = lease.is_none() && !state.polled;
-        state.polled |= poll;
+        let pace = if lease.is_some() { Pace::Seldom } else { Pace::Soon };
+        let poll = (!state.polled).then_some(pace);
+        state.polled = true;
         state.waiters.push((id, waiter));
         Admission::Waits { waiter: id, poll }
     }
@@ -418,18 +453,20 @@ impl<W> Leases<W> {
 
     /// A poller has an answer. Returns whom to wake; unless it is unchanged, the poller ends.
     pub fn polled(&mut self, key: &[u8], found: Polled, now: Now) -> Vec<W> {
-        if let Some(state) = self.state(key) {
-            match found {
-                Polled::Unchanged => return Vec::new(),
-                Polled::Filled => state.unfilled = 0,
-                Polled::Freed => {
-                    state.polled = false;
-                    return self.unfilled(key, now);
-                }
-            }
+        if let Some(state) = self.state(key)
+            && found != Polled::Unchanged
+        {
             state.polled = false;
+            // A lease that is here counts when it ends.
+            let leased = state.tickets.iter().any(|held| matches!(held.kind, Kind::Lease { .. }));
+            match found {
+                Polled::Freed if !leased => return self.unfilled(key, now),
+                Polled::Freed => {}
+                _ => state.unfilled = 0,
+            }
+            return self.wake(key);
         }
-        self.wake(key)
+        Vec::new()
     }
 
     /// When the lease is to be looked at next, on the monotonic clock.

@@ -6,7 +6,6 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use smallvec::smallvec;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
@@ -14,8 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Proxy;
 use super::desk::ring;
 use super::operation::Guarded;
-use crate::guard::leases::{Due, Leases, Polled, Ticket, TicketId};
-use crate::guard::{Answer, Ask, Asks, At, Look, What};
+use crate::guard::Asks;
+use crate::guard::leases::{Due, Leases, Pace, Polled, Ticket, TicketId};
 use crate::metrics::{LeaseEnd, WaitEnd};
 
 /// How often what is too old to matter is forgotten.
@@ -151,12 +150,11 @@ impl Proxy {
         releases.join_all().await;
     }
 
-    /// Somebody waits for a lease that another sidecar holds: looks at the key for all of them, until it changes or nobody
-    /// waits any more.
-    pub(super) fn poll_for_others(self: Rc<Self>, of: Guarded) {
+    /// Somebody waits for a key: looks at it for all who do, until it changes or nobody waits any more.
+    pub(super) fn poll_for_others(self: Rc<Self>, of: Guarded, pace: Pace) {
         spawn_local(async move {
-            let look = |at| Ask { at, what: What::Get(Look::default()) };
-            let (mut pause, longest) = POLL;
+            let (shortest, longest) = POLL;
+            let mut pause = if pace == Pace::Soon { shortest } else { longest };
             let mut before = None;
             loop {
                 let jittered = self.chance.borrow_mut().jitter(pause, 0.5);
@@ -165,18 +163,8 @@ impl Proxy {
                 if !self.desk.of(&of.key).is_awaited(&of.key) {
                     return;
                 }
-                let answers = self.ask(smallvec![look(At::Item), look(At::Lock)], &of).await;
-                let found = match &answers[..] {
-                    [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
-                    [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
-                    // The lock has gone, and left the value as it was.
-                    [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
-                    [Answer::Item(_), _] => Polled::Filled,
-                    _ => Polled::Freed,
-                };
-                if let Some(Answer::Item(item)) = answers.first() {
-                    before = Some(item.cas.number);
-                }
+                let answers = self.ask(Polled::asks(), &of).await;
+                let found = Polled::found(&answers, &mut before);
                 let bells = self.desk.of(&of.key).polled(&of.key, found, self.now());
                 let why = if found == Polled::Filled { WaitEnd::Filled } else { WaitEnd::Freed };
                 ring(bells, why);

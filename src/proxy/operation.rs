@@ -228,8 +228,8 @@ impl<M: Machine> Operation<M> {
                 return Some(Event::Over);
             }
         };
-        if poll {
-            proxy.clone().poll_for_others(of.clone());
+        if let Some(pace) = poll {
+            proxy.clone().poll_for_others(of.clone(), pace);
         }
         proxy.metrics.wait_began();
         let time = Duration::from_millis(until.saturating_sub(now.mono));

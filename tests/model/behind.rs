@@ -1,7 +1,7 @@
 //! What a sidecar does behind the requests: it renews and gives back leases, and looks for those who wait.
 
 use kennel::guard::leases::{Due, Polled, TicketId};
-use kennel::guard::{Answer, Answers, Ask, Asks, At, Look, Now, What};
+use kennel::guard::{Answers, Now};
 use kennel::metrics::LeaseEnd;
 
 use super::operation::{Doing, KEY, owner, tags};
@@ -46,27 +46,16 @@ impl World {
             self.sidecars[s].poller = None;
             return Ok(());
         }
-        let look = |at| Ask { at, what: What::Get(Look::default()) };
-        self.ask_behind(s, Doing::Polling, Asks::from_iter([look(At::Item), look(At::Lock)]), plan)
+        self.ask_behind(s, Doing::Polling, Polled::asks(), plan)
     }
 
     pub fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
         let now = self.now();
         let sidecar = &mut self.sidecars[s];
-        let before = sidecar.poller.flatten();
-        let found = match &answers[..] {
-            [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
-            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
-            [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
-            [Answer::Item(_), _] => Polled::Filled,
-            _ => Polled::Freed,
-        };
+        let mut before = sidecar.poller.flatten();
+        let found = Polled::found(answers, &mut before);
         let bells = sidecar.leases.polled(KEY, found, now);
-        sidecar.poller = match (&answers[..], found) {
-            ([Answer::Item(item), _], Polled::Unchanged) => Some(Some(item.cas.number)),
-            (_, Polled::Unchanged) => Some(before),
-            _ => None,
-        };
+        sidecar.poller = (found == Polled::Unchanged).then_some(before);
         self.wake(s, bells, plan)
     }
 

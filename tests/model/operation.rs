@@ -325,7 +325,7 @@ impl World {
                 op.gained = None;
                 op.asks.clear();
                 self.insert(s, of, op);
-                if poll {
+                if poll.is_some() {
                     self.sidecars[s].poller = Some(None);
                 }
                 Ok(())

@@ -97,6 +97,14 @@ pub struct Asked {
     pub rounds: u64,
 }
 
+/// The last fill of a key.
+#[derive(Debug, Clone, Copy)]
+struct Filled {
+    at: u64,
+    sidecar: usize,
+    expires: u64,
+}
+
 /// One promise, broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken(pub String);
@@ -164,7 +172,7 @@ pub struct Checker {
     /// What `incr` answered, by value: no number twice.
     counts: Vec<(ValueId, u64)>,
     /// When each key was filled last, and how it must have stood from then on.
-    fills: Vec<Option<(u64, u64)>>,
+    fills: Vec<Option<Filled>>,
     /// Each key's fresh hits after the quiet began: the first.
     pub first_fresh: Vec<Option<u64>>,
 }
@@ -341,11 +349,11 @@ impl Checker {
     }
 
     /// A key is fresh again. Its fill says so as well as a reader: it may expire before anybody reads it.
-    pub fn filled(&mut self, key: usize, value: ValueId, now: u64) {
+    pub fn filled(&mut self, key: usize, value: ValueId, sidecar: usize, now: u64) {
         self.is_fresh(key, now);
         let ttl = self.soft_ttl(key, self.values[value].ttl);
         let expires = ttl.map_or(u64::MAX, |ttl| self.values[value].sent.unwrap_or(now) + (ttl - 1) * 1000);
-        self.fills[key] = Some((now, expires));
+        self.fills[key] = Some(Filled { at: now, sidecar, expires });
     }
 
     fn is_fresh(&mut self, key: usize, now: u64) {
@@ -490,10 +498,15 @@ impl Checker {
         self.waits_for_something(key, asked)
     }
 
-    /// Once a key is filled, whoever waits for it is told: at once, or by the next look of a poller.
-    fn waits_for_something(&self, key: usize, Asked { began, now, .. }: Asked) -> Result<(), Broken> {
-        let Some((filled, expires)) = self.fills[key] else { return Ok(()) };
-        let polled = 200 + 16 * self.plan.trip() + self.joins(key);
+    /// Once a key is filled, whoever waits for it is told: at once, or, if that was elsewhere, by the next look of a poller.
+    fn waits_for_something(
+        &self,
+        key: usize,
+        Asked { sidecar, began, now, .. }: Asked,
+    ) -> Result<(), Broken> {
+        let Some(Filled { at: filled, sidecar: by, expires }) = self.fills[key] else { return Ok(()) };
+        let look = if by == sidecar { 0 } else { 200 };
+        let polled = look + 16 * self.plan.trip() + self.joins(key);
         let due = filled.max(began) + polled;
         let calm = expires > now && !self.moved_between(key, filled, now);
         let early =

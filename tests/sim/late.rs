@@ -19,6 +19,11 @@ impl Plan {
 }
 
 impl World {
+    /// By when everything has arrived that was sent until now, but for what is given up before.
+    pub fn arrives_by(&self) -> u64 {
+        self.now + if self.plan.holds_back() { TIMEOUT } else { self.plan.trip() }
+    }
+
     /// How long something is held back from now on: nothing beyond the quiet.
     fn holds(&mut self) -> u64 {
         (200 + self.below(LONGEST)).min(self.plan.quiet.saturating_sub(self.now))

@@ -1,7 +1,7 @@
 //! One machine of the guard on its way: its questions go to the servers, their answers come back to it.
 
 use bytes::Bytes;
-use kennel::guard::leases::Admission;
+use kennel::guard::leases::{Admission, Pace};
 use kennel::guard::near::Reading;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Hit,
@@ -361,7 +361,7 @@ impl World {
         let (delay, poll) = match sidecar.leases.wait(&guarded.key, now, &guarded.policy, op.id) {
             Admission::Refused | Admission::Full => {
                 op.waiting = Some(0);
-                (0, false)
+                (0, None)
             }
             Admission::Waits { waiter, poll } => {
                 op.waiting = Some(waiter);
@@ -369,10 +369,11 @@ impl World {
             }
         };
         let id = op.id;
-        self.trace(|| format!("op {id} waits until {until}, poll {poll}"));
+        self.trace(|| format!("op {id} waits until {until}, poll {poll:?}"));
         self.at(delay, Event::Over { op: op.id, wait: op.wait });
-        if poll {
-            self.at(10, Event::Poll { sidecar: op.sidecar, life, key: op.key, pause: 10, before: None });
+        if let Some(pace) = poll {
+            let pause = if pace == Pace::Soon { 10 } else { 100 };
+            self.at(pause, Event::Poll { sidecar: op.sidecar, life, key: op.key, pause, before: None });
         }
         self.ops.insert(op.id, op);
     }

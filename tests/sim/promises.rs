@@ -97,7 +97,7 @@ mutants! {
     a_cas_from_before_the_connection_was_remade_that_is_compared_is_caught: NoEpochCheck, Plan::restarts, 200, "promise 2";
     a_poller_that_never_wakes_anybody_is_caught: PollerNeverWakes, calm, 100, "promise 4";
     a_fill_that_wakes_nobody_is_caught: FillWakesNobody, calm, 100, "promise 4";
-    a_release_without_compare_is_caught: ReleaseWithoutCompare, faulty, 1000, "promise 1";
+    a_release_without_compare_is_caught: ReleaseWithoutCompare, faulty, 3000, "promise 1";
     a_renewal_without_compare_is_caught: RenewalWithoutCompare, calm, 50, "promise 2";
     a_delete_that_leaves_the_old_value_unmarked_is_caught: DeleteMarkLost, calm, 10, "promise 2";
     a_stale_value_that_is_won_without_a_mark_is_caught: WinWithoutMark, calm, 1000, "";

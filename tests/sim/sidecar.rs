@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use kennel::guard::leases::{Due, Leases, Polled};
-use kennel::guard::{
-    Answer, Answers, Ask, Asks, At, BumpEnd, DeleteEnd, Look, Now, TagName, What, parse_version,
-};
+use kennel::guard::{Answer, Answers, Asks, BumpEnd, DeleteEnd, Now, TagName, What, parse_version};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
@@ -70,7 +68,7 @@ impl World {
         self.ops.retain(|_, op| {
             let keep = op.sidecar != sidecar_at;
             match &op.purpose {
-                Purpose::Invalidation(which) if !keep => dead.push(*which),
+                Purpose::Invalidation(which) if !keep => dead.push((*which, op.late)),
                 Purpose::Put(put) if !keep => {
                     unanswered.extend(put.making.rebuild);
                     stored.push((put.making.value, op.late));
@@ -83,21 +81,18 @@ impl World {
         for rebuild in unanswered {
             self.give_up(rebuild);
         }
+        let arrives = self.arrives_by();
         // Its client hears of its end; what it has sent may yet arrive.
         for (value, late) in stored {
-            self.checker.ended(value, self.now, late.max(self.now + self.plan.trip()));
+            self.checker.ended(value, self.now, late.max(arrives));
         }
         // What it could not store it may have taken away instead.
         for (key, late) in wary {
-            self.checker.takes_away(
-                key,
-                self.now.saturating_sub(self.plan.trip()),
-                late.max(self.now + self.plan.trip()),
-            );
+            self.checker.takes_away(key, self.now.saturating_sub(self.plan.trip()), late.max(arrives));
         }
-        for which in dead {
+        for (which, late) in dead {
             // What was on its way may yet arrive.
-            self.attempt_ended(which, self.now + self.plan.trip());
+            self.attempt_ended(which, late.max(arrives));
             self.at(50, Event::Invalidate { which });
         }
         let life = self.sidecars[sidecar].life + 1;
@@ -154,9 +149,7 @@ impl World {
         if self.sidecars[sidecar].life != life || !self.sidecars[sidecar].leases.is_awaited(&name) {
             return;
         }
-        let look = |at| Ask { at, what: What::Get(Look::default()) };
-        let asks = Asks::from_iter([look(At::Item), look(At::Lock)]);
-        self.ask_plainly(sidecar, key, asks, Purpose::Polling { pause, before });
+        self.ask_plainly(sidecar, key, Polled::asks(), Purpose::Polling { pause, before });
     }
 
     /// What becomes of the answers to questions that no client asked.
@@ -191,19 +184,8 @@ impl World {
                 }
                 self.wake_all(bells);
             }
-            Purpose::Polling { pause, before } => {
-                let found = match &answers[..] {
-                    [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
-                    [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
-                    // The lock has gone, and left the value as it was.
-                    [Answer::Item(item), _] if before == Some(item.cas.number) => Polled::Freed,
-                    [Answer::Item(_), _] => Polled::Filled,
-                    _ => Polled::Freed,
-                };
-                let before = match answers.first() {
-                    Some(Answer::Item(item)) => Some(item.cas.number),
-                    _ => before,
-                };
+            Purpose::Polling { pause, mut before } => {
+                let found = Polled::found(answers, &mut before);
                 let bells = leases.polled(&name, found, now);
                 if self.plan.is(Mutant::PollerNeverWakes) {
                     return;

@@ -36,10 +36,14 @@ impl World {
         }
     }
 
-    /// Several who create a tag that is kept twice may begin with different versions on each server, of which the larger remains.
-    /// Whoever reuses versions may build with the smaller for as long as that.
+    /// Several who create a tag that is kept twice may begin with different versions on each server, of which the larger remains:
+    /// one of them, if a server cannot be reached meanwhile, and whoever reuses versions, for as long as that.
     pub fn may_create(&mut self, ask: &Ask, key: &Bytes) {
-        if !self.plan.copies || self.plan.tag_cache == 0 || !matches!(ask.what, What::Store { .. }) {
+        let times = match self.plan.tag_cache {
+            0 => u64::from(self.plan.faults_matter()),
+            _ => 32,
+        };
+        if !self.plan.copies || times == 0 || !matches!(ask.what, What::Store { .. }) {
             return;
         }
         let tag = self.tag_keys.iter().position(|tag| tag == key);
@@ -47,7 +51,7 @@ impl World {
             self.created[tag] = true;
             let lasts = 8 * self.plan.trip() + self.plan.tag_cache + 5 * self.checker.grace();
             for key in self.plan.tagged(tag) {
-                (0..32).for_each(|_| self.lost(key, lasts));
+                (0..times).for_each(|_| self.lost(key, lasts));
             }
         }
     }

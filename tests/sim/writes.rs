@@ -336,7 +336,7 @@ impl World {
                 }
                 match put.born_stale {
                     true => self.not_stored(&put, false),
-                    false => self.checker.filled(key, put.making.value, self.now),
+                    false => self.checker.filled(key, put.making.value, put.sidecar, self.now),
                 }
                 self.stored(put, true)
             }

@@ -127,7 +127,7 @@ fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     leases.unfilled(KEY, NOW);
-    assert!(matches!(leases.wait(KEY, NOW, &policy, 1), Admission::Waits { poll: true, .. }));
+    assert!(matches!(leases.wait(KEY, NOW, &policy, 1), Admission::Waits { poll: Some(Pace::Soon), .. }));
     assert_eq!(leases.unfilled(KEY, NOW), [1]);
     assert_eq!(leases.wait(KEY, NOW, &policy, 2), Admission::Refused);
     let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
@@ -354,4 +354,39 @@ fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
     let (id, superseded) = leases.grant(KEY, 2, ticket(9), &policy);
     assert!(id.is_some() && superseded == [Asks::from_iter([delete(At::Lock, Some(lock))])]);
     assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+}
+
+#[test]
+fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here() {
+    let policy = Policy::default();
+    for (leased, pace) in [(false, Pace::Soon), (true, Pace::Seldom)] {
+        let mut leases: Leases<u32> = Leases::default();
+        if leased {
+            leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+        }
+        let mut begin = |waiter| match leases.wait(KEY, NOW, &policy, waiter) {
+            Admission::Waits { poll, .. } => poll,
+            admission => panic!("{admission:?}"),
+        };
+        assert_eq!([begin(1), begin(2)], [Some(pace), None]);
+        assert_eq!(leases.polled(KEY, Polled::Unchanged, NOW), [] as [u32; 0]);
+        assert_eq!(leases.polled(KEY, Polled::Freed, NOW), [1, 2]);
+        assert!(matches!(leases.wait(KEY, NOW, &policy, 3), Admission::Waits { poll: Some(_), .. }));
+    }
+}
+
+#[test]
+fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_counts_when_it_ends() {
+    let policy = Policy::default();
+    for (leased, hopeless) in [(false, true), (true, false)] {
+        let mut leases: Leases<u32> = Leases::default();
+        if leased {
+            leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+        }
+        leases.polled(KEY, Polled::Filled, NOW);
+        leases.wait(KEY, NOW, &policy, 1);
+        leases.polled(KEY, Polled::Freed, NOW);
+        leases.unfilled(KEY, NOW);
+        assert_eq!(leases.wait(KEY, NOW, &policy, 2) == Admission::Refused, hopeless);
+    }
 }
