@@ -22,7 +22,10 @@ pub enum Shape {
     Line,
     /// `VALUE <key> <flags> <bytes> [<cas>]` and its data block, at most once, then `END`; or one error line.
     Value,
-    /// The same, with any number of values.
+    /// Of a `get` of several keys, what concerns one that is not the last: its `VALUE` and data block, if the server says them
+    /// next. It is named by its [`digest`]. The last of them is a [`Shape::Value`].
+    Part(u64),
+    /// As [`Shape::Value`], with any number of values.
     Values,
     /// One line; behind `VA <size>` the data block.
     Meta,
@@ -37,6 +40,10 @@ pub enum Shape {
 pub enum Frame {
     /// All of it: the buffer's first so many bytes.
     Whole(usize),
+    /// Of a [`Shape::Part`]: the server leaves it out, and says something about the next.
+    Nothing,
+    /// Of a [`Shape::Part`]: an error of so many bytes, which is the reply to the others as well.
+    Shared(usize),
     /// Not all of it.
     Partial {
         /// A lower bound on the bytes still missing, 1 at least: a hint for the buffer's size.
@@ -91,8 +98,19 @@ impl Framer {
                     Frame::Whole(length) => self.done += length,
                     // Nothing less than `END` follows.
                     Frame::Partial { at_least } => return Ok(Frame::Partial { at_least: at_least + 5 }),
+                    other => return Ok(other),
                 }
             },
+            Shape::Part(key) => {
+                let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
+                match ValueLine::read(line) {
+                    Some(value) if digest(value.key) == key => {
+                        self.block(buffer, line.len() + 2, value.length)
+                    }
+                    None if is_error(line) => Ok(Frame::Shared(line.len() + 2)),
+                    _ => Ok(Frame::Nothing),
+                }
+            }
             Shape::Meta => self.meta(buffer).map(|(_, frame)| frame),
             Shape::Quiet => {
                 if self.done == 0 {
@@ -159,7 +177,15 @@ pub fn frame(shape: Shape, buffer: &[u8], max_value: usize) -> Result<Frame, Gar
     Framer::new(shape, max_value).frame(buffer)
 }
 
-/// Whether a whole [`Shape::Value`] reply says nothing of any other key than this.
+/// Tells the few keys of one line apart. It is quick, and anybody can find two keys with the same.
+pub fn digest(key: &[u8]) -> u64 {
+    let (words, rest) = key.as_chunks::<8>();
+    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)))
+}
+
+/// Whether a whole [`Shape::Value`] or [`Shape::Part`] says nothing of any other key than this.
 pub fn is_of(reply: &[u8], key: &[u8]) -> bool {
     match reply.strip_prefix(b"VALUE ") {
         Some(rest) => rest.strip_prefix(key).is_some_and(|rest| rest.first() == Some(&b' ')),
@@ -560,6 +586,44 @@ mod tests {
             assert!(!is_of(other.as_bytes(), b"k"), "{other:?}");
         }
         assert!(!is_of(b"VALUE k 0 0\r\n\r\nEND\r\n", b"kk"));
+    }
+
+    #[test]
+    fn of_several_keys_each_is_told_its_own_value_or_nothing_or_the_error_of_all() {
+        let keys = ["a", "b", "c"].map(|key| digest(key.as_bytes()));
+        let told = |mut stream: &'static str| {
+            let mut told = Vec::new();
+            for key in keys.map(Shape::Part).into_iter().chain([Shape::Value]) {
+                let length = match frame(key, stream.as_bytes(), MAX) {
+                    Ok(Frame::Nothing) => 0,
+                    Ok(Frame::Shared(length)) => {
+                        told.push(&stream[..length]);
+                        continue;
+                    }
+                    Ok(Frame::Whole(length)) => length,
+                    other => panic!("{other:?} of {stream:?}"),
+                };
+                told.push(&stream[..length]);
+                stream = &stream[length..];
+            }
+            assert_eq!(stream, "HD\r\n");
+            told
+        };
+        let (a, c, d) =
+            ("VALUE a 0 5\r\nEND\r\n\r\n", "VALUE c 0 1 9\r\nx\r\n", "VALUE d 0 0\r\n\r\nEND\r\n");
+        assert_eq!(
+            told("VALUE a 0 5\r\nEND\r\n\r\nVALUE c 0 1 9\r\nx\r\nVALUE d 0 0\r\n\r\nEND\r\nHD\r\n"),
+            [a, "", c, d]
+        );
+        assert_eq!(told("END\r\nHD\r\n"), ["", "", "", "END\r\n"]);
+        assert_eq!(told("VALUE c 0 1 9\r\nx\r\nEND\r\nHD\r\n"), ["", "", c, "END\r\n"]);
+        assert_eq!(told("SERVER_ERROR no\r\nHD\r\n"), ["SERVER_ERROR no\r\n"; 4]);
+        let missing = |have: usize| frame(Shape::Part(keys[0]), &a.as_bytes()[..have], MAX);
+        assert_eq!(missing(14), Ok(Frame::Partial { at_least: 6 }));
+        assert_eq!(missing(6), Ok(PARTIAL));
+        assert_eq!(missing(0), Ok(PARTIAL));
+        let nonsense = frame(Shape::Part(keys[0]), b"VALUE a 0 1\r\nxyz", MAX);
+        assert_eq!(nonsense, Err(Garbage("a data block without a CRLF behind it")));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::upstream::OnError;
-use crate::upstream::inbox::{Reply, Ticket};
+use crate::upstream::inbox::{END, Reply, Ticket};
 
 /// One request to one server, whose reply is the client's.
 pub(super) struct Forward {
@@ -55,11 +55,15 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let ticket = proxy.pools[pool].connection(key).send(&client.inbox, Shape::Value, None, |out| {
-            put_get(out, exptime, cas);
-            put_key(out, key);
-            out.extend_from_slice(b"\r\n");
-        });
+        let connection = proxy.pools[pool].connection(key);
+        let ticket = match exptime {
+            None => connection.get(&client.inbox, key, cas),
+            Some(_) => connection.send(&client.inbox, Shape::Value, None, |out| {
+                put_get(out, exptime, cas);
+                put_key(out, key);
+                out.extend_from_slice(b"\r\n");
+            }),
+        };
         Forward { ticket, rule, expects: Expects::Value(pool, SmallVec::from_slice(key)) }
     }
 
@@ -115,7 +119,8 @@ impl Forward {
     /// Once the reply is here: what became of the request, and the answer if it is large.
     pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<(Outcome, Option<Bytes>)> {
         let Some(mut reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
-        if let (Expects::Value(pool, key), Reply::Answered { bytes, .. }) = (&self.expects, &reply)
+        if let (Expects::Value(pool, key), Reply::Answered { bytes, .. } | Reply::Part(bytes)) =
+            (&self.expects, &reply)
             && !is_of(bytes, key)
         {
             scope.proxy.pools[*pool].connection(key).distrust();
@@ -127,6 +132,11 @@ impl Forward {
                 let outcome = outcome(&bytes);
                 large = self.expects.say(bytes, out);
                 outcome
+            }
+            Reply::Part(bytes) => {
+                out.extend_from_slice(&bytes);
+                out.extend_from_slice(END);
+                if bytes.is_empty() { Outcome::Miss } else { Outcome::Hit }
             }
             Reply::Failed(failure) => self.expects.fail(failure, scope.proxy, out),
             Reply::Moved => self.expects.fail(Failure::Down, scope.proxy, out),
@@ -160,7 +170,7 @@ impl Expects {
     fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
         let misses = |pool: usize| proxy.pools[pool].on_error() == OnError::Miss;
         let miss: Option<&[u8]> = match self {
-            Expects::Value(pool, _) => misses(*pool).then_some(b"END\r\n"),
+            Expects::Value(pool, _) => misses(*pool).then_some(END),
             Expects::Meta(expected) => {
                 expected.get.as_ref().and_then(|(pool, miss)| misses(*pool).then_some(&miss[..]))
             }
@@ -200,7 +210,7 @@ impl FanOut {
         for reply in self.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
             match reply {
                 Reply::Answered { bytes, .. } if bytes == self.says => {}
-                Reply::Answered { .. } => trouble = trouble.or(Some(Failure::Refused)),
+                Reply::Answered { .. } | Reply::Part(_) => trouble = trouble.or(Some(Failure::Refused)),
                 Reply::Failed(failure) => trouble = trouble.or(Some(failure)),
                 Reply::Moved => trouble = trouble.or(Some(Failure::Down)),
             }

@@ -158,7 +158,7 @@ impl GuardedRead {
         // How an item has been used changes with every look.
         let (item, joined) = match wish.usage || wish.unseen {
             true => (proxy.home(of).send(inbox, Shape::Meta, None, write), false),
-            false => proxy.home(of).read(inbox, Shape::Meta, write),
+            false => proxy.home(of).read(inbox, write),
         };
         let tags = tags.ask(&of.tags, proxy, client);
         State::Looking(FirstLook { began: proxy.mono(client.moment()), wish, item, joined, tags })

@@ -9,7 +9,6 @@ use super::calls::Client;
 use super::{Proxy, wire};
 use crate::error::Failure;
 use crate::guard::{Answer, Answers, Cas, Item, Look, TagName, Usage, What, tag_look};
-use crate::protocol::reply::Shape;
 use crate::upstream::inbox::{Inbox, Ticket};
 
 /// A tag is compared with so many of those before it. It may be asked for twice beyond that; that costs a read, no more.
@@ -145,7 +144,7 @@ impl Proxy {
         let look = What::Get(look);
         let sides: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
         let ask = |copy: &bool| {
-            self.tag_connection(&key, *copy).read(inbox, Shape::Meta, |out| wire::encode(&look, &key, out)).0
+            self.tag_connection(&key, *copy).read(inbox, |out| wire::encode(&look, &key, out)).0
         };
         sides.iter().map(ask).collect()
     }

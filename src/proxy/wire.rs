@@ -123,6 +123,8 @@ pub(super) fn answer(what: &What, reply: Reply) -> Answer {
     let (bytes, epoch) = match reply {
         Reply::Answered { bytes, epoch } => (bytes, epoch),
         Reply::Moved => return Answer::Exists,
+        // Nobody asks by `get` here.
+        Reply::Part(_) => return Answer::Failed(Failure::Refused),
         Reply::Failed(failure) => return Answer::Failed(failure),
     };
     let reply = meta(&bytes);

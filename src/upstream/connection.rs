@@ -9,7 +9,7 @@
 //! **Architecture invariant:** a slot leaves `owed` only with its reply or with the connection. A command that timed out,
 //! or whose asker has gone, keeps its slot, and its reply is read and thrown away; so replies never cross.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
@@ -27,13 +27,14 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::io::poll_read_buf;
 use tracing::{info, warn};
 
-use super::inbox::{Inbox, Reply, Ticket};
+use super::inbox::{COUNTED, END, Inbox, Reply, Ticket};
+use super::joined::Line;
 use super::server::{Server, Socket};
-use super::unwritten::Unwritten;
+use super::unwritten::{Kind, Unwritten};
 use crate::chance::Chance;
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
-use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
+use crate::protocol::reply::{Frame, Framer, Garbage, Shape, digest};
 
 /// The most commands that one server may owe one worker. More are answered "overloaded" at once.
 const MAX_OWED: usize = 64 * 1024;
@@ -72,6 +73,7 @@ struct State {
     out: BytesMut,
     owed: VecDeque<Owed>,
     unwritten: Unwritten,
+    line: Line,
     /// Who is to be woken once there is room for a large request. No client is here more than once for long.
     crowd: Vec<Rc<Inbox>>,
     /// How many at the front of `owed` have timed out.
@@ -95,14 +97,17 @@ enum Phase {
 
 struct Owed {
     /// `None` once it has been told.
-    asker: Option<(Rc<Inbox>, Ticket)>,
+    asker: Option<Asker>,
     /// Who asked the same before it was written: they are told the same.
-    sharers: Vec<(Rc<Inbox>, Ticket)>,
+    sharers: Vec<Asker>,
     shape: Shape,
     since: Instant,
     /// The server's epoch when it was sent.
     epoch: u32,
 }
+
+/// Where an answer goes.
+type Asker = (Rc<Inbox>, Ticket);
 
 /// What has been read.
 struct Reading {
@@ -158,6 +163,21 @@ impl Reading {
             None => self.input.split_to(length).freeze(),
         }
     }
+
+    /// The same, if it is the value of one key of several.
+    fn take_part(&mut self, length: usize, epoch: u32) -> Reply {
+        if length < COUNTED {
+            return Reply::Part(self.take(length));
+        }
+        (self.framer, self.missing, self.was_large) = (None, 1, self.large.is_some());
+        let mut whole = self.large.take().unwrap_or_else(|| {
+            let mut copy = BytesMut::with_capacity(length + END.len());
+            copy.extend_from_slice(&self.input.split_to(length));
+            copy
+        });
+        whole.extend_from_slice(END);
+        Reply::Answered { bytes: whole.freeze(), epoch }
+    }
 }
 
 /// Why a connection ended.
@@ -188,6 +208,7 @@ impl Connection {
             out: BytesMut::new(),
             owed: VecDeque::new(),
             unwritten: Unwritten::new(),
+            line: Line::default(),
             crowd: Vec::new(),
             timed_out: 0,
             distrusted: false,
@@ -213,74 +234,104 @@ impl Connection {
         seen: Option<u32>,
         write: impl FnOnce(&mut BytesMut),
     ) -> Ticket {
-        self.queue(inbox, shape, seen, false, write).0
-    }
-
-    /// Sends a read, or joins the same one if it waits to be written: then the second is true, and what a server gives to one
-    /// reader alone (`W`) is not this one's.
-    pub fn read(&self, inbox: &Rc<Inbox>, shape: Shape, write: impl FnOnce(&mut BytesMut)) -> (Ticket, bool) {
-        self.queue(inbox, shape, None, true, write)
-    }
-
-    fn queue(
-        &self,
-        inbox: &Rc<Inbox>,
-        shape: Shape,
-        seen: Option<u32>,
-        may_share: bool,
-        write: impl FnOnce(&mut BytesMut),
-    ) -> (Ticket, bool) {
         let ticket = inbox.expect();
-        let mut state = self.state.borrow_mut();
-        let refusal = match (state.phase, seen) {
-            (Phase::Down, _) | (Phase::Opening, Some(_)) => {
-                Some((Reply::Failed(Failure::Down), UpstreamOutcome::Down))
-            }
-            (Phase::Up, Some(seen)) if state.made > seen => {
-                drop(state);
-                inbox.deliver(ticket, Reply::Moved);
-                return (ticket, false);
-            }
-            _ if state.owed.len() >= MAX_OWED || state.out.len() >= MAX_OUT => {
-                Some((Reply::Failed(Failure::Overloaded), UpstreamOutcome::Overloaded))
-            }
-            _ => None,
-        };
-        if let Some((reply, outcome)) = refusal {
-            drop(state);
-            self.metrics.upstream_refused(self.server.index, outcome);
-            inbox.deliver(ticket, reply);
-            return (ticket, false);
+        let Some(mut state) = self.admit(inbox, ticket, seen) else { return ticket };
+        // A classic `get` changes nothing that a read could miss.
+        if shape != Shape::Values {
+            state.unwritten.new_turn();
         }
-        let State { phase, out, owed, unwritten, gathering, .. } = &mut *state;
+        write(&mut state.out);
+        self.owe(state, inbox, ticket, shape);
+        ticket
+    }
+
+    /// Sends a meta read, or joins the same one if it waits to be written: then the second is true, and what a server gives to
+    /// one reader alone (`W`) is not this one's.
+    pub fn read(&self, inbox: &Rc<Inbox>, write: impl FnOnce(&mut BytesMut)) -> (Ticket, bool) {
+        let ticket = inbox.expect();
+        let Some(mut state) = self.admit(inbox, ticket, None) else { return (ticket, false) };
+        let State { out, unwritten, owed, .. } = &mut *state;
         let from = out.len();
         write(out);
-        // What waits for the first connection has waited for a while, and its time is over sooner.
-        let may_share = may_share && *phase == Phase::Up;
-        // A classic `get` changes nothing that a read could miss.
-        if !may_share && !matches!(shape, Shape::Value | Shape::Values) {
-            unwritten.new_turn();
-        }
-        if may_share
-            && let Some(first) = unwritten.find_or_note(out, from, owed.len()).and_then(|at| owed.get_mut(at))
-        {
+        let (of, kind) = (digest(&out[from..]), Kind::Meta);
+        if let Some(same) = unwritten.find(of, kind, &out[from..], out) {
             out.truncate(from);
-            first.sharers.push((Rc::clone(inbox), ticket));
-            self.metrics.upstream_shared(self.server.index);
+            self.share(state, same, inbox, ticket);
             return (ticket, true);
         }
-        let asker = Some((Rc::clone(inbox), ticket));
-        let since = match phase {
-            Phase::Up => *gathering.get_or_insert_with(Instant::now),
+        unwritten.note(of, kind, from..out.len(), owed.len());
+        self.owe(state, inbox, ticket, Shape::Meta);
+        (ticket, false)
+    }
+
+    /// Sends a `get` of one key, or with `cas` a `gets`: with the same one, or on the line of others, if these wait to be written.
+    /// Its reply is a [`Shape::Value`], or a [`Reply::Part`].
+    pub fn get(&self, inbox: &Rc<Inbox>, key: &[u8], cas: bool) -> Ticket {
+        let ticket = inbox.expect();
+        let Some(mut state) = self.admit(inbox, ticket, None) else { return ticket };
+        let State { out, unwritten, owed, line, .. } = &mut *state;
+        let (of, kind) = (digest(key), if cas { Kind::Gets } else { Kind::Get });
+        if let Some(same) = unwritten.find(of, kind, key, out) {
+            self.share(state, same, inbox, ticket);
+            return ticket;
+        }
+        let put = line.put(out, key, of, cas);
+        if let (Some(before), Some(owed)) = (put.behind, owed.back_mut()) {
+            owed.shape = Shape::Part(before);
+        }
+        unwritten.note(of, kind, put.at, owed.len());
+        self.owe(state, inbox, ticket, Shape::Value);
+        ticket
+    }
+
+    /// Whether a command may be queued; else it has been answered.
+    fn admit(&self, inbox: &Rc<Inbox>, ticket: Ticket, seen: Option<u32>) -> Option<RefMut<'_, State>> {
+        let mut state = self.state.borrow_mut();
+        let (reply, refused) = match (state.phase, seen) {
+            (Phase::Down, _) | (Phase::Opening, Some(_)) => {
+                (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down))
+            }
+            (Phase::Up, Some(seen)) if state.made > seen => (Reply::Moved, None),
+            _ if state.owed.len() >= MAX_OWED || state.out.len() >= MAX_OUT => {
+                (Reply::Failed(Failure::Overloaded), Some(UpstreamOutcome::Overloaded))
+            }
+            (phase, _) => {
+                // What waits for the first connection has waited for a while, and its time is over sooner: it is not shared.
+                if phase == Phase::Opening {
+                    state.unwritten.new_turn();
+                }
+                return Some(state);
+            }
+        };
+        drop(state);
+        if let Some(outcome) = refused {
+            self.metrics.upstream_refused(self.server.index, outcome);
+        }
+        inbox.deliver(ticket, reply);
+        None
+    }
+
+    /// A command has been queued.
+    fn owe(&self, mut state: RefMut<'_, State>, inbox: &Rc<Inbox>, ticket: Ticket, shape: Shape) {
+        let since = match state.phase {
+            Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
             // Nothing is written yet, and it may take a while.
             Phase::Opening | Phase::Down => Instant::now(),
         };
-        owed.push_back(Owed { asker, sharers: Vec::new(), shape, since, epoch: self.server.epoch() });
+        let (asker, epoch) = (Some((Rc::clone(inbox), ticket)), self.server.epoch());
+        state.owed.push_back(Owed { asker, sharers: Vec::new(), shape, since, epoch });
         self.metrics.upstream_sent(self.server.index);
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
-        (ticket, false)
+    }
+
+    /// It is answered with that one of the owed.
+    fn share(&self, mut state: RefMut<'_, State>, same: usize, inbox: &Rc<Inbox>, ticket: Ticket) {
+        if let Some(same) = state.owed.get_mut(same) {
+            same.sharers.push((Rc::clone(inbox), ticket));
+            self.metrics.upstream_shared(self.server.index);
+        }
     }
 
     /// Whether much waits to be written: then this inbox is woken once it has been.
@@ -390,6 +441,7 @@ impl Connection {
         state.gathering = None;
         // From here on what waited is read by the server, or nobody knows how much of it.
         state.unwritten.new_turn();
+        state.line.close();
         while !state.out.is_empty() {
             match ready!(Pin::new(&mut *socket).poll_write(cx, &state.out)) {
                 Ok(0) => return Poll::Ready(Broken::Closed),
@@ -434,29 +486,44 @@ impl Connection {
                     reading.lacks(at_least, owed.asker.as_ref().map(|(inbox, _)| &**inbox));
                     return Ok(());
                 }
-                Frame::Whole(length) => {
-                    let bytes = reading.take(length);
-                    let Some(owed) = state.owed.pop_front() else { return Ok(()) };
-                    match owed.asker {
-                        Some((inbox, ticket)) => {
-                            let took = reading.last.saturating_duration_since(owed.since);
-                            self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took);
-                            // What waited for the connection was sent when it was made.
-                            let epoch = owed.epoch.max(state.made);
-                            // Whom it was sent for is the first to know: what the server gives to one reader is theirs.
-                            let mut last = (inbox, ticket);
-                            for next in owed.sharers {
-                                let (inbox, ticket) = std::mem::replace(&mut last, next);
-                                inbox.deliver(ticket, Reply::Answered { bytes: bytes.clone(), epoch });
-                            }
-                            last.0.deliver(last.1, Reply::Answered { bytes, epoch });
+                frame => {
+                    // What waited for the connection was sent when it was made.
+                    let epoch = owed.epoch.max(state.made);
+                    let is_part = matches!(owed.shape, Shape::Part(_));
+                    let reply = match frame {
+                        Frame::Whole(length) if is_part => reading.take_part(length, epoch),
+                        Frame::Whole(length) => Reply::Answered { bytes: reading.take(length), epoch },
+                        Frame::Shared(length) => {
+                            reading.framer = None;
+                            Reply::Answered { bytes: Bytes::copy_from_slice(&reading.input[..length]), epoch }
                         }
-                        None => state.timed_out = state.timed_out.saturating_sub(1),
+                        _ => {
+                            reading.framer = None;
+                            Reply::Part(Bytes::new())
+                        }
+                    };
+                    if let Some(owed) = state.owed.pop_front() {
+                        match owed.asker {
+                            Some(asker) => self.tell(reply, asker, owed.sharers, reading.last, owed.since),
+                            None => state.timed_out = state.timed_out.saturating_sub(1),
+                        }
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Tells everybody who asked. Whom it was sent for is the first to know: what the server gives to one reader is theirs.
+    fn tell(&self, reply: Reply, asker: Asker, sharers: Vec<Asker>, now: Instant, since: Instant) {
+        let took = now.saturating_duration_since(since);
+        self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took);
+        let mut last = asker;
+        for next in sharers {
+            let (inbox, ticket) = std::mem::replace(&mut last, next);
+            inbox.deliver(ticket, reply.clone());
+        }
+        last.0.deliver(last.1, reply);
     }
 
     /// When to look at the clock next: when the first command that has not been told times out, or, once all have been, when
@@ -500,6 +567,7 @@ impl Connection {
         state.timed_out = 0;
         state.out = BytesMut::new();
         state.unwritten.new_turn();
+        state.line.close();
         state.crowd.drain(..).for_each(|waits| waits.wake());
         let now = Instant::now();
         for owed in state.owed.drain(..) {

@@ -10,7 +10,9 @@ use super::roll::{Closing, Member};
 use crate::error::Failure;
 
 /// A smaller answer does not count towards the budget by itself: there are few of them for one client.
-const COUNTED: usize = 4 * 1024;
+pub(super) const COUNTED: usize = 4 * 1024;
+/// What ends the answer to a `get`.
+pub const END: &[u8] = b"END\r\n";
 
 /// Names one command of an inbox, and so its reply. Numbers rise in the order of sending.
 pub type Ticket = u64;
@@ -25,6 +27,8 @@ pub enum Reply {
         /// When its command was sent, counted in connections made to that server: see [`super::server::Server`].
         epoch: u32,
     },
+    /// Of a `get` that went with others: its `VALUE` and data block, or nothing, and no [`END`] behind it. It is small.
+    Part(Bytes),
     /// It was conditional on a CAS of a connection that has been remade since, and was not sent.
     Moved,
     /// There is no answer, and whether it was carried out is not known.

@@ -9,6 +9,7 @@ pub mod pool;
 pub mod server;
 pub mod connection;
 mod unwritten;
+mod joined;
 pub mod inbox;
 pub mod roll;
 mod spare;

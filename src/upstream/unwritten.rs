@@ -4,6 +4,8 @@
 //! than they may be told. Two things end that, and both are a new *turn*: what waits is handed to the socket, or a command is
 //! queued that may change something, behind which a read must see what it did.
 
+use std::ops::Range;
+
 /// How many reads are remembered. Of two that fall on one place, the later is.
 const SEATS: usize = 128;
 
@@ -17,14 +19,26 @@ pub(super) struct Unwritten {
 #[derive(Debug, Clone, Copy)]
 struct Seat {
     turn: u64,
+    kind: Kind,
     from: usize,
     to: usize,
     owed: usize,
 }
 
+/// What is remembered of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All of it, an `mg`.
+    Meta,
+    /// The key of a `get`.
+    Get,
+    /// The key of a `gets`.
+    Gets,
+}
+
 impl Unwritten {
     pub(super) fn new() -> Unwritten {
-        let nobody = Seat { turn: 0, from: 0, to: 0, owed: 0 };
+        let nobody = Seat { turn: 0, kind: Kind::Meta, from: 0, to: 0, owed: 0 };
         Unwritten { turn: 1, seats: Box::new([nobody; SEATS]) }
     }
 
@@ -33,25 +47,22 @@ impl Unwritten {
         self.turn += 1;
     }
 
-    /// `out` ends with a read, which begins at `from` and would be number `owed` of the owed: the number of the same one that
-    /// waits already, if one does; else it is remembered.
-    pub(super) fn find_or_note(&mut self, out: &[u8], from: usize, owed: usize) -> Option<usize> {
-        let read = &out[from..];
-        let seat = &mut self.seats[place(read)];
-        if seat.turn == self.turn && out[seat.from..seat.to] == *read {
-            return Some(seat.owed);
-        }
-        *seat = Seat { turn: self.turn, from, to: out.len(), owed };
-        None
+    /// Which of the owed is this read, whose digest that is, if it waits in `out` already.
+    pub(super) fn find(&self, digest: u64, kind: Kind, read: &[u8], out: &[u8]) -> Option<usize> {
+        let seat = &self.seats[place(digest)];
+        let same = (seat.turn, seat.kind) == (self.turn, kind) && out[seat.from..seat.to] == *read;
+        same.then_some(seat.owed)
+    }
+
+    /// It waits there, and is to be number `owed` of the owed.
+    pub(super) fn note(&mut self, digest: u64, kind: Kind, at: Range<usize>, owed: usize) {
+        let (from, to) = (at.start, at.end);
+        self.seats[place(digest)] = Seat { turn: self.turn, kind, from, to, owed };
     }
 }
 
-fn place(read: &[u8]) -> usize {
-    let (words, rest) = read.as_chunks::<8>();
-    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    let hash = rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)));
-    (hash >> 57) as usize
+fn place(digest: u64) -> usize {
+    (digest >> 57) as usize
 }
 
 #[cfg(test)]
@@ -63,7 +74,7 @@ mod tests {
     use super::*;
     use crate::chance::Chance;
     use crate::metrics::{Metrics, ServerName};
-    use crate::protocol::reply::Shape;
+    use crate::protocol::reply::{Shape, digest};
     use crate::upstream::connection::Connection;
     use crate::upstream::inbox::{Inbox, Reply, Ticket};
     use crate::upstream::server::Server;
@@ -87,7 +98,7 @@ mod tests {
             connection.send(&one, shape, None, |out| out.extend_from_slice(command.as_bytes()))
         };
         let read = |inbox: &Rc<Inbox>| -> (Ticket, bool) {
-            connection.read(inbox, Shape::Meta, |out| out.extend_from_slice(b"mg k v\r\n"))
+            connection.read(inbox, |out| out.extend_from_slice(b"mg k v\r\n"))
         };
         let asked = async {
             let first = send("ms k 3\r\nold\r\n", Shape::Meta);
@@ -125,12 +136,15 @@ mod tests {
         let mut unwritten = Unwritten::new();
         let (mut out, mut owed) = (Vec::new(), 0);
         let mut ask = |unwritten: &mut Unwritten, read: &str| {
-            let from = out.len();
-            out.extend_from_slice(read.as_bytes());
-            let found = unwritten.find_or_note(&out, from, owed);
-            match found {
-                Some(_) => out.truncate(from),
-                None => owed += 1,
+            let of = digest(read.as_bytes());
+            let found = unwritten.find(of, Kind::Meta, read.as_bytes(), &out);
+            // The same words as the key of a `get` are something else.
+            assert_eq!(unwritten.find(of, Kind::Get, read.as_bytes(), &out), None);
+            if found.is_none() {
+                let from = out.len();
+                out.extend_from_slice(read.as_bytes());
+                unwritten.note(of, Kind::Meta, from..out.len(), owed);
+                owed += 1;
             }
             found
         };

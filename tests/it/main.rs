@@ -32,6 +32,7 @@ mod promise_8_raw_is_exact;
 mod raw;
 mod returning_server;
 mod shared_reads;
+mod joined_gets;
 mod shutdown;
 mod slow_clients;
 mod slow_server;

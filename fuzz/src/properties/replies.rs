@@ -2,7 +2,9 @@
 //!
 //! An input is a byte that chooses what is owed and the largest value, three that cut the stream, and the stream.
 
-use kennel::protocol::reply::{Frame, Framer, Garbage, MetaReply, Shape, Status, Value, frame, meta, values};
+use kennel::protocol::reply::{
+    Frame, Framer, Garbage, MetaReply, Shape, Status, Value, digest, frame, meta, values,
+};
 
 use super::Input;
 
@@ -32,7 +34,9 @@ pub fn check(data: &[u8]) {
         Shape::Values => Shape::Value,
         shape => shape,
     });
-    for owed in [owed, quiet] {
+    // And for one of several, that went together.
+    let line = [Shape::Part(digest(b"k")), Shape::Part(digest(b"kk")), Shape::Value];
+    for owed in [owed, quiet, line] {
         let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, owed, max_value));
         let whole = cuts.next();
         for cut in cuts {
@@ -83,6 +87,12 @@ fn read(stream: &[u8], ends: &[usize], owed: [Shape; 3], max_value: usize) -> Ou
                     wanted = start;
                     replies.push(start);
                 }
+                // It is the next one's.
+                Ok(Frame::Nothing) => replies.push(start),
+                Ok(Frame::Shared(length)) => {
+                    assert!(is_error(&buffer[..length]), "an error that is none");
+                    replies.push(start);
+                }
                 Err(Garbage(why)) => return Outcome { replies, garbage: Some(why) },
             }
         }
@@ -97,6 +107,10 @@ fn is_told(shape: Shape, reply: &[u8], max_value: usize) {
         Shape::Value | Shape::Values => {
             assert!(shape == Shape::Values || values(reply).count() < 2, "two values of one key");
             are_told(reply, max_value);
+        }
+        Shape::Part(key) => {
+            let value = values(reply).next().expect("a value");
+            assert!(value.raw == reply && digest(value.key) == key, "{value:?}");
         }
         Shape::Meta => is_told_of_meta(&meta(reply), reply, max_value),
         Shape::Quiet => {
