@@ -27,7 +27,7 @@ use crate::protocol::binary::{self, Binary};
 use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
-use crate::proxy::{Call, Client, Footprint, LongLine, Proxy};
+use crate::proxy::{Call, Client, Footprint, LongLine, Proxy, Turn};
 use crate::upstream::roll::Roll;
 use outbox::Outbox;
 
@@ -227,8 +227,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             }
             self.poll_calls(cx);
             let read = self.poll_read(cx);
+            let was_whole = self.missing == 0;
             if self.parse() {
                 self.client.inbox.stir();
+                continue;
+            }
+            // What has been read was enough until now, and so it was not read further.
+            if was_whole && self.missing > 0 {
                 continue;
             }
             let untaken = self.out.len() >= MAX_OUT;
@@ -295,11 +300,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             if front.call.waits(client) {
                 break;
             }
-            let (is_active, patient, before) = (front.call.is_active(), quiet && alone, out.len());
+            let (is_active, turn, before) =
+                (front.call.is_active(), Turn { first: true, patient: quiet && alone }, out.len());
             if out.text.capacity() == 0 {
                 out.text = roll.lend(READ_SIZE);
             }
-            let Poll::Ready(large) = front.call.poll(proxy, client, patient, cx, &mut out.text) else {
+            let Poll::Ready(large) = front.call.poll(proxy, client, turn, cx, &mut out.text) else {
                 break;
             };
             if let Some(large) = large {
@@ -322,7 +328,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         let last = calls.len().saturating_sub(1);
         for (at, asked) in calls.iter_mut().enumerate().skip(1).filter(|(_, asked)| asked.call.is_active()) {
             let mut answer = BytesMut::new();
-            if let Poll::Ready(large) = asked.call.poll(proxy, client, quiet && at == last, cx, &mut answer) {
+            let turn = Turn { first: false, patient: quiet && at == last };
+            if let Poll::Ready(large) = asked.call.poll(proxy, client, turn, cx, &mut answer) {
                 answer.extend_from_slice(&large.unwrap_or_default());
                 asked.call.keep(client.inbox.keep(answer.freeze()));
                 *active -= 1;

@@ -205,12 +205,22 @@ enum Kind {
     Touches(Vec<Call>, Bytes),
 }
 
+/// Where a call stands among those of its client.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    /// Nothing stands before it.
+    pub first: bool,
+    /// Nothing stands behind it: it may wait for another client.
+    pub patient: bool,
+}
+
 /// What is known of a call besides its own state.
 pub(super) struct Scope<'a> {
     pub(super) proxy: &'a Rc<Proxy>,
     pub(super) client: &'a Client,
     pub(super) command: Command,
     pub(super) began: Instant,
+    pub(super) first: bool,
     pub(super) patient: bool,
 }
 
@@ -527,16 +537,17 @@ impl Call {
     }
 
     /// Goes on as far as it can. Once it is done, its answer has been appended to `out`; but a large one, that goes as the server
-    /// sent it, is given back, and is to be said behind that. `patient`: no request of this client stands behind it.
+    /// sent it, is given back, and is to be said behind that.
     pub fn poll(
         &mut self,
         proxy: &Rc<Proxy>,
         client: &Client,
-        patient: bool,
+        turn: Turn,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<Option<Bytes>> {
-        let scope = Scope { proxy, client, command: self.command, began: self.began, patient };
+        let Turn { first, patient } = turn;
+        let scope = Scope { proxy, client, command: self.command, began: self.began, first, patient };
         let length = out.len();
         let polled = match &mut self.kind {
             Kind::Said(_) if self.quiet => Poll::Ready(()),
@@ -556,7 +567,7 @@ impl Call {
             },
             Kind::Invalidation(invalidation) => invalidation.poll(&scope, cx, out),
             Kind::Touches(touches, said) => {
-                touches.retain_mut(|touch| touch.poll(proxy, client, false, cx, out).is_pending());
+                touches.retain_mut(|touch| touch.poll(proxy, client, turn, cx, out).is_pending());
                 match touches.is_empty() {
                     true => {
                         out.extend_from_slice(said);
@@ -594,10 +605,10 @@ impl Call {
             }
             return Poll::Ready(());
         }
-        let Scope { proxy, client, .. } = scope;
+        let Scope { proxy, client, first, patient, .. } = *scope;
         let invalidates = SmallVec::from_vec(invalidates.into_vec());
         self.kind = Kind::Invalidation(Box::new(Invalidation::begin(invalidates, answer, proxy, client)));
-        self.poll(proxy, client, scope.patient, cx, out).map(|_| ())
+        self.poll(proxy, client, Turn { first, patient }, cx, out).map(|_| ())
     }
 
     /// Once done ahead of its turn: keeps its answer until then.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::calls::{Client, Footprint, LongLine, Scope};
@@ -23,8 +23,6 @@ use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
 const MAX_GAT_LINE: usize = 1900;
 /// Room for what a server is asked for in one line, at first.
 const LINE_SIZE: usize = 256;
-/// The most guarded keys of one request that are on their way: the others wait for those before them.
-const MAX_READING: usize = 1000;
 
 /// One request for one or more keys.
 pub(super) struct Get {
@@ -37,8 +35,6 @@ pub(super) struct Get {
     tags: TagReads,
     /// How many of the keys, from the first, need no further look.
     settled: usize,
-    /// How many of them have been begun.
-    begun: usize,
     /// This request holds a win: it must not wait for another key, or two of them could wait for each other.
     won: bool,
     /// It is a part of a long one.
@@ -87,7 +83,6 @@ impl Get {
             keys: SmallVec::with_capacity(keys),
             tags: TagReads::default(),
             settled: 0,
-            begun: 0,
             // An earlier part may hold one.
             won: part.is_some(),
             part,
@@ -132,7 +127,12 @@ impl Get {
                 out.extend_from_slice(b"\r\n");
             });
         }
-        self.begin(MAX_READING, proxy, client);
+        let near = self.exptime.is_none();
+        for key in &mut self.keys {
+            if let KeyGet::Guarded(get) = key {
+                get.begin(Wish::default(), self.exptime, near, &mut self.tags, proxy, client);
+            }
+        }
     }
 
     /// How many keys it asks for.
@@ -143,22 +143,6 @@ impl Get {
     /// Whether no key of it is guarded or a tag's: then nothing is to be done before every answer is here.
     pub(super) fn only_waits(&self) -> bool {
         self.keys.iter().all(|key| matches!(key, KeyGet::Raw { .. }))
-    }
-
-    /// Begins to read so many more of the guarded keys; stands before the next one then, whose turn a reply will bring.
-    fn begin(&mut self, mut more: usize, proxy: &Proxy, client: &Client) {
-        // Those begun later may share reads of tags that were sent by then.
-        let near = self.exptime.is_none() && self.begun == 0;
-        while self.begun < self.keys.len() {
-            if let KeyGet::Guarded(get) = &mut self.keys[self.begun] {
-                if more == 0 {
-                    return;
-                }
-                get.begin(Wish::default(), self.exptime, near, &mut self.tags, proxy, client);
-                more -= 1;
-            }
-            self.begun += 1;
-        }
     }
 
     /// Puts a raw key on the line to its server: which part that is, and where in its line the key stands.
@@ -180,8 +164,8 @@ impl Get {
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         loop {
-            let (won, mut reading) = (self.won, 0);
-            for at in self.settled..self.begun {
+            let won = self.won;
+            for at in self.settled..self.keys.len() {
                 let patient = scope.patient && !self.won;
                 let done = match &mut self.keys[at] {
                     KeyGet::Guarded(get) => {
@@ -189,10 +173,8 @@ impl Get {
                     }
                     KeyGet::Raw { .. } | KeyGet::Tag { .. } => true,
                 };
-                reading += usize::from(!done);
                 self.settled += usize::from(done && self.settled == at);
             }
-            self.begin(MAX_READING - reading, scope.proxy, scope.client);
             // A win ends the waiting of the keys before it.
             if won == self.won {
                 if self.settled < self.keys.len() {
@@ -210,6 +192,10 @@ impl Get {
         if !parts.chain(tags.copied()).all(|ticket| inbox.is_here(ticket)) {
             return Poll::Pending;
         }
+        // If a part before it fails, this one says nothing.
+        if self.part.is_some() && !scope.first {
+            return Poll::Pending;
+        }
         self.answer(scope, out);
         Poll::Ready(())
     }
@@ -219,11 +205,11 @@ impl Get {
         let start = out.len();
         let mut trouble: Option<Failure> = None;
         let fails = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Error;
-        let replies: SmallVec<[Option<bytes::Bytes>; 4]> = self
+        let replies: SmallVec<[Option<(Bytes, u32)>; 4]> = self
             .parts
             .iter()
             .map(|part| match inbox.take(part.ticket) {
-                Some(Reply::Answered { bytes, .. }) => Some(bytes),
+                Some(Reply::Answered { bytes, epoch }) => Some((bytes, epoch)),
                 Some(Reply::Failed(failure)) if fails(part.pool) => {
                     trouble = Some(failure);
                     None
@@ -232,8 +218,8 @@ impl Get {
             })
             .collect();
         // Each server answers in the order asked, and leaves out what it does not have.
-        let mut parts: SmallVec<[_; 4]> =
-            replies.iter().map(|reply| values(reply.as_deref().unwrap_or_default()).peekable()).collect();
+        let texts = replies.iter().map(|reply| reply.as_ref().map_or(&b""[..], |(bytes, _)| bytes));
+        let mut parts: SmallVec<[_; 4]> = texts.map(|text| values(text).peekable()).collect();
         for key in &self.keys {
             match key {
                 KeyGet::Raw { rule, part, at } => {
@@ -281,9 +267,9 @@ impl Get {
             }
         }
         // What is left over answers something that was not asked.
-        for (part, left) in self.parts.iter().zip(&mut parts) {
-            if left.next().is_some() {
-                scope.proxy.pools[part.pool].connections()[part.place].distrust();
+        for ((part, reply), left) in self.parts.iter().zip(&replies).zip(&mut parts) {
+            if let (Some(_), Some((_, epoch))) = (left.next(), reply) {
+                scope.proxy.pools[part.pool].connections()[part.place].distrust(*epoch);
             }
         }
         let part = self.part.as_ref();

@@ -37,7 +37,7 @@ mod invalidation;
 pub mod explicit_tags;
 mod tags;
 
-pub use calls::{Call, Client, Footprint, LongLine};
+pub use calls::{Call, Client, Footprint, LongLine, Turn};
 pub use desk::Desk;
 pub use stats::Front;
 pub use tag_cache::TagCache;

@@ -119,11 +119,10 @@ impl Forward {
     /// Once the reply is here: what became of the request, and the answer if it is large.
     pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<(Outcome, Option<Bytes>)> {
         let Some(mut reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
-        if let (Expects::Value(pool, key), Reply::Answered { bytes, .. } | Reply::Part(bytes)) =
-            (&self.expects, &reply)
+        if let (Expects::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
             && !is_of(bytes, key)
         {
-            scope.proxy.pools[*pool].connection(key).distrust();
+            scope.proxy.pools[*pool].connection(key).distrust(*epoch);
             reply = Reply::Failed(Failure::Refused);
         }
         let mut large = None;
@@ -133,6 +132,7 @@ impl Forward {
                 large = self.expects.say(bytes, out);
                 outcome
             }
+            // It was found by its key.
             Reply::Part(bytes) => {
                 out.extend_from_slice(&bytes);
                 out.extend_from_slice(END);

@@ -104,10 +104,11 @@ impl FirstLook {
             Some(reply) => wire::answer(&What::Get(Read::look(self.wish, policy)), reply),
             None => Answer::Failed(Failure::Down),
         };
-        if let (true, Answer::Item(Item { won, ttl, .. })) = (self.joined, &mut item)
+        if let (true, Answer::Item(Item { won, size, ttl, .. })) = (self.joined, &mut item)
             && std::mem::take(won)
+            && *size == 0
         {
-            // Of what it has just left, a server says that it lasts for ever.
+            // Of a stub that it has just left, a server says that it lasts for ever.
             *ttl = Some(policy.lock_seconds());
         }
         if clear

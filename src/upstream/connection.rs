@@ -114,6 +114,8 @@ struct Reading {
     input: BytesMut,
     /// The large reply that began in `input`, which is empty until this is whole.
     large: Option<BytesMut>,
+    /// It may have many values: nobody knows how long it is before its end is here.
+    endless: bool,
     /// The last reply was large.
     was_large: bool,
     /// How far the reply at the front has been looked at.
@@ -127,14 +129,23 @@ struct Reading {
 impl Reading {
     fn new() -> Reading {
         let input = BytesMut::new();
-        Reading { input, large: None, was_large: false, framer: None, missing: 1, last: Instant::now() }
+        Reading {
+            input,
+            large: None,
+            endless: false,
+            was_large: false,
+            framer: None,
+            missing: 1,
+            last: Instant::now(),
+        }
     }
 
-    /// Where to read, and how much at most: of a large reply never more than belongs to it.
+    /// Where to read, and how much at most: of a large reply never more than belongs to it, if that is known.
     fn room(&mut self) -> Limit<&mut BytesMut> {
         if let Some(large) = &mut self.large {
-            large.reserve(self.missing);
-            return large.limit(self.missing);
+            let room = if self.endless { self.missing.max(MIN_ROOM) } else { self.missing };
+            large.reserve(room);
+            return large.limit(room);
         }
         if self.input.capacity() - self.input.len() < MIN_ROOM {
             self.input.reserve(READ_SIZE);
@@ -143,10 +154,11 @@ impl Reading {
     }
 
     /// The reply at the front lacks so many bytes, at least.
-    fn lacks(&mut self, missing: usize, asker: Option<&Inbox>) {
-        self.missing = missing;
+    fn lacks(&mut self, missing: usize, owed: &Owed) {
+        (self.missing, self.endless) = (missing, owed.shape == Shape::Values);
         let length = self.input.len() + missing;
         if self.large.is_none() && length >= LARGE_REPLY {
+            let asker = owed.asker.as_ref().map(|(inbox, _)| inbox);
             let mut large =
                 asker.map_or_else(|| BytesMut::with_capacity(length), |inbox| inbox.buffer(length));
             large.extend_from_slice(&self.input);
@@ -159,7 +171,14 @@ impl Reading {
     fn take(&mut self, length: usize) -> Bytes {
         (self.framer, self.missing, self.was_large) = (None, 1, self.large.is_some());
         match self.large.take() {
-            Some(large) => large.freeze(),
+            Some(mut large) => {
+                if large.len() > length {
+                    // The next replies.
+                    self.input.extend_from_slice(&large[length..]);
+                    large.truncate(length);
+                }
+                large.freeze()
+            }
             None => self.input.split_to(length).freeze(),
         }
     }
@@ -344,10 +363,11 @@ impl Connection {
         congested
     }
 
-    /// A reply was well-formed but not an answer to what was asked: nothing more of this connection can be believed.
-    pub fn distrust(&self) {
+    /// A reply of this epoch was well-formed but not an answer to what was asked: nothing more of its connection can be
+    /// believed, if that has not been remade since.
+    pub fn distrust(&self, epoch: u32) {
         let mut state = self.state.borrow_mut();
-        state.distrusted = true;
+        state.distrusted |= state.phase == Phase::Up && epoch >= state.made;
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -483,7 +503,7 @@ impl Connection {
             let framer = reading.framer.get_or_insert_with(|| Framer::new(owed.shape, MAX_VALUE));
             match framer.frame(front)? {
                 Frame::Partial { at_least } => {
-                    reading.lacks(at_least, owed.asker.as_ref().map(|(inbox, _)| &**inbox));
+                    reading.lacks(at_least, owed);
                     return Ok(());
                 }
                 frame => {
@@ -564,7 +584,7 @@ impl Connection {
         };
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Down;
-        state.timed_out = 0;
+        (state.timed_out, state.distrusted) = (0, false);
         state.out = BytesMut::new();
         state.unwritten.new_turn();
         state.line.close();
@@ -597,4 +617,69 @@ async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
     let mut lines = input[..].split(|&byte| byte == b'\n');
     let size = lines.find_map(|line| line.strip_prefix(b"STAT item_size_max "));
     Ok(size.and_then(|size| std::str::from_utf8(size).ok()?.trim().parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Metrics, ServerName};
+    use crate::upstream::{Address, ServerSpec};
+
+    fn connection() -> Rc<Connection> {
+        let server = ServerName { pool: "main".into(), server: "a".into() };
+        let metrics = Metrics::new(Vec::new(), vec![server], 1);
+        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
+        let spec = ServerSpec { address, weight: 1, name: None };
+        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+        Connection::new(Arc::new(server), metrics.worker(0))
+    }
+
+    /// Reads all of it, as if it had arrived at once; gives in how many pieces.
+    fn read(connection: &Connection, mut stream: &[u8]) -> usize {
+        let (mut reading, mut reads) = (Reading::new(), 0);
+        while !stream.is_empty() {
+            let mut room = reading.room();
+            let (piece, rest) = stream.split_at(stream.len().min(room.remaining_mut()));
+            room.put_slice(piece);
+            (stream, reads) = (rest, reads + 1);
+            connection.hand_out(&mut reading).unwrap();
+        }
+        reads
+    }
+
+    fn said(inbox: &Inbox, ticket: Ticket) -> Vec<u8> {
+        match inbox.take(ticket) {
+            Some(Reply::Answered { bytes, .. } | Reply::Part(bytes)) => bytes.to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_large_answer_of_many_values_is_read_in_few_pieces_and_the_next_one_is_left_whole() {
+        for size in [100, 1_000, 20_000] {
+            let value = |i: usize| format!("VALUE some:longer:key:{i} 0 {size}\r\n{}\r\n", "x".repeat(size));
+            let many = (0..100).map(value).collect::<String>() + "END\r\n";
+            let (connection, inbox) = (connection(), Rc::new(Inbox::default()));
+            let asked = [Shape::Values, Shape::Line, Shape::Values, Shape::Line]
+                .map(|shape| connection.send(&inbox, shape, None, |_| {}));
+            let stream = [many.as_bytes(), b"STORED\r\n", many.as_bytes(), b"12\r\n"].concat();
+            let reads = read(&connection, &stream);
+            assert!(reads <= 10 + stream.len() / (MIN_ROOM / 2), "{reads} of {}", stream.len());
+            let said = asked.map(|ticket| said(&inbox, ticket));
+            assert!(said[0] == many.as_bytes() && said[2] == said[0]);
+            assert_eq!((&said[1][..], &said[3][..]), (&b"STORED\r\n"[..], &b"12\r\n"[..]));
+        }
+    }
+
+    #[test]
+    fn what_is_not_believed_ends_the_connection_that_it_came_over_and_no_later_one() {
+        let connection = connection();
+        let distrusted = |epoch| {
+            connection.distrust(epoch);
+            std::mem::take(&mut connection.state.borrow_mut().distrusted)
+        };
+        assert!(!distrusted(9));
+        (connection.state.borrow_mut().phase, connection.state.borrow_mut().made) = (Phase::Up, 3);
+        assert_eq!([2, 3, 4].map(distrusted), [false, true, true]);
+    }
 }

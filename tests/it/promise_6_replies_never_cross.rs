@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::gate::Gate;
 use crate::slow_server::SlowServer;
-use crate::world::{Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml};
+use crate::world::{Kennel, addresses, eventually, guarded, holder, memcacheds, raw, sidecar_toml};
 
 const CLIENTS: usize = 500;
 const KEYS: usize = 200;
@@ -327,4 +327,25 @@ fn a_server_that_answers_what_was_not_asked_is_believed_in_nothing_and_its_conne
         });
         assert_eq!(client.ask("version").split(' ').next(), Some("VERSION"), "the client is still connected");
     }
+}
+
+#[test]
+fn a_long_get_whose_first_part_fails_is_answered_by_its_error_alone() {
+    let servers = memcacheds(2);
+    let rules = [guarded("hot", "hot:*", "stale_for = \"30s\"\ncold_wait = \"0ms\"")];
+    let toml = sidecar_toml(&addresses(&servers), &rules);
+    let kennel = Kennel::start(&toml.replace("request_timeout", "on_error = \"error\"\nrequest_timeout"));
+    let mut client = kennel.client();
+    let keys: Vec<String> = (0..600).map(|i| format!("hot:{i}")).collect();
+    keys.iter().for_each(|key| client.store(key, b"v", 600));
+    let (quick, slow): (Vec<&String>, Vec<&String>) = keys.iter().partition(|key| holder(&servers, key) == 0);
+    // Its second part needs nothing of the server that is stopped, and is done long before the first.
+    let long: Vec<&str> =
+        quick[..127].iter().chain(&slow[..1]).chain(&quick[..5]).map(|key| &key[..]).collect();
+    servers[1].stop();
+    client.send(format!("get {}\r\nget {}\r\n", long.join(" "), quick[9]).as_bytes());
+    assert_eq!(client.line(), "SERVER_ERROR server timed out");
+    assert_eq!(client.only_value(quick[9]).as_deref(), Some(&b"v"[..]));
+    assert_eq!(client.ask("mn"), "MN");
+    servers[1].cont();
 }

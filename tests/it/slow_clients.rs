@@ -364,3 +364,27 @@ fn every_limit_that_a_client_reaches_is_counted() {
     deep.send(&[&b"get hot:held\r\n"[..], &b"get raw:k\r\n".repeat(1100)].concat());
     eventually("it is held back", || reached(&kennel, "requests") >= 1.0);
 }
+
+#[test]
+fn a_large_set_behind_one_that_nobody_answers_is_read_to_its_end_when_memory_is_tight() {
+    let (_servers, kennel) = sidecar("max_buffered = \"16MiB\"");
+    // Half of the budget is used: no client has more than one request on its way.
+    let mut hogs: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
+    for hog in &mut hogs {
+        hog.send(b"set raw:hog 0 0 1000000\r\n");
+        hog.send(&vec![b'h'; 900_000]);
+    }
+    let set = |key: &str, size: usize, noreply: &str| {
+        [format!("set {key} 0 0 {size}{noreply}\r\n").into_bytes(), vec![b'x'; size], b"\r\n".to_vec()]
+            .concat()
+    };
+    let mut client = kennel.client();
+    for _ in 0..8 {
+        client.send(&[set("raw:a", 140_000, " noreply"), set("raw:b", 400_000, "")].concat());
+        assert_eq!(client.line(), "STORED");
+    }
+    for hog in &mut hogs {
+        hog.send(&[&vec![b'h'; 100_000][..], b"\r\n"].concat());
+        assert_eq!(hog.line(), "STORED");
+    }
+}
