@@ -11,6 +11,9 @@ use crate::error::Failure;
 
 /// A smaller answer does not count towards the budget by itself: there are few of them for one client.
 pub(super) const COUNTED: usize = 4 * 1024;
+/// With so many answers owed or here, a small one is copied: else each could keep a whole buffer that was read into, and that
+/// of a client which takes nothing for long.
+const CROWDED: usize = 64;
 /// What ends the answer to a `get`.
 pub const END: &[u8] = b"END\r\n";
 
@@ -33,6 +36,18 @@ pub enum Reply {
     Moved,
     /// There is no answer, and whether it was carried out is not known.
     Failed(Failure),
+}
+
+impl Reply {
+    /// Without what was read around it, if it is small.
+    fn alone(self) -> Reply {
+        let alone = |bytes: Bytes| if bytes.len() < COUNTED { Bytes::copy_from_slice(&bytes) } else { bytes };
+        match self {
+            Reply::Answered { bytes, epoch } => Reply::Answered { bytes: alone(bytes), epoch },
+            Reply::Part(bytes) => Reply::Part(alone(bytes)),
+            reply => reply,
+        }
+    }
 }
 
 /// The replies that one task is owed, from any number of servers. Whoever awaits none any more drops it: what arrives later
@@ -92,8 +107,9 @@ impl Inbox {
     fn put(&self, ticket: Ticket, reply: Reply) {
         let mut inner = self.inner.borrow_mut();
         let Some(at) = ticket.checked_sub(inner.first) else { return };
+        let crowded = inner.slots.len() > CROWDED;
         if let Some(slot) = inner.slots.get_mut(at as usize) {
-            *slot = Slot::Here(reply);
+            *slot = Slot::Here(if crowded { reply.alone() } else { reply });
         }
         if let Some(waker) = inner.waker.take() {
             drop(inner);
@@ -231,5 +247,31 @@ impl Inbox {
             }
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_answer_of_who_takes_nothing_does_not_keep_all_that_was_read_with_it() {
+        let inbox = Inbox::default();
+        let tickets: Vec<Ticket> = (0..2 * CROWDED).map(|_| inbox.expect()).collect();
+        let read = Bytes::from(vec![b'x'; 64 * 1024]);
+        let pieces = |part: bool| {
+            let bytes = read.slice(..100);
+            if part { Reply::Part(bytes) } else { Reply::Answered { bytes, epoch: 1 } }
+        };
+        tickets.iter().for_each(|ticket| inbox.deliver(*ticket, pieces(ticket % 2 == 0)));
+        let taken: Vec<Reply> = tickets.iter().filter_map(|ticket| inbox.take(*ticket)).collect();
+        assert_eq!(taken.len(), 2 * CROWDED);
+        assert!(read.is_unique());
+        // A large one has a buffer of its own, and who takes what comes has it as it came.
+        let (large, small) = (inbox.expect(), inbox.expect());
+        inbox.deliver(large, Reply::Answered { bytes: read.slice(..COUNTED), epoch: 1 });
+        inbox.deliver(small, pieces(true));
+        let held = [large, small].map(|ticket| inbox.take(ticket));
+        assert!(held.iter().all(Option::is_some) && !read.is_unique());
     }
 }
