@@ -34,6 +34,8 @@ pub struct Rebuild {
     pub key: usize,
     /// When its client last began to look at the value.
     pub looked: u64,
+    /// When the server did what it was won with.
+    pub won: u64,
     /// When its client was told.
     pub start: u64,
     /// Its value was still fresh.
@@ -93,6 +95,8 @@ pub struct Asked {
     pub now: u64,
     /// Since when it may not wait any more.
     pub hurried: Option<u64>,
+    /// When the server last did something for it.
+    pub served: u64,
     /// How many rounds of questions it took: of whoever takes a lock over while tags move, many.
     pub rounds: u64,
 }
@@ -291,14 +295,14 @@ impl Checker {
         Ok(())
     }
 
-    pub fn rebuild(&mut self, key: usize, looked: u64, now: u64, early: bool) -> RebuildId {
+    pub fn rebuild(&mut self, key: usize, looked: u64, won: u64, now: u64, early: bool) -> RebuildId {
         self.seen.won += 1;
         self.seen.early += u64::from(early);
         if now > looked + super::world::TIMEOUT {
             // A copy of a tag did not answer: the stub that was won may have been filled before its winner is told.
             self.ledger.note(key, Why::Lost, looked, Some(now));
         }
-        let unfinished = Rebuild { key, looked, start: now, early, end: None, acked: None, value: None };
+        let unfinished = Rebuild { key, looked, won, start: now, early, end: None, acked: None, value: None };
         self.rebuilds.push(unfinished);
         self.rebuilds.len() - 1
     }

@@ -267,7 +267,7 @@ impl World {
                 }
                 if let Some(id) = id {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
-                    let rebuild = self.checker.rebuild(key, looked, now, early);
+                    let rebuild = self.checker.rebuild(key, looked, asked.served, now, early);
                     let how = self.how_to_fill(client, shown);
                     making = how.map(|how| self.making(client, key, how, Some(rebuild)));
                 }

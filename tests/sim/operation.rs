@@ -103,6 +103,8 @@ pub struct Op {
     pub read: Option<Item>,
     /// When it was asked for.
     pub looked: u64,
+    /// When the server last did something with its key.
+    pub served: u64,
     /// What it reads may be kept near; and when it was sent.
     pub reading: Option<(Reading<Bell>, u64)>,
     /// When the last of its commands arrives that were held back beyond their time-out.
@@ -149,6 +151,7 @@ impl World {
             waiting: None,
             read: None,
             looked: self.now,
+            served: self.now,
             reading: None,
             late: 0,
         })

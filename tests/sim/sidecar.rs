@@ -211,7 +211,7 @@ impl World {
                 let (sidecar, key, looked) = (op.sidecar, op.key, op.looked);
                 let hurried = if at_once { Some(began) } else { self.hurried(client) };
                 let rounds = u64::from(op.round);
-                let asked = Asked { sidecar, began, now: self.now, hurried, rounds };
+                let asked = Asked { sidecar, began, now: self.now, hurried, served: op.served, rounds };
                 self.read_done(client, key, looked, asked, end)
             }
             (End::Fill(end), Purpose::Put(put)) => self.fill_done(put.with_late(op.late), end),

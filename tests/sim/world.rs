@@ -341,6 +341,9 @@ impl World {
         let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
         self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
         self.may_create(&ask, &key);
+        if let (At::Item | At::Lock, Some(op)) = (ask.at, self.ops.get_mut(&op)) {
+            op.served = self.now;
+        }
         if late {
             self.came_late(&ask.what, &key, &bytes);
         }
