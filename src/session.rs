@@ -28,7 +28,7 @@ use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
 use crate::proxy::{Call, Client, Footprint, LongLine, Proxy, Turn};
-use crate::upstream::roll::Roll;
+use crate::upstream::roll::{Queues, Roll};
 use outbox::Outbox;
 
 mod outbox;
@@ -71,6 +71,7 @@ pub async fn serve<S>(
     owner: u64,
     proxy: Rc<Proxy>,
     roll: &Rc<Roll>,
+    queues: &Queues<Asked>,
     drain: &CancellationToken,
 ) -> Spoke
 where
@@ -82,6 +83,7 @@ where
         proxy,
         client: Client::new(owner, roll.enter(owner)),
         roll: Rc::clone(roll),
+        queues,
         input: BytesMut::new(),
         missing: 1,
         eof: false,
@@ -127,6 +129,7 @@ struct Session<'a, S> {
     proxy: Rc<Proxy>,
     client: Client,
     roll: Rc<Roll>,
+    queues: &'a Queues<Asked>,
     /// What has been read and not begun; it owns no memory while the client waits.
     input: BytesMut,
     /// How many bytes the request at the front of `input` still lacks, at least. 0: it is whole, and waits for an earlier one.
@@ -138,7 +141,7 @@ struct Session<'a, S> {
     swallow: u64,
     /// In the middle of a get that is taken in parts.
     long: Option<(LongGet, Rc<LongLine>)>,
-    /// In the order asked.
+    /// In the order asked; it owns no memory while there are none.
     calls: VecDeque<Asked>,
     /// How many of them are active.
     active: usize,
@@ -168,7 +171,7 @@ struct Session<'a, S> {
 }
 
 /// A request on its way.
-struct Asked {
+pub struct Asked {
     call: Call,
     /// How many keys it reads.
     reads: usize,
@@ -261,7 +264,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 self.roll.give_back(std::mem::take(buffer));
             }
         }
+        self.queues.take_back(&mut self.calls);
         let inbox = &self.client.inbox;
+        inbox.rest();
         // A whole request that has not begun waits for something too.
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
         inbox.is_busy(waits && self.out.is_empty());
@@ -461,6 +466,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         self.active += usize::from(asked.call.is_active());
         self.reads += asked.reads;
         self.asked += asked.bytes;
+        if self.calls.capacity() == 0 {
+            self.calls = self.queues.lend();
+        }
         self.calls.push_back(asked);
         self.input.advance(consumed);
         self.missing = 0;

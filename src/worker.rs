@@ -24,9 +24,9 @@ use crate::listener::Sockets;
 use crate::metrics::WorkerMetrics;
 use crate::porter::{Lodge, Porter, Stream};
 use crate::proxy::{Proxy, Shared};
-use crate::session::{self, Spoke};
+use crate::session::{self, Asked, Spoke};
 use crate::upstream::pool::{Pool, SharedPool};
-use crate::upstream::roll::Roll;
+use crate::upstream::roll::{Queues, Roll};
 
 /// How long clients may take to be answered once Kennel is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -133,6 +133,7 @@ impl Worker {
             clients: clients.clone(),
             said: Cell::new(None),
             lodge: Lodge::default(),
+            queues: Queues::default(),
         });
         for (listener, porter) in sockets.tcp {
             let listener = TcpListener::from_std(listener)?;
@@ -176,6 +177,8 @@ struct Reception {
     /// When it was last said that there is no room.
     said: Cell<Option<Instant>>,
     lodge: Lodge,
+    /// Of clients that ask nothing at the moment.
+    queues: Queues<Asked>,
 }
 
 impl Reception {
@@ -245,7 +248,8 @@ impl Reception {
 
     /// Serves a client that has been let in.
     async fn serve<S: Stream>(&self, socket: S, owner: u64, from: Option<SocketAddr>) {
-        let spoke = session::serve(socket, owner, Rc::clone(&self.proxy), &self.roll, &self.stop).await;
+        let spoke =
+            session::serve(socket, owner, Rc::clone(&self.proxy), &self.roll, &self.queues, &self.stop).await;
         let from = from.map(|from| from.ip());
         if spoke == Spoke::Binary && self.door.is_news(from) {
             let from = from.map_or_else(|| "a Unix socket".to_owned(), |from| from.to_string());

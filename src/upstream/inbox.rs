@@ -67,8 +67,9 @@ struct Inner {
     waker: Option<Waker>,
 }
 
+/// A place for one reply.
 #[derive(Debug)]
-enum Slot {
+pub(super) enum Slot {
     Owed,
     Here(Reply),
     Taken,
@@ -83,6 +84,9 @@ impl Inbox {
     /// A place for one reply.
     pub(super) fn expect(&self) -> Ticket {
         let mut inner = self.inner.borrow_mut();
+        if let (0, Some(member)) = (inner.slots.capacity(), &self.member) {
+            inner.slots = member.roll.slots.lend();
+        }
         inner.slots.push_back(Slot::Owed);
         inner.first + inner.slots.len() as u64 - 1
     }
@@ -144,6 +148,13 @@ impl Inbox {
         match &mut inner.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             empty => *empty = Some(cx.waker().clone()),
+        }
+    }
+
+    /// Its client can do nothing until something comes: what it does not need until then is given back.
+    pub fn rest(&self) {
+        if let Some(member) = &self.member {
+            member.roll.slots.take_back(&mut self.inner.borrow_mut().slots);
         }
     }
 

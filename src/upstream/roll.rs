@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bytes::{Bytes, BytesMut};
 
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Slot};
+pub use super::spare::Queues;
 use super::spare::{SMALLEST, Spare};
 use crate::metrics::{Limit, WorkerMetrics};
 
@@ -29,6 +30,8 @@ pub struct Roll {
     spare: Arc<Spare>,
     /// Of these, a few of the smallest: for them no mutex has to be asked.
     at_hand: RefCell<Vec<BytesMut>>,
+    /// Of inboxes in which nothing is awaited.
+    pub(super) slots: Queues<Slot>,
     seats: RefCell<HashMap<u64, Seat>>,
     metrics: Arc<WorkerMetrics>,
 }
@@ -54,8 +57,8 @@ impl Roll {
     /// For clients that may make this worker hold so many bytes, all together.
     pub fn new(budget: usize, metrics: Arc<WorkerMetrics>) -> Rc<Roll> {
         let (total, spare) = Default::default();
-        let (at_hand, seats) = Default::default();
-        Rc::new(Roll { budget, total, spare, at_hand, seats, metrics })
+        let (at_hand, slots, seats) = Default::default();
+        Rc::new(Roll { budget, total, spare, at_hand, slots, seats, metrics })
     }
 
     /// A new client's inbox.

@@ -4,6 +4,8 @@
 //! So ten thousand idle clients own no buffers, and those who are busy share a few that are still in the processor's caches.
 //! Large answers pass through them too: memory fresh from the system costs more than all that is done with what is in it.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::BytesMut;
@@ -77,6 +79,35 @@ impl Spare {
     }
 }
 
+/// The most queues that are kept, and the most places of one.
+const MAX_QUEUES: usize = 64;
+
+/// Queues with nothing in them. Who waits holds none of these either.
+pub struct Queues<T>(RefCell<Vec<VecDeque<T>>>);
+
+impl<T> Default for Queues<T> {
+    fn default() -> Self {
+        Queues(RefCell::default())
+    }
+}
+
+impl<T> Queues<T> {
+    /// One with room, if one is at hand.
+    pub fn lend(&self) -> VecDeque<T> {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes one, if it is empty.
+    pub fn take_back(&self, queue: &mut VecDeque<T>) {
+        if queue.is_empty() && queue.capacity() > 0 {
+            let (queue, mut kept) = (std::mem::take(queue), self.0.borrow_mut());
+            if queue.capacity() <= MAX_QUEUES && kept.len() < MAX_QUEUES {
+                kept.push(queue);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
@@ -121,6 +152,23 @@ mod tests {
         }
         assert_eq!(bytes(&spare), MAX_SPARE);
         assert_eq!(spare.take(LARGEST + 1).capacity(), LARGEST + 1);
+    }
+
+    #[test]
+    fn an_empty_queue_is_kept_for_the_next_who_needs_one_unless_it_is_long() {
+        let queues = Queues::default();
+        let mut queue: VecDeque<u8> = [1, 2, 3].into();
+        queues.take_back(&mut queue);
+        assert_eq!(queue.len(), 3);
+        queue.clear();
+        queues.take_back(&mut queue);
+        assert_eq!(queue.capacity(), 0);
+        assert!(queues.lend().capacity() >= 3 && queues.lend().capacity() == 0);
+        let mut long = VecDeque::with_capacity(MAX_QUEUES + 1);
+        queues.take_back(&mut long);
+        assert_eq!((long.capacity(), queues.lend().capacity()), (0, 0));
+        (0..2 * MAX_QUEUES).for_each(|_| queues.take_back(&mut VecDeque::with_capacity(1)));
+        assert_eq!(queues.0.borrow().len(), MAX_QUEUES);
     }
 
     #[test]
