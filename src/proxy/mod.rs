@@ -19,7 +19,6 @@ use tokio::time::Instant;
 pub mod wire;
 mod desk;
 mod hash;
-mod places;
 mod tag_cache;
 mod operation;
 mod keeper;
@@ -53,7 +52,6 @@ use crate::upstream::inbox::Inbox;
 use crate::upstream::pool::Pool;
 use hash::Hashes;
 use operation::Guarded;
-use places::Places;
 
 /// What the configuration says, as the pipeline needs it. The same for all workers.
 pub struct Plan {
@@ -153,7 +151,6 @@ pub struct Proxy {
     keeper: keeper::Keeper,
     near: near::NearCache,
     hashes: Hashes,
-    tag_places: Places,
     /// Where the names of tags are put together.
     tag: RefCell<Vec<u8>>,
     metrics: Arc<WorkerMetrics>,
@@ -209,7 +206,6 @@ impl Proxy {
             keeper: keeper::Keeper::default(),
             near: near::NearCache::new(near_memory, changes),
             hashes: Hashes::new(),
-            tag_places: Places::default(),
             tag: RefCell::default(),
             metrics,
         }

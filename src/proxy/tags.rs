@@ -82,7 +82,6 @@ impl Proxy {
     /// The connection to the server that keeps a tag, or to the second one, under this key.
     pub(super) fn tag_connection(&self, key: &[u8], copy: bool) -> &Rc<Connection> {
         let pool = &self.pools[self.plan.tag_pool];
-        let find = || if copy { pool.second_place(key) } else { pool.place(key) };
-        &pool.connections()[self.tag_places.of(key, self.hash(key), copy, find)]
+        &pool.connections()[if copy { pool.second_place(key) } else { pool.place(key) }]
     }
 }

@@ -10,6 +10,7 @@ pub mod server;
 pub mod connection;
 mod unwritten;
 mod joined;
+mod places;
 pub mod inbox;
 pub mod roll;
 mod spare;

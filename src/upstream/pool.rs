@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::connection::Connection;
+use super::places::Places;
 use super::ring::Ring;
 use super::server::Server;
 use super::{OnError, PoolSpec};
@@ -45,6 +46,7 @@ impl SharedPool {
 pub struct Pool {
     shared: Arc<SharedPool>,
     connections: Vec<Rc<Connection>>,
+    places: Places,
 }
 
 impl Pool {
@@ -52,23 +54,27 @@ impl Pool {
     pub fn new(shared: Arc<SharedPool>, metrics: &Arc<WorkerMetrics>) -> Pool {
         let connect = |server: &Arc<Server>| Connection::new(Arc::clone(server), Arc::clone(metrics));
         let connections = shared.servers.iter().map(connect).collect();
-        Pool { shared, connections }
+        Pool { shared, connections, places: Places::default() }
     }
 
     /// The place of the server that holds this key.
     pub fn place(&self, key: &[u8]) -> usize {
-        self.shared.ring.server(key)
+        let ring = &self.shared.ring;
+        if ring.is_costly() { self.places.of(key, false, || ring.server(key)) } else { ring.server(key) }
     }
 
     /// The place of another server for a copy of what is under this key: the same as long as the servers are, and mostly when one
     /// is added or leaves. With one server there is no other.
     pub fn second_place(&self, key: &[u8]) -> usize {
-        let (first, servers) = (self.place(key), self.connections.len());
-        let elsewhere = |n: u8| {
-            let place = self.shared.ring.server(&[key, b"#", &[b'0' + n]].concat());
-            (place != first).then_some(place)
-        };
-        (2..10).find_map(elsewhere).unwrap_or((first + 1) % servers)
+        self.places.of(key, true, || {
+            let (ring, servers) = (&self.shared.ring, self.connections.len());
+            let first = ring.server(key);
+            let elsewhere = |n: u8| {
+                let place = ring.server(&[key, b"#", &[b'0' + n]].concat());
+                (place != first).then_some(place)
+            };
+            (2..10).find_map(elsewhere).unwrap_or((first + 1) % servers)
+        })
     }
 
     /// The connection to the server that holds this key.

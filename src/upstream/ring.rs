@@ -82,6 +82,15 @@ impl Ring {
         Ring { placement }
     }
 
+    /// Whether it takes an MD5 to find a server.
+    pub fn is_costly(&self) -> bool {
+        match &self.placement {
+            Placement::Only => false,
+            Placement::Ketama { hash, .. } | Placement::Modula { hash, .. } => *hash == Hash::Md5,
+            Placement::Jump { .. } | Placement::Rendezvous { .. } => true,
+        }
+    }
+
     /// The index, in the servers that the ring was made of, of the one that holds `key`.
     pub fn server(&self, key: &[u8]) -> usize {
         match &self.placement {
