@@ -163,6 +163,28 @@ fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_and_after_tag_cache_
     }
 }
 
+#[test]
+fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_also_if_another_sidecars_overtook_it() {
+    let servers = memcacheds(1);
+    let gate = Gate::start(servers[0].address);
+    let start = |addresses: &[String]| {
+        let rule = guarded("hot", "hot:*", "tags = [\"posts\"]\ncold_wait = \"0ms\"");
+        let toml = sidecar_toml(addresses, &[rule]) + "\n[tags]\ncache = \"10s\"\n";
+        Kennel::start(&toml.replace("request_timeout = \"500ms\"", "request_timeout = \"20s\""))
+    };
+    let sidecars = [start(&[gate.address()]), start(&addresses(&servers))];
+    let [mut here, mut there] = [0, 1].map(|n: usize| sidecars[n].client());
+    here.store("hot:k", b"old", 60);
+    assert_eq!(here.get("hot:k").as_deref(), Some(&b"old"[..]), "the version is cached here");
+    gate.hold("ms @tag:posts");
+    here.send(b"delete @tag:posts\r\n");
+    gate.until_held();
+    assert_eq!(there.delete("@tag:posts"), "DELETED");
+    gate.release();
+    here.expect(b"DELETED\r\n");
+    assert_eq!(here.get("hot:k"), None);
+}
+
 /// Says that it is over when it goes out of scope.
 struct OnDrop<'a>(&'a AtomicBool);
 

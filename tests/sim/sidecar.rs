@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kennel::guard::leases::{Due, Leases, Polled};
-use kennel::guard::{Answer, Answers, Asks, BumpEnd, DeleteEnd, Now, TagName, What, parse_version};
+use kennel::guard::{Answers, Asks, BumpEnd, DeleteEnd, Now, TagName, parse_version};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
@@ -28,20 +28,10 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// What an answer says about a tag may be used again. `writes`: how often it had been written when that was asked.
-    pub fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now, writes: u64) {
-        match (what, answer) {
-            (What::Get(_), Answer::Item(item)) => {
-                if let Some(version) = parse_version(&item.value) {
-                    self.tag_cache.put_unless_written(name, version, asked.mono, writes);
-                }
-            }
-            (What::Store { value, .. }, Answer::Stored(_)) => {
-                if let Some(version) = parse_version(&value.body) {
-                    self.tag_cache.written(name, version, asked.mono);
-                }
-            }
-            _ => {}
+    /// What is read of a tag may be used again. `writes`: how often it had been written when that was asked.
+    pub fn note_tag(&self, name: &TagName, value: &[u8], asked: Now, writes: u64) {
+        if let Some(version) = parse_version(value) {
+            self.tag_cache.put_unless_written(name, version, asked.mono, writes);
         }
     }
 }
