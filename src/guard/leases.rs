@@ -11,13 +11,13 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::metrics::LeaseEnd as End;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Look, Mode, Now, Stored, What, delete, peek};
+use super::ask::{Answer, Ask, Asks, At, Cas, Look, Mode, Now, Stored, What, delete, peek, sure_ms};
 use super::tags::Versions;
 use super::{Policy, Scene, TagName, TagNames, envelope::LockRecord};
 
 mod attribution;
 
-pub use attribution::Attribution;
+pub use attribution::{Attribution, Bound};
 
 /// What was seen when a client was told a miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,6 +49,12 @@ impl Ticket {
     pub fn nothing(at: Now) -> Ticket {
         let (versions, learnt) = (Versions::new(), TagNames::new());
         Ticket { base: None, lock: None, versions, learnt, at, vanishes: None }
+    }
+
+    /// The value was seen to have so many seconds left by a look that was sent then: somebody may have touched it.
+    fn stands(&mut self, ttl: Option<u32>, asked: u64) {
+        let until = ttl.map(|ttl| asked.saturating_add(sure_ms(ttl)));
+        self.vanishes = self.vanishes.and_then(|known| Some(known.max(until?)));
     }
 }
 
@@ -193,6 +199,8 @@ const MAX_WAITERS_PER_KEY: usize = 4096;
 const HOPELESS_MS: u64 = 60_000;
 /// How much before a stale value vanishes a stub is put in its place, in ms.
 const CLEARING_MARGIN_MS: u64 = 250;
+/// The shortest pause behind a renewal that no server answered, in ms.
+const RETRY_MS: u64 = 100;
 
 /// The table. `W` is what wakes a waiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -259,7 +267,7 @@ impl<W> Leases<W> {
         keep: u64,
     ) -> Option<TicketId> {
         self.remove_where(key, |held| held.owner == owner);
-        if self.tickets >= MAX_TICKETS {
+        if self.is_full() {
             return None;
         }
         self.next += 1;
@@ -267,10 +275,10 @@ impl<W> Leases<W> {
         let forget_at = ticket.at.mono.saturating_add(keep);
         let state = self.keys.entry(key.into()).or_default();
         if state.tickets.len() >= MAX_TICKETS_PER_KEY {
-            let oldest = state.tickets.iter().position(|held| !matches!(held.kind, Kind::Lease { .. }))?;
-            state.tickets.remove(oldest);
-            self.tickets -= 1;
+            let oldest = state.tickets.iter().find(|held| !matches!(held.kind, Kind::Lease { .. }))?.id;
+            self.remove_where(key, |held| held.id == oldest);
         }
+        let state = self.keys.entry(key.into()).or_default();
         let shown = match kind {
             // Nobody was shown what it knows.
             Kind::Spent { .. } => None,
@@ -479,6 +487,16 @@ impl<W> Leases<W> {
         renewal.min(end.max(now.mono + 1)).min(clearing)
     }
 
+    /// The same behind a renewal with these answers. One that failed is not tried again at once, though its value be about to
+    /// vanish: a server that is down answers so immediately.
+    pub fn due_after(ticket: &Ticket, answers: &[Answer], policy: &Policy, now: Now) -> u64 {
+        let due = Self::next_due(ticket, policy, now);
+        match answers.first() {
+            Some(Answer::Failed(_)) | None => due.max(now.mono + RETRY_MS),
+            Some(_) => due,
+        }
+    }
+
     /// What is due for a lease now. `tags` and `sidecar` are what its lock says.
     pub fn due(
         &mut self,
@@ -500,7 +518,7 @@ impl<W> Leases<W> {
         Due::Renew(renew(&held.ticket, now, policy, tags, sidecar))
     }
 
-    /// Takes the answers to a renewal. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
+    /// Takes the answers to a renewal that was `asked` then, on the monotonic clock. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
     /// meanwhile, or whose value is another by now, or nothing if it was lost; with how it ended, unless something else had ended it before. The fills that wait
     /// for it go on either way: [`Leases::renewal_ended`].
     #[allow(clippy::result_large_err, reason = "called every few seconds, and used at once")]
@@ -509,6 +527,7 @@ impl<W> Leases<W> {
         key: &[u8],
         id: TicketId,
         answers: &[Answer],
+        asked: u64,
     ) -> Result<Ticket, (Option<End>, Asks)> {
         let Some(held) = self.find(key, id) else { return Err((None, Asks::new())) };
         let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Asks::new())) };
@@ -522,9 +541,13 @@ impl<W> Leases<W> {
             }
             (Some(Answer::Stored(cas)), Some(_)) => {
                 held.ticket.lock = Some(*cas);
-                // The value is another by now, or gone: what this lease would fill with cannot be stored any more.
+                // The value is another by now, or gone: what this lease would fill with cannot be stored any more. By its number
+                // alone: the lock was stored over its CAS, so the server still counts as it did, however many have connected.
                 lost = match answers.get(1) {
-                    Some(Answer::Item(item)) => Some(item.cas) != held.ticket.base,
+                    Some(Answer::Item(item)) => {
+                        held.ticket.stands(item.ttl, asked);
+                        Some(item.cas.number) != held.ticket.base.map(|base| base.number)
+                    }
                     Some(Answer::Absent) => true,
                     _ => false,
                 };
@@ -600,6 +623,17 @@ impl<W> Leases<W> {
             let awaited = !state.waiters.is_empty() || !state.fills.is_empty() || state.polled;
             !state.tickets.is_empty() || awaited || remembers
         });
+    }
+
+    /// Whether this is a lease that has not ended.
+    pub fn stands(&self, key: &[u8], id: TicketId) -> bool {
+        let mut held = self.keys.get(key).into_iter().flat_map(|state| &state.tickets);
+        held.any(|held| held.id == id && matches!(held.kind, Kind::Lease { .. }))
+    }
+
+    /// Whether there is no room for another key's ticket.
+    pub fn is_full(&self) -> bool {
+        self.tickets >= MAX_TICKETS
     }
 
     /// Leases and waiters there are now.

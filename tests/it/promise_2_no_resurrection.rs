@@ -185,6 +185,33 @@ fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_also_if_another_side
     assert_eq!(here.get("hot:k"), None);
 }
 
+#[test]
+fn what_was_built_before_an_invalidation_neither_replaces_nor_creates_anything_after_it() {
+    let (_servers, sidecars) = fleet("stale_for = \"30s\"\ncold_wait = \"0ms\"");
+    for elsewhere in [0, 1] {
+        for (command, refusal) in [
+            ("replace hot:k 0 60 3\r\nold", "NOT_STORED"),
+            ("ms hot:k 3 MR T60\r\nold", "NS"),
+            ("ma hot:k N60 J5", "NS"),
+        ] {
+            let [mut a, mut d] = [(); 2].map(|()| sidecars[0].client());
+            assert_eq!(a.get("hot:k"), None);
+            assert_eq!(sidecars[elsewhere].client().delete("hot:k"), "NOT_FOUND");
+            if !command.starts_with("ma") {
+                assert_eq!(d.get("hot:k"), None);
+                assert_eq!(d.set("hot:k", b"new", 60), "STORED");
+            }
+            assert_eq!(a.ask(command), refusal, "{command}, after a delete through sidecar {elsewhere}");
+            if !command.starts_with("ma") {
+                // What it was served since, it may replace.
+                assert_eq!(a.get("hot:k").as_deref(), Some(&b"new"[..]));
+                assert_eq!(a.ask("replace hot:k 0 60 5\r\nnewer"), "STORED");
+            }
+            assert_ne!(d.delete("hot:k"), "");
+        }
+    }
+}
+
 /// Says that it is over when it goes out of scope.
 struct OnDrop<'a>(&'a AtomicBool);
 

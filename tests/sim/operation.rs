@@ -61,6 +61,7 @@ pub enum Purpose {
     GivingBack {
         client: usize,
         life: u32,
+        cas: u64,
     },
     Invalidation(usize),
     Renewal(u64),
@@ -95,7 +96,7 @@ pub struct Op {
     answers: Vec<Option<(Answer, bool)>>,
     pub round: u32,
     /// When the last questions were sent.
-    asked: Now,
+    pub asked: Now,
     /// Which wait this is, and its number in the table of leases.
     wait: u32,
     pub waiting: Option<u64>,
@@ -258,6 +259,12 @@ impl World {
         if let (Doing::Parked, Purpose::Put(put)) = (&op.doing, &op.purpose) {
             let put = put.clone();
             return self.put(put);
+        }
+        if let (Doing::Parked, Purpose::GivingBack { client, life, cas }) = (&op.doing, &op.purpose) {
+            if self.clients[*client].life == *life {
+                self.remove_named(*client, op.key, *cas);
+            }
+            return Ok(());
         }
         let Some(waiter) = op.waiting.take() else {
             self.ops.insert(id, op);

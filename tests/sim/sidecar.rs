@@ -149,6 +149,7 @@ impl World {
         let policy = self.plan.keys[key].policy.clone();
         let now = self.moment(sidecar);
         let life = self.sidecars[sidecar].life;
+        let asked = op.asked.mono;
         let leases = &mut self.sidecars[sidecar].leases;
         match op.purpose {
             Purpose::Superseded => {}
@@ -161,11 +162,11 @@ impl World {
                 self.wake_all(bells);
             }
             Purpose::Renewal(id) => {
-                let renewed = leases.renewed(&name, id, answers);
+                let renewed = leases.renewed(&name, id, answers, asked);
                 let mut bells = leases.renewal_ended(&name);
                 match renewed {
                     Ok(ticket) => {
-                        let due = Leases::<OpId>::next_due(&ticket, &policy, now);
+                        let due = Leases::<OpId>::due_after(&ticket, answers, &policy, now);
                         self.at(due - self.now, Event::Due { sidecar, life, key, id });
                     }
                     Err((_, asks)) if asks.is_empty() => bells.extend(leases.wake(&name)),
@@ -208,7 +209,7 @@ impl World {
             (End::Set(end), Purpose::Put(put)) => self.set_done(put.with_late(op.late), end),
             (End::Modify(end), Purpose::Put(put)) => self.modify_done(put.with_late(op.late), end),
             (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, op.late, end),
-            (End::Delete(_), Purpose::GivingBack { client, life }) => {
+            (End::Delete(_), Purpose::GivingBack { client, life, .. }) => {
                 self.wake_key(op.sidecar, op.key);
                 self.goes_on_putting(client, life)
             }
