@@ -138,6 +138,8 @@ pub struct Modify {
     change: Change,
     /// What its client was told a miss of, if it was.
     over: Option<Cas>,
+    /// Its look leaves a stub.
+    creates: bool,
     state: State,
     /// The lock, if a win may be filled: which may be another sidecar's.
     lock: Option<Item>,
@@ -182,7 +184,8 @@ impl Modify {
     /// Begins one that stores over nothing but what has this CAS, where it is a `replace`, or a count that finds no item: else
     /// it is not stored.
     pub fn bound(change: Change, over: Option<Cas>, scene: &Scene<'_>) -> (Modify, Asks) {
-        let mut modify = Modify { change, over, state: State::Looking, lock: None, began: scene.now.mono };
+        let mut modify =
+            Modify { change, over, creates: false, state: State::Looking, lock: None, began: scene.now.mono };
         let asks = modify.look(scene);
         (modify, asks)
     }
@@ -194,8 +197,8 @@ impl Modify {
 
     fn look(&mut self, scene: &Scene<'_>) -> Asks {
         self.state = State::Looking;
-        let mut asks: Asks =
-            smallvec![if self.creates(scene) { value_or_stub(scene) } else { get(At::Item) }];
+        self.creates = self.may_create(scene);
+        let mut asks: Asks = smallvec![if self.creates { value_or_stub(scene) } else { get(At::Item) }];
         Gather::new(scene.tags.len()).ask(&mut asks, scene);
         if self.may_fill() {
             asks.push(get(At::Lock));
@@ -209,7 +212,7 @@ impl Modify {
 
     /// Whether an absent item would be stored. Then the look leaves a stub to be stored over, for the reason that a
     /// [`Set`](super::Set) does. What is gone at once, or too large with its header, leaves none.
-    fn creates(&self, scene: &Scene<'_>) -> bool {
+    fn may_create(&self, scene: &Scene<'_>) -> bool {
         let created = match &self.change {
             Change::Add(offer) => offered(offer, Mode::Add, None, |_| NEVER, scene),
             Change::Count(Count { create: Some((lifetime, initial)), explicit, .. }) => {
@@ -530,7 +533,7 @@ impl Machine for Modify {
                     Some(Answer::Item(item)) => Some(item),
                     Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
                     // The server had no room even for a stub.
-                    _ if self.creates(scene) => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
+                    _ if self.creates => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
                     _ => None,
                 };
                 let mut tags: Answers = answers.collect();
