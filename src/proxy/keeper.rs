@@ -226,7 +226,7 @@ mod tests {
     fn what_has_ended_is_forgotten_before_it_is_due_and_what_stands_is_not() {
         let keeper = Keeper::default();
         let of = Guarded { guard: 0, place: 0, key: SmallVec::new(), tags: SmallVec::new(), learnt: 0 };
-        let stands = |kept: &Kept| kept.id % 100 == 0;
+        let stands = |kept: &Kept| kept.id.is_multiple_of(100);
         for id in 0..100_000 {
             keeper.watch(Kept { at: 1_200_000 + id, id, of: of.clone() }, stands);
             assert!(keeper.due.borrow().len() as u64 <= 2 * (id / 100 + 1) + MAX_ENDED as u64);

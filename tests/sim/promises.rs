@@ -129,6 +129,6 @@ mutants! {
     a_bump_of_only_the_first_copy_is_caught: OnlyFirstCopyIsBumped, Plan::twice, 50, "promise 2";
     a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, Plan::twice, 50, "promise 2";
     a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, Plan::twice, 3000, "promise 2";
-    a_bump_that_is_overtaken_and_told_to_nobody_is_caught: OvertakenBumpIsNotTold, plan_overtaken, 500, "promise 2";
+    a_bump_that_is_overtaken_and_told_to_nobody_is_caught: OvertakenBumpIsNotTold, plan_overtaken, 1000, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";
 }

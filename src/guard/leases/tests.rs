@@ -1,4 +1,6 @@
+use super::renewal::CLEARING_MARGIN_MS;
 use super::*;
+use crate::metrics::LeaseEnd as End;
 
 const KEY: &[u8] = b"k";
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
