@@ -228,6 +228,11 @@ pub(super) fn delete(at: At, cas: Option<Cas>) -> Ask {
     Ask { at, what: What::Delete { cas } }
 }
 
+/// How long an item with this TTL is sure to stand: a TTL of n lives (n−1, n] seconds.
+pub(super) fn sure_ms(ttl: u32) -> u64 {
+    u64::from(ttl.saturating_sub(1)) * 1000
+}
+
 /// memcached reads exptimes above thirty days as Unix time.
 const RELATIVE_LIMIT: u64 = 60 * 60 * 24 * 30;
 

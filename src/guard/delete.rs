@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Look, What, delete, get};
+use super::ask::{Answer, Ask, Asks, At, Look, What, delete, get, peek};
 use super::freshness::{Standing, judge};
 use super::tags::{Gather, MAX_ROUNDS};
 use super::{Event, Leaves, Machine, Scene, Step};
@@ -70,6 +70,9 @@ impl Delete {
         }];
         let state = if removal.compare.is_some() || removal.leaves_stale(scene) {
             asks[0] = get(At::Item);
+            if removal.compare.is_some() {
+                asks.push(peek(At::Lock));
+            }
             State::Looking
         } else {
             asks.extend([delete(At::Item, None), delete(At::Lock, None)]);
@@ -103,8 +106,16 @@ impl Machine for Delete {
             },
             State::Looking => match &answers[..] {
                 [Answer::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
-                [look @ Answer::Item(item), tags @ ..] => {
+                [look @ Answer::Item(item), rest @ ..] => {
                     let Removal { compare, seconds, explicit, .. } = self.removal;
+                    // Where the item may turn out to be another, the lock may be another's who builds that one.
+                    let (unlock, tags) = match (compare, rest) {
+                        (Some(_), [Answer::Item(lock), tags @ ..]) => {
+                            (Some(delete(At::Lock, Some(lock.cas))), tags)
+                        }
+                        (Some(_), [_, tags @ ..]) => (None, tags),
+                        (_, tags) => (Some(delete(At::Lock, None)), tags),
+                    };
                     if compare.is_some_and(|compare| compare != item.cas.number) {
                         return Step::Done(match item.size {
                             0 => DeleteEnd::NotFound,
@@ -124,7 +135,7 @@ impl Machine for Delete {
                         let seconds = is_later.then_some(seconds.max(1));
                         What::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
-                    Step::Ask(smallvec![Ask { at: At::Item, what }, delete(At::Lock, None)])
+                    Step::Ask(std::iter::once(Ask { at: At::Item, what }).chain(unlock).collect())
                 }
                 _ => Step::Done(DeleteEnd::NotFound),
             },
@@ -187,6 +198,34 @@ mod tests {
                 asks[0].what, mark,
                 "{ttl:?}: said anew, the end would be put off by part of a second"
             );
+        }
+    }
+
+    #[test]
+    fn a_delete_of_one_item_deletes_the_lock_that_it_saw_and_no_other() {
+        let policy = Policy::default();
+        let now = Now { wall: 1_700_000_000_000, mono: 0 };
+        let (tags, learnt, sidecar, room, copies, patient, chance) = (&[], 0, 1, 1 << 20, false, true, 1.0);
+        let scene = Scene { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
+        let item = |number| {
+            let (value, cas, usage) =
+                (Bytes::from_static(b"old"), Cas { number, epoch: 1 }, Usage::default());
+            Answer::Item(Item { value, size: 3, flags: 0, cas, ttl: None, won: false, stale: true, usage })
+        };
+        for stale in [false, true] {
+            for (lock, unlocks) in [(item(5), Some(5)), (Answer::Absent, None)] {
+                let removal = Removal { compare: Some(7), stale, ..Removal::default() };
+                let (mut delete, _) = Delete::removing(removal, &scene);
+                let step = delete.resume(Event::Answers(smallvec![item(7), lock]), &scene);
+                let Step::Ask(asks) = step else { panic!("{step:?}") };
+                let unlock = unlocks.map(|number| super::delete(At::Lock, Some(Cas { number, epoch: 1 })));
+                assert_eq!(asks.get(1), unlock.as_ref());
+                // Somebody else's by now: it is looked at again, and is another.
+                let answers = asks.iter().map(|_| Answer::Exists).collect();
+                let Step::Ask(_) = delete.resume(Event::Answers(answers), &scene) else { panic!("it looks") };
+                let end = delete.resume(Event::Answers(smallvec![item(9), item(6)]), &scene);
+                assert_eq!(end, Step::Done(DeleteEnd::Exists));
+            }
         }
     }
 }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::metrics::LeaseEnd as End;
-
-use super::ask::{Answer, Ask, Asks, At, Cas, Look, Mode, Now, Stored, What, delete, peek};
+use super::ask::{Answer, Ask, Asks, At, Cas, Look, Now, What, delete};
 use super::tags::Versions;
-use super::{Policy, Scene, TagName, TagNames, envelope::LockRecord};
+use super::{Policy, Scene, TagNames};
 
 mod attribution;
+mod renewal;
 
-pub use attribution::Attribution;
+pub use attribution::{Attribution, Bound};
+pub use renewal::Due;
 
 /// What was seen when a client was told a miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -172,17 +172,6 @@ impl Polled {
     }
 }
 
-/// What is due for a lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Due {
-    /// It has ended; nothing any more.
-    Nothing,
-    /// These renew it. Their answers go to [`Leases::renewed`].
-    Renew(Asks),
-    /// It took too long: these release it.
-    Expire(Asks),
-}
-
 /// The most tickets in one table; above it misses leave none, and no lease is granted.
 const MAX_TICKETS: usize = 16 * 1024;
 /// The most tickets of one key.
@@ -191,9 +180,6 @@ const MAX_TICKETS_PER_KEY: usize = 64;
 const MAX_WAITERS_PER_KEY: usize = 4096;
 /// For how long nobody waits for a key that was claimed and not filled twice in a row, in ms.
 const HOPELESS_MS: u64 = 60_000;
-/// How much before a stale value vanishes a stub is put in its place, in ms.
-const CLEARING_MARGIN_MS: u64 = 250;
-
 /// The table. `W` is what wakes a waiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leases<W> {
@@ -259,7 +245,7 @@ impl<W> Leases<W> {
         keep: u64,
     ) -> Option<TicketId> {
         self.remove_where(key, |held| held.owner == owner);
-        if self.tickets >= MAX_TICKETS {
+        if self.is_full() {
             return None;
         }
         self.next += 1;
@@ -267,10 +253,10 @@ impl<W> Leases<W> {
         let forget_at = ticket.at.mono.saturating_add(keep);
         let state = self.keys.entry(key.into()).or_default();
         if state.tickets.len() >= MAX_TICKETS_PER_KEY {
-            let oldest = state.tickets.iter().position(|held| !matches!(held.kind, Kind::Lease { .. }))?;
-            state.tickets.remove(oldest);
-            self.tickets -= 1;
+            let oldest = state.tickets.iter().find(|held| !matches!(held.kind, Kind::Lease { .. }))?.id;
+            self.remove_where(key, |held| held.id == oldest);
         }
+        let state = self.keys.entry(key.into()).or_default();
         let shown = match kind {
             // Nobody was shown what it knows.
             Kind::Spent { .. } => None,
@@ -469,90 +455,6 @@ impl<W> Leases<W> {
         Vec::new()
     }
 
-    /// When the lease is to be looked at next, on the monotonic clock.
-    pub fn next_due(ticket: &Ticket, policy: &Policy, now: Now) -> u64 {
-        let renewal = now.mono + (millis(policy.lock_ttl) / 3).max(1);
-        let end = ticket.at.mono + millis(policy.max_rebuild);
-        let clearing = ticket
-            .vanishes
-            .map_or(u64::MAX, |moment| moment.saturating_sub(CLEARING_MARGIN_MS).max(now.mono + 1));
-        renewal.min(end.max(now.mono + 1)).min(clearing)
-    }
-
-    /// What is due for a lease now. `tags` and `sidecar` are what its lock says.
-    pub fn due(
-        &mut self,
-        key: &[u8],
-        id: TicketId,
-        now: Now,
-        policy: &Policy,
-        tags: &[TagName],
-        sidecar: u64,
-    ) -> Due {
-        let Some(held) = self.find(key, id) else { return Due::Nothing };
-        let Kind::Lease { renewing, .. } = &mut held.kind else { return Due::Nothing };
-        if now.mono >= held.ticket.at.mono + millis(policy.max_rebuild) {
-            held.kind = Kind::Doomed { by: None };
-            return Due::Expire(release(&held.ticket));
-        }
-        *renewing = true;
-        held.clearing = is_vanishing(&held.ticket, now);
-        Due::Renew(renew(&held.ticket, now, policy, tags, sidecar))
-    }
-
-    /// Takes the answers to a renewal. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
-    /// meanwhile, or whose value is another by now, or nothing if it was lost; with how it ended, unless something else had ended it before. The fills that wait
-    /// for it go on either way: [`Leases::renewal_ended`].
-    #[allow(clippy::result_large_err, reason = "called every few seconds, and used at once")]
-    pub fn renewed(
-        &mut self,
-        key: &[u8],
-        id: TicketId,
-        answers: &[Answer],
-    ) -> Result<Ticket, (Option<End>, Asks)> {
-        let Some(held) = self.find(key, id) else { return Err((None, Asks::new())) };
-        let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Asks::new())) };
-        let mut lost = false;
-        match (answers.first(), held.ticket.lock) {
-            // The stub stands in the stale value's place now, and is the right to rebuild.
-            (Some(Answer::Stored(cas)), Some(_)) if held.clearing => {
-                held.ticket.base = Some(*cas);
-                held.ticket.lock = None;
-                held.ticket.vanishes = None;
-            }
-            (Some(Answer::Stored(cas)), Some(_)) => {
-                held.ticket.lock = Some(*cas);
-                // The value is another by now, or gone: what this lease would fill with cannot be stored any more.
-                lost = match answers.get(1) {
-                    Some(Answer::Item(item)) => Some(item.cas) != held.ticket.base,
-                    Some(Answer::Absent) => true,
-                    _ => false,
-                };
-            }
-            (Some(Answer::Stored(cas)), None) => held.ticket.base = Some(*cas),
-            // Nothing is known; the next renewal will tell.
-            (Some(Answer::Failed(_)) | None, _) => {}
-            _ => lost = true,
-        }
-        held.kind = match (lost, orphan) {
-            (true, _) => Kind::Doomed { by: None },
-            (false, orphan) => Kind::Lease { renewing: false, orphan },
-        };
-        let ticket = held.ticket.clone();
-        if lost {
-            let stands = ticket.lock.filter(|_| matches!(answers.first(), Some(Answer::Stored(_))));
-            return Err((
-                Some(End::Lost),
-                stands.into_iter().map(|lock| delete(At::Lock, Some(lock))).collect(),
-            ));
-        }
-        if orphan {
-            self.remove_where(key, |held| held.id == id);
-            return Err((Some(End::Disconnected), release(&ticket)));
-        }
-        Ok(ticket)
-    }
-
     /// A client's connection has closed. Returns what releases each of its leases, by key.
     pub fn disconnect(&mut self, owner: Owner) -> Vec<(Box<[u8]>, Asks)> {
         let mut released = Vec::new();
@@ -602,6 +504,17 @@ impl<W> Leases<W> {
         });
     }
 
+    /// Whether this is a lease that has not ended.
+    pub fn stands(&self, key: &[u8], id: TicketId) -> bool {
+        let mut held = self.keys.get(key).into_iter().flat_map(|state| &state.tickets);
+        held.any(|held| held.id == id && matches!(held.kind, Kind::Lease { .. }))
+    }
+
+    /// Whether there is no room for another key's ticket.
+    pub fn is_full(&self) -> bool {
+        self.tickets >= MAX_TICKETS
+    }
+
     /// Leases and waiters there are now.
     pub fn census(&self) -> (usize, usize) {
         let leases = |state: &KeyState<W>| {
@@ -635,45 +548,6 @@ pub fn release(ticket: &Ticket) -> Asks {
         (None, Some(base)) => smallvec![delete(At::Item, Some(base))],
         (None, None) => Asks::new(),
     }
-}
-
-/// What keeps a lease for another `lock_ttl`. A stub says in its flags for how many ms it has been held, for readers
-/// elsewhere.
-fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Asks {
-    let exptime = i64::from(policy.lock_seconds());
-    let age = now.mono.saturating_sub(ticket.at.mono);
-    let stub = |cas| {
-        let flags = u32::try_from(age).unwrap_or(u32::MAX);
-        Ask {
-            at: At::Item,
-            what: What::Store {
-                mode: Mode::Set,
-                value: Stored::default(),
-                flags,
-                exptime,
-                cas,
-                explicit: None,
-            },
-        }
-    };
-    let Some(lock) = ticket.lock else { return smallvec![stub(ticket.base)] };
-    if is_vanishing(ticket, now) {
-        return smallvec![stub(ticket.base), delete(At::Lock, Some(lock))];
-    }
-    let mut value = bytes::BytesMut::new();
-    let names = tags.iter().chain(&ticket.learnt).cloned();
-    let tags = names.zip(ticket.versions.iter().copied()).collect();
-    // A record that does not fit was not written at the claim either; the lock holds without it.
-    let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
-    let value = Stored::plain(value.freeze());
-    let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
-    // With a look at whether the value is still the one that was won: else the lock protects nothing, and only keeps others away.
-    smallvec![Ask { at: At::Lock, what }, peek(At::Item)]
-}
-
-/// Whether it is time to put a stub in the place of the stale value.
-fn is_vanishing(ticket: &Ticket, now: Now) -> bool {
-    ticket.lock.is_some() && ticket.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
 }
 
 /// For how long, in ms, a winner's `set` may still come: it is dropped after `max_rebuild`, but must not pass for a blind one.

@@ -199,6 +199,11 @@ pub trait Machine {
     /// Whether it may change what its key holds, or its tag.
     const CHANGES: bool = true;
 
+    /// Whether its tag has left every version that was read before: made to grow by it, or found grown by somebody else.
+    fn bumped(_end: &Self::End) -> bool {
+        false
+    }
+
     /// Goes on: with the answers to what it asked last, or after a wait.
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<Self::End>;
 }

@@ -136,6 +136,10 @@ pub enum ModifyEnd {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Modify {
     change: Change,
+    /// What its client was told a miss of, if it was.
+    over: Option<Cas>,
+    /// Its look leaves a stub.
+    creates: bool,
     state: State,
     /// The lock, if a win may be filled: which may be another sidecar's.
     lock: Option<Item>,
@@ -174,15 +178,27 @@ enum State {
 impl Modify {
     /// Begins.
     pub fn start(change: Change, scene: &Scene<'_>) -> (Modify, Asks) {
-        let mut modify = Modify { change, state: State::Looking, lock: None, began: scene.now.mono };
+        Modify::bound(change, None, scene)
+    }
+
+    /// Begins one that stores over nothing but what has this CAS, where it is a `replace`, or a count that finds no item: else
+    /// it is not stored.
+    pub fn bound(change: Change, over: Option<Cas>, scene: &Scene<'_>) -> (Modify, Asks) {
+        let mut modify =
+            Modify { change, over, creates: false, state: State::Looking, lock: None, began: scene.now.mono };
         let asks = modify.look(scene);
         (modify, asks)
     }
 
+    /// Whether what stands there is not what alone it may be stored over.
+    fn is_beyond(&self, stands: Option<Cas>) -> bool {
+        self.over.is_some_and(|over| stands.map(|cas| cas.number) != Some(over.number))
+    }
+
     fn look(&mut self, scene: &Scene<'_>) -> Asks {
         self.state = State::Looking;
-        let mut asks: Asks =
-            smallvec![if self.creates(scene) { value_or_stub(scene) } else { get(At::Item) }];
+        self.creates = self.may_create(scene);
+        let mut asks: Asks = smallvec![if self.creates { value_or_stub(scene) } else { get(At::Item) }];
         Gather::new(scene.tags.len()).ask(&mut asks, scene);
         if self.may_fill() {
             asks.push(get(At::Lock));
@@ -195,14 +211,17 @@ impl Modify {
     }
 
     /// Whether an absent item would be stored. Then the look leaves a stub to be stored over, for the reason that a
-    /// [`Set`](super::Set) does. What is gone at once, or too large, leaves none.
-    fn creates(&self, scene: &Scene<'_>) -> bool {
-        let lifetime = match &self.change {
-            Change::Add(offer) => offer.lifetime,
-            Change::Count(Count { create: Some((lifetime, _)), .. }) => *lifetime,
+    /// [`Set`](super::Set) does. What is gone at once, or too large with its header, leaves none.
+    fn may_create(&self, scene: &Scene<'_>) -> bool {
+        let created = match &self.change {
+            Change::Add(offer) => offered(offer, Mode::Add, None, |_| NEVER, scene),
+            Change::Count(Count { create: Some((lifetime, initial)), explicit, .. }) => {
+                offered(&begun(*lifetime, *initial, *explicit), Mode::Add, None, |_| NEVER, scene)
+            }
             _ => return false,
         };
-        lifetime != Lifetime::Gone && !scene.refuses(self.change.sent())
+        // A header is as long whatever the versions are.
+        matches!(created.what, What::Store { value, exptime: 0.., .. } if !scene.refuses(value.len()))
     }
 
     fn gathered(
@@ -274,9 +293,11 @@ impl Modify {
                 let (lifetime, explicit) = (*lifetime, *explicit);
                 let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
                 self.state = State::Writing { counted, used: None };
-                let body = Bytes::from(initial.to_string());
-                let offer = Offer { body, flags: 0, lifetime, explicit, tags: TagNames::new() };
-                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, now, scene)
+                if self.is_beyond(physical) {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                let offer = begun(lifetime, *initial, explicit);
+                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), self.over.or(physical), now, scene)
             }
             (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
                 return Step::Done(ModifyEnd::NotFound);
@@ -292,7 +313,12 @@ impl Modify {
                 | Change::Empty { compare: Some(compare), .. },
                 Some(hit),
             ) if *compare != hit.cas.number => return Step::Done(ModifyEnd::Exists),
-            (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), now, scene),
+            (Change::Replace(_), Some(hit)) if self.is_beyond(Some(hit.cas)) => {
+                return Step::Done(ModifyEnd::NotStored);
+            }
+            (Change::Replace(offer), Some(hit)) => {
+                offered(offer, Mode::Set, self.over.or(Some(hit.cas)), now, scene)
+            }
             (Change::Cas { number, offer, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), scene);
                 offered(&offer.stale(), Mode::Set, Some(hit.cas), sealed, scene)
@@ -399,6 +425,11 @@ impl Modify {
             Some(Answer::TooLarge) => ModifyEnd::TooLarge,
             Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
+            Some(_)
+                if self.over.is_some() && (counted.created || matches!(self.change, Change::Replace(_))) =>
+            {
+                ModifyEnd::NotStored
+            }
             Some(_) => {
                 // Each round one of all who write it wins: how many rounds it takes depends on how many there are.
                 if scene.now.mono < self.began.saturating_add(PATIENCE_MS) {
@@ -502,7 +533,7 @@ impl Machine for Modify {
                     Some(Answer::Item(item)) => Some(item),
                     Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
                     // The server had no room even for a stub.
-                    _ if self.creates(scene) => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
+                    _ if self.creates => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
                     _ => None,
                 };
                 let mut tags: Answers = answers.collect();
@@ -544,6 +575,12 @@ impl Hit {
 
 impl Counted {
     const NOTHING: Counted = Counted { number: 0, cas: Cas::NONE, ttl: None, created: false };
+}
+
+/// What a count begins with.
+fn begun(lifetime: Lifetime, initial: u64, explicit: Option<u64>) -> Offer {
+    let body = Bytes::from(initial.to_string());
+    Offer { body, flags: 0, lifetime, explicit, tags: TagNames::new() }
 }
 
 /// Stores an offer in place of what has this CAS. `version` says with which version of each tag it is sealed.

@@ -20,7 +20,9 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Look, Mode, Stored, What, delete, get, peek};
+use super::ask::{
+    Answer, Answers, Ask, Asks, At, Cas, Item, Look, Mode, Stored, What, delete, get, peek, sure_ms,
+};
 use super::envelope::LockRecord;
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Ticket;
@@ -522,11 +524,6 @@ fn refreshes_early(hit: &Hit, scene: &Scene<'_>) -> bool {
         }
         _ => false,
     }
-}
-
-/// How long an item with this TTL is sure to stand: a TTL of n lives (n−1, n] seconds.
-fn sure_ms(ttl: u32) -> u64 {
-    u64::from(ttl.saturating_sub(1)) * 1000
 }
 
 fn as_millis(duration: std::time::Duration) -> u64 {

@@ -255,6 +255,10 @@ impl Bump {
 impl Machine for Bump {
     type End = BumpEnd;
 
+    fn bumped(end: &BumpEnd) -> bool {
+        matches!(end, BumpEnd::Bumped(_))
+    }
+
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<BumpEnd> {
         let answers = event.answers();
         self.rounds += 1;

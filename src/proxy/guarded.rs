@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use super::Proxy;
 use super::calls::{Client, Scope};
-use super::desk::ring;
+use super::desk::{Bell, ring};
 use super::operation::{Guarded, Operation};
 use super::wording::{Said, Voice};
-use crate::guard::leases::{Attribution, Owner, Ticket};
+use crate::guard::leases::{Attribution, Bound, Leases, Owner, Ticket};
 use crate::guard::{
     Bump, BumpEnd, Cas, Change, Count, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer,
     Removal, Set, SetEnd, Step, TagName,
@@ -42,8 +42,7 @@ enum Run {
     /// Its lease is being renewed at this moment.
     Renewal {
         bell: oneshot::Receiver<WaitEnd>,
-        how: How,
-        offer: Offer,
+        then: Then,
     },
     Fill {
         run: Operation<Fill>,
@@ -61,6 +60,14 @@ enum Run {
         delete: bool,
     },
     Said(Said, Outcome),
+}
+
+/// What waits for the end of a renewal.
+#[derive(Debug, Clone)]
+enum Then {
+    Store(How, Offer),
+    Modify(Change),
+    Remove(Removal),
 }
 
 /// Under which condition a value is to be stored.
@@ -236,10 +243,14 @@ impl GuardedCall {
         let of = &self.of;
         let inbox = &client.inbox;
         let (said, outcome) = match &mut self.run {
-            Run::Renewal { bell, how, offer } => {
+            Run::Renewal { bell, then } => {
                 // Rung or not: if the renewal has ended, the lease says so.
                 let _ = ready!(Pin::new(bell).poll(cx));
-                self.run = begin_store(*how, offer.clone(), of, proxy, client);
+                self.run = match then.clone() {
+                    Then::Store(how, offer) => begin_store(how, offer, of, proxy, client),
+                    Then::Modify(change) => begin_modify(change, of, proxy, client),
+                    Then::Remove(removal) => begin_delete(removal, of, None, proxy, client),
+                };
                 return self.poll(scope, cx, out);
             }
             Run::Fill { run, filling } => {
@@ -354,11 +365,7 @@ fn begin_store(how: How, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: 
         _ => leases.attribute(&of.key, client.owner),
     };
     match attribution {
-        Attribution::Renewing => {
-            let (bell, hears) = oneshot::channel();
-            leases.await_renewal(&of.key, bell);
-            Run::Renewal { bell: hears, how, offer }
-        }
+        Attribution::Renewing => await_renewal(&mut leases, of, Then::Store(how, offer)),
         Attribution::Doomed => {
             proxy.metrics.fill_dropped(rule, DropReason::Gone);
             Run::Said(Said::Stored(Cas::NONE), Outcome::FillDropped)
@@ -403,9 +410,28 @@ impl How {
     }
 }
 
+/// A renewal moves what this is about: it goes on once that has ended.
+fn await_renewal(leases: &mut Leases<Bell>, of: &Guarded, then: Then) -> Run {
+    let (bell, hears) = oneshot::channel();
+    leases.await_renewal(&of.key, bell);
+    Run::Renewal { bell: hears, then }
+}
+
 fn begin_modify(change: Change, of: &Guarded, proxy: &Rc<Proxy>, client: &Client) -> Run {
+    let over = match &change {
+        // What these store may be as old as a miss that the client was told.
+        Change::Replace(_) | Change::Count(Count { create: Some(_), .. }) => {
+            let mut leases = proxy.desk.of(&of.key);
+            match leases.bound(&of.key, client.owner) {
+                Bound::Free => None,
+                Bound::Over(cas) => Some(cas),
+                Bound::Renewing => return await_renewal(&mut leases, of, Then::Modify(change)),
+            }
+        }
+        _ => None,
+    };
     let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), false);
-    let (modify, asks) = Modify::start(change, &scene);
+    let (modify, asks) = Modify::bound(change, over, &scene);
     Run::Modify(Operation::start(modify, asks, of, proxy, &client.inbox))
 }
 
@@ -428,7 +454,8 @@ fn begin_delete(
                     removal.compare = ticket.base.map(|base| base.number);
                     usize::from(lease)
                 }
-                _ => 0,
+                Attribution::Renewing => return await_renewal(&mut leases, of, Then::Remove(removal)),
+                Attribution::Blind | Attribution::Doomed => 0,
             },
         }
     };

@@ -1,6 +1,6 @@
 //! What goes on for leases behind the requests: renewal, release, and asking the servers for those who wait.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
@@ -22,10 +22,15 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// The first and the longest pause between two looks at a key that somebody waits for.
 const POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
+/// So many that have ended may wait to be looked at, beside twice as many as have not.
+const MAX_ENDED: usize = 1024;
+
 /// The leases that this worker keeps, by when they are to be looked at next.
 #[derive(Default)]
 pub(super) struct Keeper {
     due: RefCell<BinaryHeap<Reverse<Kept>>>,
+    /// With more than so many, those that have ended are forgotten before they are due.
+    most: Cell<usize>,
     sooner: Notify,
 }
 
@@ -36,12 +41,18 @@ struct Kept {
 }
 
 impl Keeper {
-    fn watch(&self, at: u64, id: TicketId, of: Guarded) {
+    /// `stands`: whether a lease has not ended.
+    fn watch(&self, kept: Kept, stands: impl Fn(&Kept) -> bool) {
         let mut due = self.due.borrow_mut();
-        if due.peek().is_none_or(|Reverse(first)| at < first.at) {
+        if due.peek().is_none_or(|Reverse(first)| kept.at < first.at) {
             self.sooner.notify_one();
         }
-        due.push(Reverse(Kept { at, id, of }));
+        due.push(Reverse(kept));
+        if due.len() > self.most.get() {
+            due.retain(|Reverse(kept)| stands(kept));
+            self.most.set(2 * due.len() + MAX_ENDED);
+            due.shrink_to(self.most.get());
+        }
     }
 }
 
@@ -76,7 +87,12 @@ impl Proxy {
     /// A lease was granted through this worker: it is this worker's to renew.
     pub(super) fn look_after_lease(&self, of: &Guarded, id: TicketId, ticket: &Ticket) {
         let at = Leases::<()>::next_due(ticket, self.policy(of.guard), self.now());
-        self.keeper.watch(at, id, of.clone());
+        self.watch_lease(at, id, of.clone());
+    }
+
+    fn watch_lease(&self, at: u64, id: TicketId, of: Guarded) {
+        let stands = |kept: &Kept| self.desk.of(&kept.of.key).stands(&kept.of.key, kept.id);
+        self.keeper.watch(Kept { at, id, of }, stands);
     }
 
     fn look_after(self: Rc<Self>, Kept { id, of, .. }: Kept) {
@@ -97,11 +113,15 @@ impl Proxy {
                     let answers = self.ask(asks, &of).await;
                     let (renewed, fills) = {
                         let mut leases = self.desk.of(&of.key);
-                        (leases.renewed(&of.key, id, &answers), leases.renewal_ended(&of.key))
+                        (leases.renewed(&of.key, id, &answers, now.mono), leases.renewal_ended(&of.key))
                     };
                     ring(fills, WaitEnd::Freed);
                     match renewed {
-                        Ok(ticket) => self.look_after_lease(&of, id, &ticket),
+                        Ok(ticket) => {
+                            let policy = self.policy(of.guard);
+                            let at = Leases::<()>::due_after(&ticket, &answers, policy, self.now());
+                            self.watch_lease(at, id, of);
+                        }
                         Err((end, asks)) => {
                             if let Some(end) = end {
                                 self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
@@ -193,5 +213,29 @@ impl PartialOrd for Kept {
 impl Ord for Kept {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.id).cmp(&(other.at, other.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+
+    #[test]
+    fn what_has_ended_is_forgotten_before_it_is_due_and_what_stands_is_not() {
+        let keeper = Keeper::default();
+        let of = Guarded { guard: 0, place: 0, key: SmallVec::new(), tags: SmallVec::new(), learnt: 0 };
+        let stands = |kept: &Kept| kept.id.is_multiple_of(100);
+        for id in 0..100_000 {
+            keeper.watch(Kept { at: 1_200_000 + id, id, of: of.clone() }, stands);
+            assert!(keeper.due.borrow().len() as u64 <= 2 * (id / 100 + 1) + MAX_ENDED as u64);
+        }
+        let due = keeper.due.into_inner().into_sorted_vec();
+        let standing = due.iter().rev().map(|Reverse(kept)| kept).filter(|kept| stands(kept));
+        assert!(
+            standing.map(|kept| kept.id).eq((0..1000).map(|n| n * 100)),
+            "in the order in which they are due"
+        );
     }
 }

@@ -16,7 +16,7 @@ use super::{Proxy, wire};
 use crate::guard::leases::Admission;
 use crate::guard::{
     Answer, Answers, Asks, At, Event, Machine, Now, Policy, Scene, Step, TagName, TagNames, What,
-    envelope::lock_key, parse_version,
+    envelope::lock_key,
 };
 use crate::metrics::{Limit, WaitEnd};
 use crate::protocol::reply::Shape;
@@ -160,7 +160,11 @@ impl<M: Machine> Operation<M> {
             match self.machine.resume(event, &scene) {
                 Step::Done(end) => {
                     if M::CHANGES {
-                        // Before anybody is told.
+                        // Before anybody is told. The cache of tags first: whoever reads behind the note must not find there
+                        // what was before it.
+                        if M::bumped(&end) {
+                            of.tags.iter().for_each(|tag| proxy.tag_cache.written(tag));
+                        }
                         proxy.note_change(of);
                     }
                     break Poll::Ready(end);
@@ -198,10 +202,9 @@ impl<M: Machine> Operation<M> {
                     return Answer::Failed(crate::error::Failure::Down);
                 };
                 let answer = wire::decode(ask, reply);
-                if let At::Tag(index) | At::Copy(index) = ask.at
-                    && !proxy.repairs(ask, of)
-                {
-                    proxy.note_tag(&of.tags[usize::from(index)], &ask.what, &answer, self.asked);
+                // What machines read of tags is not noted: they are few.
+                if let (At::Tag(index) | At::Copy(index), Answer::Stored(_)) = (ask.at, &answer) {
+                    proxy.tag_cache.written(&of.tags[usize::from(index)]);
                 }
                 answer
             }
@@ -331,22 +334,6 @@ impl Proxy {
     fn cached_tag(&self, name: &TagName, what: &What, now: Now) -> Option<Answer> {
         let What::Get(_) = what else { return None };
         self.tag_cache.get(name, now.mono).map(known)
-    }
-
-    /// Whether this may bring up a copy of a tag that is behind: with a version that was read a moment ago, and that the tag may have
-    /// left since. It says nothing about now.
-    fn repairs(&self, ask: &crate::guard::Ask, of: &Guarded) -> bool {
-        self.plan.tag_copies && of.guard != self.plan.tag_guard && matches!(ask.what, What::Store { .. })
-    }
-
-    /// What was written is known to all workers at once. (What machines read is not noted: they are few.)
-    fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now) {
-        if let (What::Store { value, .. }, Answer::Stored(_)) = (what, answer)
-            && self.tag_cache.is_on()
-            && let Some(version) = parse_version(&value.body)
-        {
-            self.tag_cache.written(name, version, asked.mono);
-        }
     }
 
     /// Wakes whoever waits for a key.

@@ -347,7 +347,11 @@ impl GuardedRead {
         let Scope { proxy, client, .. } = scope;
         let of = &self.of;
         let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
-        let (id, superseded) = proxy.desk.of(&of.key).grant(&of.key, client.owner, lease.clone(), policy);
+        let (id, superseded, is_full) = {
+            let mut leases = proxy.desk.of(&of.key);
+            let (id, superseded) = leases.grant(&of.key, client.owner, lease.clone(), policy);
+            (id, superseded, leases.is_full())
+        };
         for asks in superseded {
             proxy.metrics.lease_ended(rule, LeaseEnd::Superseded, Duration::ZERO);
             proxy.give_back(asks, of.clone());
@@ -358,7 +362,9 @@ impl GuardedRead {
                 proxy.look_after_lease(of, id, &lease);
             }
             // A full table grants nothing; what was won ends by itself after lock_ttl.
-            None => proxy.metrics.limit_reached(Limit::Tickets),
+            None if is_full => proxy.metrics.limit_reached(Limit::Tickets),
+            // A later win was heard of first.
+            None => {}
         }
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::calls::Client;
-use super::{Proxy, wire};
+use super::{Proxy, TagCache, wire};
 use crate::error::Failure;
 use crate::guard::{Answer, Answers, Cas, Item, Look, TagName, Usage, What, tag_look};
 use crate::upstream::inbox::{Inbox, Ticket};
@@ -51,20 +51,32 @@ impl TagReads {
 
     fn ask_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u32 {
         let hash = proxy.hash(name);
-        let known = self.hashes.iter().take(MAX_COMPARED).position(|other| *other == hash);
-        let at = known.filter(|at| self.reads[*at].name == *name).unwrap_or_else(|| {
+        let at = self.find(name, hash, &proxy.tag_cache).unwrap_or_else(|| {
             let asked = proxy.mono(client.moment());
+            let writes = proxy.tag_cache.writes(name);
             let state = match proxy.tag_cache.get(name, asked) {
                 Some(version) => State::Known(version),
                 None => State::Asked(proxy.ask_for_tag(name, tag_look(), &client.inbox)),
             };
-            let writes = proxy.tag_cache.writes(name);
-            self.reads.push(TagRead { name: name.clone(), asked, writes, state });
-            self.hashes.push(hash);
-            self.reads.len() - 1
+            self.push(TagRead { name: name.clone(), asked, writes, state }, hash)
         });
         // A part of a get has 128 keys at most, and a rule 16 tags.
         u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// Where a tag has been asked for that another key has too. Not one that was written since: what this key is read with may be
+    /// kept near, and then counts as read behind that write.
+    fn find(&self, name: &TagName, hash: u64, cache: &TagCache) -> Option<usize> {
+        let mut compared = self.hashes.iter().take(MAX_COMPARED).zip(&self.reads);
+        compared.position(|(other, read)| {
+            *other == hash && read.name == *name && read.writes == cache.writes(name)
+        })
+    }
+
+    fn push(&mut self, read: TagRead, hash: u64) -> usize {
+        self.reads.push(read);
+        self.hashes.push(hash);
+        self.reads.len() - 1
     }
 
     /// Whether what servers say of these is here.
@@ -147,5 +159,33 @@ impl Proxy {
             self.tag_connection(&key, *copy).read(inbox, |out| wire::encode(&look, &key, out)).0
         };
         sides.iter().map(ask).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_version_from_the_cache_is_not_shared_with_a_key_that_is_read_behind_a_bump_through_another_worker() {
+        let name = TagName::from_slice(b"posts");
+        for keep in [Duration::from_secs(1), Duration::ZERO] {
+            let cache = TagCache::new(keep);
+            let mut reads = TagReads::default();
+            let read =
+                TagRead { name: name.clone(), asked: 0, writes: cache.writes(&name), state: State::Known(7) };
+            reads.push(read, 1);
+            assert_eq!(reads.find(&name, 1, &cache), Some(0));
+            cache.clone().written(&name);
+            // Without a cache it was asked of its server in this very turn, and is not older than the bump.
+            assert_eq!(reads.find(&name, 1, &cache), keep.is_zero().then_some(0));
+            reads.push(
+                TagRead { name: name.clone(), asked: 0, writes: cache.writes(&name), state: State::Known(9) },
+                1,
+            );
+            assert_eq!(reads.find(&name, 1, &cache), Some(usize::from(!keep.is_zero())));
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! it (X, W, Z) to protocol.txt, about the *logical* item.
 
 use crate::client::{Client, show};
+use crate::gate::gated_fleet;
 use crate::world::{
     Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, raw, sidecar_toml, until_stale,
 };
@@ -190,6 +191,21 @@ fn a_lease_is_still_named_by_the_cas_of_its_win_after_it_was_renewed() {
     eventually("the stub has another CAS", || cas(&run(&mut server, "mg g:k c\r\n")) != won);
     assert_eq!(run(&mut client, &format!("ms g:k 1 C{won}\r\nx\r\n")), show(b"HD\r\n"));
     assert_eq!(run(&mut client, "mg g:k v\r\n"), show(b"VA 1\r\nx\r\n"));
+}
+
+#[test]
+fn a_lease_that_is_given_up_by_the_cas_of_its_win_while_it_is_renewed_is_free_at_once() {
+    let rule = "lock_ttl = \"1s\"\nstale_for = \"60s\"\ncold_wait = \"0ms\"";
+    let (_servers, gate, [kennel, _]) = gated_fleet(&[guarded("guarded", "g:*", rule)]);
+    let [mut client, mut other] = [(); 2].map(|()| kennel.client());
+    let won = cas(&run(&mut client, "mg g:k c N30\r\n"));
+    gate.hold("ms g:k ");
+    gate.until_held();
+    client.send(format!("md g:k C{won}\r\n").as_bytes());
+    gate.release();
+    client.expect(b"HD\r\n");
+    let next = run(&mut other, "mg g:k v N30\r\n");
+    assert!(next.contains(" W"), "the next one builds it: {next}");
 }
 
 #[test]

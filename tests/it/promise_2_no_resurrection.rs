@@ -163,6 +163,55 @@ fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_and_after_tag_cache_
     }
 }
 
+#[test]
+fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_also_if_another_sidecars_overtook_it() {
+    let servers = memcacheds(1);
+    let gate = Gate::start(servers[0].address);
+    let start = |addresses: &[String]| {
+        let rule = guarded("hot", "hot:*", "tags = [\"posts\"]\ncold_wait = \"0ms\"");
+        let toml = sidecar_toml(addresses, &[rule]) + "\n[tags]\ncache = \"10s\"\n";
+        Kennel::start(&toml.replace("request_timeout = \"500ms\"", "request_timeout = \"20s\""))
+    };
+    let sidecars = [start(&[gate.address()]), start(&addresses(&servers))];
+    let [mut here, mut there] = [0, 1].map(|n: usize| sidecars[n].client());
+    here.store("hot:k", b"old", 60);
+    assert_eq!(here.get("hot:k").as_deref(), Some(&b"old"[..]), "the version is cached here");
+    gate.hold("ms @tag:posts");
+    here.send(b"delete @tag:posts\r\n");
+    gate.until_held();
+    assert_eq!(there.delete("@tag:posts"), "DELETED");
+    gate.release();
+    here.expect(b"DELETED\r\n");
+    assert_eq!(here.get("hot:k"), None);
+}
+
+#[test]
+fn what_was_built_before_an_invalidation_neither_replaces_nor_creates_anything_after_it() {
+    let (_servers, sidecars) = fleet("stale_for = \"30s\"\ncold_wait = \"0ms\"");
+    for elsewhere in [0, 1] {
+        for (command, refusal) in [
+            ("replace hot:k 0 60 3\r\nold", "NOT_STORED"),
+            ("ms hot:k 3 MR T60\r\nold", "NS"),
+            ("ma hot:k N60 J5", "NS"),
+        ] {
+            let [mut a, mut d] = [(); 2].map(|()| sidecars[0].client());
+            assert_eq!(a.get("hot:k"), None);
+            assert_eq!(sidecars[elsewhere].client().delete("hot:k"), "NOT_FOUND");
+            if !command.starts_with("ma") {
+                assert_eq!(d.get("hot:k"), None);
+                assert_eq!(d.set("hot:k", b"new", 60), "STORED");
+            }
+            assert_eq!(a.ask(command), refusal, "{command}, after a delete through sidecar {elsewhere}");
+            if !command.starts_with("ma") {
+                // What it was served since, it may replace.
+                assert_eq!(a.get("hot:k").as_deref(), Some(&b"new"[..]));
+                assert_eq!(a.ask("replace hot:k 0 60 5\r\nnewer"), "STORED");
+            }
+            assert_ne!(d.delete("hot:k"), "");
+        }
+    }
+}
+
 /// Says that it is over when it goes out of scope.
 struct OnDrop<'a>(&'a AtomicBool);
 

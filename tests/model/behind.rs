@@ -6,7 +6,7 @@ use kennel::metrics::LeaseEnd;
 
 use super::operation::{Doing, KEY, owner, tags};
 use super::plan::Plan;
-use super::world::{Broken, Job, World};
+use super::world::{Broken, Job, MONO, World};
 
 impl World {
     /// A lease is looked at, at this moment.
@@ -21,7 +21,7 @@ impl World {
 
     pub fn renewed(&mut self, s: usize, id: TicketId, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
         let sidecar = &mut self.sidecars[s];
-        let renewed = sidecar.leases.renewed(KEY, id, answers);
+        let renewed = sidecar.leases.renewed(KEY, id, answers, MONO);
         let fills = sidecar.leases.renewal_ended(KEY);
         if let (Ok(ticket), Some((_, kept))) =
             (&renewed, sidecar.keeps.iter_mut().find(|(kept, _)| *kept == id))

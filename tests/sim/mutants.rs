@@ -89,6 +89,8 @@ pub enum Mutant {
     SmallerCopyCounts,
     /// A version that brought up a copy may be used again as if it had been read then.
     RepairIsReused,
+    /// A bump that finds the tag bumped by somebody else leaves in the cache what was read of it before.
+    OvertakenBumpIsNotTold,
     /// A tag that is first named with the value has not moved since the miss.
     NamedTagIsUnmoved,
 }

@@ -61,6 +61,7 @@ pub enum Purpose {
     GivingBack {
         client: usize,
         life: u32,
+        cas: u64,
     },
     Invalidation(usize),
     Renewal(u64),
@@ -95,7 +96,7 @@ pub struct Op {
     answers: Vec<Option<(Answer, bool)>>,
     pub round: u32,
     /// When the last questions were sent.
-    asked: Now,
+    pub asked: Now,
     /// Which wait this is, and its number in the table of leases.
     wait: u32,
     pub waiting: Option<u64>,
@@ -227,20 +228,21 @@ impl World {
         }
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         for ((ask, writes), answer) in op.asks.iter().zip(&op.writes).zip(op.answers.iter().flatten()) {
+            let (At::Tag(tag) | At::Copy(tag), (answer, false)) = (ask.at, answer) else { continue };
+            let (name, sidecar) = (&op.tags[usize::from(tag)], &self.sidecars[op.sidecar]);
+            match (&ask.what, answer) {
+                // As in production, where what machines read is not noted.
+                (What::Get(_), Answer::Item(item)) if op.glances => {
+                    sidecar.note_tag(name, &item.value, op.asked, *writes);
+                }
+                (What::Store { .. }, Answer::Stored(_)) => sidecar.tag_cache.written(name),
+                _ => {}
+            }
             // What brings up a copy was read before it was sent, and says nothing about now.
-            let repairs = matches!(ask.what, What::Store { .. })
-                && !matches!(op.doing, Doing::Bump(_))
-                && !self.plan.is(Mutant::RepairIsReused);
-            if let (At::Tag(tag) | At::Copy(tag), (answer, false)) = (ask.at, answer)
-                && !(self.plan.copies && repairs)
+            if let (What::Store { value, .. }, Answer::Stored(_)) = (&ask.what, answer)
+                && self.plan.is(Mutant::RepairIsReused)
             {
-                self.sidecars[op.sidecar].note_tag(
-                    &op.tags[usize::from(tag)],
-                    &ask.what,
-                    answer,
-                    op.asked,
-                    *writes,
-                );
+                sidecar.note_tag(name, &value.body, op.asked, sidecar.tag_cache.writes(name));
             }
         }
         let mut answers: Answers = op.answers.drain(..).flatten().map(|(answer, _)| answer).collect();
@@ -260,6 +262,12 @@ impl World {
         if let (Doing::Parked, Purpose::Put(put)) = (&op.doing, &op.purpose) {
             let put = put.clone();
             return self.put(put);
+        }
+        if let (Doing::Parked, Purpose::GivingBack { client, life, cas }) = (&op.doing, &op.purpose) {
+            if self.clients[*client].life == *life {
+                self.remove_named(*client, op.key, *cas);
+            }
+            return Ok(());
         }
         let Some(waiter) = op.waiting.take() else {
             self.ops.insert(id, op);
@@ -345,6 +353,11 @@ impl World {
             Step::Done(end) => {
                 let id = op.id;
                 self.trace(|| format!("op {id} ends {end:?}"));
+                if let End::Bump(BumpEnd::Bumped(_)) = end
+                    && !self.plan.is(Mutant::OvertakenBumpIsNotTold)
+                {
+                    self.sidecars[op.sidecar].tag_cache.written(&op.tags[0]);
+                }
                 self.near_changed(&op, true);
                 if let End::Read(end) = &end {
                     self.near_read(&mut op, Some(end));

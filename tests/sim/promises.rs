@@ -3,7 +3,7 @@
 use super::checker::Seen;
 use super::mutants::Mutant;
 use super::near::{plan_far, plan_near, sometimes};
-use super::plan::Plan;
+use super::plan::{Faults, Plan};
 use super::seeds::{every_seed_keeps_the_promises, is_caught};
 
 fn calm(seed: u64, mutant: Option<Mutant>) -> Plan {
@@ -17,6 +17,11 @@ fn faulty(seed: u64, mutant: Option<Mutant>) -> Plan {
 /// With clients that do little else than `incr`, `append`, `touch` …
 fn changing(seed: u64, mutant: Option<Mutant>) -> Plan {
     Plan { changes: true, ..calm(seed, mutant) }
+}
+
+/// With bumps that overtake each other, of tags whose versions are used again.
+fn plan_overtaken(seed: u64, mutant: Option<Mutant>) -> Plan {
+    Plan { tag_cache: 200, faults: Faults::default(), ..Plan::storm(seed, mutant) }
 }
 
 fn was_tested(seen: Seen) {
@@ -124,5 +129,6 @@ mutants! {
     a_bump_of_only_the_first_copy_is_caught: OnlyFirstCopyIsBumped, Plan::twice, 50, "promise 2";
     a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, Plan::twice, 50, "promise 2";
     a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, Plan::twice, 3000, "promise 2";
+    a_bump_that_is_overtaken_and_told_to_nobody_is_caught: OvertakenBumpIsNotTold, plan_overtaken, 1000, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";
 }

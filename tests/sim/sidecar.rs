@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kennel::guard::leases::{Due, Leases, Polled};
-use kennel::guard::{Answer, Answers, Asks, BumpEnd, DeleteEnd, Now, TagName, What, parse_version};
+use kennel::guard::{Answers, Asks, BumpEnd, DeleteEnd, Now, TagName, parse_version};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
@@ -28,20 +28,10 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// What an answer says about a tag may be used again. `writes`: how often it had been written when that was asked.
-    pub fn note_tag(&self, name: &TagName, what: &What, answer: &Answer, asked: Now, writes: u64) {
-        match (what, answer) {
-            (What::Get(_), Answer::Item(item)) => {
-                if let Some(version) = parse_version(&item.value) {
-                    self.tag_cache.put_unless_written(name, version, asked.mono, writes);
-                }
-            }
-            (What::Store { value, .. }, Answer::Stored(_)) => {
-                if let Some(version) = parse_version(&value.body) {
-                    self.tag_cache.written(name, version, asked.mono);
-                }
-            }
-            _ => {}
+    /// What is read of a tag may be used again. `writes`: how often it had been written when that was asked.
+    pub fn note_tag(&self, name: &TagName, value: &[u8], asked: Now, writes: u64) {
+        if let Some(version) = parse_version(value) {
+            self.tag_cache.put_unless_written(name, version, asked.mono, writes);
         }
     }
 }
@@ -159,6 +149,7 @@ impl World {
         let policy = self.plan.keys[key].policy.clone();
         let now = self.moment(sidecar);
         let life = self.sidecars[sidecar].life;
+        let asked = op.asked.mono;
         let leases = &mut self.sidecars[sidecar].leases;
         match op.purpose {
             Purpose::Superseded => {}
@@ -171,11 +162,11 @@ impl World {
                 self.wake_all(bells);
             }
             Purpose::Renewal(id) => {
-                let renewed = leases.renewed(&name, id, answers);
+                let renewed = leases.renewed(&name, id, answers, asked);
                 let mut bells = leases.renewal_ended(&name);
                 match renewed {
                     Ok(ticket) => {
-                        let due = Leases::<OpId>::next_due(&ticket, &policy, now);
+                        let due = Leases::<OpId>::due_after(&ticket, answers, &policy, now);
                         self.at(due - self.now, Event::Due { sidecar, life, key, id });
                     }
                     Err((_, asks)) if asks.is_empty() => bells.extend(leases.wake(&name)),
@@ -218,7 +209,7 @@ impl World {
             (End::Set(end), Purpose::Put(put)) => self.set_done(put.with_late(op.late), end),
             (End::Modify(end), Purpose::Put(put)) => self.modify_done(put.with_late(op.late), end),
             (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, op.late, end),
-            (End::Delete(_), Purpose::GivingBack { client, life }) => {
+            (End::Delete(_), Purpose::GivingBack { client, life, .. }) => {
                 self.wake_key(op.sidecar, op.key);
                 self.goes_on_putting(client, life)
             }

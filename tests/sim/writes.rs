@@ -1,7 +1,7 @@
 //! What applications store and change, and how it ends.
 
 use bytes::Bytes;
-use kennel::guard::leases::{Attribution, Owner, Ticket};
+use kennel::guard::leases::{Attribution, Bound, Owner, Ticket};
 use kennel::guard::{
     Change, Count, Delete, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Removal, Scene, Set, SetEnd,
     Step, TagNames, Versions,
@@ -131,7 +131,12 @@ impl World {
         let moved = self.checker.changes(key, touches, now);
         let Client { sidecar, life, .. } = self.clients[client];
         self.clients[client].job = Job::Putting(Vec::new());
-        let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::start(change, scene));
+        let owner = self.clients[client].owners[1];
+        let over = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner) {
+            Bound::Over(cas) if begins.is_some() => Some(cas),
+            _ => None,
+        };
+        let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::bound(change, over, scene));
         let changing = Changing { client, life, moved, begins };
         let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Change(changing));
         self.ask(op, asks);
@@ -218,20 +223,30 @@ impl World {
     /// A meta client that will not rebuild says so: `md C` with the CAS of its win.
     fn give_back(&mut self, client: usize, key: usize, cas: u64, rebuild: RebuildId) -> Result<(), Broken> {
         self.give_up(rebuild);
+        self.remove_named(client, key, cas);
+        Ok(())
+    }
+
+    pub fn remove_named(&mut self, client: usize, key: usize, cas: u64) {
         let Client { sidecar, life, owners, .. } = self.clients[client];
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
-        if let Attribution::Fill { ticket, .. } =
-            self.sidecars[sidecar].leases.named(&name, cas, owners[1], true)
-        {
-            removal.compare = ticket.base.map(|base| base.number);
+        match self.sidecars[sidecar].leases.named(&name, cas, owners[1], true) {
+            Attribution::Fill { ticket, .. } => removal.compare = ticket.base.map(|base| base.number),
+            Attribution::Renewing => {
+                let purpose = Purpose::GivingBack { client, life, cas };
+                let op = self.op(sidecar, key, Doing::Parked, purpose);
+                self.sidecars[sidecar].leases.await_renewal(&name, op.id);
+                self.ops.insert(op.id, op);
+                return;
+            }
+            Attribution::Blind | Attribution::Doomed => {}
         }
         let until = self.now + 6 * self.plan.trip() + 2 * self.checker.grace();
         self.checker.takes_away(key, self.now, until);
         let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::removing(removal, scene));
-        let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::GivingBack { client, life });
+        let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::GivingBack { client, life, cas });
         self.ask(op, asks);
-        Ok(())
     }
 
     /// A value arrives at its sidecar, or may go on there.
@@ -240,6 +255,7 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let leases = &mut self.sidecars[sidecar].leases;
         let attribution = match put.making.how {
+            How::Replace if leases.bound(&name, put.owner) == Bound::Renewing => Attribution::Renewing,
             How::Replace | How::Cas(_) => Attribution::Blind,
             How::Named { cas, .. } => {
                 self.checker.seen.named += 1;
@@ -287,7 +303,11 @@ impl World {
                         Change::Cas { number, offer, sees_stale: true, invalidate: false }
                     }
                 };
-                let start = |scene: &Scene<'_>| Modify::start(change, scene);
+                let over = match self.sidecars[sidecar].leases.bound(&name, put.owner) {
+                    Bound::Over(cas) if put.making.how == How::Replace => Some(cas),
+                    _ => None,
+                };
+                let start = |scene: &Scene<'_>| Modify::bound(change, over, scene);
                 let (modify, asks) = self.on_scene_with(sidecar, key, &extra, start);
                 let mut op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Put(put));
                 op.learn(extra);

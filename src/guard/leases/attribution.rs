@@ -1,6 +1,6 @@
 //! Whose a `set` is: the fill for which miss, if any. Decision 0010 says why it is decided like this.
 
-use super::{Held, Kind, Leases, Owner, Ticket, TicketId};
+use super::{Cas, Held, Kind, Leases, Owner, Ticket, TicketId};
 
 /// What a `set` means for the leases of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,4 +109,29 @@ impl<W> Leases<W> {
         let owner = (whose != owner && lease).then_some(whose);
         Attribution::Fill { ticket, lease, owner, wary: false }
     }
+
+    /// What `owner` may store over, if it is no fill (a `replace`, or what a count begins with) and this connection was told a miss
+    /// that still counts: what it stores may be as old as that. The ticket stays, because its `set` may come yet.
+    pub fn bound(&self, key: &[u8], owner: Owner) -> Bound {
+        let mut held = self.keys.get(key).into_iter().flat_map(|state| &state.tickets);
+        match held.find(|held| held.owner == owner) {
+            None => Bound::Free,
+            Some(Held { kind: Kind::Lease { renewing: true, .. }, .. }) => Bound::Renewing,
+            Some(Held { kind: Kind::Doomed { .. } | Kind::Spent { doomed: true }, .. }) => {
+                Bound::Over(Cas::NONE)
+            }
+            Some(held) => Bound::Over(held.ticket.base.unwrap_or(Cas::NONE)),
+        }
+    }
+}
+
+/// What a connection may store over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Whatever the command itself allows.
+    Free,
+    /// Only what its miss saw; [`Cas::NONE`], which nothing has: nothing.
+    Over(Cas),
+    /// Its lease is being renewed at this moment, which may change what that is: try again when woken.
+    Renewing,
 }

@@ -1,4 +1,6 @@
+use super::renewal::CLEARING_MARGIN_MS;
 use super::*;
+use crate::metrics::LeaseEnd as End;
 
 const KEY: &[u8] = b"k";
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
@@ -143,7 +145,7 @@ fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_rene
     assert_eq!(leases.attribute(KEY, 1), Attribution::Renewing);
     assert!(leases.disconnect(1).is_empty());
     let renewed = Cas { number: 8, epoch: 1 };
-    let released = leases.renewed(KEY, id, &[Answer::Stored(renewed)]).unwrap_err();
+    let released = leases.renewed(KEY, id, &[Answer::Stored(renewed)], NOW.mono).unwrap_err();
     assert_eq!(released, (Some(End::Disconnected), smallvec![delete(At::Item, Some(renewed))]));
 }
 
@@ -154,7 +156,7 @@ fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
     let id = leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
     assert_eq!(leases.invalidate(KEY, 2), 1);
-    let after = leases.renewed(KEY, id, &[Answer::Exists]).unwrap_err();
+    let after = leases.renewed(KEY, id, &[Answer::Exists], NOW.mono).unwrap_err();
     assert_eq!(after, (None, Asks::new()));
 }
 
@@ -170,7 +172,7 @@ fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
     assert_eq!(leases.named(KEY, 7, 1, false), Attribution::Renewing);
     let renewed = Cas { number: 8, epoch: 1 };
-    leases.renewed(KEY, id, &[Answer::Stored(renewed)]).unwrap();
+    leases.renewed(KEY, id, &[Answer::Stored(renewed)], NOW.mono).unwrap();
     // The client was shown 7, and knows nothing of the renewal.
     assert_eq!(leases.named(KEY, 8, 1, false), Attribution::Blind);
     let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7, 1, false) else {
@@ -320,7 +322,7 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
         let id = leases.grant(KEY, 1, won, &policy).0.unwrap();
         let Due::Renew(asks) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("it is renewed") };
         assert_eq!(asks.len(), 2);
-        let renewed = leases.renewed(KEY, id, &[Answer::Stored(lock(10)), found.clone()]);
+        let renewed = leases.renewed(KEY, id, &[Answer::Stored(lock(10)), found.clone()], NOW.mono);
         match is_lost {
             false => assert_eq!(renewed.unwrap().lock, Some(lock(10)), "{found:?}"),
             true => {
@@ -389,4 +391,124 @@ fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_cou
         leases.unfilled(KEY, NOW);
         assert_eq!(leases.wait(KEY, NOW, &policy, 2) == Admission::Refused, hopeless);
     }
+}
+
+/// A lease over the lock 8 of a stale value of CAS 7, and a look at that value.
+fn stale(
+    leases: &mut Leases<u32>,
+    vanishes: Option<u64>,
+) -> (TicketId, impl Fn(u32, Option<u32>) -> Answer + use<>) {
+    let won = Ticket { lock: Some(Cas { number: 8, epoch: 1 }), vanishes, ..ticket(7) };
+    let usage = crate::guard::Usage::default();
+    let look = move |epoch, ttl| {
+        let cas = Cas { number: 7, epoch };
+        let value = bytes::Bytes::new();
+        Answer::Item(crate::guard::Item {
+            value,
+            size: 3,
+            flags: 0,
+            cas,
+            ttl,
+            won: false,
+            stale: true,
+            usage,
+        })
+    };
+    (leases.grant(KEY, 1, won, &Policy::default()).0.unwrap(), look)
+}
+
+fn renews(leases: &mut Leases<u32>, id: TicketId, now: Now) {
+    let due = leases.due(KEY, id, now, &Policy::default(), &[], 5);
+    assert!(matches!(due, Due::Renew(_)), "{due:?}");
+}
+
+#[test]
+fn a_lease_is_not_lost_because_another_worker_has_connected_anew() {
+    let mut leases: Leases<u32> = Leases::default();
+    let (id, look) = stale(&mut leases, None);
+    renews(&mut leases, id, NOW);
+    let lock = Cas { number: 10, epoch: 2 };
+    let ticket = leases.renewed(KEY, id, &[Answer::Stored(lock), look(2, None)], NOW.mono).unwrap();
+    assert_eq!((ticket.lock, ticket.base), (Some(lock), Some(Cas { number: 7, epoch: 1 })));
+}
+
+#[test]
+fn a_renewal_that_no_server_answers_is_tried_again_after_a_pause_though_the_value_vanishes() {
+    let down = [Answer::Failed(crate::error::Failure::Down), Answer::Failed(crate::error::Failure::Down)];
+    for none in [&down[..], &[]] {
+        let mut leases: Leases<u32> = Leases::default();
+        let (id, _) = stale(&mut leases, Some(NOW.mono + 1000));
+        let (mut now, mut rounds) = (NOW, 0);
+        while now.mono < NOW.mono + 5_000 {
+            renews(&mut leases, id, now);
+            let ticket = leases.renewed(KEY, id, none, now.mono).unwrap();
+            now.mono = Leases::<u32>::due_after(&ticket, none, &Policy::default(), now);
+            rounds += 1;
+        }
+        assert!((10..60).contains(&rounds), "{rounds} renewals in 5 s");
+    }
+}
+
+#[test]
+fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
+    // The moment of the renewal at which it would have, and when the next is due.
+    let late = Now { mono: NOW.mono + 2_000, ..NOW };
+    let step = NOW.mono + 1_000 + 5_000 / 3;
+    for (ttl, vanishes) in
+        [(Some(3600), Some(NOW.mono + 1_000 + 3_599_000)), (None, None), (Some(1), Some(late.mono))]
+    {
+        let mut leases: Leases<u32> = Leases::default();
+        let (id, look) = stale(&mut leases, Some(late.mono));
+        let soon = Now { mono: NOW.mono + 1_000, ..NOW };
+        renews(&mut leases, id, soon);
+        let answers = [Answer::Stored(Cas { number: 10, epoch: 1 }), look(1, ttl)];
+        let ticket = leases.renewed(KEY, id, &answers, soon.mono).unwrap();
+        assert_eq!(ticket.vanishes, vanishes);
+        let due = Leases::<u32>::due_after(&ticket, &answers, &Policy::default(), soon);
+        assert_eq!(due, if ttl == Some(1) { late.mono - CLEARING_MARGIN_MS } else { step });
+    }
+}
+
+#[test]
+fn nobody_is_remembered_for_a_ticket_that_has_made_room_for_others() {
+    let mut leases: Leases<u32> = Leases::default();
+    for key in 0..10_u32 {
+        for owner in 0..=MAX_TICKETS_PER_KEY as u64 {
+            leases.saw(&key.to_le_bytes(), owner, ticket(7), &Policy::default());
+        }
+    }
+    assert_eq!(leases.tickets, 10 * MAX_TICKETS_PER_KEY);
+    leases.sweep(Now { mono: NOW.mono + 10_000_000, ..NOW });
+    assert_eq!((leases.keys.len(), leases.tickets, leases.owned.len()), (0, 0, 0));
+}
+
+#[test]
+fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
+    let over = |number| Bound::Over(Cas { number, epoch: 1 });
+    let mut leases = leased();
+    leases.saw(KEY, 2, ticket(6), &Policy::default());
+    leases.saw(KEY, 3, Ticket { base: None, ..ticket(7) }, &Policy::default());
+    let bound = |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner));
+    assert_eq!(bound(&leases), [over(7), over(6), Bound::Over(Cas::NONE), Bound::Free]);
+    assert_eq!(fill(&mut leases, 1), (Some(7), true, false), "its set is the fill all the same");
+    leases.invalidate(KEY, 3);
+    assert_eq!(bound(&leases), [Bound::Free, Bound::Over(Cas::NONE), Bound::Free, Bound::Free]);
+    leases.hit(KEY, 2);
+    assert_eq!(leases.bound(KEY, 2), Bound::Free);
+    let id = leases.grant(KEY, 1, ticket(7), &Policy::default()).0.unwrap();
+    renews(&mut leases, id, NOW);
+    assert_eq!(leases.bound(KEY, 1), Bound::Renewing);
+}
+
+#[test]
+fn only_a_full_table_is_full_and_an_older_win_is_no_sign_of_it() {
+    let mut leases: Leases<u32> = Leases::default();
+    leases.grant(KEY, 1, ticket(7), &Policy::default()).0.unwrap();
+    assert_eq!(leases.grant(KEY, 2, ticket(6), &Policy::default()).0, None, "it was heard of too late");
+    assert!(!leases.is_full());
+    for key in 0..MAX_TICKETS as u32 {
+        leases.saw(&key.to_le_bytes(), 3, ticket(1), &Policy::default());
+    }
+    assert!(leases.is_full());
+    assert_eq!(leases.grant(b"another", 2, ticket(8), &Policy::default()).0, None);
 }

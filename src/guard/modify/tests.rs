@@ -134,3 +134,69 @@ fn a_fill_of_anothers_win_believes_its_lock_only_if_that_is_older_than_the_mark(
         assert_eq!(asks.get(1), behind.as_ref());
     }
 }
+
+/// At a server with so much room, under a rule with these tags.
+fn on<T>(room: usize, tags: &[TagName], run: impl FnOnce(&Scene<'_>) -> T) -> T {
+    let policy = crate::guard::Policy::default();
+    let now = Now { wall: 1_700_000_000_000, mono: 5 };
+    let (learnt, sidecar, copies, patient, chance) = (0, 1, false, false, 1.0);
+    run(&Scene { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance })
+}
+
+fn item(value: &'static str, number: u64) -> Answer {
+    let value = Bytes::from_static(value.as_bytes());
+    let (cas, size, usage) = (Cas { number, epoch: 1 }, value.len(), Usage::default());
+    Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+}
+
+fn offer(body: Bytes) -> Offer {
+    Offer { body, flags: 0, lifetime: Lifetime::Seconds(60), explicit: None, tags: TagNames::new() }
+}
+
+#[test]
+fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
+    let create = Some((Lifetime::Seconds(60), 5));
+    let count = Change::Count(Count { create, ..Count::default() });
+    for (change, stands) in [(Change::Replace(offer(Bytes::from_static(b"v"))), "new"), (count, "")] {
+        for (over, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)] {
+            let over = over.map(|number| Cas { number, epoch: 1 });
+            let (mut modify, _) = on(1 << 20, &[], |scene| Modify::bound(change.clone(), over, scene));
+            let mut told =
+                |answer| on(1 << 20, &[], |scene| modify.resume(Event::Answers(smallvec![answer]), scene));
+            let step = told(item(stands, 7));
+            let Some(stored_over) = stored_over else {
+                assert_eq!(step, Step::Done(ModifyEnd::NotStored));
+                continue;
+            };
+            let Step::Ask(asks) = step else { panic!("{step:?}") };
+            let What::Store { cas, .. } = asks[0].what else { panic!("{asks:?}") };
+            assert_eq!(cas.map(|cas| cas.number), Some(stored_over));
+            // Somebody was quicker.
+            let again = told(Answer::Exists);
+            assert_eq!(again == Step::Done(ModifyEnd::NotStored), over.is_some(), "{again:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_header_makes_too_large_leaves_no_stub() {
+    let tags = [TagName::from_slice(b"posts")];
+    let room = 1000;
+    let leaves_stub = |asks: &Asks| matches!(asks[0].what, What::Get(Look { vivify: Some(_), .. }));
+    let mut stored = [false, false];
+    for length in 1400..1600 {
+        let change = Change::Add(offer(Bytes::from(vec![b'v'; length])));
+        let (mut modify, asks) = on(room, &tags, |scene| Modify::start(change, scene));
+        let answers =
+            smallvec![if leaves_stub(&asks) { item("", 7) } else { Answer::Absent }, item("100", 3)];
+        match on(room, &tags, |scene| modify.resume(Event::Answers(answers), scene)) {
+            Step::Ask(_) => assert!(leaves_stub(&asks), "{length}"),
+            Step::Done(end) => {
+                assert_eq!((end, leaves_stub(&asks)), (ModifyEnd::TooLarge, false), "{length}")
+            }
+            other => panic!("{other:?}"),
+        }
+        stored[usize::from(leaves_stub(&asks))] = true;
+    }
+    assert_eq!(stored, [true; 2], "both were tried");
+}
