@@ -341,17 +341,6 @@ fn a_pool_with_mistakes_is_not_also_called_missing() {
 }
 
 #[test]
-fn a_sidecar_does_not_forward_to_itself() {
-    let said = mistake("[pools.main]\nservers = [\"127.0.0.1:11211\"]");
-    assert!(
-        said.starts_with("k.toml: pools.main.servers[0] (\"127.0.0.1:11211\") is where Kennel itself"),
-        "{said}"
-    );
-    let unix = "[listen]\nunix = [\"/run/k\"]\n[pools.main]\nservers = [\"unix:/run/k\"]";
-    assert!(mistake(unix).contains("(\"unix:/run/k\") is where Kennel itself listens"));
-}
-
-#[test]
 fn wrong_types_are_mistakes_like_others() {
     for (text, said) in [
         ("listen = 3", "k.toml: listen (3) must be a table: [listen]"),
