@@ -262,7 +262,7 @@ fn every_limit_is_where_the_reference_says() {
             pool(&format!("[tags]\nprefix = \"{}\"", long(32))),
             pool(&format!("[tags]\nprefix = \"{}\"", long(33))),
         ),
-        (pool("[tags]\nprefix = \"@\""), pool("[tags]\nprefix = \"\"")),
+        (pool("[tags]\nprefix = \"t\""), pool("[tags]\nprefix = \"\"")),
         (pool("[tags]\nprefix = \"é\""), pool("[tags]\nprefix = \"a b\"")),
         (pool("distribution = \"modula\"\nhash = \"crc32a\""), pool("hash = \"crc32\"")),
         (pool("distribution = \"jump\""), pool("distribution = \"jump\"\nhash = \"fnv1a_32\"")),
@@ -338,6 +338,21 @@ fn pools_are_known_by_their_index_with_main_first() {
 fn a_pool_with_mistakes_is_not_also_called_missing() {
     let text = "[pools.main]\nservers = [\"a\"]\n[[rules]]\nname = \"r\"\nmatch = \"*\"\npool = \"main\"";
     assert!(mistake(text).contains("add :11211"));
+}
+
+#[test]
+fn no_tag_shares_its_key_with_the_lock_of_another() {
+    let prefix = |prefix| format!("{POOL}[tags]\nprefix = \"{prefix}\"");
+    for bad in ["@", "@l", "@lock", "@lock:", "@lock:#", "@lock:tag:"] {
+        let said = format!(
+            "k.toml: tags.prefix ({bad:?}) must not begin with \"@lock:\", nor \"@lock:\" with it: a tag would share its key \
+             with a key's lock"
+        );
+        assert_eq!(mistake(&prefix(bad)), said);
+    }
+    for good in ["@lock;", "@locks:", "@tag:", "lock:", "@@lock:"] {
+        assert!(read(&prefix(good)).is_ok(), "{good}");
+    }
 }
 
 #[test]
