@@ -91,6 +91,11 @@ impl Reader<'_> {
         self.mistakes.push(format!("{source}: {}{key}{found} {what}", at.title));
     }
 
+    /// Notes what is legal but probably not wanted.
+    pub(super) fn warn(&mut self, at: &Place, what: impl Display) {
+        self.warnings.push(format!("{}{what}", at.title));
+    }
+
     /// Refuses the keys that do not exist.
     pub(super) fn unknown<'k>(
         &mut self,
