@@ -181,9 +181,12 @@ fn write_tags(f: &mut fmt::Formatter<'_>, what: &str, tags: &[Template]) -> fmt:
 
 fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
     let show = show_duration;
-    match p.stale_for {
-        Duration::ZERO => writeln!(f, "    stale: never served")?,
-        d => writeln!(f, "    stale: served for {} after its expiry{}", show(d), after(p.stale_wait))?,
+    match (p.stale_for, p.on_tag) {
+        (Duration::ZERO, Leaves::Nothing) => writeln!(f, "    stale: never served")?,
+        (Duration::ZERO, Leaves::Stale) => {
+            writeln!(f, "    stale: served until its expiry, if a tag was bumped{}", after(p.stale_wait))?
+        }
+        (d, _) => writeln!(f, "    stale: served for {} after its expiry{}", show(d), after(p.stale_wait))?,
     }
     let (lock, most) = (show(p.lock_ttl), show(p.max_rebuild));
     writeln!(f, "    rebuild: one client, within {most}; a dead sidecar's lock lasts {lock}")?;
@@ -195,7 +198,9 @@ fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
         Leaves::Stale => "a value to serve as stale",
         Leaves::Nothing => "nothing",
     };
-    writeln!(f, "    a bumped tag leaves {}, a delete leaves {}", leaves(p.on_tag), leaves(p.on_delete))?;
+    // Without time to be stale in, whatever a delete is to leave has ended.
+    let on_delete = if p.stale_for.is_zero() { Leaves::Nothing } else { p.on_delete };
+    writeln!(f, "    a bumped tag leaves {}, a delete leaves {}", leaves(p.on_tag), leaves(on_delete))?;
     if p.early_beta > 0.0 {
         writeln!(f, "    refreshed early, by one client at a time (beta {})", p.early_beta)?;
     }
@@ -295,6 +300,29 @@ mod tests {
         ] {
             let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} does not follow in:\n{said}"));
             rest = &rest[at + part.len()..];
+        }
+    }
+
+    #[test]
+    fn what_is_never_stale_is_not_said_to_be_left_as_stale() {
+        let rule = |keys: &str| {
+            let rule = "[[rules]]\nname = \"r\"\nmatch = \"*\"\nstale_for = \"0s\"\non_delete = \"stale\"\n";
+            meaning(&format!("[pools.main]\nservers = [\"a:11211\"]\n{rule}{keys}"))
+        };
+        let dropped = rule("on_tag = \"drop\"");
+        for line in [
+            "    stale: never served\n",
+            "    a bumped tag leaves nothing, a delete leaves nothing\n",
+            "\nwarning: rules[0] \"r\": on_delete = \"stale\" does nothing with stale_for = \"0s\"",
+        ] {
+            assert!(dropped.contains(line), "{line:?} is not in:\n{dropped}");
+        }
+        let kept = rule("on_tag = \"stale\"\nstale_wait = \"2s\"\ntags = [\"t\"]");
+        for line in [
+            "    stale: served until its expiry, if a tag was bumped, once 2s of waiting",
+            "    a bumped tag leaves a value to serve as stale, a delete leaves nothing\n",
+        ] {
+            assert!(kept.contains(line), "{line:?} is not in:\n{kept}");
         }
     }
 

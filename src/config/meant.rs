@@ -13,6 +13,7 @@ use super::environment::Overlay;
 use super::units::{self, closest, show_duration};
 use super::written::{self, Root, Shape, Written};
 use super::{Config, Entrance, FlushAll, Listen, ListenAddress, Mistakes, Near, Tags, listen, pools, rules};
+use crate::guard::envelope::lock_key;
 use crate::porter::Terms;
 use crate::upstream::PoolSpec;
 
@@ -88,6 +89,11 @@ impl Reader<'_> {
         let source = variable.map_or(self.file, String::as_str);
         let found = found.map(|v| format!(" ({})", show(v))).unwrap_or_default();
         self.mistakes.push(format!("{source}: {}{key}{found} {what}", at.title));
+    }
+
+    /// Notes what is legal but probably not wanted.
+    pub(super) fn warn(&mut self, at: &Place, what: impl Display) {
+        self.warnings.push(format!("{}{what}", at.title));
     }
 
     /// Refuses the keys that do not exist.
@@ -331,9 +337,19 @@ fn tags(
     let w = r.table("tags", written)?;
     let at = Place::table("tags".to_owned());
     r.unknown(&at, &w.rest, keys(written::Tags::KEYS));
-    let prefix = r.leaf(&at, "prefix", &w.prefix, b"@tag:".to_vec(), |v| match text(v)?.as_bytes() {
-        s if (1..=32).contains(&s.len()) && !s.iter().any(|b| b" \r\n\0".contains(b)) => Ok(s.to_vec()),
-        _ => Err("must be 1 to 32 bytes that a key may have, so no space: \"@tag:\"".to_owned()),
+    let prefix = r.leaf(&at, "prefix", &w.prefix, b"@tag:".to_vec(), |v| {
+        let prefix = text(v)?.as_bytes();
+        let lock = lock_key(b""); // what the lock of every key begins with
+        if !(1..=32).contains(&prefix.len()) || prefix.iter().any(|b| b" \r\n\0".contains(b)) {
+            return Err("must be 1 to 32 bytes that a key may have, so no space: \"@tag:\"".to_owned());
+        }
+        if prefix.starts_with(&lock) || lock.starts_with(prefix) {
+            let lock = String::from_utf8_lossy(&lock);
+            return Err(format!(
+                "must not begin with {lock:?}, nor {lock:?} with it: a tag would share its key with a key's lock"
+            ));
+        }
+        Ok(prefix.to_vec())
     });
     let cache = r.leaf(&at, "cache", &w.cache, Duration::ZERO, span(Duration::ZERO..=MINUTE));
     let pool = pools::pool_index(r, &at, &w.pool, pools);

@@ -1,6 +1,7 @@
 //! What is meant by `[pools.<name>]`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use config::{Value, ValueKind};
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use super::meant::{MINUTE, Place, Reader, count, keys, same_listener, span, text, word};
 use super::units::{self, show_address};
 use super::written::{self, Written};
-use super::{Listen, ListenAddress};
+use super::{Entrance, Listen, ListenAddress};
 use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
 
 const MS: Duration = Duration::from_millis(1);
@@ -52,18 +53,58 @@ pub(super) fn itself(r: &mut Reader<'_>, listen: Option<&Listen>, pools: Option<
         for (i, server) in pool.servers.iter().enumerate() {
             let ours = match &server.address {
                 Address::Tcp { host, port } => {
-                    let server = ListenAddress { host: host.clone(), port: *port };
-                    listen.tcp.iter().any(|a| same_listener(&a.at, &server))
+                    let leads_here = |entrance: &Entrance<ListenAddress>| leads_to(host, *port, &entrance.at);
+                    listen.tcp.iter().position(leads_here).map(|j| format!("listen.tcp[{j}]"))
                 }
-                Address::Unix(path) => listen.unix.iter().any(|entrance| entrance.at == *path),
-                Address::Embedded { .. } => false,
+                Address::Unix(path) => {
+                    let ours = listen.unix.iter().position(|entrance| entrance.at == *path);
+                    ours.map(|j| format!("listen.unix[{j}]"))
+                }
+                Address::Embedded { .. } => None,
             };
-            if ours {
-                let what = "is where Kennel itself listens: give it, or the server, another address";
+            if let Some(ours) = ours {
+                let what = format!(
+                    "is where Kennel itself listens, {ours}: give it, or the server, another address"
+                );
                 let at = Place::table(format!("pools.{}", pool.name));
                 r.say(&at, &format!("servers[{i}]"), Some(&show_address(&server.address).into()), what);
             }
         }
+    }
+}
+
+/// Whether what is sent to a host and port comes to a listener, as far as that shows without asking for the name of a host.
+fn leads_to(host: &str, port: u16, listener: &ListenAddress) -> bool {
+    let server = ListenAddress { host: host.to_owned(), port };
+    let arrives = |to: IpAddr| addresses(&listener.host).any(|at| accepts(at, to));
+    same_listener(&server, listener) || port == listener.port && addresses(host).map(reached).any(arrives)
+}
+
+/// What a host is without a look-up: an address, this machine, or nobody knows.
+fn addresses(host: &str) -> impl Iterator<Item = IpAddr> {
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let is_here = name.eq_ignore_ascii_case("localhost");
+    let here = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+    let here = here.into_iter().filter(move |_| is_here);
+    here.chain(host.parse().ok().map(|ip: IpAddr| ip.to_canonical()))
+}
+
+/// Who connects to no address in particular comes to this machine.
+fn reached(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// Whether a listener takes what comes to this address of the machine. On all IPv6 addresses, it does so on all of IPv4 too. Of
+/// those that are not loopback nobody knows whose they are.
+fn accepts(listener: IpAddr, to: IpAddr) -> bool {
+    match listener {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && to.is_loopback(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => to.is_loopback(),
+        listener => listener == to,
     }
 }
 
@@ -230,4 +271,88 @@ pub(super) fn pool_index(
             format!("is no pool: there is {all}")
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Mistakes};
+
+    /// What is said of a pool with this server behind this listener.
+    fn read(listener: &str, server: &str) -> Result<Config, Mistakes> {
+        let text = format!("[listen]\ntcp = [\"{listener}\"]\n[pools.main]\nservers = [\"{server}\"]\n");
+        Config::read("k.toml", &text, [])
+    }
+
+    #[test]
+    fn a_sidecar_does_not_forward_to_itself() {
+        let said = read("127.0.0.1:11211", "127.0.0.1:11211").unwrap_err();
+        assert_eq!(
+            said.lines(),
+            [
+                "k.toml: pools.main.servers[0] (\"127.0.0.1:11211\") is where Kennel itself listens, listen.tcp[0]: \
+              give it, or the server, another address"
+            ]
+        );
+        let unix = "[listen]\nunix = [\"/a\", \"/run/k\"]\n[pools.main]\nservers = [\"embedded:1MiB\", \"unix:/run//k\"]";
+        let said = Config::read("k.toml", unix, []).unwrap_err().to_string();
+        assert!(
+            said.contains("servers[1] (\"unix:/run//k\") is where Kennel itself listens, listen.unix[1]"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_sidecar_does_not_forward_to_itself_by_another_name_of_its_address() {
+        for (listener, server) in [
+            ("127.0.0.1:11211", "localhost:11211"),
+            ("127.0.0.1:11211", "LocalHost.:11211"),
+            ("[::1]:11211", "localhost:11211"),
+            ("localhost:11211", "127.0.0.1:11211"),
+            ("localhost:11211", "[::1]:11211"),
+            ("0.0.0.0:11211", "127.0.0.1:11211"),
+            ("0.0.0.0:11211", "127.8.9.10:11211"),
+            ("0.0.0.0:11211", "localhost:11211"),
+            ("0.0.0.0:11211", "0.0.0.0:11211"),
+            ("127.0.0.1:11211", "0.0.0.0:11211"),
+            ("[::]:11211", "[::1]:11211"),
+            ("[::]:11211", "[0:0:0:0:0:0:0:1]:11211"),
+            ("[::]:11211", "127.0.0.1:11211"),
+            ("[::]:11211", "localhost:11211"),
+            ("[::]:11211", "0.0.0.0:11211"),
+            ("[::1]:11211", "[::]:11211"),
+            ("127.0.0.1:11211", "[::ffff:127.0.0.1]:11211"),
+            ("10.0.0.5:11211", "[::ffff:10.0.0.5]:11211"),
+            ("cache.internal:11211", "CACHE.internal:11211"),
+        ] {
+            let said = read(listener, server).err().unwrap_or_else(|| panic!("{listener} takes {server}"));
+            assert!(
+                said.lines().len() == 1 && said.lines()[0].contains("is where Kennel itself listens"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_machine_or_port_is_not_the_sidecar_itself() {
+        for (listener, server) in [
+            ("127.0.0.1:11211", "localhost:11212"),
+            ("127.0.0.1:11211", "127.0.0.2:11211"),
+            ("127.0.0.1:11211", "[::1]:11211"),
+            ("127.0.0.2:11211", "localhost:11211"),
+            ("0.0.0.0:11211", "10.0.0.1:11211"),
+            ("0.0.0.0:11211", "cache-1.internal:11211"),
+            ("0.0.0.0:11211", "localhost.internal:11211"),
+            ("0.0.0.0:11211", "[::1]:11211"), // a socket for IPv4 takes nothing of IPv6
+            ("[::]:11211", "[2001:db8::1]:11211"),
+            ("[::]:11211", "10.0.0.1:11211"),
+            ("0.0.0.0:0", "127.0.0.1:11211"),
+            ("localhost:11211", "10.0.0.1:11211"),
+        ] {
+            assert!(
+                read(listener, server).is_ok(),
+                "{listener} {server}: {}",
+                read(listener, server).unwrap_err()
+            );
+        }
+    }
 }

@@ -106,7 +106,35 @@ fn rule(
         r.say(&at, &format!("invalidates[{both}]"), None, what);
         return None;
     }
+    if let Kind::Guarded { policy, tags, tags_in_key } = &kind {
+        idle_settings(r, &at, policy, *tags_in_key || !tags.is_empty());
+    }
     Some(Rule { name: name?, pattern: pattern?, pool: pool?, kind, invalidates })
+}
+
+/// What is set and does nothing. `on_tag = "stale"` does something also where `stale_for` is 0: whose tag is bumped is served
+/// until its expiry.
+fn idle_settings(r: &mut Reader<'_>, at: &Place, policy: &Policy, tagged: bool) {
+    if policy.stale_for.is_zero() {
+        if policy.on_delete == Leaves::Stale {
+            r.warn(at, "on_delete = \"stale\" does nothing with stale_for = \"0s\": a delete leaves nothing");
+        }
+        if !policy.stale_wait.is_zero() && policy.on_tag == Leaves::Nothing {
+            r.warn(
+                at,
+                "stale_wait does nothing with stale_for = \"0s\" and on_tag = \"drop\": nothing is served as stale",
+            );
+        } else if !policy.stale_wait.is_zero() && !tagged {
+            r.warn(
+                at,
+                "stale_wait does nothing with stale_for = \"0s\" and without tags, but for values that meta clients tag",
+            );
+        }
+    }
+    // A TTL of n lives (n−1, n] seconds, and nothing is kept that may have outlived it.
+    if !policy.near.is_zero() && policy.max_ttl == SECOND {
+        r.warn(at, "near keeps no hit with max_ttl = \"1s\", for it may go stale at any moment");
+    }
 }
 
 fn required<T>(
@@ -262,6 +290,57 @@ fn unreachable_rules(r: &mut Reader<'_>, rules: &[Rule], tags: Option<&Tags>) {
                 "rules[{i}] {:?} is never reached: what begins with tags.prefix is a tag",
                 rule.name
             ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    fn warnings(keys: &str) -> Vec<String> {
+        let pool = "[pools.main]\nservers = [\"10.0.0.1:11211\"]\n";
+        let text = format!("{pool}[[rules]]\nname = \"user\"\nmatch = \"user:*\"\n{keys}");
+        Config::read("k.toml", &text, []).unwrap().warnings
+    }
+
+    #[test]
+    fn a_setting_that_does_nothing_is_a_warning() {
+        for (keys, said) in [
+            (
+                "stale_for = \"0s\"\non_delete = \"stale\"",
+                "on_delete = \"stale\" does nothing with stale_for = \"0s\": a delete leaves nothing",
+            ),
+            (
+                "stale_for = \"0s\"\nstale_wait = \"2s\"\ntags = [\"t\"]\non_tag = \"drop\"",
+                "stale_wait does nothing with stale_for = \"0s\" and on_tag = \"drop\": nothing is served as stale",
+            ),
+            (
+                "stale_for = \"0s\"\nstale_wait = \"2s\"",
+                "stale_wait does nothing with stale_for = \"0s\" and without tags, but for values that meta clients tag",
+            ),
+            (
+                "max_ttl = \"1s\"\nnear = \"1ms\"",
+                "near keeps no hit with max_ttl = \"1s\", for it may go stale at any moment",
+            ),
+        ] {
+            assert_eq!(warnings(keys), [format!("rules[0] \"user\": {said}")], "{keys}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_does_something_is_no_warning() {
+        for keys in [
+            "stale_for = \"0s\"",
+            "stale_for = \"1s\"\non_delete = \"stale\"\nstale_wait = \"2s\"",
+            // A bumped tag leaves the old value until its own expiry.
+            "stale_for = \"0s\"\non_tag = \"stale\"\nstale_wait = \"2s\"\ntags = [\"t\"]",
+            "stale_for = \"0s\"\non_tag = \"stale\"\nstale_wait = \"2s\"\ntags_in_key = true",
+            // It is kept until a second before the end.
+            "max_ttl = \"2s\"\nnear = \"10s\"",
+            "max_ttl = \"1s\"",
+        ] {
+            assert_eq!(warnings(keys), [] as [String; 0], "{keys}");
         }
     }
 }

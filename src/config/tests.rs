@@ -132,33 +132,6 @@ fn without_a_file_everything_is_guarded_by_an_embedded_memcached() {
 }
 
 #[test]
-fn without_a_file_the_environment_still_overrides() {
-    let variables = env(&[
-        ("KENNEL_LISTEN__TCP", "127.0.0.1:0, [::1]:0"),
-        ("KENNEL_ADMIN_LISTEN", ""),
-        ("KENNEL_POOLS_MAIN_SERVERS", "10.0.0.1:11211,10.0.0.2:11211"),
-        ("KENNEL_RULES__0__STALE_FOR", "5m"),
-        ("KENNEL_RULES_0_EARLY_BETA", "1.5"),
-        ("KENNEL_LISTEN_MAX_CONNECTIONS", "7"),
-        ("KENNEL_POOLS__MAIN__REQUEST_TIMEOUT", "1s"),
-        ("KENNEL_TAGS__CACHE", "100ms"),
-        ("PATH", "/bin"),
-    ]);
-    let config = Config::load(None, variables).unwrap();
-    assert_eq!(
-        config.listen.tcp.iter().map(|e| e.at.to_string()).collect::<Vec<_>>(),
-        ["127.0.0.1:0", "[::1]:0"]
-    );
-    assert_eq!((config.admin, config.listen.max_connections), (None, 7));
-    assert_eq!(config.pools[0].servers.len(), 2);
-    assert_eq!(config.pools[0].request_timeout, Duration::from_secs(1));
-    assert_eq!(config.tags.cache, Duration::from_millis(100));
-    let Kind::Guarded { policy, .. } = &config.rules[0].kind else { panic!("not guarded") };
-    assert_eq!((policy.stale_for, policy.early_beta), (Duration::from_secs(300), 1.5));
-    assert_eq!(config.warnings, [] as [String; 0]);
-}
-
-#[test]
 fn every_mistake_is_told_at_once() {
     let text = r#"
         color = "red"
@@ -289,7 +262,7 @@ fn every_limit_is_where_the_reference_says() {
             pool(&format!("[tags]\nprefix = \"{}\"", long(32))),
             pool(&format!("[tags]\nprefix = \"{}\"", long(33))),
         ),
-        (pool("[tags]\nprefix = \"@\""), pool("[tags]\nprefix = \"\"")),
+        (pool("[tags]\nprefix = \"t\""), pool("[tags]\nprefix = \"\"")),
         (pool("[tags]\nprefix = \"é\""), pool("[tags]\nprefix = \"a b\"")),
         (pool("distribution = \"modula\"\nhash = \"crc32a\""), pool("hash = \"crc32\"")),
         (pool("distribution = \"jump\""), pool("distribution = \"jump\"\nhash = \"fnv1a_32\"")),
@@ -368,14 +341,18 @@ fn a_pool_with_mistakes_is_not_also_called_missing() {
 }
 
 #[test]
-fn a_sidecar_does_not_forward_to_itself() {
-    let said = mistake("[pools.main]\nservers = [\"127.0.0.1:11211\"]");
-    assert!(
-        said.starts_with("k.toml: pools.main.servers[0] (\"127.0.0.1:11211\") is where Kennel itself"),
-        "{said}"
-    );
-    let unix = "[listen]\nunix = [\"/run/k\"]\n[pools.main]\nservers = [\"unix:/run/k\"]";
-    assert!(mistake(unix).contains("(\"unix:/run/k\") is where Kennel itself listens"));
+fn no_tag_shares_its_key_with_the_lock_of_another() {
+    let prefix = |prefix| format!("{POOL}[tags]\nprefix = \"{prefix}\"");
+    for bad in ["@", "@l", "@lock", "@lock:", "@lock:#", "@lock:tag:"] {
+        let said = format!(
+            "k.toml: tags.prefix ({bad:?}) must not begin with \"@lock:\", nor \"@lock:\" with it: a tag would share its key \
+             with a key's lock"
+        );
+        assert_eq!(mistake(&prefix(bad)), said);
+    }
+    for good in ["@lock;", "@locks:", "@tag:", "lock:", "@@lock:"] {
+        assert!(read(&prefix(good)).is_ok(), "{good}");
+    }
 }
 
 #[test]
@@ -435,58 +412,6 @@ fn a_file_that_cannot_be_read_says_so() {
     assert!(
         Config::load(Some(&std::env::temp_dir()), []).unwrap_err().to_string().contains("cannot be read")
     );
-}
-
-#[test]
-fn a_bad_value_in_a_variable_names_the_variable() {
-    let said = |variables: &[(&str, &str)]| {
-        let mistakes = Config::read("k.toml", POOL, env(variables)).unwrap_err().0;
-        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-        mistakes[0].clone()
-    };
-    let cache = said(&[("KENNEL_TAGS__CACHE", "2h")]);
-    assert_eq!(cache, "KENNEL_TAGS__CACHE: tags.cache (\"2h\") must be at most 60s");
-    let tcp = said(&[("KENNEL_LISTEN_TCP", "a:1,b")]);
-    assert!(tcp.starts_with("KENNEL_LISTEN_TCP: listen.tcp[1] (\"b\") must be host:port"), "{tcp}");
-    let workers = said(&[("KENNEL_LISTEN_WORKERS", "x")]);
-    assert!(workers.starts_with("KENNEL_LISTEN_WORKERS: listen.workers (\"x\") must be"), "{workers}");
-    let index = said(&[("KENNEL_RULES__3__STALE_FOR", "5s")]);
-    assert_eq!(index, "KENNEL_RULES__3__STALE_FOR: there is no rules[3]: there are none");
-    let both = said(&[("KENNEL_TAGS_CACHE", "1s"), ("KENNEL_TAGS__CACHE", "1s")]);
-    assert!(both.contains("tags.cache is already set by KENNEL_TAGS"), "{both}");
-}
-
-#[test]
-fn a_variable_that_means_nothing_is_a_warning() {
-    let variables = env(&[
-        ("KENNEL_PORT", "tcp://10.0.0.1:11211"),
-        ("KENNEL_SERVICE_HOST", "10.0.0.1"),
-        ("KENNEL_RULES__0__STALE_FORR", "5s"),
-        ("KENNELS", "3"),
-    ]);
-    let config = Config::load(None, variables).unwrap();
-    assert_eq!(
-        config.warnings,
-        [
-            "KENNEL_PORT is no setting of Kennel's, and ignored",
-            "KENNEL_RULES__0__STALE_FORR is no setting of Kennel's, and ignored: did you mean KENNEL_RULES__0__STALE_FOR?",
-            "KENNEL_SERVICE_HOST is no setting of Kennel's, and ignored",
-        ]
-    );
-}
-
-#[test]
-fn a_variable_finds_a_pool_whatever_its_spelling() {
-    let text = format!("{POOL}[pools.web-cache]\nservers = [\"a:1\"]\n");
-    let read = |name: &str| Config::read("k.toml", &text, env(&[(name, "b:1,c:1")]));
-    for name in ["KENNEL_POOLS_WEB_CACHE_SERVERS", "KENNEL_POOLS__WEB_CACHE__SERVERS"] {
-        assert_eq!(read(name).unwrap().pools[1].servers.len(), 2, "{name}");
-    }
-    assert_eq!(read("KENNEL_POOLS__NEW__SERVERS").unwrap().pools[1].name, "new");
-    assert_eq!(read("KENNEL_POOLS_NEW_SERVERS").unwrap().warnings.len(), 1);
-    let text = format!("{POOL}[pools.a-b]\nservers = [\"a:1\"]\n[pools.a_b]\nservers = [\"a:1\"]\n");
-    let both = Config::read("k.toml", &text, env(&[("KENNEL_POOLS_A_B_SERVERS", "b:1")])).unwrap_err();
-    assert!(both.to_string().contains("could mean pools.a-b.servers and pools.a_b.servers"), "{both}");
 }
 
 #[test]

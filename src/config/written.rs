@@ -35,6 +35,8 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Written<T> {
 pub(super) enum Shape {
     Text,
     Number,
+    /// `true` or `false`.
+    Flag,
     List,
 }
 
@@ -150,7 +152,7 @@ table!(
         pool = "pool": Text,
         tags = "tags": List,
         invalidates = "invalidates": List,
-        tags_in_key = "tags_in_key": Text,
+        tags_in_key = "tags_in_key": Flag,
         stale_for = "stale_for": Text,
         lock_ttl = "lock_ttl": Text,
         max_rebuild = "max_rebuild": Text,
