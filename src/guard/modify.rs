@@ -211,11 +211,14 @@ impl Modify {
     }
 
     /// Whether an absent item would be stored. Then the look leaves a stub to be stored over, for the reason that a
-    /// [`Set`](super::Set) does. What is gone at once, or too large with its header, leaves none.
+    /// [`Set`](super::Set) does. What is gone at once, or too large with its header, leaves none; nor does what may be stored
+    /// over something else alone.
     fn may_create(&self, scene: &Scene<'_>) -> bool {
         let created = match &self.change {
             Change::Add(offer) => offered(offer, Mode::Add, None, |_| NEVER, scene),
-            Change::Count(Count { create: Some((lifetime, initial)), explicit, .. }) => {
+            Change::Count(Count { create: Some((lifetime, initial)), explicit, .. })
+                if self.over.is_none() =>
+            {
                 offered(&begun(*lifetime, *initial, *explicit), Mode::Add, None, |_| NEVER, scene)
             }
             _ => return false,

@@ -160,7 +160,10 @@ fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
     for (change, stands) in [(Change::Replace(offer(Bytes::from_static(b"v"))), "new"), (count, "")] {
         for (over, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)] {
             let over = over.map(|number| Cas { number, epoch: 1 });
-            let (mut modify, _) = on(1 << 20, &[], |scene| Modify::bound(change.clone(), over, scene));
+            let (mut modify, asks) = on(1 << 20, &[], |scene| Modify::bound(change.clone(), over, scene));
+            // A stub would be nobody's.
+            let leaves_stub = matches!(asks[0].what, What::Get(Look { vivify: Some(_), .. }));
+            assert_eq!(leaves_stub, stands.is_empty() && over.is_none());
             let mut told =
                 |answer| on(1 << 20, &[], |scene| modify.resume(Event::Answers(smallvec![answer]), scene));
             let step = told(item(stands, 7));
@@ -176,6 +179,16 @@ fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
             assert_eq!(again == Step::Done(ModifyEnd::NotStored), over.is_some(), "{again:?}");
         }
     }
+}
+
+#[test]
+fn a_count_that_may_be_as_old_as_a_miss_begins_nothing_where_nothing_stands() {
+    let create = Some((Lifetime::Seconds(60), 5));
+    let count = Change::Count(Count { create, ..Count::default() });
+    let over = Some(Cas { number: 7, epoch: 1 });
+    let (mut modify, _) = on(1 << 20, &[], |scene| Modify::bound(count, over, scene));
+    let end = on(1 << 20, &[], |scene| modify.resume(Event::Answers(smallvec![Answer::Absent]), scene));
+    assert_eq!(end, Step::Done(ModifyEnd::NotStored));
 }
 
 #[test]
