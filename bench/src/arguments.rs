@@ -15,7 +15,8 @@ some 13 minutes, with --quick 1 to 2.
   --quick          one short round each: whether it works, not how fast it is
   --rounds N       rounds of each load (5)
   --seconds S      seconds of a round, beside a fifth more that does not count (0.8)
-  --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 3-tags, near
+  --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 1-tag-cached,
+                   3-tags, near
   --workers N      Kennel's threads (1, as many as twemproxy has)
   --kennel FILE    this binary, instead of building one
   --list           say which loads there are
@@ -90,7 +91,8 @@ fn number(option: &str, text: &str, least: f64, most: f64) -> Result<f64, String
 
 /// In the order of the tables, whatever order they are named in.
 fn contenders(names: &str) -> Result<Vec<Contender>, String> {
-    const NAMES: [&str; 7] = ["direct", "twemproxy", "raw", "guarded", "1-tag", "3-tags", "near"];
+    const NAMES: [&str; 8] =
+        ["direct", "twemproxy", "raw", "guarded", "1-tag", "1-tag-cached", "3-tags", "near"];
     if let Some(unknown) = names.split(',').find(|name| !NAMES.contains(name)) {
         return Err(format!("--only: there is no {unknown}; there are {}", NAMES.join(", ")));
     }
@@ -123,6 +125,8 @@ mod tests {
             arguments.contenders,
             [Contender::Direct, Contender::KennelGuarded(3), Contender::KennelNear]
         );
+        let arguments = read("--only 1-tag-cached,1-tag").unwrap();
+        assert_eq!(arguments.contenders, [Contender::KennelGuarded(1), Contender::KennelCached]);
         for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
