@@ -93,6 +93,8 @@ pub(crate) struct Entrant {
 pub(crate) struct Arena {
     pub(crate) entrants: Vec<Entrant>,
     pub(crate) servers: Vec<Process>,
+    /// Of the servers, in their order.
+    pub(crate) addresses: Vec<Address>,
 }
 
 impl Arena {
@@ -138,10 +140,11 @@ impl Arena {
                 directory,
             )?);
         }
-        let mut direct: Vec<Address> = of_servers.iter().map(|port| Address::loopback(*port)).collect();
-        for (server, address) in servers.iter_mut().zip(&direct) {
+        let mut addresses: Vec<Address> = of_servers.iter().map(|port| Address::loopback(*port)).collect();
+        for (server, address) in servers.iter_mut().zip(&addresses) {
             server.wait_for(address)?;
         }
+        let mut direct = addresses.clone();
         if load.unix && contenders.contains(&Contender::Direct) {
             // A memcached listens either on TCP, for the proxies, or on a Unix socket.
             let path = directory.join("memcached.sock");
@@ -149,6 +152,7 @@ impl Arena {
             servers.push(memcached(words.to_vec(), &programs.memcached, directory)?);
             direct = vec![Address::Unix(path)];
             servers[load.servers].wait_for(&direct[0])?;
+            addresses.extend(direct.iter().cloned());
         }
         let exptime = load.expiry.map_or(KEPT, |expiry| expiry.exptime);
         let mut entrants = Vec::new();
@@ -168,7 +172,7 @@ impl Arena {
             proxy.wait_for(&listen)?;
             entrants.push(Entrant { items, addresses: vec![listen], proxy: Some(proxy) });
         }
-        Ok(Arena { entrants, servers })
+        Ok(Arena { entrants, servers, addresses })
     }
 
     /// CPU time of all servers.

@@ -49,6 +49,8 @@ pub(crate) struct Seen {
     pub(crate) rebuilds: u64,
     /// The most rebuilds of one key that were going on at one moment.
     pub(crate) at_once: u32,
+    /// Keys read from the first request to the last answer, before and after the time that counts too.
+    pub(crate) reads: u64,
 }
 
 /// Stores every item, by one connection to each address given.
@@ -126,6 +128,7 @@ pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String
             _ => {}
         }
         if crowd.leaving && crowd.clients.iter().all(|client| client.waiting.is_empty()) {
+            crowd.seen.reads = crowd.reads;
             return Ok(crowd.seen);
         }
     }
@@ -169,6 +172,8 @@ struct Crowd<'a> {
     spare: Vec<Request>,
     seen: Seen,
     answered: u64,
+    /// Keys of the gets sent.
+    reads: u64,
     /// Nobody asks any more.
     leaving: bool,
 }
@@ -185,7 +190,7 @@ struct Client {
 impl Seen {
     fn nothing() -> Seen {
         let elapsed = Duration::ZERO;
-        Seen { requests: 0, elapsed, times: Histogram::new(), missing: 0, rebuilds: 0, at_once: 0 }
+        Seen { requests: 0, elapsed, times: Histogram::new(), missing: 0, rebuilds: 0, at_once: 0, reads: 0 }
     }
 }
 
@@ -214,6 +219,7 @@ impl<'a> Crowd<'a> {
             spare: Vec::new(),
             seen: Seen::nothing(),
             answered: 0,
+            reads: 0,
             leaving: false,
         })
     }
@@ -224,6 +230,7 @@ impl<'a> Crowd<'a> {
         while !self.leaving && self.clients[i].waiting.len() < self.load.depth {
             let mut request = self.spare.pop().unwrap_or_default();
             self.draw(&mut request);
+            self.reads += if request.set { 0 } else { request.keys.len() as u64 };
             let client = &mut self.clients[i];
             self.items.write(&request, &mut client.out);
             client.waiting.push_back((now, request));
@@ -415,6 +422,7 @@ mod tests {
     fn misses_are_counted_and_errors_end_the_run() {
         let seen = run(b"END\r\n").unwrap();
         assert!(seen.requests > 0 && seen.missing >= seen.requests, "{} of {}", seen.missing, seen.requests);
+        assert!(seen.reads >= seen.missing, "{} of {}", seen.missing, seen.reads);
         assert!(run(b"SERVER_ERROR busy\r\n").err().unwrap().contains("busy"));
         assert!(run(b"END\r\nEND\r\n").err().unwrap().contains("nobody asked for"));
     }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod contender;
+mod counted;
 mod crowd;
 mod histogram;
 mod loads;
@@ -153,16 +154,18 @@ fn round(
         let proxy = entrant.proxy.as_ref().map(process::Process::cpu).transpose()?;
         Ok::<_, String>((proxy, arena.servers_cpu()? + process::own_cpu()?))
     };
+    let reads_before = counted::reads(&arena.addresses)?;
     let mut edges = Vec::new();
     let seen = crowd::drive(&plan, || {
         edges.push(cpu()?);
         Ok(())
     })?;
+    let server_reads = counted::reads(&arena.addresses)? - reads_before;
     let [(proxy_before, others_before), (proxy_after, others_after)] = edges[..] else {
         return Err("the round did not end".into());
     };
     let proxy = proxy_before.zip(proxy_after).map(|(before, after)| after - before);
-    Ok(Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default()))
+    Ok(Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default(), server_reads))
 }
 
 /// What is going on, in the last line of a terminal.

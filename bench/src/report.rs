@@ -19,6 +19,8 @@ pub(crate) struct Round {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
+    /// Reads that the servers counted, for each key that the clients read.
+    pub(crate) server_reads: f64,
     pub(crate) missing: u64,
     /// Rebuilds a second, and the most of one key at one moment.
     pub(crate) rebuilds: f64,
@@ -34,7 +36,8 @@ pub(crate) struct Score {
 }
 
 impl Round {
-    pub(crate) fn new(seen: &Seen, proxy: Option<Duration>, all: Duration) -> Round {
+    /// `server_reads` are all of the round, as `seen.reads` are.
+    pub(crate) fn new(seen: &Seen, proxy: Option<Duration>, all: Duration, server_reads: u64) -> Round {
         let (requests, seconds) = (seen.requests as f64, seen.elapsed.as_secs_f64());
         let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / requests;
         let us = |share| seen.times.quantile(share) as f64 / 1e3;
@@ -45,6 +48,7 @@ impl Round {
             p50: us(0.5),
             p99: us(0.99),
             p999: us(0.999),
+            server_reads: server_reads as f64 / seen.reads as f64,
             missing: seen.missing,
             rebuilds: seen.rebuilds as f64 / seconds,
             at_once: seen.at_once,
@@ -52,21 +56,21 @@ impl Round {
     }
 }
 
+/// Columns of every table, behind the contender's name.
+const COLUMNS: [&str; 8] =
+    ["requests/s", "CPU µs", "all CPU µs", "p50 µs", "p99 µs", "p99.9 µs", "MiB", "server reads ÷ reads"];
+/// What follows them where values expire, and
+const OF_REBUILDS: [&str; 2] = ["rebuilds/s", "of one key at once"];
+/// where they do not.
+const RATIOS: [&str; 5] =
+    ["CPU ÷ twemproxy", "requests/s ÷ twemproxy", "all CPU ÷ direct", "requests/s ÷ direct", "spread"];
+
 /// The table of one load.
 pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
     let mut text = format!("### {}: {}\n\n", load.name, load.about);
     let rebuilt = load.expiry.is_some();
-    let mut head = vec!["", "requests/s", "CPU µs", "all CPU µs", "p50 µs", "p99 µs", "p99.9 µs", "MiB"];
-    match rebuilt {
-        true => head.extend(["rebuilds/s", "of one key at once"]),
-        false => head.extend([
-            "CPU ÷ twemproxy",
-            "requests/s ÷ twemproxy",
-            "all CPU ÷ direct",
-            "requests/s ÷ direct",
-            "spread",
-        ]),
-    }
+    let head = [&COLUMNS[..], if rebuilt { &OF_REBUILDS[..] } else { &RATIOS[..] }].concat();
+    let head: Vec<&str> = [""].into_iter().chain(head).collect();
     row(&mut text, &head);
     row(&mut text, &vec!["---"; head.len()]);
     let rounds = |wanted| {
@@ -98,6 +102,7 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
             number(of(|round| Some(round.p99)), 0),
             number(of(|round| Some(round.p999)), 0),
             number(score.peak_memory.map(|bytes| bytes as f64 / (1 << 20) as f64), 1),
+            number(of(|round| Some(round.server_reads)), 2),
         ];
         if rebuilt {
             cells.push(number(of(|round| Some(round.rebuilds)), 1));
@@ -224,7 +229,10 @@ mod tests {
         let scores = [
             score(Contender::Direct, vec![round(4000.0, None, 10.0)]),
             score(Contender::Twemproxy, vec![round(1000.0, Some(8.0), 30.0)]),
-            score(Contender::KennelRaw, vec![Round { missing: 3, ..round(2000.0, Some(4.0), 20.0) }]),
+            score(
+                Contender::KennelRaw,
+                vec![Round { missing: 3, server_reads: 0.25, ..round(2000.0, Some(4.0), 20.0) }],
+            ),
             Score {
                 contender: Contender::KennelGuarded(0),
                 rounds: Err("hung up on".into()),
@@ -234,13 +242,22 @@ mod tests {
         let text = table(&LOADS[0], &scores);
         assert!(
             text.contains(
-                "| kennel raw | 2,000 | 4.00 | 20.00 | 0 | 0 | 0 |  | 0.50 | 2.00 | 2.00 | 0.50 |  |"
+                "| kennel raw | 2,000 | 4.00 | 20.00 | 0 | 0 | 0 |  | 0.25 | 0.50 | 2.00 | 2.00 | 0.50 |  |"
             ),
             "{text}"
         );
         assert!(text.contains("**guarded failed: hung up on**"), "{text}");
         assert!(text.contains("**kennel raw: 3 keys were not there"), "{text}");
         assert!(growth(&[(&LOADS[0], scores.into())]).contains("| get | 8.00 | 4.00 |  |"));
+    }
+
+    #[test]
+    fn the_page_has_every_column_in_the_order_of_the_tables() {
+        let page = include_str!("../../docs/performance.md");
+        let table = page.split("| column | what it is |\n|---|---|\n").nth(1).unwrap();
+        let cells = table.lines().map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+        let names: Vec<&str> = cells.flat_map(|cell| cell.split(", ")).collect();
+        assert_eq!(names, [&COLUMNS[..], &RATIOS[..], &OF_REBUILDS[..]].concat());
     }
 
     #[test]
