@@ -18,9 +18,6 @@ const STALLED: Duration = Duration::from_secs(10);
 const TURN: Duration = Duration::from_millis(50);
 /// Room made for a read.
 const ROOM: usize = 16 * 1024;
-/// Idle clients that come before one of them is asked whether it has been let in: fewer than wait to be accepted.
-const AT_A_TIME: usize = 256;
-
 /// What the clients do, and where.
 pub(crate) struct Plan<'a> {
     pub(crate) load: &'a Load,
@@ -85,7 +82,6 @@ fn fill_one(items: &Items, address: &Address) -> Result<(), String> {
 
 /// Runs the load. `edge` is called as the time that counts begins, and as it ends.
 pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String>) -> Result<Seen, String> {
-    let _idle = idle(plan)?;
     let mut crowd = Crowd::new(plan)?;
     let mut events = Events::with_capacity(1024);
     let begun = Instant::now();
@@ -132,28 +128,6 @@ pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String
             return Ok(crowd.seen);
         }
     }
-}
-
-/// The clients that ask nothing; each batch of them is known to have been let in.
-fn idle(plan: &Plan<'_>) -> Result<Vec<Socket>, String> {
-    let mut all = Vec::with_capacity(plan.load.idle);
-    for i in 0..plan.load.idle {
-        let address = &plan.addresses[i % plan.addresses.len()];
-        let mut socket = address.connect().map_err(|error| format!("idle client {i}: {error}"))?;
-        if i % AT_A_TIME < plan.addresses.len() || i + plan.addresses.len() >= plan.load.idle {
-            let mut answer = [0; 5];
-            socket.write_all(b"get nothing\r\n").map_err(|error| format!("idle client {i}: {error}"))?;
-            socket.read_exact(&mut answer).map_err(|error| format!("idle client {i}: {error}"))?;
-            if answer != *b"END\r\n" {
-                return Err(format!("idle client {i} was told {:?}", String::from_utf8_lossy(&answer)));
-            }
-        }
-        all.push(socket);
-        if plan.stop.load(Ordering::Relaxed) {
-            return Err("interrupted".into());
-        }
-    }
-    Ok(all)
 }
 
 struct Crowd<'a> {
@@ -381,7 +355,7 @@ fn zipf(count: u32) -> Vec<f64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::BufRead;
     use std::net::TcpListener;
 
@@ -389,7 +363,7 @@ mod tests {
     use crate::loads::LOADS;
 
     /// A server that says the same to every line.
-    fn parrot(says: Vec<u8>) -> Address {
+    pub(crate) fn parrot(says: Vec<u8>) -> Address {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap());
         std::thread::spawn(move || {

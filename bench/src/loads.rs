@@ -23,7 +23,7 @@ pub(crate) struct Load {
     pub(crate) servers: usize,
     /// Rules of Kennel's configuration; the last is the one that matches.
     pub(crate) rules: usize,
-    /// Further clients that ask nothing.
+    /// Further clients that read one key each before the others begin, and then ask nothing.
     pub(crate) idle: usize,
     /// Whether clients come by a Unix socket.
     pub(crate) unix: bool,
@@ -86,7 +86,12 @@ pub(crate) const LOADS: [Load; 19] = [
     Load { name: "value-10k", about: "10 KiB values", value: 10 * 1024, items: 1009, ..BASE },
     Load { name: "value-100k", about: "100 KiB values", value: 100 * 1024, items: 211, ..BASE },
     Load { name: "unix", about: "clients on a Unix socket", unix: true, ..BASE },
-    Load { name: "idle-10000", about: "10,000 further clients that ask nothing", idle: 10_000, ..BASE },
+    Load {
+        name: "idle-10000",
+        about: "10,000 further clients that have read a key and ask nothing more",
+        idle: 10_000,
+        ..BASE
+    },
     Load { name: "rules-100", about: "100 rules, the last matches", rules: 100, ..BASE },
     Load { name: "rules-1000", about: "1,000 rules, the last matches", rules: 1000, ..BASE },
     Load { name: "servers-100", about: "100 servers", servers: 100, ..BASE },

@@ -5,6 +5,7 @@ mod contender;
 mod counted;
 mod crowd;
 mod histogram;
+mod idle;
 mod loads;
 mod machine;
 mod process;
@@ -154,6 +155,15 @@ fn round(
         let proxy = entrant.proxy.as_ref().map(process::Process::cpu).transpose()?;
         Ok::<_, String>((proxy, arena.servers_cpu()? + process::own_cpu()?))
     };
+    // Once is enough to know what each costs.
+    let (_idle, idle_client) = match &entrant.proxy {
+        Some(proxy) if load.idle > 0 && number == 0 => {
+            let (idle, each) =
+                idle::connect_and_weigh(load.idle, &entrant.items, &entrant.addresses, proxy, stop)?;
+            (idle, Some(each))
+        }
+        _ => (idle::connect(load.idle, &entrant.items, &entrant.addresses, stop)?, None),
+    };
     let reads_before = counted::reads(&arena.addresses)?;
     let mut edges = Vec::new();
     let seen = crowd::drive(&plan, || {
@@ -165,7 +175,9 @@ fn round(
         return Err("the round did not end".into());
     };
     let proxy = proxy_before.zip(proxy_after).map(|(before, after)| after - before);
-    Ok(Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default(), server_reads))
+    let round =
+        Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default(), server_reads);
+    Ok(Round { idle_client, ..round })
 }
 
 /// What is going on, in the last line of a terminal.

@@ -73,10 +73,17 @@ impl Process {
         cpu(&self.child.id().to_string())
     }
 
+    /// The memory that it has now, in bytes.
+    pub(crate) fn memory(&self) -> Result<u64, String> {
+        // Exact, where the VmRSS of `status` lags behind.
+        let rollup = proc_file(&self.child.id().to_string(), "smaps_rollup")?;
+        bytes(&rollup, "Rss:").ok_or_else(|| format!("{}: no Rss", self.name))
+    }
+
     /// The most memory that it has had, in bytes.
     pub(crate) fn peak_memory(&self) -> Result<u64, String> {
         let status = proc_file(&self.child.id().to_string(), "status")?;
-        peak(&status).ok_or_else(|| format!("{}: no VmHWM", self.name))
+        bytes(&status, "VmHWM:").ok_or_else(|| format!("{}: no VmHWM", self.name))
     }
 }
 
@@ -111,8 +118,9 @@ fn ticks(stat: &str) -> Option<u32> {
     Some(user + fields.next()?.parse::<u32>().ok()?)
 }
 
-fn peak(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+/// What stands behind this name, which is in KiB.
+fn bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
@@ -144,8 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn peak_memory_is_in_bytes() {
-        assert_eq!(peak("VmPeak:\t  10 kB\nVmHWM:\t    1234 kB\nVmRSS:\t 9 kB\n"), Some(1234 * 1024));
-        assert_eq!(peak("VmRSS:\t 9 kB\n"), None);
+    fn memory_is_in_bytes() {
+        let status = "VmPeak:\t  10 kB\nVmHWM:\t    1234 kB\nVmRSS:\t 9 kB\n";
+        assert_eq!(bytes(status, "VmHWM:"), Some(1234 * 1024));
+        assert_eq!(bytes(status, "Rss:"), None);
     }
 }

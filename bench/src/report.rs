@@ -25,6 +25,8 @@ pub(crate) struct Round {
     /// Rebuilds a second, and the most of one key at one moment.
     pub(crate) rebuilds: f64,
     pub(crate) at_once: u32,
+    /// Bytes that each idle client has cost the proxy, in the round where that was measured.
+    pub(crate) idle_client: Option<f64>,
 }
 
 /// What a contender did under a load: its rounds, or why there is none.
@@ -52,6 +54,7 @@ impl Round {
             missing: seen.missing,
             rebuilds: seen.rebuilds as f64 / seconds,
             at_once: seen.at_once,
+            idle_client: None,
         }
     }
 }
@@ -120,10 +123,26 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
         }
         row(&mut text, &cells);
     }
+    let idle = told(scores, |rounds| {
+        let bytes = median(rounds.iter().filter_map(|round| round.idle_client));
+        Some(format!("{} B", number(Some(bytes?), 0)))
+    });
+    if let Some(idle) = idle {
+        let _ = write!(text, "\nWhat an idle client that has read one key costs: {idle}\n");
+    }
     for note in notes {
         let _ = write!(text, "\n**{note}**\n");
     }
     text
+}
+
+/// What is to be told of each that has it, in one line.
+fn told(scores: &[Score], what: impl Fn(&[Round]) -> Option<String>) -> Option<String> {
+    let all = scores.iter().filter_map(|score| {
+        let told = what(score.rounds.as_ref().ok()?)?;
+        Some(format!("{} {told}", score.contender.name()))
+    });
+    Some(all.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
 /// CPU µs a request of each proxy, a line a load: how it grows.
@@ -248,7 +267,20 @@ mod tests {
         );
         assert!(text.contains("**guarded failed: hung up on**"), "{text}");
         assert!(text.contains("**kennel raw: 3 keys were not there"), "{text}");
+        assert!(!text.contains("idle"), "{text}");
         assert!(growth(&[(&LOADS[0], scores.into())]).contains("| get | 8.00 | 4.00 |  |"));
+    }
+
+    #[test]
+    fn what_an_idle_client_costs_is_told_below_the_table_for_each_proxy() {
+        let weighed = |bytes| Round { idle_client: bytes, ..round(1.0, None, 1.0) };
+        let scores = [
+            score(Contender::Direct, vec![weighed(None)]),
+            score(Contender::Twemproxy, vec![weighed(Some(1234.4)), weighed(None)]),
+            score(Contender::KennelRaw, vec![weighed(Some(-0.6))]),
+        ];
+        let line = "What an idle client that has read one key costs: twemproxy 1,234 B; kennel raw -1 B\n";
+        assert!(table(&LOADS[0], &scores).contains(line));
     }
 
     #[test]
