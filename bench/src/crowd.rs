@@ -25,12 +25,29 @@ pub(crate) struct Plan<'a> {
     /// Client i speaks to address i modulo their number.
     pub(crate) addresses: &'a [Address],
     /// What is asked before anything counts.
-    pub(crate) warm: Duration,
+    pub(crate) warm: Extent,
     /// What counts.
-    pub(crate) measured: Duration,
+    pub(crate) measured: Extent,
     /// Set by Ctrl-C.
     pub(crate) stop: &'a AtomicBool,
     pub(crate) seed: u64,
+}
+
+/// How long a part of a round is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Extent {
+    Time(Duration),
+    /// Until so many requests have been answered in it, or a few more.
+    Answers(u64),
+}
+
+impl Extent {
+    fn is_over(self, elapsed: Duration, answered: u64) -> bool {
+        match self {
+            Extent::Time(time) => elapsed >= time,
+            Extent::Answers(answers) => answered >= answers,
+        }
+    }
 }
 
 /// What they saw in the time that counts.
@@ -110,13 +127,17 @@ pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String
             return Err(format!("no answer for {STALLED:?}"));
         }
         match counting {
-            None if now - begun >= plan.warm => {
+            None if plan.warm.is_over(now - begun, crowd.answered) => {
                 crowd.seen = Seen::nothing();
                 edge()?;
-                counting = Some(Instant::now());
+                counting = Some((Instant::now(), crowd.answered));
             }
             // Not before something has been answered: a round of nothing says nothing.
-            Some(since) if !crowd.leaving && now - since >= plan.measured && crowd.seen.requests > 0 => {
+            Some((since, before))
+                if !crowd.leaving
+                    && plan.measured.is_over(now - since, crowd.answered - before)
+                    && crowd.seen.requests > 0 =>
+            {
                 edge()?;
                 crowd.seen.elapsed = now - since;
                 crowd.leave();
@@ -379,13 +400,17 @@ pub(crate) mod tests {
     }
 
     fn run(says: &[u8]) -> Result<Seen, String> {
+        run_for(says, Extent::Time(Duration::ZERO), Extent::Time(Duration::from_millis(20)))
+    }
+
+    fn run_for(says: &[u8], warm: Extent, measured: Extent) -> Result<Seen, String> {
         let load = Load { connections: 2, items: 2, ..LOADS[0] };
         let plan = Plan {
             load: &load,
             items: &Items::new("test", 2, load.value, 60),
             addresses: &[parrot(says.to_vec())],
-            warm: Duration::ZERO,
-            measured: Duration::from_millis(20),
+            warm,
+            measured,
             stop: &AtomicBool::new(false),
             seed: 1,
         };
@@ -399,6 +424,14 @@ pub(crate) mod tests {
         assert!(seen.reads >= seen.missing, "{} of {}", seen.missing, seen.reads);
         assert!(run(b"SERVER_ERROR busy\r\n").err().unwrap().contains("busy"));
         assert!(run(b"END\r\nEND\r\n").err().unwrap().contains("nobody asked for"));
+    }
+
+    #[test]
+    fn a_round_of_so_many_answers_ends_after_them() {
+        let seen = run_for(b"END\r\n", Extent::Answers(30), Extent::Answers(200)).unwrap();
+        // Two clients with one request each: at most one more on its way at either end.
+        assert!((200..=202).contains(&seen.requests), "{}", seen.requests);
+        assert!((230..=236).contains(&seen.reads), "{}", seen.reads);
     }
 
     #[test]

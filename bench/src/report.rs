@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::contender::Contender;
 use crate::crowd::Seen;
 use crate::loads::Load;
+use crate::start;
 
 /// One contender's round.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -27,6 +28,15 @@ pub(crate) struct Round {
     pub(crate) at_once: u32,
     /// Bytes that each idle client has cost the proxy, in the round where that was measured.
     pub(crate) idle_client: Option<f64>,
+    /// How the proxy's memory grew, where that was measured.
+    pub(crate) growth: Option<Growth>,
+}
+
+/// Answers given, and what memory the proxy had then, in bytes: early and at the end, both under load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Growth {
+    pub(crate) answers: [u64; 2],
+    pub(crate) memory: [u64; 2],
 }
 
 /// What a contender did under a load: its rounds, or why there is none.
@@ -55,6 +65,7 @@ impl Round {
             rebuilds: seen.rebuilds as f64 / seconds,
             at_once: seen.at_once,
             idle_client: None,
+            growth: None,
         }
     }
 }
@@ -104,7 +115,7 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
             number(of(|round| Some(round.p50)), 0),
             number(of(|round| Some(round.p99)), 0),
             number(of(|round| Some(round.p999)), 0),
-            number(score.peak_memory.map(|bytes| bytes as f64 / (1 << 20) as f64), 1),
+            score.peak_memory.map_or_else(String::new, mib),
             number(of(|round| Some(round.server_reads)), 2),
         ];
         if rebuilt {
@@ -129,6 +140,16 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
     });
     if let Some(idle) = idle {
         let _ = write!(text, "\nWhat an idle client that has read one key costs: {idle}\n");
+    }
+    let growth =
+        || scores.iter().flat_map(|score| score.rounds.iter().flatten()).find_map(|round| round.growth);
+    let grown = told(scores, |rounds| {
+        let [early, last] = rounds.iter().find_map(|round| round.growth)?.memory.map(mib);
+        Some(format!("{early} and {last}"))
+    });
+    if let (Some(Growth { answers: [early, last], .. }), Some(grown)) = (growth(), grown) {
+        let [early, last] = [early, last].map(|answers| number(Some(answers as f64), 0));
+        let _ = write!(text, "\nMiB resident after {early} answers and after {last}: {grown}\n");
     }
     for note in notes {
         let _ = write!(text, "\n**{note}**\n");
@@ -168,6 +189,21 @@ pub(crate) fn growth(all: &[(&Load, Vec<Score>)]) -> String {
     text
 }
 
+/// How long starts took.
+pub(crate) fn starts(all: &[(Contender, Vec<Duration>)]) -> String {
+    let mut text = format!("### {}: {}\n\n", start::NAME, start::ABOUT);
+    row(&mut text, &["", "median ms", "worst ms"]);
+    row(&mut text, &["---"; 3]);
+    for (contender, times) in all {
+        let ms = || times.iter().map(|time| time.as_secs_f64() * 1e3);
+        let worst = ms().max_by(f64::total_cmp);
+        // Whatever it does, Kennel is one program.
+        let name = if *contender == Contender::KennelRaw { "kennel" } else { contender.name() };
+        row(&mut text, &[name.to_owned(), number(median(ms()), 1), number(worst, 1)]);
+    }
+    text
+}
+
 /// The median of each round's ratio to the other's round of the same number: what slows the machine down slows both.
 fn ratio(own: &[Round], other: &[Round], what: fn(&Round) -> Option<f64>) -> Option<f64> {
     median(own.iter().zip(other).filter_map(|(own, other)| Some(what(own)? / what(other)?)))
@@ -192,6 +228,10 @@ fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 
 fn number(number: Option<f64>, decimals: usize) -> String {
     number.map_or_else(String::new, |number| grouped(&format!("{number:.decimals$}")))
+}
+
+fn mib(bytes: u64) -> String {
+    number(Some(bytes as f64 / f64::from(1 << 20)), 1)
 }
 
 /// 1234567.8 as 1,234,567.8.
@@ -281,6 +321,26 @@ mod tests {
         ];
         let line = "What an idle client that has read one key costs: twemproxy 1,234 B; kennel raw -1 B\n";
         assert!(table(&LOADS[0], &scores).contains(line));
+    }
+
+    #[test]
+    fn how_memory_grew_is_told_below_the_table_for_each_proxy() {
+        let grown = |memory| Round {
+            growth: Some(Growth { answers: [1_000_000, 10_000_000], memory }),
+            ..Round::default()
+        };
+        let scores = [
+            score(Contender::Twemproxy, vec![grown([2 << 20, 4 << 20])]),
+            score(Contender::KennelRaw, vec![grown([3 << 20, 3 << 20])]),
+        ];
+        let line = "MiB resident after 1,000,000 answers and after 10,000,000: twemproxy 2.0 and 4.0; kennel raw 3.0 and 3.0\n";
+        assert!(table(&LOADS[0], &scores).contains(line));
+    }
+
+    #[test]
+    fn starts_are_told_by_their_median_and_the_worst() {
+        let times = [4, 2, 9].map(Duration::from_millis).to_vec();
+        assert!(starts(&[(Contender::KennelRaw, times)]).ends_with("| kennel | 4.0 | 9.0 |\n"));
     }
 
     #[test]
