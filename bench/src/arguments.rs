@@ -11,7 +11,7 @@ const HELP: &str = "\
 bench/run [LOAD…] [OPTION…]
 
 Measures Kennel beside twemproxy and bare memcached. A LOAD is the beginning of a load's name; without one, all are run
-but ten-million: some 17 minutes, with --quick 3. ten-million alone takes about as long as its name says.
+but ten-million: some 17 minutes, with --quick 3. ten-million takes some 5 alone.
 
   --quick          one short round each: whether it works, not how fast it is; ten-million becomes one million
   --rounds N       rounds of each load (5)
@@ -94,6 +94,9 @@ impl Arguments {
         for answers in loads.iter_mut().filter_map(|load| load.answers.as_mut()).filter(|_| quick) {
             *answers /= 10;
         }
+        if arguments.contenders == [Contender::Direct] && loads.iter().any(|load| load.answers.is_some()) {
+            return Err("ten-million is a load of proxies: --only names none".into());
+        }
         arguments.loads = loads;
         arguments.kennel = kennel.ok_or("--kennel FILE says which binary; bench/run builds one")?;
         Ok(Some(arguments))
@@ -155,7 +158,8 @@ mod tests {
         );
         let arguments = read("--only 1-tag-cached,1-tag").unwrap();
         assert_eq!(arguments.contenders, [Contender::KennelGuarded(1), Contender::KennelCached]);
-        for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast"] {
+        for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast", "ten --only direct"]
+        {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert!(Arguments::read([].into_iter()).unwrap_err().contains("--kennel"));
