@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use crate::contender::{CONTENDERS, Contender};
 use crate::loads::{LOADS, Load};
+use crate::start;
 
 const HELP: &str = "\
 bench/run [LOAD…] [OPTION…]
 
-Measures Kennel beside twemproxy and bare memcached. A LOAD is the beginning of a load's name; without one, all are run:
-some 13 minutes, with --quick 1 to 2.
+Measures Kennel beside twemproxy and bare memcached. A LOAD is the beginning of a load's name; without one, all are run
+but ten-million: some 17 minutes, with --quick 3. ten-million takes some 5 alone.
 
-  --quick          one short round each: whether it works, not how fast it is
+  --quick          one short round each: whether it works, not how fast it is; ten-million becomes one million
   --rounds N       rounds of each load (5)
   --seconds S      seconds of a round, beside a fifth more that does not count (0.8)
-  --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 3-tags, near
+  --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 1-tag-cached,
+                   3-tags, near
   --workers N      Kennel's threads (1, as many as twemproxy has)
   --kennel FILE    this binary, instead of building one
   --list           say which loads there are
@@ -25,6 +27,8 @@ some 13 minutes, with --quick 1 to 2.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) loads: Vec<Load>,
+    /// Whether starts are measured too.
+    pub(crate) start: bool,
     pub(crate) contenders: Vec<Contender>,
     pub(crate) rounds: usize,
     /// How long a round is.
@@ -36,9 +40,10 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// `None`: only help was wanted, and has been given.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
-        let (mut loads, mut kennel) = (Vec::new(), None);
+        let (mut loads, mut kennel, mut quick, mut named) = (Vec::new(), None, false, false);
         let mut arguments = Arguments {
             loads: Vec::new(),
+            start: false,
             contenders: CONTENDERS.to_vec(),
             rounds: 5,
             seconds: Duration::from_millis(800),
@@ -54,9 +59,13 @@ impl Arguments {
                 }
                 "--list" => {
                     LOADS.iter().for_each(|load| println!("{:16} {}", load.name, load.about));
+                    println!("{:16} {}", start::NAME, start::ABOUT);
                     return Ok(None);
                 }
-                "--quick" => (arguments.rounds, arguments.seconds) = (1, Duration::from_millis(250)),
+                "--quick" => {
+                    quick = true;
+                    (arguments.rounds, arguments.seconds) = (1, Duration::from_millis(250));
+                }
                 "--rounds" => arguments.rounds = number(&word, &value()?, 1.0, 1000.0)? as usize,
                 "--seconds" => {
                     arguments.seconds = Duration::from_secs_f64(number(&word, &value()?, 0.05, 3600.0)?)
@@ -68,16 +77,27 @@ impl Arguments {
                     return Err(format!("there is no option {option}\n\n{HELP}"));
                 }
                 name => {
-                    let named: Vec<Load> =
-                        LOADS.iter().filter(|load| load.name.starts_with(name)).copied().collect();
-                    if named.is_empty() {
+                    let before = loads.len();
+                    loads.extend(LOADS.iter().filter(|load| load.name.starts_with(name)).copied());
+                    let start = start::NAME.starts_with(name);
+                    if loads.len() == before && !start {
                         return Err(format!("there is no load {name}; --list says which there are"));
                     }
-                    loads.extend(named);
+                    (named, arguments.start) = (true, arguments.start || start);
                 }
             }
         }
-        arguments.loads = if loads.is_empty() { LOADS.to_vec() } else { loads };
+        if !named {
+            loads.extend(LOADS.iter().filter(|load| load.answers.is_none()).copied());
+            arguments.start = true;
+        }
+        for answers in loads.iter_mut().filter_map(|load| load.answers.as_mut()).filter(|_| quick) {
+            *answers /= 10;
+        }
+        if arguments.contenders == [Contender::Direct] && loads.iter().any(|load| load.answers.is_some()) {
+            return Err("ten-million is a load of proxies: --only names none".into());
+        }
+        arguments.loads = loads;
         arguments.kennel = kennel.ok_or("--kennel FILE says which binary; bench/run builds one")?;
         Ok(Some(arguments))
     }
@@ -90,7 +110,8 @@ fn number(option: &str, text: &str, least: f64, most: f64) -> Result<f64, String
 
 /// In the order of the tables, whatever order they are named in.
 fn contenders(names: &str) -> Result<Vec<Contender>, String> {
-    const NAMES: [&str; 7] = ["direct", "twemproxy", "raw", "guarded", "1-tag", "3-tags", "near"];
+    const NAMES: [&str; 8] =
+        ["direct", "twemproxy", "raw", "guarded", "1-tag", "1-tag-cached", "3-tags", "near"];
     if let Some(unknown) = names.split(',').find(|name| !NAMES.contains(name)) {
         return Err(format!("--only: there is no {unknown}; there are {}", NAMES.join(", ")));
     }
@@ -108,11 +129,23 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_named_by_their_beginnings_and_all_are_run_without_a_name() {
+    fn loads_are_named_by_their_beginnings_and_all_but_ten_million_are_run_without_a_name() {
         let names = |words| read(words).unwrap().loads.iter().map(|load| load.name).collect::<Vec<_>>();
-        assert_eq!(names("").len(), LOADS.len());
+        let all = LOADS.iter().map(|load| load.name).filter(|name| *name != "ten-million");
+        assert_eq!(names(""), all.collect::<Vec<_>>());
+        assert_eq!(names("start"), [""; 0]);
+        let start = |words| read(words).unwrap().start;
+        assert_eq!(["", "start", "s", "get"].map(start), [true, true, true, false]);
         assert_eq!(names("rules- latency"), ["rules-100", "rules-1000", "latency"]);
         assert!(read("nothing").unwrap_err().contains("no load nothing"));
+    }
+
+    #[test]
+    fn quick_makes_one_million_of_ten_wherever_it_stands() {
+        let answers = |words| read(words).unwrap().loads[0].answers;
+        assert_eq!(answers("ten"), Some(10_000_000));
+        assert_eq!(answers("ten --quick"), Some(1_000_000));
+        assert_eq!(answers("--quick ten"), Some(1_000_000));
     }
 
     #[test]
@@ -123,7 +156,10 @@ mod tests {
             arguments.contenders,
             [Contender::Direct, Contender::KennelGuarded(3), Contender::KennelNear]
         );
-        for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast"] {
+        let arguments = read("--only 1-tag-cached,1-tag").unwrap();
+        assert_eq!(arguments.contenders, [Contender::KennelGuarded(1), Contender::KennelCached]);
+        for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast", "ten --only direct"]
+        {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert!(Arguments::read([].into_iter()).unwrap_err().contains("--kennel"));

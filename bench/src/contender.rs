@@ -25,16 +25,19 @@ pub(crate) enum Contender {
     KennelRaw,
     /// With so many tags.
     KennelGuarded(u32),
+    /// With one tag, whose version a sidecar may reuse for 100 ms.
+    KennelCached,
     /// Without tags, and hits are kept for 50 ms.
     KennelNear,
 }
 
-pub(crate) const CONTENDERS: [Contender; 7] = [
+pub(crate) const CONTENDERS: [Contender; 8] = [
     Contender::Direct,
     Contender::Twemproxy,
     Contender::KennelRaw,
     Contender::KennelGuarded(0),
     Contender::KennelGuarded(1),
+    Contender::KennelCached,
     Contender::KennelGuarded(3),
     Contender::KennelNear,
 ];
@@ -47,6 +50,7 @@ impl Contender {
             Contender::KennelRaw => "kennel raw",
             Contender::KennelGuarded(0) => "guarded",
             Contender::KennelGuarded(1) => "guarded, 1 tag",
+            Contender::KennelCached => "guarded, 1 tag, cached",
             Contender::KennelGuarded(_) => "guarded, 3 tags",
             Contender::KennelNear => "guarded, near",
         }
@@ -60,6 +64,7 @@ impl Contender {
             Contender::KennelRaw => "kraw",
             Contender::KennelGuarded(0) => "kg_0",
             Contender::KennelGuarded(1) => "kg_1",
+            Contender::KennelCached => "kg_c",
             Contender::KennelGuarded(_) => "kg_3",
             Contender::KennelNear => "kg_n",
         }
@@ -88,6 +93,8 @@ pub(crate) struct Entrant {
 pub(crate) struct Arena {
     pub(crate) entrants: Vec<Entrant>,
     pub(crate) servers: Vec<Process>,
+    /// Of the servers, in their order.
+    pub(crate) addresses: Vec<Address>,
 }
 
 impl Arena {
@@ -133,10 +140,11 @@ impl Arena {
                 directory,
             )?);
         }
-        let mut direct: Vec<Address> = of_servers.iter().map(|port| Address::loopback(*port)).collect();
-        for (server, address) in servers.iter_mut().zip(&direct) {
+        let mut addresses: Vec<Address> = of_servers.iter().map(|port| Address::loopback(*port)).collect();
+        for (server, address) in servers.iter_mut().zip(&addresses) {
             server.wait_for(address)?;
         }
+        let mut direct = addresses.clone();
         if load.unix && contenders.contains(&Contender::Direct) {
             // A memcached listens either on TCP, for the proxies, or on a Unix socket.
             let path = directory.join("memcached.sock");
@@ -144,6 +152,7 @@ impl Arena {
             servers.push(memcached(words.to_vec(), &programs.memcached, directory)?);
             direct = vec![Address::Unix(path)];
             servers[load.servers].wait_for(&direct[0])?;
+            addresses.extend(direct.iter().cloned());
         }
         let exptime = load.expiry.map_or(KEPT, |expiry| expiry.exptime);
         let mut entrants = Vec::new();
@@ -153,34 +162,17 @@ impl Arena {
                 true => Address::Unix(directory.join(format!("{}.sock", contender.prefix()))),
                 false => Address::loopback(next()),
             };
-            let file = directory.join(format!("{}.conf", contender.prefix()));
-            let write =
-                |text: String| fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()));
-            let named = file.display().to_string();
-            let (program, arguments) = match contender {
-                Contender::Direct => {
-                    entrants.push(Entrant { items, addresses: direct.clone(), proxy: None });
-                    continue;
-                }
-                Contender::Twemproxy => {
-                    write(twemproxys_configuration(&listen, of_servers))?;
-                    let program = programs.nutcracker.as_ref().ok_or("nutcracker is not installed")?;
-                    let statistics = next().to_string();
-                    (
-                        program,
-                        ["-c", &named, "-a", "127.0.0.1", "-s", &statistics].map(str::to_owned).to_vec(),
-                    )
-                }
-                Contender::KennelRaw | Contender::KennelGuarded(_) | Contender::KennelNear => {
-                    write(kennels_configuration(contender, load, programs.workers, &listen, of_servers))?;
-                    (&programs.kennel, vec!["--config".to_owned(), named])
-                }
-            };
-            let mut proxy = Process::start(program, &arguments, directory)?;
+            if contender == Contender::Direct {
+                entrants.push(Entrant { items, addresses: direct.clone(), proxy: None });
+                continue;
+            }
+            let (program, arguments) =
+                command(contender, load, programs, directory, &listen, next(), of_servers)?;
+            let mut proxy = Process::start(&program, &arguments, directory)?;
             proxy.wait_for(&listen)?;
             entrants.push(Entrant { items, addresses: vec![listen], proxy: Some(proxy) });
         }
-        Ok(Arena { entrants, servers })
+        Ok(Arena { entrants, servers, addresses })
     }
 
     /// CPU time of all servers.
@@ -193,6 +185,39 @@ fn memcached(mut arguments: Vec<String>, program: &Path, directory: &Path) -> Re
     // The user counts for root only, whom memcached would else refuse to run as. Memory is taken as it is needed.
     arguments.extend(["-u", "root", "-m", "1024", "-c", "16384"].map(str::to_owned));
     Process::start(program, &arguments, directory)
+}
+
+/// What starts a proxy that listens there before these servers; its configuration is written into `directory`.
+/// `statistics` is a port of its own, which twemproxy wants.
+pub(crate) fn command(
+    contender: Contender,
+    load: &Load,
+    programs: &Programs,
+    directory: &Path,
+    listen: &Address,
+    statistics: u16,
+    servers: &[u16],
+) -> Result<(PathBuf, Vec<String>), String> {
+    let file = directory.join(format!("{}.conf", contender.prefix()));
+    let named = file.display().to_string();
+    let (program, text, arguments) = match contender {
+        Contender::Direct => return Err("direct is no proxy".into()),
+        Contender::Twemproxy => (
+            programs.nutcracker.as_ref().ok_or("nutcracker is not installed")?,
+            twemproxys_configuration(listen, servers),
+            ["-c", &named, "-a", "127.0.0.1", "-s", &statistics.to_string()].map(str::to_owned).to_vec(),
+        ),
+        Contender::KennelRaw
+        | Contender::KennelGuarded(_)
+        | Contender::KennelCached
+        | Contender::KennelNear => (
+            &programs.kennel,
+            kennels_configuration(contender, load, programs.workers, listen, servers),
+            vec!["--config".to_owned(), named.clone()],
+        ),
+    };
+    fs::write(&file, text).map_err(|error| format!("{named}: {error}"))?;
+    Ok((program.clone(), arguments))
 }
 
 fn twemproxys_configuration(listen: &Address, servers: &[u16]) -> String {
@@ -223,6 +248,9 @@ fn kennels_configuration(
         "[listen]\ntcp = {tcp:?}\nunix = {unix:?}\nworkers = {workers}\nmax_connections = 20000\n\n[admin]\nlisten = \"\"\n\n\
          [pools.main]\nservers = {servers:?}\nconnect_timeout = \"5s\"\nrequest_timeout = \"10s\"\n"
     );
+    if contender == Contender::KennelCached {
+        text += "\n[tags]\ncache = \"100ms\"\n";
+    }
     for i in 1..load.rules {
         let _ = write!(
             text,
@@ -232,8 +260,9 @@ fn kennels_configuration(
     let pattern = Items::pattern(contender.prefix());
     let _ = write!(text, "\n[[rules]]\nname = \"measured\"\nmatch = {pattern:?}\n");
     text += &match contender {
-        Contender::KennelGuarded(tags) => {
-            let tags = &["group:{group}", "all", "pages:{group}"][..tags as usize];
+        Contender::KennelGuarded(_) | Contender::KennelCached => {
+            let tags = if let Contender::KennelGuarded(tags) = contender { tags as usize } else { 1 };
+            let tags = &["group:{group}", "all", "pages:{group}"][..tags];
             format!("kind = \"guarded\"\ntags = {tags:?}\n")
         }
         Contender::KennelNear => "kind = \"guarded\"\nnear = \"50ms\"\n".to_owned(),
@@ -253,6 +282,29 @@ mod tests {
             assert!(CONTENDERS[..i].iter().all(|other| other.prefix() != contender.prefix()));
             assert_eq!(contender.prefix().len(), 4);
         }
+    }
+
+    #[test]
+    fn the_page_has_every_contender_in_the_order_of_the_tables() {
+        let page = include_str!("../../docs/performance.md");
+        let table = page.split("| line | what it is |\n|---|---|\n").nth(1).unwrap();
+        let names = table.lines().map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+        assert_eq!(names.collect::<Vec<_>>(), CONTENDERS.map(Contender::name));
+    }
+
+    #[test]
+    fn versions_of_tags_are_reused_by_the_cached_contender_alone() {
+        let with = |contender| {
+            let text = kennels_configuration(contender, &LOADS[0], 1, &Address::loopback(1), &[2]);
+            assert_eq!(
+                text.contains("tags = [\"group:{group}\"]"),
+                contender != Contender::KennelNear,
+                "{text}"
+            );
+            text.contains("[tags]\ncache = \"100ms\"\n")
+        };
+        let contenders = [Contender::KennelGuarded(1), Contender::KennelCached, Contender::KennelNear];
+        assert_eq!(contenders.map(with), [false, true, false]);
     }
 
     #[test]

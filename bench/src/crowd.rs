@@ -18,9 +18,6 @@ const STALLED: Duration = Duration::from_secs(10);
 const TURN: Duration = Duration::from_millis(50);
 /// Room made for a read.
 const ROOM: usize = 16 * 1024;
-/// Idle clients that come before one of them is asked whether it has been let in: fewer than wait to be accepted.
-const AT_A_TIME: usize = 256;
-
 /// What the clients do, and where.
 pub(crate) struct Plan<'a> {
     pub(crate) load: &'a Load,
@@ -28,12 +25,29 @@ pub(crate) struct Plan<'a> {
     /// Client i speaks to address i modulo their number.
     pub(crate) addresses: &'a [Address],
     /// What is asked before anything counts.
-    pub(crate) warm: Duration,
+    pub(crate) warm: Extent,
     /// What counts.
-    pub(crate) measured: Duration,
+    pub(crate) measured: Extent,
     /// Set by Ctrl-C.
     pub(crate) stop: &'a AtomicBool,
     pub(crate) seed: u64,
+}
+
+/// How long a part of a round is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Extent {
+    Time(Duration),
+    /// Until so many requests have been answered in it, or a few more.
+    Answers(u64),
+}
+
+impl Extent {
+    fn is_over(self, elapsed: Duration, answered: u64) -> bool {
+        match self {
+            Extent::Time(time) => elapsed >= time,
+            Extent::Answers(answers) => answered >= answers,
+        }
+    }
 }
 
 /// What they saw in the time that counts.
@@ -49,6 +63,8 @@ pub(crate) struct Seen {
     pub(crate) rebuilds: u64,
     /// The most rebuilds of one key that were going on at one moment.
     pub(crate) at_once: u32,
+    /// Keys read from the first request to the last answer, before and after the time that counts too.
+    pub(crate) reads: u64,
 }
 
 /// Stores every item, by one connection to each address given.
@@ -83,7 +99,6 @@ fn fill_one(items: &Items, address: &Address) -> Result<(), String> {
 
 /// Runs the load. `edge` is called as the time that counts begins, and as it ends.
 pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String>) -> Result<Seen, String> {
-    let _idle = idle(plan)?;
     let mut crowd = Crowd::new(plan)?;
     let mut events = Events::with_capacity(1024);
     let begun = Instant::now();
@@ -112,13 +127,17 @@ pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String
             return Err(format!("no answer for {STALLED:?}"));
         }
         match counting {
-            None if now - begun >= plan.warm => {
+            None if plan.warm.is_over(now - begun, crowd.answered) => {
                 crowd.seen = Seen::nothing();
                 edge()?;
-                counting = Some(Instant::now());
+                counting = Some((Instant::now(), crowd.answered));
             }
             // Not before something has been answered: a round of nothing says nothing.
-            Some(since) if !crowd.leaving && now - since >= plan.measured && crowd.seen.requests > 0 => {
+            Some((since, before))
+                if !crowd.leaving
+                    && plan.measured.is_over(now - since, crowd.answered - before)
+                    && crowd.seen.requests > 0 =>
+            {
                 edge()?;
                 crowd.seen.elapsed = now - since;
                 crowd.leave();
@@ -126,31 +145,10 @@ pub(crate) fn drive(plan: &Plan<'_>, mut edge: impl FnMut() -> Result<(), String
             _ => {}
         }
         if crowd.leaving && crowd.clients.iter().all(|client| client.waiting.is_empty()) {
+            crowd.seen.reads = crowd.reads;
             return Ok(crowd.seen);
         }
     }
-}
-
-/// The clients that ask nothing; each batch of them is known to have been let in.
-fn idle(plan: &Plan<'_>) -> Result<Vec<Socket>, String> {
-    let mut all = Vec::with_capacity(plan.load.idle);
-    for i in 0..plan.load.idle {
-        let address = &plan.addresses[i % plan.addresses.len()];
-        let mut socket = address.connect().map_err(|error| format!("idle client {i}: {error}"))?;
-        if i % AT_A_TIME < plan.addresses.len() || i + plan.addresses.len() >= plan.load.idle {
-            let mut answer = [0; 5];
-            socket.write_all(b"get nothing\r\n").map_err(|error| format!("idle client {i}: {error}"))?;
-            socket.read_exact(&mut answer).map_err(|error| format!("idle client {i}: {error}"))?;
-            if answer != *b"END\r\n" {
-                return Err(format!("idle client {i} was told {:?}", String::from_utf8_lossy(&answer)));
-            }
-        }
-        all.push(socket);
-        if plan.stop.load(Ordering::Relaxed) {
-            return Err("interrupted".into());
-        }
-    }
-    Ok(all)
 }
 
 struct Crowd<'a> {
@@ -169,6 +167,8 @@ struct Crowd<'a> {
     spare: Vec<Request>,
     seen: Seen,
     answered: u64,
+    /// Keys of the gets sent.
+    reads: u64,
     /// Nobody asks any more.
     leaving: bool,
 }
@@ -185,7 +185,7 @@ struct Client {
 impl Seen {
     fn nothing() -> Seen {
         let elapsed = Duration::ZERO;
-        Seen { requests: 0, elapsed, times: Histogram::new(), missing: 0, rebuilds: 0, at_once: 0 }
+        Seen { requests: 0, elapsed, times: Histogram::new(), missing: 0, rebuilds: 0, at_once: 0, reads: 0 }
     }
 }
 
@@ -214,6 +214,7 @@ impl<'a> Crowd<'a> {
             spare: Vec::new(),
             seen: Seen::nothing(),
             answered: 0,
+            reads: 0,
             leaving: false,
         })
     }
@@ -224,6 +225,7 @@ impl<'a> Crowd<'a> {
         while !self.leaving && self.clients[i].waiting.len() < self.load.depth {
             let mut request = self.spare.pop().unwrap_or_default();
             self.draw(&mut request);
+            self.reads += if request.set { 0 } else { request.keys.len() as u64 };
             let client = &mut self.clients[i];
             self.items.write(&request, &mut client.out);
             client.waiting.push_back((now, request));
@@ -374,7 +376,7 @@ fn zipf(count: u32) -> Vec<f64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::BufRead;
     use std::net::TcpListener;
 
@@ -382,7 +384,7 @@ mod tests {
     use crate::loads::LOADS;
 
     /// A server that says the same to every line.
-    fn parrot(says: Vec<u8>) -> Address {
+    pub(crate) fn parrot(says: Vec<u8>) -> Address {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap());
         std::thread::spawn(move || {
@@ -398,13 +400,17 @@ mod tests {
     }
 
     fn run(says: &[u8]) -> Result<Seen, String> {
+        run_for(says, Extent::Time(Duration::ZERO), Extent::Time(Duration::from_millis(20)))
+    }
+
+    fn run_for(says: &[u8], warm: Extent, measured: Extent) -> Result<Seen, String> {
         let load = Load { connections: 2, items: 2, ..LOADS[0] };
         let plan = Plan {
             load: &load,
             items: &Items::new("test", 2, load.value, 60),
             addresses: &[parrot(says.to_vec())],
-            warm: Duration::ZERO,
-            measured: Duration::from_millis(20),
+            warm,
+            measured,
             stop: &AtomicBool::new(false),
             seed: 1,
         };
@@ -415,8 +421,17 @@ mod tests {
     fn misses_are_counted_and_errors_end_the_run() {
         let seen = run(b"END\r\n").unwrap();
         assert!(seen.requests > 0 && seen.missing >= seen.requests, "{} of {}", seen.missing, seen.requests);
+        assert!(seen.reads >= seen.missing, "{} of {}", seen.missing, seen.reads);
         assert!(run(b"SERVER_ERROR busy\r\n").err().unwrap().contains("busy"));
         assert!(run(b"END\r\nEND\r\n").err().unwrap().contains("nobody asked for"));
+    }
+
+    #[test]
+    fn a_round_of_so_many_answers_ends_after_them() {
+        let seen = run_for(b"END\r\n", Extent::Answers(30), Extent::Answers(200)).unwrap();
+        // Two clients with one request each: at most one more on its way at either end.
+        assert!((200..=202).contains(&seen.requests), "{}", seen.requests);
+        assert!((230..=236).contains(&seen.reads), "{}", seen.reads);
     }
 
     #[test]

@@ -23,12 +23,15 @@ pub(crate) struct Load {
     pub(crate) servers: usize,
     /// Rules of Kennel's configuration; the last is the one that matches.
     pub(crate) rules: usize,
-    /// Further clients that ask nothing.
+    /// Further clients that read one key each before the others begin, and then ask nothing.
     pub(crate) idle: usize,
     /// Whether clients come by a Unix socket.
     pub(crate) unix: bool,
     /// Values expire, and who misses one rebuilds it.
     pub(crate) expiry: Option<Expiry>,
+    /// How many answers each proxy gives, in one round that is as long as they take, to say how its memory grows. Such a load
+    /// is run only when it is named, and without direct.
+    pub(crate) answers: Option<u64>,
 }
 
 /// How values expire.
@@ -56,10 +59,11 @@ const BASE: Load = Load {
     idle: 0,
     unix: false,
     expiry: None,
+    answers: None,
 };
 
 /// All loads, in the order they are run. What `about` does not say is as in the first.
-pub(crate) const LOADS: [Load; 19] = [
+pub(crate) const LOADS: [Load; 20] = [
     BASE,
     Load { name: "pipelined", about: "16 gets of each client on their way", depth: 16, ..BASE },
     Load { name: "hot", about: "1 key, 1 server", items: 1, servers: 1, ..BASE },
@@ -86,7 +90,12 @@ pub(crate) const LOADS: [Load; 19] = [
     Load { name: "value-10k", about: "10 KiB values", value: 10 * 1024, items: 1009, ..BASE },
     Load { name: "value-100k", about: "100 KiB values", value: 100 * 1024, items: 211, ..BASE },
     Load { name: "unix", about: "clients on a Unix socket", unix: true, ..BASE },
-    Load { name: "idle-10000", about: "10,000 further clients that ask nothing", idle: 10_000, ..BASE },
+    Load {
+        name: "idle-10000",
+        about: "10,000 further clients that have read a key and ask nothing more",
+        idle: 10_000,
+        ..BASE
+    },
     Load { name: "rules-100", about: "100 rules, the last matches", rules: 100, ..BASE },
     Load { name: "rules-1000", about: "1,000 rules, the last matches", rules: 1000, ..BASE },
     Load { name: "servers-100", about: "100 servers", servers: 100, ..BASE },
@@ -102,16 +111,24 @@ pub(crate) const LOADS: [Load; 19] = [
         }),
         ..BASE
     },
+    Load {
+        name: "ten-million",
+        about: "10,000,000 answers of each proxy, 16 gets of each client on their way; only when named",
+        depth: 16,
+        answers: Some(10_000_000),
+        ..BASE
+    },
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::start;
 
     #[test]
     fn the_page_has_every_load_as_it_is() {
-        let lines: String =
-            LOADS.iter().map(|load| format!("| `{}` | {} |\n", load.name, load.about)).collect();
+        let all = LOADS.iter().map(|load| (load.name, load.about)).chain([(start::NAME, start::ABOUT)]);
+        let lines: String = all.map(|(name, about)| format!("| `{name}` | {about} |\n")).collect();
         assert!(include_str!("../../docs/performance.md").contains(&lines), "{lines}");
     }
 
@@ -119,6 +136,7 @@ mod tests {
     fn every_load_has_a_name_of_its_own_and_a_prime_number_of_keys() {
         for (i, load) in LOADS.iter().enumerate() {
             assert!(LOADS[..i].iter().all(|other| other.name != load.name), "{}", load.name);
+            assert_ne!(load.name, start::NAME);
             assert!(
                 (2..load.items).take_while(|n| n * n <= load.items).all(|n| load.items % n != 0),
                 "{}",

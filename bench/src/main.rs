@@ -2,13 +2,16 @@
 
 mod arguments;
 mod contender;
+mod counted;
 mod crowd;
 mod histogram;
+mod idle;
 mod loads;
 mod machine;
 mod process;
 mod report;
 mod socket;
+mod start;
 mod wire;
 
 use std::fs;
@@ -21,9 +24,9 @@ use std::time::Duration;
 
 use arguments::Arguments;
 use contender::{Arena, Contender, Programs};
-use crowd::Plan;
+use crowd::{Extent, Plan};
 use loads::Load;
-use report::{Round, Score};
+use report::{Growth, Round, Score};
 
 fn main() -> ExitCode {
     match Arguments::read(std::env::args().skip(1))
@@ -79,7 +82,16 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         });
         all.push((load, scores));
     }
-    println!("{}", report::growth(&all));
+    if !all.is_empty() {
+        println!("{}", report::growth(&all));
+    }
+    if arguments.start && contenders.iter().any(|contender| start::starts(*contender)) {
+        progress(start::NAME);
+        let times = start::measure(&contenders, &programs, &directory.0, &stop)
+            .map_err(|error| format!("{}: {error}", start::NAME))?;
+        progress("");
+        println!("{}", report::starts(&times));
+    }
     Ok(fine)
 }
 
@@ -92,22 +104,20 @@ fn measure(
     directory: &Path,
     stop: &AtomicBool,
 ) -> Result<Vec<Score>, String> {
-    let arena = Arena::start(load, contenders, programs, directory)
+    // How memory grows is asked of proxies alone.
+    let compared = |contender: &Contender| load.answers.is_none() || *contender != Contender::Direct;
+    let contenders: Vec<Contender> = contenders.iter().copied().filter(compared).collect();
+    let in_all = if load.answers.is_some() { 1 } else { arguments.rounds };
+    let arena = Arena::start(load, &contenders, programs, directory)
         .map_err(|error| format!("{}: {error}", load.name))?;
     let mut scores: Vec<Score> = contenders
         .iter()
         .map(|contender| Score { contender: *contender, rounds: Ok(Vec::new()), peak_memory: None })
         .collect();
-    for number in 0..arguments.rounds {
+    for number in 0..in_all {
         for (i, score) in scores.iter_mut().enumerate() {
             let Ok(rounds) = &mut score.rounds else { continue };
-            progress(&format!(
-                "{} {}/{} {}",
-                load.name,
-                number + 1,
-                arguments.rounds,
-                score.contender.name()
-            ));
+            progress(&format!("{} {}/{} {}", load.name, number + 1, in_all, score.contender.name()));
             match round(load, &arena, i, number, arguments, stop) {
                 Ok(round) => rounds.push(round),
                 Err(error) => score.rounds = Err(error),
@@ -140,12 +150,17 @@ fn round(
         crowd::fill(&entrant.items, &entrant.addresses)?;
     }
     let least = load.expiry.map_or(Duration::ZERO, |expiry| expiry.round);
+    let (warm, measured) = match load.answers {
+        // What is there after the first tenth is what the proxy needs.
+        Some(answers) => (Extent::Answers(answers / 10), Extent::Answers(answers - answers / 10)),
+        None => (Extent::Time(arguments.seconds / 5), Extent::Time(arguments.seconds.max(least))),
+    };
     let plan = Plan {
         load,
         items: &entrant.items,
         addresses: &entrant.addresses,
-        warm: arguments.seconds / 5,
-        measured: arguments.seconds.max(least),
+        warm,
+        measured,
         stop,
         seed: number as u64,
     };
@@ -153,16 +168,38 @@ fn round(
         let proxy = entrant.proxy.as_ref().map(process::Process::cpu).transpose()?;
         Ok::<_, String>((proxy, arena.servers_cpu()? + process::own_cpu()?))
     };
-    let mut edges = Vec::new();
+    // Once is enough to know what each costs.
+    let (_idle, idle_client) = match &entrant.proxy {
+        Some(proxy) if load.idle > 0 && number == 0 => {
+            let (idle, each) =
+                idle::connect_and_weigh(load.idle, &entrant.items, &entrant.addresses, proxy, stop)?;
+            (idle, Some(each))
+        }
+        _ => (idle::connect(load.idle, &entrant.items, &entrant.addresses, stop)?, None),
+    };
+    let reads_before = counted::reads(&arena.addresses)?;
+    let (mut edges, mut memory) = (Vec::new(), Vec::new());
     let seen = crowd::drive(&plan, || {
         edges.push(cpu()?);
+        if let (Some(_), Some(proxy)) = (load.answers, &entrant.proxy) {
+            memory.push(proxy.memory()?);
+        }
         Ok(())
     })?;
+    let server_reads = counted::reads(&arena.addresses)? - reads_before;
     let [(proxy_before, others_before), (proxy_after, others_after)] = edges[..] else {
         return Err("the round did not end".into());
     };
     let proxy = proxy_before.zip(proxy_after).map(|(before, after)| after - before);
-    Ok(Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default()))
+    let round =
+        Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default(), server_reads);
+    let growth = match (load.answers, &memory[..]) {
+        (Some(answers), [early, last]) => {
+            Some(Growth { answers: [answers / 10, answers], memory: [*early, *last] })
+        }
+        _ => None,
+    };
+    Ok(Round { idle_client, growth, ..round })
 }
 
 /// What is going on, in the last line of a terminal.

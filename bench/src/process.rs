@@ -18,7 +18,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// Numbers the logs.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// One started process. Dropped, it is killed; the kernel kills it if this process dies without dropping anything.
+/// One started process. Dropped, it is killed; the kernel kills what [`Process::start`] has started if this process dies
+/// without dropping anything.
 pub(crate) struct Process {
     child: Child,
     name: String,
@@ -29,6 +30,30 @@ impl Process {
     /// Starts a program, with its output in a file in `directory`. It is in a group of its own: a terminal's Ctrl-C is for
     /// this process, which then ends the others.
     pub(crate) fn start(program: &Path, arguments: &[String], directory: &Path) -> Result<Process, String> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(arguments);
+        Process::spawn(command, program, directory)
+            .map_err(|error| format!("setpriv (of util-linux) for {error}"))
+    }
+
+    /// How long it takes from the exec of a program until it accepts connections there. Then it is ended.
+    pub(crate) fn time_to_listen(
+        program: &Path,
+        arguments: &[String],
+        directory: &Path,
+        address: &Address,
+    ) -> Result<Duration, String> {
+        // Without setpriv, which takes about as long to start. So whoever kills this process within these milliseconds
+        // has another to kill.
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let begun = Instant::now();
+        let mut process = Process::spawn(command, program, directory)?;
+        process.wait(address, Duration::from_micros(100))?;
+        Ok(begun.elapsed())
+    }
+
+    fn spawn(mut command: Command, program: &Path, directory: &Path) -> Result<Process, String> {
         use std::os::unix::process::CommandExt;
         let name = program
             .file_name()
@@ -39,10 +64,7 @@ impl Process {
             .and_then(|out| Ok((out, open()?)))
             .map_err(|error| format!("{}: {error}", log.display()))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(program)
-            .args(arguments)
+        let child = command
             .env_clear()
             .env("PATH", path)
             .stdin(Stdio::null())
@@ -50,12 +72,16 @@ impl Process {
             .stderr(err)
             .process_group(0)
             .spawn()
-            .map_err(|error| format!("setpriv (of util-linux) for {name}: {error}"))?;
+            .map_err(|error| format!("{name}: {error}"))?;
         Ok(Process { child, name, log })
     }
 
     /// Waits until it accepts connections there.
     pub(crate) fn wait_for(&mut self, address: &Address) -> Result<(), String> {
+        self.wait(address, Duration::from_millis(5))
+    }
+
+    fn wait(&mut self, address: &Address, between: Duration) -> Result<(), String> {
         let begun = Instant::now();
         while address.connect().is_err() {
             let ended = self.child.try_wait().map_err(|error| error.to_string())?;
@@ -63,7 +89,7 @@ impl Process {
                 let said = fs::read_to_string(&self.log).unwrap_or_default();
                 return Err(format!("{} does not listen on {address}: {said}", self.name));
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(between);
         }
         Ok(())
     }
@@ -73,10 +99,17 @@ impl Process {
         cpu(&self.child.id().to_string())
     }
 
+    /// The memory that it has now, in bytes.
+    pub(crate) fn memory(&self) -> Result<u64, String> {
+        // Exact, where the VmRSS of `status` lags behind.
+        let rollup = proc_file(&self.child.id().to_string(), "smaps_rollup")?;
+        bytes(&rollup, "Rss:").ok_or_else(|| format!("{}: no Rss", self.name))
+    }
+
     /// The most memory that it has had, in bytes.
     pub(crate) fn peak_memory(&self) -> Result<u64, String> {
         let status = proc_file(&self.child.id().to_string(), "status")?;
-        peak(&status).ok_or_else(|| format!("{}: no VmHWM", self.name))
+        bytes(&status, "VmHWM:").ok_or_else(|| format!("{}: no VmHWM", self.name))
     }
 }
 
@@ -111,8 +144,9 @@ fn ticks(stat: &str) -> Option<u32> {
     Some(user + fields.next()?.parse::<u32>().ok()?)
 }
 
-fn peak(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+/// What stands behind this name, which is in KiB.
+fn bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
@@ -144,8 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn peak_memory_is_in_bytes() {
-        assert_eq!(peak("VmPeak:\t  10 kB\nVmHWM:\t    1234 kB\nVmRSS:\t 9 kB\n"), Some(1234 * 1024));
-        assert_eq!(peak("VmRSS:\t 9 kB\n"), None);
+    fn memory_is_in_bytes() {
+        let status = "VmPeak:\t  10 kB\nVmHWM:\t    1234 kB\nVmRSS:\t 9 kB\n";
+        assert_eq!(bytes(status, "VmHWM:"), Some(1234 * 1024));
+        assert_eq!(bytes(status, "Rss:"), None);
     }
 }

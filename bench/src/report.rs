@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::contender::Contender;
 use crate::crowd::Seen;
 use crate::loads::Load;
+use crate::start;
 
 /// One contender's round.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -19,10 +20,23 @@ pub(crate) struct Round {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
+    /// Reads that the servers counted, for each key that the clients read.
+    pub(crate) server_reads: f64,
     pub(crate) missing: u64,
     /// Rebuilds a second, and the most of one key at one moment.
     pub(crate) rebuilds: f64,
     pub(crate) at_once: u32,
+    /// Bytes that each idle client has cost the proxy, in the round where that was measured.
+    pub(crate) idle_client: Option<f64>,
+    /// How the proxy's memory grew, where that was measured.
+    pub(crate) growth: Option<Growth>,
+}
+
+/// Answers given, and what memory the proxy had then, in bytes: early and at the end, both under load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Growth {
+    pub(crate) answers: [u64; 2],
+    pub(crate) memory: [u64; 2],
 }
 
 /// What a contender did under a load: its rounds, or why there is none.
@@ -34,7 +48,8 @@ pub(crate) struct Score {
 }
 
 impl Round {
-    pub(crate) fn new(seen: &Seen, proxy: Option<Duration>, all: Duration) -> Round {
+    /// `server_reads` are all of the round, as `seen.reads` are.
+    pub(crate) fn new(seen: &Seen, proxy: Option<Duration>, all: Duration, server_reads: u64) -> Round {
         let (requests, seconds) = (seen.requests as f64, seen.elapsed.as_secs_f64());
         let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / requests;
         let us = |share| seen.times.quantile(share) as f64 / 1e3;
@@ -45,28 +60,31 @@ impl Round {
             p50: us(0.5),
             p99: us(0.99),
             p999: us(0.999),
+            server_reads: server_reads as f64 / seen.reads as f64,
             missing: seen.missing,
             rebuilds: seen.rebuilds as f64 / seconds,
             at_once: seen.at_once,
+            idle_client: None,
+            growth: None,
         }
     }
 }
+
+/// Columns of every table, behind the contender's name.
+const COLUMNS: [&str; 8] =
+    ["requests/s", "CPU µs", "all CPU µs", "p50 µs", "p99 µs", "p99.9 µs", "MiB", "server reads ÷ reads"];
+/// What follows them where values expire, and
+const OF_REBUILDS: [&str; 2] = ["rebuilds/s", "of one key at once"];
+/// where they do not.
+const RATIOS: [&str; 5] =
+    ["CPU ÷ twemproxy", "requests/s ÷ twemproxy", "all CPU ÷ direct", "requests/s ÷ direct", "spread"];
 
 /// The table of one load.
 pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
     let mut text = format!("### {}: {}\n\n", load.name, load.about);
     let rebuilt = load.expiry.is_some();
-    let mut head = vec!["", "requests/s", "CPU µs", "all CPU µs", "p50 µs", "p99 µs", "p99.9 µs", "MiB"];
-    match rebuilt {
-        true => head.extend(["rebuilds/s", "of one key at once"]),
-        false => head.extend([
-            "CPU ÷ twemproxy",
-            "requests/s ÷ twemproxy",
-            "all CPU ÷ direct",
-            "requests/s ÷ direct",
-            "spread",
-        ]),
-    }
+    let head = [&COLUMNS[..], if rebuilt { &OF_REBUILDS[..] } else { &RATIOS[..] }].concat();
+    let head: Vec<&str> = [""].into_iter().chain(head).collect();
     row(&mut text, &head);
     row(&mut text, &vec!["---"; head.len()]);
     let rounds = |wanted| {
@@ -97,7 +115,8 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
             number(of(|round| Some(round.p50)), 0),
             number(of(|round| Some(round.p99)), 0),
             number(of(|round| Some(round.p999)), 0),
-            number(score.peak_memory.map(|bytes| bytes as f64 / (1 << 20) as f64), 1),
+            score.peak_memory.map_or_else(String::new, mib),
+            number(of(|round| Some(round.server_reads)), 2),
         ];
         if rebuilt {
             cells.push(number(of(|round| Some(round.rebuilds)), 1));
@@ -115,10 +134,36 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
         }
         row(&mut text, &cells);
     }
+    let idle = told(scores, |rounds| {
+        let bytes = median(rounds.iter().filter_map(|round| round.idle_client));
+        Some(format!("{} B", number(Some(bytes?), 0)))
+    });
+    if let Some(idle) = idle {
+        let _ = write!(text, "\nWhat an idle client that has read one key costs: {idle}\n");
+    }
+    let growth =
+        || scores.iter().flat_map(|score| score.rounds.iter().flatten()).find_map(|round| round.growth);
+    let grown = told(scores, |rounds| {
+        let [early, last] = rounds.iter().find_map(|round| round.growth)?.memory.map(mib);
+        Some(format!("{early} and {last}"))
+    });
+    if let (Some(Growth { answers: [early, last], .. }), Some(grown)) = (growth(), grown) {
+        let [early, last] = [early, last].map(|answers| number(Some(answers as f64), 0));
+        let _ = write!(text, "\nMiB resident after {early} answers and after {last}: {grown}\n");
+    }
     for note in notes {
         let _ = write!(text, "\n**{note}**\n");
     }
     text
+}
+
+/// What is to be told of each that has it, in one line.
+fn told(scores: &[Score], what: impl Fn(&[Round]) -> Option<String>) -> Option<String> {
+    let all = scores.iter().filter_map(|score| {
+        let told = what(score.rounds.as_ref().ok()?)?;
+        Some(format!("{} {told}", score.contender.name()))
+    });
+    Some(all.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
 /// CPU µs a request of each proxy, a line a load: how it grows.
@@ -140,6 +185,21 @@ pub(crate) fn growth(all: &[(&Load, Vec<Score>)]) -> String {
         };
         let cells = [load.name.to_owned()].into_iter().chain(names.iter().map(|name| number(cell(name), 2)));
         row(&mut text, &cells.collect::<Vec<_>>());
+    }
+    text
+}
+
+/// How long starts took.
+pub(crate) fn starts(all: &[(Contender, Vec<Duration>)]) -> String {
+    let mut text = format!("### {}: {}\n\n", start::NAME, start::ABOUT);
+    row(&mut text, &["", "median ms", "worst ms"]);
+    row(&mut text, &["---"; 3]);
+    for (contender, times) in all {
+        let ms = || times.iter().map(|time| time.as_secs_f64() * 1e3);
+        let worst = ms().max_by(f64::total_cmp);
+        // Whatever it does, Kennel is one program.
+        let name = if *contender == Contender::KennelRaw { "kennel" } else { contender.name() };
+        row(&mut text, &[name.to_owned(), number(median(ms()), 1), number(worst, 1)]);
     }
     text
 }
@@ -168,6 +228,10 @@ fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 
 fn number(number: Option<f64>, decimals: usize) -> String {
     number.map_or_else(String::new, |number| grouped(&format!("{number:.decimals$}")))
+}
+
+fn mib(bytes: u64) -> String {
+    number(Some(bytes as f64 / f64::from(1 << 20)), 1)
 }
 
 /// 1234567.8 as 1,234,567.8.
@@ -224,7 +288,10 @@ mod tests {
         let scores = [
             score(Contender::Direct, vec![round(4000.0, None, 10.0)]),
             score(Contender::Twemproxy, vec![round(1000.0, Some(8.0), 30.0)]),
-            score(Contender::KennelRaw, vec![Round { missing: 3, ..round(2000.0, Some(4.0), 20.0) }]),
+            score(
+                Contender::KennelRaw,
+                vec![Round { missing: 3, server_reads: 0.25, ..round(2000.0, Some(4.0), 20.0) }],
+            ),
             Score {
                 contender: Contender::KennelGuarded(0),
                 rounds: Err("hung up on".into()),
@@ -234,13 +301,55 @@ mod tests {
         let text = table(&LOADS[0], &scores);
         assert!(
             text.contains(
-                "| kennel raw | 2,000 | 4.00 | 20.00 | 0 | 0 | 0 |  | 0.50 | 2.00 | 2.00 | 0.50 |  |"
+                "| kennel raw | 2,000 | 4.00 | 20.00 | 0 | 0 | 0 |  | 0.25 | 0.50 | 2.00 | 2.00 | 0.50 |  |"
             ),
             "{text}"
         );
         assert!(text.contains("**guarded failed: hung up on**"), "{text}");
         assert!(text.contains("**kennel raw: 3 keys were not there"), "{text}");
+        assert!(!text.contains("idle"), "{text}");
         assert!(growth(&[(&LOADS[0], scores.into())]).contains("| get | 8.00 | 4.00 |  |"));
+    }
+
+    #[test]
+    fn what_an_idle_client_costs_is_told_below_the_table_for_each_proxy() {
+        let weighed = |bytes| Round { idle_client: bytes, ..round(1.0, None, 1.0) };
+        let scores = [
+            score(Contender::Direct, vec![weighed(None)]),
+            score(Contender::Twemproxy, vec![weighed(Some(1234.4)), weighed(None)]),
+            score(Contender::KennelRaw, vec![weighed(Some(-0.6))]),
+        ];
+        let line = "What an idle client that has read one key costs: twemproxy 1,234 B; kennel raw -1 B\n";
+        assert!(table(&LOADS[0], &scores).contains(line));
+    }
+
+    #[test]
+    fn how_memory_grew_is_told_below_the_table_for_each_proxy() {
+        let grown = |memory| Round {
+            growth: Some(Growth { answers: [1_000_000, 10_000_000], memory }),
+            ..Round::default()
+        };
+        let scores = [
+            score(Contender::Twemproxy, vec![grown([2 << 20, 4 << 20])]),
+            score(Contender::KennelRaw, vec![grown([3 << 20, 3 << 20])]),
+        ];
+        let line = "MiB resident after 1,000,000 answers and after 10,000,000: twemproxy 2.0 and 4.0; kennel raw 3.0 and 3.0\n";
+        assert!(table(&LOADS[0], &scores).contains(line));
+    }
+
+    #[test]
+    fn starts_are_told_by_their_median_and_the_worst() {
+        let times = [4, 2, 9].map(Duration::from_millis).to_vec();
+        assert!(starts(&[(Contender::KennelRaw, times)]).ends_with("| kennel | 4.0 | 9.0 |\n"));
+    }
+
+    #[test]
+    fn the_page_has_every_column_in_the_order_of_the_tables() {
+        let page = include_str!("../../docs/performance.md");
+        let table = page.split("| column | what it is |\n|---|---|\n").nth(1).unwrap();
+        let cells = table.lines().map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+        let names: Vec<&str> = cells.flat_map(|cell| cell.split(", ")).collect();
+        assert_eq!(names, [&COLUMNS[..], &RATIOS[..], &OF_REBUILDS[..]].concat());
     }
 
     #[test]

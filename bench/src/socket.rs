@@ -25,6 +25,14 @@ impl Address {
         Address::Tcp(SocketAddr::from(([127, 0, 0, 1], port)))
     }
 
+    /// `None`: a Unix socket.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Address::Tcp(address) => Some(address.port()),
+            Address::Unix(_) => None,
+        }
+    }
+
     /// A blocking connection.
     pub(crate) fn connect(&self) -> io::Result<Socket> {
         match self {
