@@ -12,6 +12,7 @@ use kennel::upstream::inbox::Reply;
 
 use super::checker::{Broken, Checker, Seen};
 use super::clients::Client;
+use super::counting::Why;
 use super::faults::Fault;
 use super::invalidators::Invalidation;
 use super::mutants::Mutant;
@@ -93,6 +94,9 @@ pub struct World {
     pub tag_keys: Vec<Bytes>,
     /// Which tags have been created in this run.
     pub created: Vec<bool>,
+    /// The numbers that each tag has had, and how often it was lost since each.
+    pub numbers: Vec<Vec<(u64, u32)>>,
+    pub losses: Vec<u32>,
     trace: Option<Vec<String>>,
 }
 
@@ -119,6 +123,8 @@ impl World {
             events: Vec::new(),
             free: Vec::new(),
             created: vec![plan.aged; plan.all_tags()],
+            numbers: vec![Vec::new(); plan.all_tags()],
+            losses: vec![0; plan.all_tags()],
             tag_keys: (0..plan.all_tags()).map(|tag| format!("@tag:t{tag}").into()).collect(),
             trace: traced.then(Vec::new),
             plan,
@@ -278,7 +284,7 @@ impl World {
         }
         self.checker.seen.asks += 1;
         let (link, epoch) = self.sidecars[op.sidecar].links[server];
-        let (op, round) = (op.id, op.round);
+        let (key_of, op, round) = (op.key, op.id, op.round);
         let checks = !self.plan.is(Mutant::NoEpochCheck);
         if checks && wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch) {
             self.at(0, Event::Reply { op, index, round, answer: Answer::Exists, link });
@@ -292,6 +298,10 @@ impl World {
         let arrives = (self.now + self.travel()).max(self.links[link].last_there);
         self.links[link].last_there = arrives;
         let late = self.plan.holds_back() && arrives > self.now + TIMEOUT;
+        if !late && arrives > self.now + self.plan.trip() {
+            // A key and its tags are seen as they were at moments that lie apart: what is built may be sealed with old versions.
+            self.checker.ledger.note(key_of, Why::Lost, arrives, Some(arrives));
+        }
         self.at(arrives - self.now, Event::Arrive { op, index, round, ask, key, link, epoch, late });
         if late {
             let answer = Answer::Failed(Failure::TimedOut);
@@ -341,6 +351,7 @@ impl World {
         let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
         self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
         self.may_create(&ask, &key);
+        self.may_repeat(&ask, &key, &bytes);
         if let (At::Item | At::Lock, Some(op)) = (ask.at, self.ops.get_mut(&op)) {
             op.served = self.now;
         }
