@@ -193,6 +193,7 @@ mod tests {
                 won: false,
                 stale: false,
                 ttl: None,
+                flags: 0,
                 ..item.clone()
             };
             let mut answers = Answers::from_iter([Answer::Item(item.clone())]);

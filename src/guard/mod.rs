@@ -26,7 +26,7 @@ pub use envelope::TagName;
 pub use freshness::{Hit, glance};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
 pub use read::{Read, ReadEnd, Wish};
-pub use tags::{Bump, BumpEnd, Versions, parse_version, tag_look};
+pub use tags::{Bump, BumpEnd, Versions, life_of, moved_at, parse_version, tag_look, version, version_of};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 
 /// Names of tags.

@@ -26,7 +26,7 @@ use super::ask::{
 use super::envelope::LockRecord;
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Ticket;
-use super::tags::{Gather, MAX_ROUNDS, Versions};
+use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
 use super::{Event, Leaves, Machine, Policy, Scene, Step};
 
 /// How a read ended.
@@ -501,11 +501,9 @@ fn take_lock(mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_
 /// Whether one of our versions is newer than what the lock's holder began with.
 fn is_doomed(lock: &Item, versions: &Versions, scene: &Scene<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
-    scene
-        .tags
-        .iter()
-        .zip(versions)
-        .any(|(name, ours)| record.tags.iter().any(|(theirs, version)| theirs == name && version < ours))
+    scene.tags.iter().zip(versions).any(|(name, ours)| {
+        record.tags.iter().any(|(theirs, version)| theirs == name && moved_at(*version) < moved_at(*ours))
+    })
 }
 
 /// How long the holder of a stub has had it, in ms: its age at the last renewal, which is in its flags, and what its TTL has

@@ -1,7 +1,9 @@
 //! What version a tag has, and how it is made to grow.
 //!
-//! A version is the wall-clock millisecond at which the tag last moved, as ASCII decimal under the tag's key. Versions
-//! compare by equality: a tag that was lost is created anew with another number, and so counts as moved.
+//! A version is the wall-clock millisecond at which the tag last moved, as ASCII decimal under the tag's key, and the number of
+//! its *life*, which is drawn when it is created, in the item's flags. Versions compare by equality: a tag that was lost is created
+//! anew with another number, and so counts as moved, and goes on counting so though a clock that is behind may one day move it to
+//! a millisecond that it had before.
 //!
 //! Whoever looks for a tag that is not there leaves a stub, and creates it over that stub's CAS alone. A creation that is carried
 //! out late, when the tag has been created, bumped and lost meanwhile, thus does nothing. Else it might bring back the very
@@ -15,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Look, Mode, Stored, What};
+use super::ask::{Answer, Ask, Asks, At, Cas, Item, Look, Mode, Stored, What};
 use super::{Event, Machine, Scene, Step};
 
 /// The versions of a rule's tags, in the rule's order.
@@ -26,6 +28,36 @@ pub(super) const MAX_ROUNDS: u8 = 16;
 
 /// How long the stub of a tag lasts that nobody creates, in seconds: longer than any client waits for it.
 const STUB_SECONDS: u32 = 30;
+
+/// The bits of a version that are the millisecond; they last until the year 2527. Above them is the number of the life.
+const MS_BITS: u32 = 44;
+
+/// A version: this millisecond of this life.
+pub fn version(ms: u64, life: u32) -> u64 {
+    ms.min((1 << MS_BITS) - 1) | u64::from(life) << MS_BITS
+}
+
+/// The version that an item of a tag says; `None` if it says none.
+pub fn version_of(item: &Item) -> Option<u64> {
+    parse_version(&item.value).map(|ms| version(ms, item.flags))
+}
+
+/// The millisecond of a version: when the tag last moved.
+pub fn moved_at(version: u64) -> u64 {
+    version & ((1 << MS_BITS) - 1)
+}
+
+/// The number of the life.
+pub fn life_of(version: u64) -> u32 {
+    (version >> MS_BITS) as u32
+}
+
+/// A tag is created at this moment. Of two copies, created by two, the larger counts: their lives must compare as the moments do.
+fn born(scene: &Scene<'_>) -> u64 {
+    let lives = f64::from(1 << (u64::BITS - MS_BITS));
+    let life = if scene.copies { 0 } else { (scene.chance * lives) as u32 };
+    version(scene.now.wall, life)
+}
 
 /// The reading of all tags of one key, and the creation of those that are missing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -78,8 +110,7 @@ fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a Answer>) -> Res
     for side in Side::all(copies) {
         match answers.next() {
             Some(Answer::Item(item)) => {
-                let version = parse_version(&item.value);
-                found.push((*side, version, item.cas));
+                found.push((*side, version_of(item), item.cas));
             }
             Some(Answer::Failed(failed)) => failure = Some(*failed),
             // Not even room for a stub.
@@ -111,7 +142,7 @@ impl Gather {
 
     /// Asks for what is not known yet: reads first, then creations and repairs, then reads of what somebody else created.
     pub(super) fn ask(&mut self, asks: &mut Asks, scene: &Scene<'_>) {
-        self.creates = scene.now.wall;
+        self.creates = born(scene);
         for (tag, seen) in (0..).zip(&self.seen) {
             if self.writing {
                 let version = seen.version.unwrap_or(self.creates);
@@ -172,7 +203,7 @@ impl Gather {
     }
 }
 
-/// A tag's version as stored; `None` if it is not a number.
+/// A tag's millisecond as stored; `None` if it is not a number.
 pub fn parse_version(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim_end().parse().ok()
 }
@@ -188,10 +219,11 @@ fn look(at: At) -> Ask {
 
 /// Writes a version over exactly what stands there.
 fn put(at: At, version: u64, over: Cas) -> Ask {
-    let value = Stored::plain(Bytes::from(version.to_string()));
+    let value = Stored::plain(Bytes::from(moved_at(version).to_string()));
+    let flags = life_of(version);
     Ask {
         at,
-        what: What::Store { mode: Mode::Set, value, flags: 0, exptime: 0, cas: Some(over), explicit: None },
+        what: What::Store { mode: Mode::Set, value, flags, exptime: 0, cas: Some(over), explicit: None },
     }
 }
 
@@ -209,7 +241,7 @@ pub struct Bump {
 /// How a bump ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BumpEnd {
-    /// The tag has this version now, or a later one.
+    /// The tag moved at this millisecond, or later.
     Bumped(u64),
     /// Whether it grew is not known; it must not be acknowledged.
     Failed(Failure),
@@ -239,13 +271,14 @@ impl Bump {
         let past = if scene.copies { self.tried } else { self.first.map(|first| first.saturating_add(1)) };
         let version = match (now, past) {
             (Some(now), Some(past)) if now >= past => now,
-            (now, _) => scene.now.wall.max(now.map_or(0, |now| now.saturating_add(1))),
+            (None, _) => born(scene),
+            (Some(now), _) => version(scene.now.wall.max(moved_at(now) + 1), life_of(now)),
         };
         self.first = self.first.or(now);
         let behind = found.iter().filter(|(_, there, _)| *there < Some(version));
         let asks: Asks = behind.map(|(side, _, cas)| put(side.at(0), version, *cas)).collect();
         if asks.is_empty() {
-            return Step::Done(BumpEnd::Bumped(version));
+            return Step::Done(BumpEnd::Bumped(moved_at(version)));
         }
         (self.storing, self.tried) = (Some(version), Some(version));
         Step::Ask(asks)
@@ -278,7 +311,7 @@ impl Machine for Bump {
         }
         Step::Done(match failure {
             Some(failure) if !stored => BumpEnd::Failed(failure),
-            _ => BumpEnd::Bumped(version),
+            _ => BumpEnd::Bumped(moved_at(version)),
         })
     }
 }
@@ -327,6 +360,40 @@ mod tests {
 
     const fn tag() -> At {
         At::Tag(0)
+    }
+
+    #[test]
+    fn a_tag_that_was_lost_never_has_a_version_again_that_it_had_though_a_clock_is_behind() {
+        let at = |wall, chance, copies, run: &mut dyn FnMut(&Scene<'_>) -> Asks| {
+            on(wall, copies, |scene| run(&Scene { chance, ..*scene }))
+        };
+        let bumped = |wall, chance, copies, stands: Item| {
+            let asks = at(wall, chance, copies, &mut |scene| {
+                let (mut bump, _) = Bump::start(scene);
+                let answers = Side::all(copies).iter().map(|_| Answer::Item(stands.clone())).collect();
+                let Step::Ask(asks) = bump.resume(Event::Answers(answers), scene) else {
+                    panic!("it stores")
+                };
+                asks
+            });
+            let What::Store { value, flags, .. } = &asks[0].what else { panic!("{asks:?}") };
+            let Answer::Item(item) = item("", 9) else { unreachable!() };
+            Item { value: value.body.clone(), flags: *flags, ..item }
+        };
+        let Answer::Item(nothing) = item("", 1) else { unreachable!() };
+        for (copies, lives) in [(false, true), (true, false)] {
+            let first = bumped(2_000, 0.3, copies, nothing.clone());
+            let moved = bumped(2_500, 0.9, copies, first.clone());
+            assert_eq!((&moved.value[..], moved.flags, moved.flags > 0), (&b"2500"[..], first.flags, lives));
+            // Lost, created by a clock that is behind, and moved to the same millisecond.
+            let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
+            assert_eq!(again.value, moved.value);
+            assert_eq!(version_of(&again) != version_of(&moved), lives);
+            assert_eq!(version_of(&again).map(moved_at), Some(2_500));
+        }
+        let versions = [version(5, u32::MAX), version(u64::MAX, 0)];
+        assert_eq!(versions.map(moved_at), [5, (1 << MS_BITS) - 1]);
+        assert_eq!(versions.map(life_of), [(1 << 20) - 1, 0]);
     }
 
     #[test]

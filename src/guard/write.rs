@@ -9,7 +9,7 @@ use super::ask::{Answer, Ask, Asks, At, Cas, Lifetime, Mode, Now, Stored, What, 
 use super::envelope::{Envelope, TagName, Tags};
 use super::leases::Ticket;
 use super::modify::PATIENCE_MS;
-use super::tags::{Gather, Versions};
+use super::tags::{Gather, Versions, moved_at};
 use super::{Event, Machine, Scene, Step, TagNames};
 
 /// A value as the client sent it.
@@ -87,7 +87,7 @@ pub(super) fn version_of(name: &TagName, versions: &Versions, scene: &Scene<'_>)
 
 /// Whether a tag may have moved at this moment of the wall clock or after it.
 pub(super) fn may_have_moved(version: u64, since: u64) -> bool {
-    version.saturating_add(CLOCK_SKEW_MS) >= since
+    moved_at(version) + CLOCK_SKEW_MS >= since
 }
 
 /// The `set` that ends a rebuild: stored only if nothing has happened to the key since the miss was answered.

@@ -326,7 +326,7 @@ impl Proxy {
             copies: self.plan.tag_copies,
             now,
             patient,
-            chance: if policy.early_beta > 0.0 { self.chance.borrow_mut().unit() } else { 1.0 },
+            chance: self.chance.borrow_mut().unit(),
         }
     }
 

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::error::Failure;
-use crate::guard::{Answer, Ask, Cas, Item, Look, Mode, Usage, What};
+use crate::guard::{self, Answer, Ask, Cas, Item, Look, Mode, Usage, What};
 use crate::protocol::base64;
 use crate::protocol::reply::{MetaReply, Status, meta};
 use crate::upstream::inbox::Reply;
@@ -110,7 +110,8 @@ pub fn depends_on(what: &What) -> Option<u32> {
 pub(super) fn version(reply: &Reply) -> Option<u64> {
     let Reply::Answered { bytes, .. } = reply else { return None };
     let reply = meta(bytes);
-    if reply.status == Status::Va { digits(reply.data) } else { None }
+    let ms = if reply.status == Status::Va { digits(reply.data)? } else { return None };
+    Some(guard::version(ms, reply.number(b'f').unwrap_or_default() as u32))
 }
 
 /// Reads the reply to a command.

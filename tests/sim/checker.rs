@@ -170,9 +170,6 @@ pub struct Checker {
     pub ledger: Ledger,
     /// Until when the lock of a key may stand that was filled in a way that the sidecar with its lease does not know.
     pub astray: Vec<Option<u64>>,
-    /// Tags that were lost, and then moved to the very number they had before, by a clock that is behind: docs/guarantees.md has
-    /// it among what remains.
-    pub repeated: Vec<bool>,
     touches: Vec<Touch>,
     /// Keys whose item was given another end by a command that came late, and the latest that may be.
     put_off: Vec<(usize, u64)>,
@@ -203,7 +200,6 @@ impl Checker {
             held: Vec::new(),
             ledger: Ledger::default(),
             astray: vec![None; plan.keys.len()],
-            repeated: vec![false; plan.all_tags()],
             touches: Vec::new(),
             put_off: Vec::new(),
             counts: Vec::new(),
@@ -412,9 +408,6 @@ impl Checker {
         let of = &self.values[value];
         self.moves.iter().find(|moved| {
             if moved.key != of.key || moved.version <= of.version {
-                return false;
-            }
-            if matches!(moved.what, Moving::Tag { tag, .. } if self.repeated[tag]) {
                 return false;
             }
             // What this very sidecar has bumped it knows at once, unless the tag was lost, and is younger now than it was.

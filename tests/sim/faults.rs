@@ -130,7 +130,6 @@ impl World {
     }
 
     pub fn tag_lost(&mut self, tag: usize) {
-        self.losses[tag] += 1;
         let keys = self.plan.tagged(tag);
         // Whoever has read the old version a moment ago, or reuses it, may yet build with it.
         let again = if self.plan.tag_cache > 0 { 32 } else { 1 };

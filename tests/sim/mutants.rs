@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, Opened};
-use kennel::guard::{Answer, Answers, Ask, At, Cas, Item, Look, Mode, Stored, What};
+use kennel::guard::{Answer, Answers, Ask, At, Cas, Item, Look, Mode, Stored, What, life_of, moved_at};
 
 use super::operation::{Doing, Op, Purpose};
 use super::world::World;
@@ -195,9 +195,9 @@ impl World {
                     let (At::Tag(tag) | At::Copy(tag)) = ask.at else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
                     if let (Answer::Item(Item { size: 0, .. }), Some((_, version))) = (&answer, sealed) {
-                        let value = version.to_string();
-                        *answer =
-                            Answer::Item(Item { size: value.len(), value: value.into(), ..item.clone() });
+                        let (value, flags) = (moved_at(version).to_string(), life_of(version));
+                        let size = value.len();
+                        *answer = Answer::Item(Item { size, flags, value: value.into(), ..item.clone() });
                     }
                 }
             }

@@ -6,7 +6,7 @@ use kennel::guard::near::Reading;
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Hit,
     Item, Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, TagNames,
-    What, glance, parse_version,
+    What, glance, parse_version, version_of,
 };
 
 use super::checker::{Broken, ValueId, broken};
@@ -233,7 +233,7 @@ impl World {
             match (&ask.what, answer) {
                 // As in production, where what machines read is not noted.
                 (What::Get(_), Answer::Item(item)) if op.glances => {
-                    sidecar.note_tag(name, &item.value, op.asked, *writes);
+                    sidecar.note_tag(name, version_of(item), op.asked, *writes);
                 }
                 (What::Store { .. }, Answer::Stored(_)) => sidecar.tag_cache.written(name),
                 _ => {}
@@ -242,7 +242,8 @@ impl World {
             if let (What::Store { value, .. }, Answer::Stored(_)) = (&ask.what, answer)
                 && self.plan.is(Mutant::RepairIsReused)
             {
-                sidecar.note_tag(name, &value.body, op.asked, sidecar.tag_cache.writes(name));
+                let version = parse_version(&value.body);
+                sidecar.note_tag(name, version, op.asked, sidecar.tag_cache.writes(name));
             }
         }
         let mut answers: Answers = op.answers.drain(..).flatten().map(|(answer, _)| answer).collect();
@@ -422,7 +423,7 @@ fn at_a_glance(op: &Op, told: &Told, scene: &Scene<'_>) -> Option<Hit> {
     let (true, Told::Answers(answers)) = (op.glances, told) else { return None };
     let [Answer::Item(item), tags @ ..] = &answers[..] else { return None };
     let version = |answer: &Answer| match answer {
-        Answer::Item(tag) => parse_version(&tag.value),
+        Answer::Item(tag) => version_of(tag),
         _ => None,
     };
     let copies = 1 + usize::from(scene.copies);

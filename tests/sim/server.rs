@@ -43,11 +43,12 @@ impl Server {
     }
 
     /// The value under a key, without a trace of having looked.
-    pub fn peek(&self, key: &[u8], wall: u64) -> Option<Bytes> {
+    pub fn peek(&self, key: &[u8], wall: u64) -> Option<(Bytes, u32)> {
         let reply = Server { store: self.store.clone(), command: BytesMut::new() }
-            .answer(&[b"mg ", key, b" v\r\n"].concat(), wall);
+            .answer(&[b"mg ", key, b" v f\r\n"].concat(), wall);
         let data = kennel::protocol::reply::meta(&reply);
-        reply.starts_with(b"VA").then(|| Bytes::copy_from_slice(data.data))
+        let flags = data.number(b'f').unwrap_or_default() as u32;
+        reply.starts_with(b"VA").then(|| (Bytes::copy_from_slice(data.data), flags))
     }
 
     fn answer(&mut self, command: &[u8], wall: u64) -> Bytes {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kennel::guard::leases::{Due, Leases, Polled};
-use kennel::guard::{Answers, Asks, BumpEnd, DeleteEnd, Now, TagName, parse_version};
+use kennel::guard::{Answers, Asks, BumpEnd, DeleteEnd, Now, TagName};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
@@ -29,8 +29,8 @@ pub struct Sidecar {
 
 impl Sidecar {
     /// What is read of a tag may be used again. `writes`: how often it had been written when that was asked.
-    pub fn note_tag(&self, name: &TagName, value: &[u8], asked: Now, writes: u64) {
-        if let Some(version) = parse_version(value) {
+    pub fn note_tag(&self, name: &TagName, version: Option<u64>, asked: Now, writes: u64) {
+        if let Some(version) = version {
             self.tag_cache.put_unless_written(name, version, asked.mono, writes);
         }
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use kennel::guard::envelope::{Header, Opened};
-use kennel::guard::{Ask, At, Mode, Stored, TagNames, What, parse_version};
+use kennel::guard::{Ask, At, Mode, Stored, TagNames, What};
 
 use super::checker::Seen;
 use super::plan::tag_name;
@@ -54,20 +54,6 @@ impl World {
                 (0..times).for_each(|_| self.lost(key, lasts));
             }
         }
-    }
-
-    /// A tag that was lost may be given a number that it had before.
-    pub fn may_repeat(&mut self, ask: &Ask, key: &Bytes, reply: &[u8]) {
-        let What::Store { value, .. } = &ask.what else { return };
-        let tag = self.tag_keys.iter().position(|tag| tag == key);
-        let (Some(tag), Some(number), true) = (tag, parse_version(&value.body), reply.starts_with(b"HD"))
-        else {
-            return;
-        };
-        let losses = self.losses[tag];
-        self.checker.repeated[tag] |=
-            self.numbers[tag].iter().any(|(had, then)| *had == number && *then < losses);
-        self.numbers[tag].push((number, losses));
     }
 
     /// The tags that a client sends with a value of this key: it depends on what the source says.

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 use bytes::Bytes;
 use kennel::chance::Chance;
 use kennel::error::Failure;
-use kennel::guard::{Answer, Ask, At, Cas, Item, Now, TagName, Usage, What};
+use kennel::guard::{
+    Answer, Ask, At, Cas, Item, Now, TagName, Usage, What, life_of, moved_at, parse_version, version,
+};
 use kennel::proxy::wire;
 use kennel::upstream::inbox::Reply;
 
@@ -94,9 +96,6 @@ pub struct World {
     pub tag_keys: Vec<Bytes>,
     /// Which tags have been created in this run.
     pub created: Vec<bool>,
-    /// The numbers that each tag has had, and how often it was lost since each.
-    pub numbers: Vec<Vec<(u64, u32)>>,
-    pub losses: Vec<u32>,
     trace: Option<Vec<String>>,
 }
 
@@ -123,8 +122,6 @@ impl World {
             events: Vec::new(),
             free: Vec::new(),
             created: vec![plan.aged; plan.all_tags()],
-            numbers: vec![Vec::new(); plan.all_tags()],
-            losses: vec![0; plan.all_tags()],
             tag_keys: (0..plan.all_tags()).map(|tag| format!("@tag:t{tag}").into()).collect(),
             trace: traced.then(Vec::new),
             plan,
@@ -318,10 +315,11 @@ impl World {
         }
         let cache = &self.sidecars[op.sidecar].tag_cache;
         let version = cache.get(&op.tags[usize::from(tag)], self.moment(op.sidecar).mono)?;
-        let value = Bytes::from(version.to_string());
+        let value = Bytes::from(moved_at(version).to_string());
         let (size, usage) = (value.len(), Usage::default());
         let cas = Cas { number: 0, epoch: 0 };
-        Some(Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage }))
+        let flags = life_of(version);
+        Some(Answer::Item(Item { value, size, flags, cas, ttl: None, won: false, stale: false, usage }))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one event")]
@@ -351,7 +349,6 @@ impl World {
         let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
         self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
         self.may_create(&ask, &key);
-        self.may_repeat(&ask, &key, &bytes);
         if let (At::Item | At::Lock, Some(op)) = (ask.at, self.ops.get_mut(&op)) {
             op.served = self.now;
         }
@@ -373,9 +370,9 @@ impl World {
 
     /// The versions that the tags have on the servers at this moment.
     pub fn peek_tags(&self, tags: &[TagName]) -> Vec<Option<u64>> {
-        let version = |bytes: Bytes| std::str::from_utf8(&bytes).ok()?.parse().ok();
         let on = |server: usize, name: &TagName| {
-            self.servers[server].peek(&self.tag_key(name), self.wall()).and_then(version)
+            let (ms, life) = self.servers[server].peek(&self.tag_key(name), self.wall())?;
+            parse_version(&ms).map(|ms| version(ms, life))
         };
         let largest = |name| self.plan.keepers(name).into_iter().filter_map(|server| on(server, name)).max();
         tags.iter().map(largest).collect()
@@ -383,6 +380,6 @@ impl World {
 
     pub fn stands_a_stub(&self, key: usize) -> bool {
         let item = self.servers[key % self.plan.servers].peek(&self.plan.keys[key].key, self.wall());
-        item.is_some_and(|value| value.is_empty())
+        item.is_some_and(|(value, _)| value.is_empty())
     }
 }
