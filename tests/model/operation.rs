@@ -203,7 +203,11 @@ impl World {
     /// The server carries out a command.
     pub fn execute(&mut self, s: usize, command: Command) {
         let epoch = self.epoch_at(command.ask.at);
-        let answer = self.server.execute(&command.ask, epoch, Some(s));
+        let mut answer = self.server.execute(&command.ask, epoch, Some(s));
+        // As in what is the same: whom the mark of a value is shown to decides nothing.
+        if let Answer::Item(item) = &mut answer {
+            item.won &= item.size == 0;
+        }
         let in_time = self.server.item.as_ref().is_some_and(|item| item.is_in_time());
         let Some((of, index)) = command.owed else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);

@@ -7,7 +7,7 @@ use kennel::guard::leases::Due;
 use kennel::guard::{Ask, At, Cas, What};
 
 use super::canon::{Canon, Who};
-use super::operation::{Command, Op};
+use super::operation::{Command, Doing, Op};
 use super::plan::{Fault, Plan};
 use super::server::Server;
 use super::world::{Client, First, Job, Sidecar, World};
@@ -116,10 +116,13 @@ impl World {
                 queue.retain(|command| !is_vain(self, command));
                 self.sidecars[s].queue = queue;
             }
-            // The CAS that a poller remembers may come again only behind a restart.
+            // The CAS that a poller remembers may come again only behind a restart, or with an answer that is here already.
             let stands = self.server.item.as_ref().map(|item| item.cas);
+            let half_looked =
+                |(_, op): &(_, Op)| op.doing == Doing::Polling && op.answers.iter().any(Option::is_some);
             if let Some(Some(cas)) = self.sidecars[s].poller
                 && stands != Some(cas)
+                && !self.sidecars[s].ops.iter().any(half_looked)
                 && !self.may_restart(plan)
                 && self.server.again.is_none()
             {
