@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::calls::Client;
 use super::{Proxy, TagCache, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Answers, Cas, Item, Look, TagName, Usage, What, tag_look};
+use crate::guard::{Answer, Answers, Cas, Item, Look, TagName, Usage, What, life_of, moved_at, tag_look};
 use crate::upstream::inbox::{Inbox, Ticket};
 
 /// A tag is compared with so many of those before it. It may be asked for twice beyond that; that costs a read, no more.
@@ -142,10 +142,10 @@ fn settled(tickets: &[Ticket], inbox: &Inbox) -> State {
 
 /// A version as a server would tell it that has it under a CAS that nobody needs.
 pub(super) fn known(version: u64) -> Answer {
-    let value = Bytes::from(version.to_string());
+    let value = Bytes::from(moved_at(version).to_string());
     let cas = Cas { number: 0, epoch: 0 };
-    let (size, usage) = (value.len(), Usage::default());
-    Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+    let (size, flags, usage) = (value.len(), life_of(version), Usage::default());
+    Answer::Item(Item { value, size, flags, cas, ttl: None, won: false, stale: false, usage })
 }
 
 impl Proxy {
@@ -167,6 +167,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::guard::{version, version_of};
+
+    #[test]
+    fn a_machine_that_is_told_a_known_version_sees_that_version() {
+        for known_version in [0, 7, version(1_700_000_000_000, 0xf_edcb)] {
+            let Answer::Item(item) = known(known_version) else { panic!("it is an item") };
+            assert_eq!(version_of(&item), Some(known_version));
+        }
+    }
 
     #[test]
     fn a_version_from_the_cache_is_not_shared_with_a_key_that_is_read_behind_a_bump_through_another_worker() {
