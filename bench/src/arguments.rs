@@ -18,6 +18,8 @@ but ten-million: some 17 minutes, with --quick 3. ten-million takes some 5 alone
   --seconds S      seconds of a round, beside a fifth more that does not count (0.8)
   --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 1-tag-cached,
                    3-tags, near
+  --pin            every proxy on the first core, and all else on the others: less noise, and a proxy never
+                   shares a core. Without it the kernel places all, as it does in production
   --workers N      Kennel's threads (1, as many as twemproxy has)
   --kennel FILE    this binary, instead of building one
   --list           say which loads there are
@@ -33,6 +35,8 @@ pub(crate) struct Arguments {
     pub(crate) rounds: usize,
     /// How long a round is.
     pub(crate) seconds: Duration,
+    /// Whether proxies have the first core for themselves.
+    pub(crate) pin: bool,
     pub(crate) workers: usize,
     pub(crate) kennel: PathBuf,
 }
@@ -47,6 +51,7 @@ impl Arguments {
             contenders: CONTENDERS.to_vec(),
             rounds: 5,
             seconds: Duration::from_millis(800),
+            pin: false,
             workers: 1,
             kennel: PathBuf::new(),
         };
@@ -70,6 +75,7 @@ impl Arguments {
                 "--seconds" => {
                     arguments.seconds = Duration::from_secs_f64(number(&word, &value()?, 0.05, 3600.0)?)
                 }
+                "--pin" => arguments.pin = true,
                 "--workers" => arguments.workers = number(&word, &value()?, 1.0, 64.0)? as usize,
                 "--kennel" => kennel = Some(PathBuf::from(value()?)),
                 "--only" => arguments.contenders = contenders(&value()?)?,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::loads::Load;
-use crate::process::{Process, free_ports};
+use crate::process::{Cores, Process, free_ports};
 use crate::socket::Address;
 use crate::wire::Items;
 
@@ -79,6 +79,8 @@ pub(crate) struct Programs {
     pub(crate) kennel: PathBuf,
     /// Kennel's `listen.workers`. twemproxy has one thread, always.
     pub(crate) workers: usize,
+    /// Where proxies run.
+    pub(crate) proxies: Cores,
 }
 
 /// A contender, ready for a load.
@@ -168,7 +170,7 @@ impl Arena {
             }
             let (program, arguments) =
                 command(contender, load, programs, directory, &listen, next(), of_servers)?;
-            let mut proxy = Process::start(&program, &arguments, directory)?;
+            let mut proxy = Process::start(&program, &arguments, directory, programs.proxies)?;
             proxy.wait_for(&listen)?;
             entrants.push(Entrant { items, addresses: vec![listen], proxy: Some(proxy) });
         }
@@ -184,7 +186,7 @@ impl Arena {
 fn memcached(mut arguments: Vec<String>, program: &Path, directory: &Path) -> Result<Process, String> {
     // The user counts for root only, whom memcached would else refuse to run as. Memory is taken as it is needed.
     arguments.extend(["-u", "root", "-m", "1024", "-c", "16384"].map(str::to_owned));
-    Process::start(program, &arguments, directory)
+    Process::start(program, &arguments, directory, Cores::AsHere)
 }
 
 /// What starts a proxy that listens there before these servers; its configuration is written into `directory`.

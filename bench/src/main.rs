@@ -26,6 +26,7 @@ use arguments::Arguments;
 use contender::{Arena, Contender, Programs};
 use crowd::{Extent, Plan};
 use loads::Load;
+use process::Cores;
 use report::{Growth, Round, Score};
 
 fn main() -> ExitCode {
@@ -54,6 +55,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         nutcracker: process::find("nutcracker"),
         kennel: arguments.kennel.clone(),
         workers: arguments.workers,
+        proxies: if arguments.pin { Cores::First } else { Cores::AsHere },
     };
     let mut contenders = arguments.contenders.clone();
     if programs.nutcracker.is_none() && contenders.contains(&Contender::Twemproxy) {
@@ -71,6 +73,10 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         warn(&format!("THE MACHINE IS BUSY: its load average is {busy}; what else runs is in the numbers"));
     }
     println!("{}- load average before: {busy}", machine::describe(&programs));
+    if arguments.pin {
+        println!("- proxies on the first core, all else on the others");
+        process::leave_first_core()?;
+    }
     println!("- {} rounds of {:?}, the contenders in turn; medians\n", arguments.rounds, arguments.seconds);
     let directory = Directory::create()?;
     let (mut all, mut fine) = (Vec::new(), true);

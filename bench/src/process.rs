@@ -18,6 +18,30 @@ const TICK: Duration = Duration::from_millis(10);
 /// Numbers the logs.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// Where a process may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cores {
+    /// Where this one may.
+    AsHere,
+    /// On the first core, and nowhere else.
+    First,
+}
+
+/// From here on this process, and what it starts, runs on all cores but the first.
+pub(crate) fn leave_first_core() -> Result<(), String> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores < 2 {
+        return Err("--pin wants a second core".into());
+    }
+    let (others, own) = (format!("1-{}", cores - 1), std::process::id().to_string());
+    let output = Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", &others, &own]).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("taskset: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Err(format!("taskset (of util-linux): {error}")),
+    }
+}
+
 /// One started process. Dropped, it is killed; the kernel kills what [`Process::start`] has started if this process dies
 /// without dropping anything.
 pub(crate) struct Process {
@@ -29,9 +53,19 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a program, with its output in a file in `directory`. It is in a group of its own: a terminal's Ctrl-C is for
     /// this process, which then ends the others.
-    pub(crate) fn start(program: &Path, arguments: &[String], directory: &Path) -> Result<Process, String> {
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[String],
+        directory: &Path,
+        cores: Cores,
+    ) -> Result<Process, String> {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(arguments);
+        command.args(["--pdeathsig", "KILL", "--"]);
+        if cores == Cores::First {
+            // It becomes the program, as setpriv does.
+            command.args(["taskset", "--cpu-list", "0"]);
+        }
+        command.arg(program).args(arguments);
         Process::spawn(command, program, directory)
             .map_err(|error| format!("setpriv (of util-linux) for {error}"))
     }
