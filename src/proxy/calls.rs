@@ -23,6 +23,7 @@ use crate::guard::TagName;
 use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::base64;
 use crate::protocol::request::{Keys, MetaVerb, Refused, Request, Store, Verb};
+use crate::upstream::How;
 use crate::upstream::inbox::Inbox;
 
 /// What memcached clients look at to tell what the server can do. One word: Dalli takes the last for the version. Kennel's
@@ -256,10 +257,10 @@ impl Call {
         }
         let kind = match request {
             Request::Get { keys, cas } => {
-                return Call::get(command, None, *keys, *cas, None, proxy, client, busy);
+                return Call::get(command, How::of(None, *cas), *keys, None, proxy, client, busy);
             }
             Request::GetAndTouch { exptime, keys, cas } => {
-                return Call::get(command, Some(*exptime), *keys, *cas, None, proxy, client, busy);
+                return Call::get(command, How::of(Some(*exptime), *cas), *keys, None, proxy, client, busy);
             }
             Request::Store(Store { key, .. })
             | Request::Arith { key, .. }
@@ -387,22 +388,21 @@ impl Call {
         busy: impl Fn(&Footprint) -> bool,
     ) -> Option<Call> {
         let (command, _) = name(request);
-        let (exptime, keys, cas) = match *request {
-            Request::Get { keys, cas } => (None, keys, cas),
-            Request::GetAndTouch { exptime, keys, cas } => (Some(exptime), keys, cas),
+        let (how, keys) = match *request {
+            Request::Get { keys, cas } => (How::of(None, cas), keys),
+            Request::GetAndTouch { exptime, keys, cas } => (How::of(Some(exptime), cas), keys),
             // Nothing else has parts.
             _ => return Call::begin(request, proxy, client, busy),
         };
         let part = Part { line: Rc::clone(line), last };
-        Call::get(command, exptime, keys, cas, Some(part), proxy, client, busy)
+        Call::get(command, how, keys, Some(part), proxy, client, busy)
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a get says, and what every call is given")]
     fn get(
         command: Command,
-        exptime: Option<i64>,
+        how: How,
         keys: Keys<'_>,
-        cas: bool,
         part: Option<Part>,
         proxy: &Rc<Proxy>,
         client: &Client,
@@ -417,10 +417,10 @@ impl Call {
         let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
         let mut first = only.map(|key| proxy.target(key));
         if let (Some(key), Some(Target::Raw { pool, rule })) = (only, &first) {
-            let forward = Forward::get(key, exptime, cas, *pool, *rule, proxy, client);
+            let forward = Forward::get(key, how, *pool, *rule, proxy, client);
             return Some(call(Kind::Forward(forward), Footprint::default()));
         }
-        let mut get = Box::new(Get::new(exptime, cas, part, if first.is_some() { 1 } else { keys.len() }));
+        let mut get = Box::new(Get::new(how, part, if first.is_some() { 1 } else { keys.len() }));
         for key in keys.iter() {
             get.add(key, first.take().unwrap_or_else(|| proxy.target(key)), proxy);
         }

@@ -8,32 +8,30 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::calls::{Client, Footprint, LongLine, Scope};
-use super::raw::{put_get, put_key, put_number};
+use super::raw::{put_key, put_number};
 use super::read::{GuardedRead, Shown};
 use super::tag_reads::TagReads;
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
 use crate::guard::{Answer, Item, Look, What, Wish, parse_version};
 use crate::metrics::Outcome;
-use crate::protocol::reply::{Shape, Value, values};
-use crate::upstream::OnError;
+use crate::protocol::reply::{Value, values};
 use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
-
-/// memcached takes any length of `get`, but a `gat` only up to 2 KiB.
-const MAX_GAT_LINE: usize = 1900;
-/// Room for what a server is asked for in one line, at first.
-const LINE_SIZE: usize = 256;
+use crate::upstream::{How, OnError};
 
 /// One request for one or more keys.
 pub(super) struct Get {
-    exptime: Option<i64>,
-    cas: bool,
-    /// What is sent for the raw keys: at most a few lines to each server.
-    parts: SmallVec<[Asked; 1]>,
+    how: How,
+    /// All keys, in the order asked.
     keys: SmallVec<[KeyGet; 1]>,
+    /// The raw ones, one behind the other.
+    raw: Vec<u8>,
+    /// The servers that these are asked of.
+    sides: SmallVec<[Side; 4]>,
+    guarded: SmallVec<[GuardedRead; 1]>,
     /// Of the guarded keys.
     tags: TagReads,
-    /// How many of the keys, from the first, need no further look.
+    /// How many of the guarded keys, from the first, need no further look.
     settled: usize,
     /// This request holds a win: it must not wait for another key, or two of them could wait for each other.
     won: bool,
@@ -48,39 +46,43 @@ pub(super) struct Part {
     pub(super) last: bool,
 }
 
-struct Asked {
+/// A server, and what it was asked in: mostly one line.
+struct Side {
     pool: usize,
     place: usize,
-    ticket: ReplyTicket,
-    line: BytesMut,
+    tickets: SmallVec<[ReplyTicket; 1]>,
 }
 
-#[allow(
-    clippy::large_enum_variant,
-    reason = "boxing would allocate for every guarded key, of which there are most"
-)]
+/// What a server has answered, and in which epochs it was asked.
+type Said = SmallVec<[(Bytes, u32); 1]>;
+
 enum KeyGet {
-    /// It stands in the line of its part, there.
     Raw {
-        rule: usize,
-        part: usize,
-        at: Range<usize>,
+        rule: u32,
+        side: u32,
+        /// Where it stands in `raw`.
+        at: Range<u32>,
     },
-    Tag {
-        key: Box<[u8]>,
-        tickets: SmallVec<[ReplyTicket; 2]>,
-    },
-    Guarded(GuardedRead),
+    /// Its place in `guarded`.
+    Guarded(usize),
+    Tag(Box<TagGet>),
+}
+
+/// A tag's own key, and what its version was asked in.
+struct TagGet {
+    key: Box<[u8]>,
+    tickets: SmallVec<[ReplyTicket; 2]>,
 }
 
 impl Get {
     /// A request for so many keys, which are still to be added.
-    pub(super) fn new(exptime: Option<i64>, cas: bool, part: Option<Part>, keys: usize) -> Get {
+    pub(super) fn new(how: How, part: Option<Part>, keys: usize) -> Get {
         Get {
-            exptime,
-            cas,
-            parts: SmallVec::new(),
+            how,
             keys: SmallVec::with_capacity(keys),
+            raw: Vec::new(),
+            sides: SmallVec::new(),
+            guarded: SmallVec::new(),
             tags: TagReads::default(),
             settled: 0,
             // An earlier part may hold one.
@@ -91,47 +93,83 @@ impl Get {
 
     /// Asks for this key too. Nothing is sent yet.
     pub(super) fn add(&mut self, key: &[u8], target: Target, proxy: &Proxy) {
+        let to_come = self.keys.capacity() - self.keys.len();
         let key = match target {
             Target::Raw { pool, rule } => {
-                let (part, at) = self.part(key, pool, proxy);
-                KeyGet::Raw { rule, part, at }
+                if self.raw.is_empty() {
+                    // The others are likely to be about as long.
+                    self.raw.reserve((key.len() + 2) * to_come);
+                }
+                let from = self.raw.len() as u32;
+                self.raw.extend_from_slice(key);
+                KeyGet::Raw {
+                    rule: rule as u32,
+                    side: self.side(key, pool, proxy),
+                    at: from..self.raw.len() as u32,
+                }
             }
-            Target::Tag(_) => KeyGet::Tag { key: key.into(), tickets: SmallVec::new() },
-            Target::Guarded(of) => KeyGet::Guarded(GuardedRead::new(of)),
+            Target::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), tickets: SmallVec::new() })),
+            Target::Guarded(of) => {
+                if self.guarded.is_empty() {
+                    self.guarded.reserve(to_come);
+                }
+                self.guarded.push(GuardedRead::new(of));
+                KeyGet::Guarded(self.guarded.len() - 1)
+            }
         };
         self.keys.push(key);
+    }
+
+    /// The server of a raw key.
+    fn side(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> u32 {
+        let place = proxy.pools[pool].place(key);
+        let known = self.sides.iter().position(|side| (side.pool, side.place) == (pool, place));
+        let at = known.unwrap_or_else(|| {
+            self.sides.push(Side { pool, place, tickets: SmallVec::new() });
+            self.sides.len() - 1
+        });
+        at as u32
     }
 
     /// The keys that are not raw.
     pub(super) fn footprint(&self, proxy: &Proxy) -> Footprint {
         let hashes = self.keys.iter().filter_map(|key| match key {
             KeyGet::Raw { .. } => None,
-            KeyGet::Tag { key, .. } => Some(proxy.hash(key)),
-            KeyGet::Guarded(get) => Some(proxy.hash(&get.of.key)),
+            KeyGet::Guarded(at) => Some(proxy.hash(&self.guarded[*at].of.key)),
+            KeyGet::Tag(tag) => Some(proxy.hash(&tag.key)),
         });
-        Footprint::of(hashes, self.exptime.is_some())
+        Footprint::of(hashes, self.how.exptime.is_some())
     }
 
     /// Sends what can be sent at once.
     pub(super) fn send(&mut self, proxy: &Proxy, client: &Client) {
+        let inbox = &client.inbox;
         for key in &mut self.keys {
-            if let KeyGet::Tag { key, tickets } = key {
-                let name = key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(key);
-                *tickets = proxy.ask_for_tag(name, tag_ask(), &client.inbox);
+            match key {
+                KeyGet::Raw { side, at, .. } => {
+                    let side = &mut self.sides[*side as usize];
+                    let last = side.tickets.last().copied();
+                    // If one was refused, the others need not be asked.
+                    if last.is_some_and(|last| inbox.is_here(last)) {
+                        continue;
+                    }
+                    let connection = &proxy.pools[side.pool].connections()[side.place];
+                    let key = &self.raw[at.start as usize..at.end as usize];
+                    let ticket = connection.get_one_of(inbox, key, self.how, last);
+                    if last != Some(ticket) {
+                        side.tickets.push(ticket);
+                    }
+                }
+                KeyGet::Guarded(_) => {}
+                KeyGet::Tag(tag) => {
+                    let name = tag.key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
+                    tag.tickets = proxy.ask_for_tag(name, tag_ask(), inbox);
+                }
             }
         }
-        for part in &mut self.parts {
-            let connection = &proxy.pools[part.pool].connections()[part.place];
-            part.ticket = connection.send(&client.inbox, Shape::Values, None, |out| {
-                out.extend_from_slice(&part.line);
-                out.extend_from_slice(b"\r\n");
-            });
-        }
-        let near = self.exptime.is_none();
-        for key in &mut self.keys {
-            if let KeyGet::Guarded(get) = key {
-                get.begin(Wish::default(), self.exptime, near, &mut self.tags, proxy, client);
-            }
+        let near = self.how.exptime.is_none();
+        for get in &mut self.guarded {
+            get.begin(Wish::default(), self.how.exptime, near, &mut self.tags, proxy, client);
         }
     }
 
@@ -145,51 +183,33 @@ impl Get {
         self.keys.iter().all(|key| matches!(key, KeyGet::Raw { .. }))
     }
 
-    /// Puts a raw key on the line to its server: which part that is, and where in its line the key stands.
-    fn part(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> (usize, Range<usize>) {
-        let place = proxy.pools[pool].place(key);
-        let fits = |part: &Asked| self.exptime.is_none() || part.line.len() + key.len() < MAX_GAT_LINE;
-        let known =
-            self.parts.iter().rposition(|part| (part.pool, part.place) == (pool, place) && fits(part));
-        let at = known.unwrap_or_else(|| {
-            let mut line = BytesMut::with_capacity(LINE_SIZE);
-            put_get(&mut line, self.exptime, self.cas);
-            self.parts.push(Asked { pool, place, ticket: 0, line });
-            self.parts.len() - 1
-        });
-        let line = &mut self.parts[at].line;
-        put_key(line, key);
-        (at, line.len() - key.len()..line.len())
+    fn raw_key(&self, at: &Range<u32>) -> &[u8] {
+        &self.raw[at.start as usize..at.end as usize]
     }
 
     pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         loop {
             let won = self.won;
-            for at in self.settled..self.keys.len() {
+            for (at, get) in self.guarded.iter_mut().enumerate().skip(self.settled) {
                 let patient = scope.patient && !self.won;
-                let done = match &mut self.keys[at] {
-                    KeyGet::Guarded(get) => {
-                        get.poll(self.exptime, &mut self.tags, patient, &mut self.won, scope, cx)
-                    }
-                    KeyGet::Raw { .. } | KeyGet::Tag { .. } => true,
-                };
+                let done = get.poll(self.how.exptime, &mut self.tags, patient, &mut self.won, scope, cx);
                 self.settled += usize::from(done && self.settled == at);
             }
             // A win ends the waiting of the keys before it.
             if won == self.won {
-                if self.settled < self.keys.len() {
+                if self.settled < self.guarded.len() {
                     return Poll::Pending;
                 }
                 break;
             }
         }
         let inbox = &scope.client.inbox;
-        let parts = self.parts.iter().map(|part| part.ticket);
+        let raw = self.sides.iter().flat_map(|side| &side.tickets);
         let tags = self.keys.iter().flat_map(|key| match key {
-            KeyGet::Tag { tickets, .. } => &tickets[..],
+            KeyGet::Tag(tag) => &tag.tickets[..],
             _ => &[],
         });
-        if !parts.chain(tags.copied()).all(|ticket| inbox.is_here(ticket)) {
+        if !raw.chain(tags).all(|ticket| inbox.is_here(*ticket)) {
             return Poll::Pending;
         }
         // If a part before it fails, this one says nothing.
@@ -205,36 +225,38 @@ impl Get {
         let start = out.len();
         let mut trouble: Option<Failure> = None;
         let fails = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Error;
-        let replies: SmallVec<[Option<(Bytes, u32)>; 4]> = self
-            .parts
-            .iter()
-            .map(|part| match inbox.take(part.ticket) {
-                Some(Reply::Answered { bytes, epoch }) => Some((bytes, epoch)),
-                Some(Reply::Failed(failure)) if fails(part.pool) => {
-                    trouble = Some(failure);
-                    None
+        let mut replies: SmallVec<[Said; 4]> = SmallVec::new();
+        for side in &self.sides {
+            let mut said = Said::new();
+            for ticket in &side.tickets {
+                match inbox.take(*ticket) {
+                    Some(Reply::Answered { bytes, epoch } | Reply::Part { bytes, epoch }) => {
+                        said.push((bytes, epoch))
+                    }
+                    Some(Reply::Failed(failure)) if fails(side.pool) => trouble = Some(failure),
+                    _ => {}
                 }
-                _ => None,
-            })
-            .collect();
+            }
+            replies.push(said);
+        }
         // Each server answers in the order asked, and leaves out what it does not have.
-        let texts = replies.iter().map(|reply| reply.as_ref().map_or(&b""[..], |(bytes, _)| bytes));
-        let mut parts: SmallVec<[_; 4]> = texts.map(|text| values(text).peekable()).collect();
+        let texts = replies.iter().map(|said| said.iter().flat_map(|(bytes, _)| values(bytes)));
+        let mut texts: SmallVec<[_; 4]> = texts.map(Iterator::peekable).collect();
         for key in &self.keys {
             match key {
-                KeyGet::Raw { rule, part, at } => {
-                    let key = &self.parts[*part].line[at.clone()];
-                    let value: Option<Value<'_>> = parts[*part].next_if(|value| value.key == key);
+                KeyGet::Raw { rule, side, at } => {
+                    let key = self.raw_key(at);
+                    let value: Option<Value<'_>> = texts[*side as usize].next_if(|value| value.key == key);
                     if let Some(value) = &value {
                         out.extend_from_slice(value.raw);
                     }
-                    scope.count(*rule, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
+                    scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
                 }
-                KeyGet::Tag { key, tickets } => {
+                KeyGet::Tag(tag) => {
                     let ask = What::Get(tag_ask());
                     // The larger version counts; a server that does not answer only if no other does.
                     let (mut item, mut failed) = (None, None);
-                    for reply in tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
+                    for reply in tag.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
                         match wire::answer(&ask, reply) {
                             // Nothing stands there but what somebody looking for it has left.
                             Answer::Item(found) if found.size == 0 => {}
@@ -251,25 +273,28 @@ impl Get {
                         trouble = trouble.or(failed);
                     }
                     if let Some(item) = &item {
-                        put_value(out, key, 0, self.cas.then_some(item.cas.number), &item.value);
+                        put_value(out, &tag.key, 0, self.how.cas.then_some(item.cas.number), &item.value);
                     }
                     let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
                     scope.count(crate::metrics::NO_RULE, outcome);
                 }
-                KeyGet::Guarded(get) => match get.shown() {
-                    Some(Shown::Value(hit, _)) => {
-                        let cas = self.cas.then_some(hit.cas.number);
-                        put_value(out, &get.of.key, hit.flags, cas, &hit.payload);
+                KeyGet::Guarded(at) => {
+                    let get = &self.guarded[*at];
+                    match get.shown() {
+                        Some(Shown::Value(hit, _)) => {
+                            let cas = self.how.cas.then_some(hit.cas.number);
+                            put_value(out, &get.of.key, hit.flags, cas, &hit.payload);
+                        }
+                        Some(Shown::Failed(failure)) => trouble = Some(*failure),
+                        _ => {}
                     }
-                    Some(Shown::Failed(failure)) => trouble = Some(*failure),
-                    _ => {}
-                },
+                }
             }
         }
         // What is left over answers something that was not asked.
-        for ((part, reply), left) in self.parts.iter().zip(&replies).zip(&mut parts) {
-            if let (Some(_), Some((_, epoch))) = (left.next(), reply) {
-                scope.proxy.pools[part.pool].connections()[part.place].distrust(*epoch);
+        for ((side, said), left) in self.sides.iter().zip(&replies).zip(&mut texts) {
+            if let (Some(_), Some((_, epoch))) = (left.next(), said.last()) {
+                scope.proxy.pools[side.pool].connections()[side.place].distrust(*epoch);
             }
         }
         let part = self.part.as_ref();

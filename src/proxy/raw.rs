@@ -13,6 +13,7 @@ use crate::guard::near::Changed;
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
+use crate::upstream::How;
 use crate::upstream::OnError;
 use crate::upstream::inbox::{END, Reply, Ticket};
 
@@ -48,22 +49,13 @@ impl Forward {
     /// A `get`, `gets`, `gat` or `gats` of one key.
     pub(super) fn get(
         key: &[u8],
-        exptime: Option<i64>,
-        cas: bool,
+        how: How,
         pool: usize,
         rule: usize,
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let connection = proxy.pools[pool].connection(key);
-        let ticket = match exptime {
-            None => connection.get(&client.inbox, key, cas),
-            Some(_) => connection.send(&client.inbox, Shape::Value, None, |out| {
-                put_get(out, exptime, cas);
-                put_key(out, key);
-                out.extend_from_slice(b"\r\n");
-            }),
-        };
+        let ticket = proxy.pools[pool].connection(key).get(&client.inbox, key, how);
         Forward { ticket, rule, expects: Expects::Value(pool, SmallVec::from_slice(key)) }
     }
 
@@ -133,7 +125,7 @@ impl Forward {
                 outcome
             }
             // It was found by its key.
-            Reply::Part(bytes) => {
+            Reply::Part { bytes, .. } => {
                 out.extend_from_slice(&bytes);
                 out.extend_from_slice(END);
                 if bytes.is_empty() { Outcome::Miss } else { Outcome::Hit }
@@ -210,7 +202,7 @@ impl FanOut {
         for reply in self.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
             match reply {
                 Reply::Answered { bytes, .. } if bytes == self.says => {}
-                Reply::Answered { .. } | Reply::Part(_) => trouble = trouble.or(Some(Failure::Refused)),
+                Reply::Answered { .. } | Reply::Part { .. } => trouble = trouble.or(Some(Failure::Refused)),
                 Reply::Failed(failure) => trouble = trouble.or(Some(failure)),
                 Reply::Moved => trouble = trouble.or(Some(Failure::Down)),
             }
@@ -221,20 +213,6 @@ impl FanOut {
         }
         scope.count(NO_RULE, if trouble.is_some() { Outcome::ServerError } else { Outcome::Ok });
         Poll::Ready(())
-    }
-}
-
-/// `get`, or `gat` with its exptime; keys follow.
-pub(super) fn put_get(out: &mut BytesMut, exptime: Option<i64>, cas: bool) {
-    let word: &[u8] = match (exptime, cas) {
-        (None, false) => b"get",
-        (None, true) => b"gets",
-        (Some(_), false) => b"gat",
-        (Some(_), true) => b"gats",
-    };
-    out.extend_from_slice(word);
-    if let Some(exptime) = exptime {
-        put_number(out, exptime);
     }
 }
 

@@ -148,7 +148,7 @@ impl Statistics {
                     said.push(bytes);
                     continue;
                 }
-                Some(Reply::Answered { .. } | Reply::Part(_)) => Failure::Refused,
+                Some(Reply::Answered { .. } | Reply::Part { .. }) => Failure::Refused,
                 Some(Reply::Failed(failure)) => failure,
                 Some(Reply::Moved) | None => Failure::Down,
             };

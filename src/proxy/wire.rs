@@ -125,7 +125,7 @@ pub(super) fn answer(what: &What, reply: Reply) -> Answer {
         Reply::Answered { bytes, epoch } => (bytes, epoch),
         Reply::Moved => return Answer::Exists,
         // Nobody asks by `get` here.
-        Reply::Part(_) => return Answer::Failed(Failure::Refused),
+        Reply::Part { .. } => return Answer::Failed(Failure::Refused),
         Reply::Failed(failure) => return Answer::Failed(failure),
     };
     let reply = meta(&bytes);

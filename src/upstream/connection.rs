@@ -14,21 +14,22 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::buf::Limit;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::io::poll_read_buf;
 use tracing::{info, warn};
 
-use super::inbox::{COUNTED, END, Inbox, Reply, Ticket};
-use super::joined::Line;
+use super::inbox::{Inbox, Reply, Ticket};
+use super::joined::{How, Line, Names};
+use super::reading::Reading;
 use super::server::{Server, Socket};
 use super::unwritten::{Kind, Unwritten};
 use crate::chance::Chance;
@@ -44,16 +45,6 @@ const MAX_OUT: usize = 64 * 1024 * 1024;
 const MAX_KEPT: usize = 1024 * 1024;
 /// With more than this waiting, large requests are held back, so that small ones find room.
 const MAX_EASY: usize = 16 * 1024 * 1024;
-/// The largest value a server may send.
-const MAX_VALUE: usize = 1 << 30;
-/// The buffer that replies are read into.
-const READ_SIZE: usize = 64 * 1024;
-/// With less room in it for a read, another is taken.
-const MIN_ROOM: usize = 16 * 1024;
-/// A reply of so many bytes that is not whole at once is read to its end into a buffer of its own.
-const LARGE_REPLY: usize = 16 * 1024;
-/// Behind a large reply so much is read at first: of the next one, if it is large too, no more has to be copied.
-const PEEK: usize = 2 * 1024;
 /// The first and the longest pause between attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// A connection on which nothing has come for so many `request_timeout`s, though something is owed, is remade.
@@ -74,6 +65,7 @@ struct State {
     owed: VecDeque<Owed>,
     unwritten: Unwritten,
     line: Line,
+    names: Names,
     /// Who is to be woken once there is room for a large request. No client is here more than once for long.
     crowd: Vec<Rc<Inbox>>,
     /// How many at the front of `owed` have timed out.
@@ -101,6 +93,8 @@ struct Owed {
     /// Who asked the same before it was written: they are told the same.
     sharers: Vec<Asker>,
     shape: Shape,
+    /// How many of the names are its keys: 0 if it is no `get`.
+    keys: usize,
     since: Instant,
     /// The server's epoch when it was sent.
     epoch: u32,
@@ -108,96 +102,6 @@ struct Owed {
 
 /// Where an answer goes.
 type Asker = (Rc<Inbox>, Ticket);
-
-/// What has been read.
-struct Reading {
-    input: BytesMut,
-    /// The large reply that began in `input`, which is empty until this is whole.
-    large: Option<BytesMut>,
-    /// It may have many values: nobody knows how long it is before its end is here.
-    endless: bool,
-    /// The last reply was large.
-    was_large: bool,
-    /// How far the reply at the front has been looked at.
-    framer: Option<Framer>,
-    /// How many bytes it still lacks, at least.
-    missing: usize,
-    /// When something was read last.
-    last: Instant,
-}
-
-impl Reading {
-    fn new() -> Reading {
-        let input = BytesMut::new();
-        Reading {
-            input,
-            large: None,
-            endless: false,
-            was_large: false,
-            framer: None,
-            missing: 1,
-            last: Instant::now(),
-        }
-    }
-
-    /// Where to read, and how much at most: of a large reply never more than belongs to it, if that is known.
-    fn room(&mut self) -> Limit<&mut BytesMut> {
-        if let Some(large) = &mut self.large {
-            let room = if self.endless { self.missing.max(MIN_ROOM) } else { self.missing };
-            large.reserve(room);
-            return large.limit(room);
-        }
-        if self.input.capacity() - self.input.len() < MIN_ROOM {
-            self.input.reserve(READ_SIZE);
-        }
-        (&mut self.input).limit(if self.was_large { PEEK } else { READ_SIZE })
-    }
-
-    /// The reply at the front lacks so many bytes, at least.
-    fn lacks(&mut self, missing: usize, owed: &Owed) {
-        (self.missing, self.endless) = (missing, owed.shape == Shape::Values);
-        let length = self.input.len() + missing;
-        if self.large.is_none() && length >= LARGE_REPLY {
-            let asker = owed.asker.as_ref().map(|(inbox, _)| inbox);
-            let mut large =
-                asker.map_or_else(|| BytesMut::with_capacity(length), |inbox| inbox.buffer(length));
-            large.extend_from_slice(&self.input);
-            self.input.clear();
-            self.large = Some(large);
-        }
-    }
-
-    /// Takes the reply at the front, which has so many bytes.
-    fn take(&mut self, length: usize) -> Bytes {
-        (self.framer, self.missing, self.was_large) = (None, 1, self.large.is_some());
-        match self.large.take() {
-            Some(mut large) => {
-                if large.len() > length {
-                    // The next replies.
-                    self.input.extend_from_slice(&large[length..]);
-                    large.truncate(length);
-                }
-                large.freeze()
-            }
-            None => self.input.split_to(length).freeze(),
-        }
-    }
-
-    /// The same, if it is the value of one key of several.
-    fn take_part(&mut self, length: usize, epoch: u32) -> Reply {
-        if length < COUNTED {
-            return Reply::Part(self.take(length));
-        }
-        (self.framer, self.missing, self.was_large) = (None, 1, self.large.is_some());
-        let mut whole = self.large.take().unwrap_or_else(|| {
-            let mut copy = BytesMut::with_capacity(length + END.len());
-            copy.extend_from_slice(&self.input.split_to(length));
-            copy
-        });
-        whole.extend_from_slice(END);
-        Reply::Answered { bytes: whole.freeze(), epoch }
-    }
-}
 
 /// Why a connection ended.
 enum Broken {
@@ -218,6 +122,22 @@ impl fmt::Display for Broken {
     }
 }
 
+impl State {
+    /// Puts the first key of a `get` that is to be owed next; gives where it lies.
+    fn put(&mut self, key: &[u8], digest: u64, how: How) -> Range<usize> {
+        if how.exptime.is_some() {
+            self.unwritten.new_turn();
+        }
+        let put = self.line.put(&mut self.out, &mut self.names, key, digest, how);
+        if put.joined
+            && let Some(before) = self.owed.back_mut()
+        {
+            before.shape = Shape::Part;
+        }
+        put.at
+    }
+}
+
 impl Connection {
     /// A connection to be driven by [`Connection::drive`].
     pub fn new(server: Arc<Server>, metrics: Arc<WorkerMetrics>) -> Rc<Connection> {
@@ -228,6 +148,7 @@ impl Connection {
             owed: VecDeque::new(),
             unwritten: Unwritten::new(),
             line: Line::default(),
+            names: Names::default(),
             crowd: Vec::new(),
             timed_out: 0,
             distrusted: false,
@@ -260,7 +181,7 @@ impl Connection {
             state.unwritten.new_turn();
         }
         write(&mut state.out);
-        self.owe(state, inbox, ticket, shape);
+        self.owe(state, inbox, ticket, shape, 0);
         ticket
     }
 
@@ -279,27 +200,56 @@ impl Connection {
             return (ticket, true);
         }
         unwritten.note(of, kind, from..out.len(), owed.len());
-        self.owe(state, inbox, ticket, Shape::Meta);
+        self.owe(state, inbox, ticket, Shape::Meta, 0);
         (ticket, false)
     }
 
-    /// Sends a `get` of one key, or with `cas` a `gets`: with the same one, or on the line of others, if these wait to be written.
-    /// Its reply is a [`Shape::Value`], or a [`Reply::Part`].
-    pub fn get(&self, inbox: &Rc<Inbox>, key: &[u8], cas: bool) -> Ticket {
+    /// Sends a `get` of one key: with the same one, or on the line of others, if these wait to be written. Its reply is a
+    /// [`Shape::Value`], or a [`Reply::Part`].
+    pub fn get(&self, inbox: &Rc<Inbox>, key: &[u8], how: How) -> Ticket {
         let ticket = inbox.expect();
         let Some(mut state) = self.admit(inbox, ticket, None) else { return ticket };
-        let State { out, unwritten, owed, line, .. } = &mut *state;
-        let (of, kind) = (digest(key), if cas { Kind::Gets } else { Kind::Get });
-        if let Some(same) = unwritten.find(of, kind, key, out) {
+        let of = digest(key);
+        let kind = match how {
+            // It changes what it reads.
+            How { exptime: Some(_), .. } => None,
+            How { cas: false, .. } => Some(Kind::Get),
+            How { cas: true, .. } => Some(Kind::Gets),
+        };
+        if let Some(kind) = kind
+            && let Some(same) = state.unwritten.find(of, kind, key, &state.out)
+        {
             self.share(state, same, inbox, ticket);
             return ticket;
         }
-        let put = line.put(out, key, of, cas);
-        if let (Some(before), Some(owed)) = (put.behind, owed.back_mut()) {
-            owed.shape = Shape::Part(before);
+        let at = state.put(key, of, how);
+        if let Some(kind) = kind {
+            let next = state.owed.len();
+            state.unwritten.note(of, kind, at, next);
         }
-        unwritten.note(of, kind, put.at, owed.len());
-        self.owe(state, inbox, ticket, Shape::Value);
+        self.owe(state, inbox, ticket, Shape::Value, 1);
+        ticket
+    }
+
+    /// Sends one of several keys that are asked for together, with those before it, whose ticket is `last`, if their line has
+    /// room; else it has a ticket of its own. The reply is a [`Shape::Values`], or a [`Reply::Part`].
+    pub fn get_one_of(&self, inbox: &Rc<Inbox>, key: &[u8], how: How, last: Option<Ticket>) -> Ticket {
+        let of = digest(key);
+        if let Some(last) = last {
+            let State { out, owed, line, names, .. } = &mut *self.state.borrow_mut();
+            if let Some(Owed { asker: Some((asker, ticket)), keys, .. }) = owed.back_mut()
+                && Rc::ptr_eq(asker, inbox)
+                && *ticket == last
+                && line.put_more(out, names, key, of, how, *keys)
+            {
+                *keys += 1;
+                return last;
+            }
+        }
+        let ticket = inbox.expect();
+        let Some(mut state) = self.admit(inbox, ticket, None) else { return ticket };
+        state.put(key, of, how);
+        self.owe(state, inbox, ticket, Shape::Values, 1);
         ticket
     }
 
@@ -331,14 +281,21 @@ impl Connection {
     }
 
     /// A command has been queued.
-    fn owe(&self, mut state: RefMut<'_, State>, inbox: &Rc<Inbox>, ticket: Ticket, shape: Shape) {
+    fn owe(
+        &self,
+        mut state: RefMut<'_, State>,
+        inbox: &Rc<Inbox>,
+        ticket: Ticket,
+        shape: Shape,
+        keys: usize,
+    ) {
         let since = match state.phase {
             Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
             // Nothing is written yet, and it may take a while.
             Phase::Opening | Phase::Down => Instant::now(),
         };
         let (asker, epoch) = (Some((Rc::clone(inbox), ticket)), self.server.epoch());
-        state.owed.push_back(Owed { asker, sharers: Vec::new(), shape, since, epoch });
+        state.owed.push_back(Owed { asker, sharers: Vec::new(), shape, keys, since, epoch });
         self.metrics.upstream_sent(self.server.index);
         if let Some(waker) = state.waker.take() {
             waker.wake();
@@ -496,38 +453,30 @@ impl Connection {
     /// Gives each whole reply to whoever asked.
     fn hand_out(&self, reading: &mut Reading) -> Result<(), Garbage> {
         let mut state = self.state.borrow_mut();
-        while let front = reading.large.as_ref().unwrap_or(&reading.input)
-            && !front.is_empty()
-        {
+        while !reading.is_empty() {
             let Some(owed) = state.owed.front() else { return Err(Garbage("a reply nobody asked for")) };
-            let framer = reading.framer.get_or_insert_with(|| Framer::new(owed.shape, MAX_VALUE));
-            match framer.frame(front)? {
+            let frame = reading.frame(owed.shape, state.names.first(owed.keys))?;
+            // What waited for the connection was sent when it was made.
+            let epoch = owed.epoch.max(state.made);
+            let reply = match frame {
                 Frame::Partial { at_least } => {
-                    reading.lacks(at_least, owed);
+                    let endless = owed.shape == Shape::Values || owed.keys > 1;
+                    reading.lacks(at_least, endless, |length| match &owed.asker {
+                        Some((inbox, _)) => inbox.buffer(length),
+                        None => BytesMut::with_capacity(length),
+                    });
                     return Ok(());
                 }
-                frame => {
-                    // What waited for the connection was sent when it was made.
-                    let epoch = owed.epoch.max(state.made);
-                    let is_part = matches!(owed.shape, Shape::Part(_));
-                    let reply = match frame {
-                        Frame::Whole(length) if is_part => reading.take_part(length, epoch),
-                        Frame::Whole(length) => Reply::Answered { bytes: reading.take(length), epoch },
-                        Frame::Shared(length) => {
-                            reading.framer = None;
-                            Reply::Answered { bytes: Bytes::copy_from_slice(&reading.input[..length]), epoch }
-                        }
-                        _ => {
-                            reading.framer = None;
-                            Reply::Part(Bytes::new())
-                        }
-                    };
-                    if let Some(owed) = state.owed.pop_front() {
-                        match owed.asker {
-                            Some(asker) => self.tell(reply, asker, owed.sharers, reading.last, owed.since),
-                            None => state.timed_out = state.timed_out.saturating_sub(1),
-                        }
-                    }
+                Frame::Whole(length) if owed.shape == Shape::Part => reading.take_part(length, epoch),
+                Frame::Whole(length) => Reply::Answered { bytes: reading.take(length).freeze(), epoch },
+                Frame::Shared(length) => Reply::Answered { bytes: reading.leave(length), epoch },
+                Frame::Nothing => Reply::Part { bytes: reading.leave(0), epoch },
+            };
+            if let Some(owed) = state.owed.pop_front() {
+                state.names.pass(owed.keys);
+                match owed.asker {
+                    Some(asker) => self.tell(reply, asker, owed.sharers, reading.last, owed.since),
+                    None => state.timed_out = state.timed_out.saturating_sub(1),
                 }
             }
         }
@@ -588,6 +537,7 @@ impl Connection {
         state.out = BytesMut::new();
         state.unwritten.new_turn();
         state.line.close();
+        state.names.clear();
         state.crowd.drain(..).for_each(|waits| waits.wake());
         let now = Instant::now();
         for owed in state.owed.drain(..) {
@@ -621,6 +571,8 @@ async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BufMut;
+
     use super::*;
     use crate::metrics::{Metrics, ServerName};
     use crate::upstream::{Address, ServerSpec};
@@ -649,7 +601,7 @@ mod tests {
 
     fn said(inbox: &Inbox, ticket: Ticket) -> Vec<u8> {
         match inbox.take(ticket) {
-            Some(Reply::Answered { bytes, .. } | Reply::Part(bytes)) => bytes.to_vec(),
+            Some(Reply::Answered { bytes, .. } | Reply::Part { bytes, .. }) => bytes.to_vec(),
             other => panic!("{other:?}"),
         }
     }
@@ -664,10 +616,47 @@ mod tests {
                 .map(|shape| connection.send(&inbox, shape, None, |_| {}));
             let stream = [many.as_bytes(), b"STORED\r\n", many.as_bytes(), b"12\r\n"].concat();
             let reads = read(&connection, &stream);
-            assert!(reads <= 10 + stream.len() / (MIN_ROOM / 2), "{reads} of {}", stream.len());
+            assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
             let said = asked.map(|ticket| said(&inbox, ticket));
             assert!(said[0] == many.as_bytes() && said[2] == said[0]);
             assert_eq!((&said[1][..], &said[3][..]), (&b"STORED\r\n"[..], &b"12\r\n"[..]));
+        }
+    }
+
+    #[test]
+    fn who_asked_for_keys_on_one_line_are_told_their_own_however_large_and_what_is_behind_is_left_whole() {
+        for size in [100, 1_000, 20_000] {
+            let value = |key: &str| format!("VALUE {key} 0 {size}\r\n{}\r\n", "x".repeat(size));
+            let (connection, one, other) =
+                (connection(), Rc::new(Inbox::default()), Rc::new(Inbox::default()));
+            let ask = |inbox: &Rc<Inbox>, keys: &[&str]| {
+                keys.iter().fold(None, |last, key| {
+                    Some(connection.get_one_of(inbox, key.as_bytes(), How::default(), last))
+                })
+            };
+            let asked = [ask(&one, &["a", "b", "c"]), ask(&other, &["d", "e", "f"]), ask(&one, &["g", "h"])];
+            let single = connection.get(&other, b"i", How::default());
+            let last = ask(&one, &["j", "k"]);
+            let behind =
+                connection.send(&other, Shape::Line, None, |out| out.extend_from_slice(b"touch x 1\r\n"));
+            assert_eq!(connection.state.borrow().out, "get a b c d e f g h i j k\r\ntouch x 1\r\n");
+            // b, d, e, g, h and j are not there.
+            let stream = ["a", "c", "f", "i", "k"].map(value).concat() + "END\r\nTOUCHED\r\n";
+            let reads = read(&connection, stream.as_bytes());
+            assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
+            for (inbox, ticket, keys) in [
+                (&one, asked[0], &["a", "c"][..]),
+                (&other, asked[1], &["f"]),
+                (&one, asked[2], &[]),
+                (&other, Some(single), &["i"]),
+                (&one, last, &["k"]),
+            ] {
+                let said = said(inbox, ticket.unwrap());
+                let values = keys.iter().map(|key| value(key)).collect::<String>();
+                assert!(said.strip_suffix(b"END\r\n").unwrap_or(&said) == values.as_bytes(), "{keys:?}");
+            }
+            assert_eq!(said(&other, behind), b"TOUCHED\r\n");
+            assert!(connection.state.borrow().names.first(1).is_empty());
         }
     }
 

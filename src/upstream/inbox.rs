@@ -30,8 +30,13 @@ pub enum Reply {
         /// When its command was sent, counted in connections made to that server: see [`super::server::Server`].
         epoch: u32,
     },
-    /// Of a `get` that went with others: its `VALUE` and data block, or nothing, and no [`END`] behind it. It is small.
-    Part(Bytes),
+    /// Of a `get` that went with others: its values, or nothing, and no [`END`] behind them. It is small.
+    Part {
+        /// As they came.
+        bytes: Bytes,
+        /// As of an answer.
+        epoch: u32,
+    },
     /// It was conditional on a CAS of a connection that has been remade since, and was not sent.
     Moved,
     /// There is no answer, and whether it was carried out is not known.
@@ -44,7 +49,7 @@ impl Reply {
         let alone = |bytes: Bytes| if bytes.len() < COUNTED { Bytes::copy_from_slice(&bytes) } else { bytes };
         match self {
             Reply::Answered { bytes, epoch } => Reply::Answered { bytes: alone(bytes), epoch },
-            Reply::Part(bytes) => Reply::Part(alone(bytes)),
+            Reply::Part { bytes, epoch } => Reply::Part { bytes: alone(bytes), epoch },
             reply => reply,
         }
     }
@@ -272,7 +277,7 @@ mod tests {
         let read = Bytes::from(vec![b'x'; 64 * 1024]);
         let pieces = |part: bool| {
             let bytes = read.slice(..100);
-            if part { Reply::Part(bytes) } else { Reply::Answered { bytes, epoch: 1 } }
+            if part { Reply::Part { bytes, epoch: 1 } } else { Reply::Answered { bytes, epoch: 1 } }
         };
         tickets.iter().for_each(|ticket| inbox.deliver(*ticket, pieces(ticket % 2 == 0)));
         let taken: Vec<Reply> = tickets.iter().filter_map(|ticket| inbox.take(*ticket)).collect();

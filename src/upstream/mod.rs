@@ -10,10 +10,13 @@ pub mod server;
 pub mod connection;
 mod unwritten;
 mod joined;
+mod reading;
 mod places;
 pub mod inbox;
 pub mod roll;
 mod spare;
+
+pub use joined::How;
 
 /// Where one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

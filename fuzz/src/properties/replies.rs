@@ -34,9 +34,10 @@ pub fn check(data: &[u8]) {
         Shape::Values => Shape::Value,
         shape => shape,
     });
-    // And for one of several, that went together.
-    let line = [Shape::Part(digest(b"k")), Shape::Part(digest(b"kk")), Shape::Value];
-    for owed in [owed, quiet, line] {
+    // And for some of several keys, that went together.
+    let keys = [&b"k"[..], b"kk", b"a"].map(digest);
+    let line = [(Shape::Part, &keys[..1]), (Shape::Part, &keys[1..]), (Shape::Value, &keys[..0])];
+    for owed in [owed.map(|shape| (shape, &keys[..0])), quiet.map(|shape| (shape, &keys[..0])), line] {
         let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, owed, max_value));
         let whole = cuts.next();
         for cut in cuts {
@@ -46,43 +47,50 @@ pub fn check(data: &[u8]) {
     is_harmless(input.stream);
 }
 
+/// What is owed, and of a part the keys.
+type Owed<'a> = (Shape, &'a [u64]);
+
 /// Reads the stream as a connection does, in reads that end at `ends`. The shapes are owed in turn.
-fn read(stream: &[u8], ends: &[usize], owed: [Shape; 3], max_value: usize) -> Outcome {
+fn read(stream: &[u8], ends: &[usize], owed: [Owed<'_>; 3], max_value: usize) -> Outcome {
     let mut replies = Vec::new();
     let mut owed = owed.into_iter().cycle();
-    let mut reading: Option<(Shape, Framer)> = None;
+    let mut reading: Option<(Owed<'_>, Framer)> = None;
     let (mut start, mut wanted) = (0, 0);
     for &end in ends {
         while start < end {
             let buffer = &stream[start..end];
-            let (shape, mut framer) = reading
+            let (owed, mut framer) = reading
                 .take()
                 .or_else(|| {
-                    let shape = owed.next()?;
-                    Some((shape, Framer::new(shape, max_value)))
+                    let owed = owed.next()?;
+                    Some((owed, Framer::new(owed.0, max_value)))
                 })
                 .expect("a cycle has no end");
-            let verdict = framer.frame(buffer);
-            assert_eq!(verdict, frame(shape, buffer, max_value), "it depends on what was seen before");
+            let verdict = look(&mut framer, owed, buffer);
+            let anew = |buffer| look(&mut Framer::new(owed.0, max_value), owed, buffer);
+            assert_eq!(verdict, anew(buffer), "it depends on what was seen before");
             match verdict {
                 Ok(Frame::Partial { at_least }) => {
                     assert!((1..=max_value + 7).contains(&at_least), "it lacks {at_least} bytes");
-                    if matches!(shape, Shape::Line | Shape::Meta) {
-                        let block = if shape == Shape::Meta { 2 + max_value + 1 } else { 0 };
+                    if matches!(owed.0, Shape::Line | Shape::Meta) {
+                        let block = if owed.0 == Shape::Meta { 2 + max_value + 1 } else { 0 };
                         assert!(buffer.len() <= MAX_UNFINISHED + block, "it waits for ever");
                     }
                     wanted = end + at_least;
-                    reading = Some((shape, framer));
+                    reading = Some((owed, framer));
                     break;
                 }
                 Ok(Frame::Whole(length)) => {
                     assert!((1..=buffer.len()).contains(&length), "{length} of {} bytes", buffer.len());
                     assert!(wanted <= start + length, "it asked for more than it needed");
                     let reply = &buffer[..length];
-                    assert_eq!(frame(shape, reply, max_value), Ok(Frame::Whole(length)), "it looked further");
-                    let short = frame(shape, &reply[..length - 1], max_value);
+                    // Of a part, the end may be what is said of the next.
+                    if owed.0 != Shape::Part {
+                        assert_eq!(anew(reply), Ok(Frame::Whole(length)), "it looked further");
+                    }
+                    let short = anew(&reply[..length - 1]);
                     assert_eq!(short, Ok(Frame::Partial { at_least: 1 }), "a byte too few");
-                    is_told(shape, reply, max_value);
+                    is_told(owed, reply, max_value);
                     start += length;
                     wanted = start;
                     replies.push(start);
@@ -100,17 +108,29 @@ fn read(stream: &[u8], ends: &[usize], owed: [Shape; 3], max_value: usize) -> Ou
     Outcome { replies, garbage: None }
 }
 
+fn look(framer: &mut Framer, (shape, keys): Owed<'_>, buffer: &[u8]) -> Result<Frame, Garbage> {
+    match shape {
+        Shape::Part => framer.part(buffer, keys),
+        _ => framer.frame(buffer),
+    }
+}
+
 /// That what is said of a whole reply is all that stands in it, and nothing else.
-fn is_told(shape: Shape, reply: &[u8], max_value: usize) {
+fn is_told((shape, keys): Owed<'_>, reply: &[u8], max_value: usize) {
     match shape {
         Shape::Line => assert!(is_one_line(reply), "{:?}", reply.escape_ascii().to_string()),
         Shape::Value | Shape::Values => {
             assert!(shape == Shape::Values || values(reply).count() < 2, "two values of one key");
             are_told(reply, max_value);
         }
-        Shape::Part(key) => {
-            let value = values(reply).next().expect("a value");
-            assert!(value.raw == reply && digest(value.key) == key, "{value:?}");
+        Shape::Part => {
+            let mut left = keys.iter();
+            let raw: Vec<&[u8]> = values(reply).map(|value| value.raw).collect();
+            assert_eq!(raw.concat(), reply, "there are values, and nothing else");
+            assert!(
+                values(reply).all(|value| left.any(|key| *key == digest(value.key))),
+                "they are of its keys, in the order asked"
+            );
         }
         Shape::Meta => is_told_of_meta(&meta(reply), reply, max_value),
         Shape::Quiet => {

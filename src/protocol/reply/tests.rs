@@ -1,0 +1,300 @@
+use super::*;
+
+const MAX: usize = 1 << 20;
+
+fn part(stream: &str, keys: &[u64]) -> Result<Frame, Garbage> {
+    Framer::new(Shape::Part, MAX).part(stream.as_bytes(), keys)
+}
+
+fn whole(shape: Shape, reply: &[u8]) -> usize {
+    match frame(shape, reply, MAX) {
+        Ok(Frame::Whole(length)) => length,
+        other => panic!("{other:?} of {}", String::from_utf8_lossy(reply)),
+    }
+}
+
+#[test]
+fn a_line_ends_at_its_crlf_and_leaves_the_next_reply_alone() {
+    for reply in ["STORED", "18446744073709551615", "VERSION 1.6.18", "CLIENT_ERROR bad data chunk", "BUSY x"]
+    {
+        let stream = format!("{reply}\r\nEND\r\n");
+        assert_eq!(whole(Shape::Line, stream.as_bytes()), reply.len() + 2);
+    }
+}
+
+#[test]
+fn what_no_server_says_is_garbage_in_every_shape() {
+    let lines =
+        ["", "STORE", "STOREDX", "STORED x", " STORED", "12x", "18446744073709551616", "HTTP/1.1 400"];
+    for line in lines {
+        let reply = format!("{line}\r\n");
+        for shape in [Shape::Line, Shape::Values, Shape::Meta] {
+            assert!(frame(shape, reply.as_bytes(), MAX).is_err(), "{line:?} as {shape:?}");
+        }
+    }
+    for (shape, reply) in [
+        (Shape::Line, "STORED\n"),
+        (Shape::Line, "END\r\n"),
+        (Shape::Values, "VALUE k 0 1\r\nabc\r\nEND\r\n"),
+        (Shape::Values, "VALUE k 0 -1\r\n"),
+        (Shape::Values, "VALUE k 4294967296 1\r\n"),
+        (Shape::Values, "VALUE k 0 1 2 3\r\n"),
+        (Shape::Values, "VALUE  0 1\r\n"),
+        (Shape::Values, "VALUE k 0\r\n"),
+        (Shape::Values, "VALUE k 0 1048577\r\n"),
+        (Shape::Values, "VALUE k 0 18446744073709551615\r\n"),
+        (Shape::Values, "VALUE k 0 1\r\na\r\nSERVER_ERROR out of memory\r\n"),
+        (Shape::Meta, "VA\r\n"),
+        (Shape::Meta, "VA x\r\n"),
+        (Shape::Meta, "VA 1048577\r\n"),
+        (Shape::Meta, "VA 1\r\nab\r\n"),
+        (Shape::Meta, "HDX\r\n"),
+        (Shape::Meta, "OK\r\n"),
+    ] {
+        assert!(frame(shape, reply.as_bytes(), MAX).is_err(), "{reply:?} as {shape:?}");
+    }
+}
+
+#[test]
+fn a_line_that_never_ends_is_garbage_after_2_kib() {
+    let reply = [b"CLIENT_ERROR ".as_slice(), &[b'x'; MAX_LINE]].concat();
+    for shape in [Shape::Line, Shape::Values, Shape::Meta, Shape::Stats] {
+        assert_eq!(frame(shape, &reply[..MAX_LINE - 1], MAX), Ok(PARTIAL), "{shape:?}");
+        assert!(frame(shape, &reply[..MAX_LINE], MAX).is_err(), "{shape:?}");
+    }
+}
+
+#[test]
+fn a_value_that_contains_replies_is_still_one_value() {
+    let reply = b"VALUE a 7 12 9\r\nEND\r\nVALUE x\r\nVALUE b\r 0 0\r\n\r\nEND\r\nSTORED\r\n";
+    assert_eq!(whole(Shape::Values, reply), reply.len() - 8);
+    let values: Vec<_> = values(&reply[..reply.len() - 8]).collect();
+    assert_eq!(values.len(), 2);
+    assert_eq!((values[0].key, values[0].flags, values[0].cas), (&b"a"[..], 7, Some(9)));
+    assert_eq!(values[0].data, b"END\r\nVALUE x");
+    assert_eq!(values[0].raw, b"VALUE a 7 12 9\r\nEND\r\nVALUE x\r\n");
+    assert_eq!((values[1].key, values[1].flags, values[1].cas), (&b"b\r"[..], 0, None));
+    assert_eq!(values[1].raw, b"VALUE b\r 0 0\r\n\r\n");
+}
+
+#[test]
+fn a_miss_and_an_error_hold_no_values() {
+    for reply in ["END\r\n", "SERVER_ERROR out of memory writing get response\r\n"] {
+        assert_eq!(whole(Shape::Values, reply.as_bytes()), reply.len());
+        assert_eq!(values(reply.as_bytes()).next(), None);
+    }
+}
+
+#[test]
+fn a_meta_reply_has_a_block_only_behind_va() {
+    let reply = b"VA 5 kk s5 t-1 c86 f0 Ox X W\r\nHD\r\nx\r\nHD\r\n";
+    assert_eq!(whole(Shape::Meta, reply), reply.len() - 4);
+    let hit = meta(&reply[..reply.len() - 4]);
+    assert_eq!((hit.status, hit.data), (Status::Va, &b"HD\r\nx"[..]));
+    let letters: Vec<u8> = hit.tokens().map(|(letter, _)| letter).collect();
+    assert_eq!(letters, b"kstcfOXW");
+    assert_eq!((hit.token(b't'), hit.number(b't')), (Some(&b"-1"[..]), None));
+    assert_eq!((hit.number(b'c'), hit.token(b'W'), hit.token(b'Z')), (Some(86), Some(&b""[..]), None));
+    for (reply, status, flags) in [
+        ("HD c7 O1\r\n", Status::Hd, "c7 O1"),
+        ("EN\r\n", Status::En, ""),
+        ("NF\r\n", Status::Nf, ""),
+        ("NS\r\n", Status::Ns, ""),
+        ("EX\r\n", Status::Ex, ""),
+        ("MN\r\n", Status::Mn, ""),
+        ("ME k exp=-1\r\n", Status::Me, "k exp=-1"),
+    ] {
+        assert_eq!(whole(Shape::Meta, reply.as_bytes()), reply.len());
+        let expected = MetaReply { status, flags: flags.as_bytes(), data: b"" };
+        assert_eq!(meta(reply.as_bytes()), expected);
+    }
+    let error = meta(b"CLIENT_ERROR invalid flag\r\n");
+    assert_eq!((error.status, error.data), (Status::Error, &b"CLIENT_ERROR invalid flag"[..]));
+}
+
+#[test]
+fn statistics_end_with_end_or_are_one_line() {
+    for reply in ["STAT pid 1\r\nSTAT OK 1\r\nEND\r\n", "END\r\n", "RESET\r\n", "OK\r\n", "ERROR\r\n"] {
+        assert_eq!(whole(Shape::Stats, reply.as_bytes()), reply.len());
+    }
+    let endless = b"STAT a 1\r\n".repeat(MAX_STATS / 10 + 1);
+    assert!(frame(Shape::Stats, &endless, MAX).is_err());
+}
+
+#[test]
+fn a_reply_cut_anywhere_is_partial_and_never_asks_for_too_much() {
+    let replies: [(Shape, &[u8]); 4] = [
+        (Shape::Line, b"NOT_FOUND\r\n"),
+        (Shape::Values, b"VALUE a 0 3 1\r\nabc\r\nVALUE b 0 0\r\n\r\nVALUE c 0 2\r\n\r\n\r\nEND\r\n"),
+        (Shape::Meta, b"VA 7 W s7\r\nabc\r\n\r\n\r\n"),
+        (Shape::Stats, b"STAT a 1\r\nSTAT b 2\r\nEND\r\n"),
+    ];
+    for (shape, reply) in replies {
+        let mut framer = Framer::new(shape, MAX);
+        for end in 0..reply.len() {
+            for outcome in [frame(shape, &reply[..end], MAX), framer.frame(&reply[..end])] {
+                let Ok(Frame::Partial { at_least }) = outcome else { panic!("{outcome:?} at {end}") };
+                assert!((1..=reply.len() - end).contains(&at_least), "{at_least} at {end} of {shape:?}");
+            }
+        }
+        assert_eq!(framer.frame(reply), Ok(Frame::Whole(reply.len())), "{shape:?}");
+    }
+}
+
+#[test]
+fn values_already_framed_are_not_looked_at_again() {
+    let mut reply = Vec::new();
+    for key in 0..500 {
+        reply.extend_from_slice(format!("VALUE key{key} 0 100\r\n").as_bytes());
+        reply.extend_from_slice(&[b'x'; 100]);
+        reply.extend_from_slice(b"\r\n");
+    }
+    let mut framer = Framer::new(Shape::Values, MAX);
+    assert_eq!(framer.frame(&reply), Ok(PARTIAL));
+    assert_eq!(framer.done, reply.len());
+    let length = reply.len() + 5;
+    reply.fill(0);
+    reply.extend_from_slice(b"END\r\n");
+    assert_eq!(framer.frame(&reply), Ok(Frame::Whole(length)));
+}
+
+#[test]
+fn a_quiet_reply_ends_at_its_mn_and_may_have_another_before_it() {
+    for reply in ["MN\r\n", "NF\r\nMN\r\n", "VA 4 t5\r\nMN\r\n\r\nMN\r\n", "CLIENT_ERROR x\r\nMN\r\n"] {
+        let stream = format!("{reply}HD\r\n");
+        assert_eq!(whole(Shape::Quiet, stream.as_bytes()), reply.len());
+        for cut in 0..reply.len() {
+            let mut framer = Framer::new(Shape::Quiet, MAX);
+            let Ok(Frame::Partial { at_least }) = framer.frame(&stream.as_bytes()[..cut]) else {
+                panic!("{reply:?} is whole after {cut} bytes")
+            };
+            assert!(cut + at_least <= reply.len(), "{reply:?} wants too much after {cut} bytes");
+            assert_eq!(framer.frame(stream.as_bytes()), Ok(Frame::Whole(reply.len())));
+        }
+    }
+    for garbage in ["HD\r\nHD\r\n", "MN x\r\n", "HD\r\nMN x\r\n"] {
+        assert!(frame(Shape::Quiet, garbage.as_bytes(), MAX).is_err(), "{garbage:?}");
+    }
+}
+
+#[test]
+fn one_key_has_one_value_at_most_and_it_is_its_own() {
+    for reply in ["VALUE k 0 1\r\nx\r\nEND\r\n", "VALUE k 0 0 7\r\n\r\nEND\r\n", "END\r\n", "ERROR\r\n"] {
+        assert_eq!(whole(Shape::Value, reply.as_bytes()), reply.len());
+        assert!(is_of(reply.as_bytes(), b"k"), "{reply:?}");
+    }
+    let two = b"VALUE k 0 1\r\nx\r\nVALUE k 0 1\r\nx\r\nEND\r\n";
+    assert_eq!(frame(Shape::Value, two, MAX), Err(Garbage("two values of one key")));
+    for other in ["VALUE j 0 1\r\nx\r\nEND\r\n", "VALUE kk 0 0\r\n\r\nEND\r\n"] {
+        assert!(!is_of(other.as_bytes(), b"k"), "{other:?}");
+    }
+    assert!(!is_of(b"VALUE k 0 0\r\n\r\nEND\r\n", b"kk"));
+}
+
+#[test]
+fn of_several_keys_each_is_told_its_own_value_or_nothing_or_the_error_of_all() {
+    let keys = ["a", "b", "c"].map(|key| digest(key.as_bytes()));
+    let told = |mut stream: &'static str| {
+        let mut told = Vec::new();
+        for key in keys.iter().map(Some).chain([None]) {
+            let frame = match key {
+                Some(key) => part(stream, &[*key]),
+                None => frame(Shape::Value, stream.as_bytes(), MAX),
+            };
+            let length = match frame {
+                Ok(Frame::Nothing) => 0,
+                Ok(Frame::Shared(length)) => {
+                    told.push(&stream[..length]);
+                    continue;
+                }
+                Ok(Frame::Whole(length)) => length,
+                other => panic!("{other:?} of {stream:?}"),
+            };
+            told.push(&stream[..length]);
+            stream = &stream[length..];
+        }
+        assert_eq!(stream, "HD\r\n");
+        told
+    };
+    let (a, c, d) = ("VALUE a 0 5\r\nEND\r\n\r\n", "VALUE c 0 1 9\r\nx\r\n", "VALUE d 0 0\r\n\r\nEND\r\n");
+    assert_eq!(
+        told("VALUE a 0 5\r\nEND\r\n\r\nVALUE c 0 1 9\r\nx\r\nVALUE d 0 0\r\n\r\nEND\r\nHD\r\n"),
+        [a, "", c, d]
+    );
+    assert_eq!(told("END\r\nHD\r\n"), ["", "", "", "END\r\n"]);
+    assert_eq!(told("VALUE c 0 1 9\r\nx\r\nEND\r\nHD\r\n"), ["", "", c, "END\r\n"]);
+    assert_eq!(told("SERVER_ERROR no\r\nHD\r\n"), ["SERVER_ERROR no\r\n"; 4]);
+    let missing = |have: usize| part(&a[..have], &keys[..1]);
+    assert_eq!(missing(14), Ok(Frame::Partial { at_least: 6 }));
+    assert_eq!(missing(6), Ok(PARTIAL));
+    assert_eq!(missing(0), Ok(PARTIAL));
+    let nonsense = part("VALUE a 0 1\r\nxyz", &keys[..1]);
+    assert_eq!(nonsense, Err(Garbage("a data block without a CRLF behind it")));
+}
+
+#[test]
+fn who_asked_for_several_keys_is_told_those_of_them_that_come_next_and_no_others() {
+    let keys = ["a", "b", "c", "b"].map(|key| digest(key.as_bytes()));
+    let (a, b, c, d) =
+        ("VALUE a 0 0\r\n\r\n", "VALUE b 0 1\r\nx\r\n", "VALUE c 0 0\r\n\r\n", "VALUE d 0 0\r\n\r\n");
+    // Behind the last of its keys no look at what follows is needed.
+    for (values, behind, needed) in [
+        (&[a, b, c, b][..], d, 0),
+        (&[a, b, c], "END\r\n", 5),
+        (&[b, c], d, 13),
+        (&[b, c, b], b, 0),
+        (&[c], a, 13),
+        (&[b, b], c, 0),
+        (&[], d, 13),
+        (&[], "END\r\n", 5),
+    ] {
+        let whole = values.concat().len();
+        let stream = values.concat() + behind;
+        let mut framer = Framer::new(Shape::Part, MAX);
+        for end in 0..=stream.len() {
+            let found = framer.part(&stream.as_bytes()[..end], &keys);
+            assert_eq!(found, part(&stream[..end], &keys), "it depends on what was seen before");
+            match found {
+                Ok(Frame::Partial { at_least }) => {
+                    assert!(end + at_least <= whole + needed, "{stream:?}")
+                }
+                found => {
+                    let all = if whole == 0 { Frame::Nothing } else { Frame::Whole(whole) };
+                    assert_eq!((found, end >= whole + needed), (Ok(all), true), "{stream:?} after {end}");
+                }
+            }
+        }
+    }
+    assert_eq!(part(&[a, "SERVER_ERROR no\r\n"].concat(), &keys), Err(Garbage("an error behind a value")));
+    assert_eq!(part("SERVER_ERROR no\r\n", &keys), Ok(Frame::Shared(17)));
+}
+
+#[test]
+fn a_value_line_has_its_words_and_one_space_between_them() {
+    let read = |line: &'static str| {
+        let of = ValueLine::read(line.as_bytes())?;
+        Some((of.key, of.flags, of.length, of.cas))
+    };
+    assert_eq!(read("VALUE k 4294967295 3"), Some((&b"k"[..], u32::MAX, 3, None)));
+    assert_eq!(
+        read("VALUE k:\u{fc} 0 0 18446744073709551615"),
+        Some(("k:\u{fc}".as_bytes(), 0, 0, Some(u64::MAX)))
+    );
+    for line in [
+        "VALUE k 0",
+        "VALUE  0 3",
+        "VALUE k  0 3",
+        "VALUE k 0 3 ",
+        "VALUE k 0 3 7 ",
+        "VALUE k 0 3 7 8",
+        "VALUE k 0x 3",
+        "VALUE k 4294967296 3",
+        "VALUE k 0 18446744073709551616",
+        "VALUE k 0 -1",
+        "VALUES k 0 3",
+        "VALUE k",
+        "VALUE ",
+    ] {
+        assert_eq!(read(line), None, "{line:?}");
+    }
+}
