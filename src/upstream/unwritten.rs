@@ -6,24 +6,32 @@
 
 use std::ops::Range;
 
-/// How many reads are remembered. Of two that fall on one place, the later is.
-const SEATS: usize = 128;
+/// How many reads are remembered, at first and at most: twice as many as there were in any turn. Of two that fall on one seat, the
+/// later is.
+const SEATS: usize = 64;
+const MAX_SEATS: usize = 8192;
 
 /// The reads of this turn.
 pub(super) struct Unwritten {
     turn: u64,
-    seats: Box<[Seat; SEATS]>,
+    /// How many there are, those that took another's seat included.
+    count: usize,
+    /// As many as a power of two.
+    seats: Vec<Seat>,
 }
 
 /// A read that was queued: in which turn, where it lies in what is to be written, and which of the owed it is.
 #[derive(Debug, Clone, Copy)]
 struct Seat {
     turn: u64,
+    from: u32,
+    to: u32,
+    owed: u32,
     kind: Kind,
-    from: usize,
-    to: usize,
-    owed: usize,
 }
+
+/// Nobody sits there: it is of no turn.
+const FREE: Seat = Seat { turn: 0, from: 0, to: 0, owed: 0, kind: Kind::Meta };
 
 /// What is remembered of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,31 +46,40 @@ pub(super) enum Kind {
 
 impl Unwritten {
     pub(super) fn new() -> Unwritten {
-        let nobody = Seat { turn: 0, kind: Kind::Meta, from: 0, to: 0, owed: 0 };
-        Unwritten { turn: 1, seats: Box::new([nobody; SEATS]) }
+        Unwritten { turn: 1, count: 0, seats: vec![FREE; SEATS] }
     }
 
     /// Nothing that waits may be shared any more.
     pub(super) fn new_turn(&mut self) {
         self.turn += 1;
+        self.count = 0;
     }
 
     /// Which of the owed is this read, whose digest that is, if it waits in `out` already.
     pub(super) fn find(&self, digest: u64, kind: Kind, read: &[u8], out: &[u8]) -> Option<usize> {
-        let seat = &self.seats[place(digest)];
-        let same = (seat.turn, seat.kind) == (self.turn, kind) && out[seat.from..seat.to] == *read;
-        same.then_some(seat.owed)
+        let seat = &self.seats[self.seat(digest)];
+        let same =
+            (seat.turn, seat.kind) == (self.turn, kind) && out[seat.from as usize..seat.to as usize] == *read;
+        same.then_some(seat.owed as usize)
     }
 
     /// It waits there, and is to be number `owed` of the owed.
     pub(super) fn note(&mut self, digest: u64, kind: Kind, at: Range<usize>, owed: usize) {
-        let (from, to) = (at.start, at.end);
-        self.seats[place(digest)] = Seat { turn: self.turn, kind, from, to, owed };
+        let (Ok(from), Ok(to), Ok(owed)) = (at.start.try_into(), at.end.try_into(), owed.try_into()) else {
+            return;
+        };
+        self.count += 1;
+        if self.count * 2 > self.seats.len() && self.seats.len() < MAX_SEATS {
+            // Those who sit there are forgotten: the next turn is likely to have as many, and finds room for all.
+            self.seats = vec![FREE; self.seats.len() * 2];
+        }
+        let seat = self.seat(digest);
+        self.seats[seat] = Seat { turn: self.turn, from, to, owed, kind };
     }
-}
 
-fn place(digest: u64) -> usize {
-    (digest >> 57) as usize
+    fn seat(&self, digest: u64) -> usize {
+        (digest >> (u64::BITS - self.seats.len().ilog2())) as usize
+    }
 }
 
 #[cfg(test)]
