@@ -415,15 +415,23 @@ impl Call {
         };
         let mut rest = keys.iter();
         let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
-        let mut first = only.map(|key| proxy.target(key));
-        if let (Some(key), Some(Target::Raw { pool, rule })) = (only, &first) {
-            let forward = Forward::get(key, how, *pool, *rule, proxy, client);
-            return Some(call(Kind::Forward(forward), Footprint::default()));
-        }
-        let mut get = Box::new(Get::new(how, part, if first.is_some() { 1 } else { keys.len() }));
-        for key in keys.iter() {
-            get.add(key, first.take().unwrap_or_else(|| proxy.target(key)), proxy);
-        }
+        let get = |part, keys| Box::new(Get::new(how, part, keys));
+        let mut get = match only.map(|key| (key, proxy.target(key))) {
+            Some((key, Target::Raw { pool, rule })) => {
+                let forward = Forward::get(key, how, pool, rule, proxy, client);
+                return Some(call(Kind::Forward(forward), Footprint::default()));
+            }
+            Some((key, target)) => {
+                let mut get = get(part, 1);
+                get.add(key, None, target, proxy);
+                get
+            }
+            None => {
+                let mut get = get(part, keys.len());
+                get.add_all(keys, proxy);
+                get
+            }
+        };
         let footprint = get.footprint(proxy);
         if busy(&footprint) {
             return None;

@@ -16,8 +16,10 @@ use crate::error::Failure;
 use crate::guard::{Answer, Item, Look, What, Wish, parse_version};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Value, values};
+use crate::protocol::request::Keys;
 use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
-use crate::upstream::{How, OnError};
+use crate::upstream::pool::Pool;
+use crate::upstream::{How, OnError, each_with_md5};
 
 /// One request for one or more keys.
 pub(super) struct Get {
@@ -91,8 +93,19 @@ impl Get {
         }
     }
 
-    /// Asks for this key too. Nothing is sent yet.
-    pub(super) fn add(&mut self, key: &[u8], target: Target, proxy: &Proxy) {
+    /// Asks for these keys too. Nothing is sent yet.
+    pub(super) fn add_all(&mut self, keys: Keys<'_>, proxy: &Proxy) {
+        if proxy.pools.iter().any(Pool::wants_md5) {
+            each_with_md5(keys.iter(), |key, md5| {
+                self.add(key, Some(md5), proxy.target_by(key, Some(md5)), proxy);
+            });
+        } else {
+            keys.iter().for_each(|key| self.add(key, None, proxy.target(key), proxy));
+        }
+    }
+
+    /// Asks for this key too. `md5`: the first eight bytes, if they are known.
+    pub(super) fn add(&mut self, key: &[u8], md5: Option<u64>, target: Target, proxy: &Proxy) {
         let to_come = self.keys.capacity() - self.keys.len();
         let key = match target {
             Target::Raw { pool, rule } => {
@@ -104,7 +117,7 @@ impl Get {
                 self.raw.extend_from_slice(key);
                 KeyGet::Raw {
                     rule: rule as u32,
-                    side: self.side(key, pool, proxy),
+                    side: self.side(key, md5, pool, proxy),
                     at: from..self.raw.len() as u32,
                 }
             }
@@ -121,8 +134,8 @@ impl Get {
     }
 
     /// The server of a raw key.
-    fn side(&mut self, key: &[u8], pool: usize, proxy: &Proxy) -> u32 {
-        let place = proxy.pools[pool].place(key);
+    fn side(&mut self, key: &[u8], md5: Option<u64>, pool: usize, proxy: &Proxy) -> u32 {
+        let place = proxy.pools[pool].place_by(key, md5);
         let known = self.sides.iter().position(|side| (side.pool, side.place) == (pool, place));
         let at = known.unwrap_or_else(|| {
             self.sides.push(Side { pool, place, tickets: SmallVec::new() });

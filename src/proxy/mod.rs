@@ -243,6 +243,11 @@ impl Proxy {
     }
 
     fn target(&self, key: &[u8]) -> Target {
+        self.target_by(key, None)
+    }
+
+    /// The same, for whoever may know the first eight bytes of the key's MD5 already.
+    fn target_by(&self, key: &[u8], md5: Option<u64>) -> Target {
         if let Some(name) = key.strip_prefix(&self.plan.tag_prefix[..])
             && !name.is_empty()
         {
@@ -257,7 +262,7 @@ impl Proxy {
                     let tags = self.tags(key, &captures, &self.plan.guards[guard].tags);
                     Target::Guarded(Guarded {
                         guard,
-                        place: self.pools[pool].place(key),
+                        place: self.pools[pool].place_by(key, md5),
                         key: SmallVec::from_slice(key),
                         tags,
                         learnt: 0,

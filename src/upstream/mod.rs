@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod digests;
 pub mod ring;
 pub mod pool;
 pub mod server;
@@ -16,6 +17,7 @@ pub mod inbox;
 pub mod roll;
 mod spare;
 
+pub use digests::each_with_md5;
 pub use joined::How;
 
 /// Where one server listens.

@@ -63,6 +63,19 @@ impl Pool {
         if ring.is_costly() { self.places.of(key, false, || ring.server(key)) } else { ring.server(key) }
     }
 
+    /// The same, if the first eight bytes of the key's MD5 are known: then there is nothing to remember.
+    pub fn place_by(&self, key: &[u8], md5: Option<u64>) -> usize {
+        match md5 {
+            Some(md5) => self.shared.ring.server_by(key, || md5),
+            None => self.place(key),
+        }
+    }
+
+    /// Whether it takes an MD5 to find the place of a key.
+    pub fn wants_md5(&self) -> bool {
+        self.shared.ring.is_costly()
+    }
+
     /// The place of another server for a copy of what is under this key: the same as long as the servers are, and mostly when one
     /// is added or leaves. With one server there is no other.
     pub fn second_place(&self, key: &[u8]) -> usize {

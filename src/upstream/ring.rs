@@ -8,17 +8,15 @@
 //! `host:port` when it is another (an IPv6 host without brackets), `path:0` for a Unix socket, as in libmemcached.
 //! Modula sorts by it; jump knows servers only by the order that they are configured in.
 
-use md5::block_api::compress;
 use md5::{Digest, Md5};
 
+use super::digests::md5_64;
 use super::{Address, Distribution, Hash, ServerSpec};
 
 /// Points of a server of average weight on the ketama ring.
 const POINTS_PER_SERVER: f32 = 160.0;
 /// Points made of one MD5 digest.
 const POINTS_PER_DIGEST: f32 = 4.0;
-/// What MD5 begins with (RFC 1321, 3.3).
-const MD5_START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 /// The port that ketama's points leave out.
 const DEFAULT_PORT: u16 = 11211;
 
@@ -32,9 +30,8 @@ pub struct Ring {
 enum Placement {
     /// A pool of one: nothing to hash.
     Only,
-    /// Points with their servers, ascending.
     Ketama {
-        points: Vec<(u32, u32)>,
+        points: Points,
         hash: Hash,
     },
     Modula {
@@ -47,6 +44,17 @@ enum Placement {
     Rendezvous {
         seats: Vec<Seat>,
     },
+}
+
+/// Points of a ring with their servers, ascending.
+#[derive(Debug, Clone)]
+struct Points {
+    points: Vec<(u32, u32)>,
+    /// The circle in equal parts, about as many as points: which is the first that is not before each. To find a point from there
+    /// takes a step or two; a search would take one for each doubling of the points.
+    firsts: Vec<u32>,
+    /// The part of a position is what is left of it without so many bits.
+    shift: u32,
 }
 
 /// Every server repeated as often as it weighs, kept as the end of each one's run.
@@ -70,7 +78,7 @@ impl Ring {
     pub fn new(servers: &[ServerSpec], distribution: Distribution, hash: Hash) -> Ring {
         let placement = match distribution {
             _ if servers.len() < 2 => Placement::Only,
-            Distribution::Ketama => Placement::Ketama { points: ketama_points(servers), hash },
+            Distribution::Ketama => Placement::Ketama { points: Points::new(ketama_points(servers)), hash },
             Distribution::Modula => {
                 Placement::Modula { slots: Slots::new(servers, twemproxy_order(servers)), hash }
             }
@@ -93,18 +101,38 @@ impl Ring {
 
     /// The index, in the servers that the ring was made of, of the one that holds `key`.
     pub fn server(&self, key: &[u8]) -> usize {
+        self.server_by(key, || md5_64(key))
+    }
+
+    /// The same, for whoever may know the first eight bytes of the key's MD5 already.
+    pub(super) fn server_by(&self, key: &[u8], md5: impl Fn() -> u64) -> usize {
         match &self.placement {
             Placement::Only => 0,
-            Placement::Ketama { points, hash } => {
-                let position = hash_of(*hash, key);
-                let at = points.partition_point(|(point, _)| *point < position);
-                // Behind the last point comes the first. There is one: some server weighs at least the average.
-                points[if at == points.len() { 0 } else { at }].1 as usize
+            Placement::Ketama { points, hash } => points.server(hash_of(*hash, key, md5)),
+            Placement::Modula { slots, hash } => {
+                slots.server(u64::from(hash_of(*hash, key, md5)) % slots.count())
             }
-            Placement::Modula { slots, hash } => slots.server(u64::from(hash_of(*hash, key)) % slots.count()),
-            Placement::Jump { slots } => slots.server(jump(md5_64(key), slots.count())),
-            Placement::Rendezvous { seats } => highest(seats, md5_64(key)),
+            Placement::Jump { slots } => slots.server(jump(md5(), slots.count())),
+            Placement::Rendezvous { seats } => highest(seats, md5()),
         }
+    }
+}
+
+impl Points {
+    /// Of at least one: some server weighs at least the average.
+    fn new(points: Vec<(u32, u32)>) -> Points {
+        let bits = points.len().next_power_of_two().ilog2().clamp(1, 24);
+        let shift = u32::BITS - bits;
+        let first = |part: u32| points.partition_point(|(point, _)| *point < part << shift) as u32;
+        let firsts = (0..1 << bits).map(first).collect();
+        Points { points, firsts, shift }
+    }
+
+    /// Whose the first point is that is not before this position. Behind the last comes the first.
+    fn server(&self, position: u32) -> usize {
+        let first = self.firsts[(position >> self.shift) as usize] as usize;
+        let next = self.points[first..].iter().find(|(point, _)| *point >= position);
+        next.unwrap_or(&self.points[0]).1 as usize
     }
 }
 
@@ -169,9 +197,9 @@ fn identity(index: usize, server: &ServerSpec) -> String {
     }
 }
 
-fn hash_of(hash: Hash, key: &[u8]) -> u32 {
+fn hash_of(hash: Hash, key: &[u8], md5: impl Fn() -> u64) -> u32 {
     match hash {
-        Hash::Md5 => md5_64(key) as u32,
+        Hash::Md5 => md5() as u32,
         Hash::Crc32 => crc32fast::hash(key) >> 16 & 0x7fff,
         Hash::Crc32a => crc32fast::hash(key),
         // C adds a `char`, which is signed where memcached mostly runs; bytes above 127 differ from the textbook's FNV.
@@ -179,31 +207,6 @@ fn hash_of(hash: Hash, key: &[u8]) -> u32 {
             .iter()
             .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ *byte as i8 as u32).wrapping_mul(0x0100_0193)),
     }
-}
-
-/// The first eight bytes of the MD5, little-endian.
-fn md5_64(bytes: &[u8]) -> u64 {
-    let mut state = MD5_START;
-    match md5_block(bytes) {
-        // Nearly every key is that short, and a hasher with its buffer takes a third longer.
-        Some(block) => compress(&mut state, &[block]),
-        None => {
-            let digest = Md5::digest(bytes);
-            let word =
-                |at: usize| u32::from_le_bytes([digest[at], digest[at + 1], digest[at + 2], digest[at + 3]]);
-            (state[0], state[1]) = (word(0), word(4));
-        }
-    }
-    u64::from(state[1]) << 32 | u64::from(state[0])
-}
-
-/// The only block of a message that leaves room in it for the padding.
-fn md5_block(bytes: &[u8]) -> Option<[u8; 64]> {
-    let mut block = [0; 64];
-    block[..56].get_mut(..=bytes.len())?[..bytes.len()].copy_from_slice(bytes);
-    block[bytes.len()] = 0x80;
-    block[56..].copy_from_slice(&(bytes.len() as u64 * 8).to_le_bytes());
-    Some(block)
 }
 
 /// Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm" (2014). Only the last slot can be removed
@@ -459,7 +462,9 @@ mod tests {
     #[test]
     fn a_hundred_servers_have_their_points_and_every_key_a_server() {
         let ring = Ring::new(&servers(&[1; 100]), Distribution::Ketama, Hash::Md5);
-        let Placement::Ketama { points, .. } = &ring.placement else { panic!("{ring:?}") };
+        let Placement::Ketama { points: Points { points, .. }, .. } = &ring.placement else {
+            panic!("{ring:?}")
+        };
         // Not 16,000: a hundredth is a little less than that in 32-bit floats, so that every server has 39 digests.
         assert_eq!(points.len(), 15_600);
         assert!(points.is_sorted());
@@ -468,11 +473,21 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_any_length_has_the_md5_that_it_has() {
-        for length in 0..=250 {
-            let key: Vec<u8> = (0..length).map(|n| n as u8 ^ 0xa5).collect();
-            let digest = Md5::digest(&key);
-            assert_eq!(md5_64(&key), u64::from_le_bytes(digest[..8].try_into().unwrap()), "{length} bytes");
+    fn a_position_belongs_to_the_first_point_that_is_not_before_it() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let far = |random: &mut fastrand::Rng| random.u32(..);
+        let near = |random: &mut fastrand::Rng| random.u32(..1000);
+        for (count, place) in
+            [(1, far as fn(&mut _) -> u32), (2, far), (3, far), (480, far), (500, near), (15_600, far)]
+        {
+            let mut positions: Vec<u32> = (0..count).map(|_| place(&mut random)).collect();
+            positions.sort_unstable();
+            let points = Points::new(positions.iter().copied().zip(0..).collect());
+            let edges = positions.iter().flat_map(|at| [at.saturating_sub(1), *at, at.saturating_add(1)]);
+            for position in edges.chain([0, u32::MAX]) {
+                let at = positions.partition_point(|point| *point < position) % positions.len();
+                assert_eq!(points.server(position), at, "{position} of {count}");
+            }
         }
     }
 }
