@@ -27,7 +27,7 @@ use crate::protocol::binary::{self, Binary};
 use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
-use crate::proxy::{Call, Client, Footprint, LongLine, Proxy, Turn};
+use crate::proxy::{Call, Client, Footprint, Large, LongLine, Proxy, Turn};
 use crate::upstream::roll::{Queues, Roll};
 use outbox::Outbox;
 
@@ -313,8 +313,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             let Poll::Ready(large) = front.call.poll(proxy, client, turn, cx, &mut out.text) else {
                 break;
             };
-            if let Some(large) = large {
-                out.hand_on(large, |text| client.inbox.keep(text));
+            if let Some(Large { bytes, behind }) = large {
+                out.hand_on(bytes, |text| client.inbox.keep(text));
+                out.text.extend_from_slice(behind);
             }
             let answered = out.len() - before;
             let answer = if front.reads > 1 { answered / front.reads } else { answered };
@@ -335,7 +336,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             let mut answer = BytesMut::new();
             let turn = Turn { first: false, patient: quiet && at == last };
             if let Poll::Ready(large) = asked.call.poll(proxy, client, turn, cx, &mut answer) {
-                answer.extend_from_slice(&large.unwrap_or_default());
+                if let Some(Large { bytes, behind }) = large {
+                    answer.extend_from_slice(&bytes);
+                    answer.extend_from_slice(behind);
+                }
                 asked.call.keep(client.inbox.keep(answer.freeze()));
                 *active -= 1;
             }

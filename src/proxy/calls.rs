@@ -13,6 +13,7 @@ use super::explicit_tags::{BadTags, TOKEN};
 use super::gets::{Get, Part};
 use super::guarded::{GuardedCall, only};
 use super::invalidation::{Invalidation, changes};
+use super::large::{Large, say};
 use super::meta_get::MetaGet;
 use super::operation::Guarded;
 use super::raw::{FanOut, Forward};
@@ -49,8 +50,6 @@ pub struct Client {
     moment: Cell<Option<Instant>>,
 }
 
-/// An answer of so many bytes is not copied among others.
-const LARGE_ANSWER: usize = 16 * 1024;
 /// The most misses of one client that are remembered.
 const MAX_MISSED: usize = 4096;
 /// A call for more keys than this conflicts with every write: they are not compared one by one.
@@ -553,13 +552,13 @@ impl Call {
         turn: Turn,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
-    ) -> Poll<Option<Bytes>> {
+    ) -> Poll<Option<Large>> {
         let Turn { first, patient } = turn;
         let scope = Scope { proxy, client, command: self.command, began: self.began, first, patient };
         let length = out.len();
         let polled = match &mut self.kind {
             Kind::Said(_) if self.quiet => Poll::Ready(()),
-            Kind::Said(bytes) => return Poll::Ready(say(std::mem::take(bytes), out)),
+            Kind::Said(bytes) => return Poll::Ready(say(bytes, b"", out)),
             Kind::Forward(forward) => {
                 let (outcome, large) = ready!(forward.poll(&scope, out));
                 ready!(self.done(outcome, length, &scope, cx, out));
@@ -567,8 +566,9 @@ impl Call {
             }
             Kind::FanOut(fan_out) => fan_out.poll(&scope, out),
             Kind::Statistics(statistics) => statistics.poll(&scope, out),
-            Kind::Get(get) => get.poll(&scope, cx, out),
-            Kind::MetaGet(get) => get.poll(&scope, cx, out),
+            Kind::Get(get) => return get.poll(&scope, cx, out),
+            // It is never quiet.
+            Kind::MetaGet(get) => return get.poll(&scope, cx, out),
             Kind::Guarded(call) => match call.poll(&scope, cx, out) {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
@@ -625,15 +625,6 @@ impl Call {
         self.footprint = Footprint::default();
         self.quiet = false;
     }
-}
-
-/// Says it: small, with what else is said; or else it is given back.
-pub(super) fn say(answer: Bytes, out: &mut BytesMut) -> Option<Bytes> {
-    if answer.len() >= LARGE_ANSWER {
-        return Some(answer);
-    }
-    out.extend_from_slice(&answer);
-    None
 }
 
 /// The key of a meta command that sent it in base64.

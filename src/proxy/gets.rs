@@ -8,12 +8,13 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::calls::{Client, Footprint, LongLine, Scope};
+use super::large::{Large, say};
 use super::raw::{put_key, put_number};
 use super::read::{GuardedRead, Shown};
 use super::tag_reads::TagReads;
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Item, Look, What, Wish, parse_version};
+use crate::guard::{Answer, Hit, Item, Look, What, Wish, parse_version};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Value, values};
 use crate::protocol::request::Keys;
@@ -200,7 +201,12 @@ impl Get {
         &self.raw[at.start as usize..at.end as usize]
     }
 
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
+    pub(super) fn poll(
+        &mut self,
+        scope: &Scope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<Large>> {
         loop {
             let won = self.won;
             for (at, get) in self.guarded.iter_mut().enumerate().skip(self.settled) {
@@ -229,8 +235,20 @@ impl Get {
         if self.part.is_some() && !scope.first {
             return Poll::Pending;
         }
+        if let ([KeyGet::Guarded(_)], [get], None) = (&self.keys[..], &self.guarded[..], &self.part)
+            && let Some(Shown::Value(hit, _)) = get.shown()
+        {
+            self.put_value_line(out, get, hit);
+            return Poll::Ready(say(&hit.payload, b"\r\nEND\r\n", out));
+        }
         self.answer(scope, out);
-        Poll::Ready(())
+        Poll::Ready(None)
+    }
+
+    /// What stands before a guarded value.
+    fn put_value_line(&self, out: &mut BytesMut, get: &GuardedRead, hit: &Hit) {
+        let cas = self.how.cas.then_some(hit.cas.number);
+        put_value_line(out, &get.of.key, hit.flags, cas, hit.payload.len());
     }
 
     fn answer(&self, scope: &Scope<'_>, out: &mut BytesMut) {
@@ -286,7 +304,10 @@ impl Get {
                         trouble = trouble.or(failed);
                     }
                     if let Some(item) = &item {
-                        put_value(out, &tag.key, 0, self.how.cas.then_some(item.cas.number), &item.value);
+                        let cas = self.how.cas.then_some(item.cas.number);
+                        put_value_line(out, &tag.key, 0, cas, item.value.len());
+                        out.extend_from_slice(&item.value);
+                        out.extend_from_slice(b"\r\n");
                     }
                     let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
                     scope.count(crate::metrics::NO_RULE, outcome);
@@ -295,8 +316,9 @@ impl Get {
                     let get = &self.guarded[*at];
                     match get.shown() {
                         Some(Shown::Value(hit, _)) => {
-                            let cas = self.how.cas.then_some(hit.cas.number);
-                            put_value(out, &get.of.key, hit.flags, cas, &hit.payload);
+                            self.put_value_line(out, get, hit);
+                            out.extend_from_slice(&hit.payload);
+                            out.extend_from_slice(b"\r\n");
                         }
                         Some(Shown::Failed(failure)) => trouble = Some(*failure),
                         _ => {}
@@ -332,16 +354,14 @@ fn tag_ask() -> Look {
     Look { value: true, ..Look::default() }
 }
 
-fn put_value(out: &mut BytesMut, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {
-    out.reserve(key.len() + data.len() + 64);
+fn put_value_line(out: &mut BytesMut, key: &[u8], flags: u32, cas: Option<u64>, length: usize) {
+    out.reserve(key.len() + 64);
     out.extend_from_slice(b"VALUE");
     put_key(out, key);
     put_number(out, flags);
-    put_number(out, data.len());
+    put_number(out, length);
     if let Some(cas) = cas {
         put_number(out, cas);
     }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(data);
     out.extend_from_slice(b"\r\n");
 }

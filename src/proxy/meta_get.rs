@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use super::Proxy;
 use super::calls::{Client, Scope};
 use super::guarded::only;
+use super::large::Large;
 use super::operation::Guarded;
 use super::read::GuardedRead;
 use super::tag_reads::TagReads;
@@ -53,14 +54,16 @@ impl MetaGet {
         MetaGet { read, tags, wording, exptime: options.exptime }
     }
 
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
+    pub(super) fn poll(
+        &mut self,
+        scope: &Scope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<Large>> {
         let mut won = false;
         if !self.read.poll(self.exptime, &mut self.tags, scope.patient, &mut won, scope, cx) {
             return Poll::Pending;
         }
-        if let Some(shown) = self.read.shown() {
-            self.wording.show(shown, out);
-        }
-        Poll::Ready(())
+        Poll::Ready(self.read.shown().and_then(|shown| self.wording.show(shown, out)))
     }
 }

@@ -23,6 +23,7 @@ mod tag_cache;
 mod operation;
 mod keeper;
 mod calls;
+mod large;
 mod raw;
 mod gets;
 mod tag_reads;
@@ -38,6 +39,7 @@ mod tags;
 
 pub use calls::{Call, Client, Footprint, LongLine, Turn};
 pub use desk::Desk;
+pub use large::Large;
 pub use stats::Front;
 pub use tag_cache::TagCache;
 

@@ -6,7 +6,8 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::Proxy;
-use super::calls::{Client, Scope, say};
+use super::calls::{Client, Scope};
+use super::large::{Large, say};
 use super::wording::miss;
 use crate::error::Failure;
 use crate::guard::near::Changed;
@@ -109,7 +110,7 @@ impl Forward {
     }
 
     /// Once the reply is here: what became of the request, and the answer if it is large.
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<(Outcome, Option<Bytes>)> {
+    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<(Outcome, Option<Large>)> {
         let Some(mut reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
         if let (Expects::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
             && !is_of(bytes, key)
@@ -142,7 +143,7 @@ impl Forward {
 
 impl Expects {
     /// The server has answered this.
-    fn say(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<Bytes> {
+    fn say(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<Large> {
         match self {
             Expects::Line | Expects::Value(..) => {}
             Expects::Meta(expected) => {
@@ -155,7 +156,7 @@ impl Expects {
             }
             Expects::Says(text) => bytes = text.clone(),
         }
-        say(bytes, out)
+        say(&bytes, b"", out)
     }
 
     /// It has not: a read may be a miss.

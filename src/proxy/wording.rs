@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
+use super::large::{Large, say};
 use super::raw::put_number;
 use super::read::{Mark, Shown};
 use crate::error::Failure;
@@ -153,29 +154,29 @@ impl Wording {
     }
 
     /// The reply to `mg`.
-    pub(super) fn show(&self, shown: &Shown, out: &mut BytesMut) {
+    pub(super) fn show(&self, shown: &Shown, out: &mut BytesMut) -> Option<Large> {
         // Whoever did not ask for stubs is shown none.
         let vivifies = self.meta().token(b'N').is_some();
-        match shown {
-            Shown::Failed(failure) => out.extend_from_slice(failure.line()),
-            Shown::Value(hit, mark) => self.hit(hit, *mark, out),
-            Shown::Won { old: Some(hit), mark } => self.hit(hit, *mark, out),
-            Shown::Won { old: None, mark } if vivifies => self.stub(*mark, out),
-            Shown::Miss(Some(cas)) if vivifies => {
-                self.stub(Mark { held: true, ..Mark::of(*cas) }, out);
-            }
+        let nothing = Hit::nothing();
+        let stub = |mark| (&nothing, Mark { stub: true, ..mark });
+        let (hit, mark) = match shown {
+            Shown::Value(hit, mark) | Shown::Won { old: Some(hit), mark } => (hit, *mark),
+            // Nothing is there yet, and the client has asked to be told who builds it.
+            Shown::Won { old: None, mark } if vivifies => stub(*mark),
+            Shown::Miss(Some(cas)) if vivifies => stub(Mark { held: true, ..Mark::of(*cas) }),
             Shown::Won { old: None, .. } | Shown::Miss(_) => {
                 out.extend_from_slice(&miss_line(&self.meta(), &self.key));
+                return None;
             }
-        }
+            Shown::Failed(failure) => {
+                out.extend_from_slice(failure.line());
+                return None;
+            }
+        };
+        self.hit(hit, mark, out)
     }
 
-    /// Nothing is there yet, and the client has asked to be told who builds it.
-    fn stub(&self, mark: Mark, out: &mut BytesMut) {
-        self.hit(&Hit::nothing(), Mark { stub: true, ..mark }, out);
-    }
-
-    fn hit(&self, hit: &Hit, mark: Mark, out: &mut BytesMut) {
+    fn hit(&self, hit: &Hit, mark: Mark, out: &mut BytesMut) -> Option<Large> {
         self.status(Some(hit.payload.len()), out);
         let mut ttl = hit.ttl;
         for (flag, token) in self.meta().tokens() {
@@ -202,10 +203,7 @@ impl Wording {
             out.extend_from_slice(b" W");
         }
         out.extend_from_slice(b"\r\n");
-        if self.meta().token(b'v').is_some() {
-            out.extend_from_slice(&hit.payload);
-            out.extend_from_slice(b"\r\n");
-        }
+        self.meta().token(b'v').and_then(|_| say(&hit.payload, b"\r\n", out))
     }
 
     fn status(&self, length: Option<usize>, out: &mut BytesMut) {

@@ -444,20 +444,28 @@ impl Connection {
                 Err(error) => return Poll::Ready(Broken::Io(error)),
             }
             reading.last = Instant::now();
-            if let Err(Garbage(what)) = self.hand_out(reading) {
-                return Poll::Ready(Broken::Garbage(what));
+            match self.hand_out(reading) {
+                Ok(false) => {}
+                Ok(true) => {
+                    // Whoever asked for it writes it out first, while it is in the processor's cache.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Err(Garbage(what)) => return Poll::Ready(Broken::Garbage(what)),
             }
         }
     }
 
-    /// Gives each whole reply to whoever asked.
-    fn hand_out(&self, reading: &mut Reading) -> Result<(), Garbage> {
+    /// Gives each whole reply to whoever asked. True if one was large.
+    fn hand_out(&self, reading: &mut Reading) -> Result<bool, Garbage> {
         let mut state = self.state.borrow_mut();
+        let mut large = false;
         while !reading.is_empty() {
             let Some(owed) = state.owed.front() else { return Err(Garbage("a reply nobody asked for")) };
             let frame = reading.frame(owed.shape, state.names.first(owed.keys))?;
             // What waited for the connection was sent when it was made.
             let epoch = owed.epoch.max(state.made);
+            let was_large = reading.is_large();
             let reply = match frame {
                 Frame::Partial { at_least } => {
                     let endless = owed.shape == Shape::Values || owed.keys > 1;
@@ -465,13 +473,14 @@ impl Connection {
                         Some((inbox, _)) => inbox.buffer(length),
                         None => BytesMut::with_capacity(length),
                     });
-                    return Ok(());
+                    return Ok(large);
                 }
                 Frame::Whole(length) if owed.shape == Shape::Part => reading.take_part(length, epoch),
                 Frame::Whole(length) => Reply::Answered { bytes: reading.take(length).freeze(), epoch },
                 Frame::Shared(length) => Reply::Answered { bytes: reading.leave(length), epoch },
                 Frame::Nothing => Reply::Part { bytes: reading.leave(0), epoch },
             };
+            large |= was_large;
             if let Some(owed) = state.owed.pop_front() {
                 state.names.pass(owed.keys);
                 match owed.asker {
@@ -480,7 +489,7 @@ impl Connection {
                 }
             }
         }
-        Ok(())
+        Ok(large)
     }
 
     /// Tells everybody who asked. Whom it was sent for is the first to know: what the server gives to one reader is theirs.

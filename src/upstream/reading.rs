@@ -61,6 +61,11 @@ impl Reading {
         (&mut self.input).limit(if self.was_large { PEEK } else { READ_SIZE })
     }
 
+    /// Whether the reply at the front is large.
+    pub(super) fn is_large(&self) -> bool {
+        self.large.is_some()
+    }
+
     /// Whether nothing is left to be looked at.
     pub(super) fn is_empty(&self) -> bool {
         self.large.as_ref().unwrap_or(&self.input).is_empty()

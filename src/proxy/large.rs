@@ -1,0 +1,24 @@
+//! Answers that are too large to be copied among others: they go to the client from where they were read.
+
+use bytes::{Bytes, BytesMut};
+
+/// From so many bytes on.
+const LARGE_ANSWER: usize = 16 * 1024;
+
+/// What is to be said behind what has been said already.
+pub struct Large {
+    /// This first,
+    pub bytes: Bytes,
+    /// and then this.
+    pub behind: &'static [u8],
+}
+
+/// Says these bytes and what follows them: small, with what else is said; or else they are given back.
+pub(super) fn say(bytes: &Bytes, behind: &'static [u8], out: &mut BytesMut) -> Option<Large> {
+    if bytes.len() >= LARGE_ANSWER {
+        return Some(Large { bytes: bytes.clone(), behind });
+    }
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(behind);
+    None
+}
