@@ -244,7 +244,7 @@ mod tests {
             for &outcome in UpstreamOutcome::ALL {
                 worker.upstream_sent(server);
                 worker.upstream_shared(server);
-                worker.upstream_ended(server, outcome, MS);
+                worker.upstream_ended(server, outcome, MS, 1);
             }
         }
         worker.tag_bumped();
@@ -311,6 +311,27 @@ mod tests {
     }
 
     #[test]
+    fn what_ended_alike_is_counted_together_as_it_would_be_one_by_one() {
+        let [together, apart] = [(); 2].map(|()| metrics(1));
+        let took = Duration::from_micros(70);
+        let worker = together.worker(0);
+        worker.requests(0, Command::Get, Outcome::Hit, took, 3);
+        (0..5).for_each(|_| worker.upstream_sent(0));
+        worker.upstream_ended(0, UpstreamOutcome::Ok, took, 4);
+        let worker = apart.worker(0);
+        (0..3).for_each(|_| worker.request(0, Command::Get, Outcome::Hit, took));
+        (0..5).for_each(|_| worker.upstream_sent(0));
+        (0..4).for_each(|_| worker.upstream_ended(0, UpstreamOutcome::Ok, took, 1));
+        let [together, apart] = [together, apart].map(|metrics| {
+            let mut samples = scrape(&metrics).samples;
+            // The process's own say how much memory there is, and when.
+            samples.retain(|name, _| name.starts_with("kennel_"));
+            samples
+        });
+        assert!(together == apart, "{together:?} {apart:?}");
+    }
+
+    #[test]
     fn a_rebuild_is_timed_only_when_its_fill_came() {
         let metrics = metrics(1);
         let worker = metrics.worker(0);
@@ -358,7 +379,7 @@ mod tests {
         for worker in [0, 1] {
             metrics.worker(worker).upstream_sent(0);
             metrics.worker(worker).upstream_sent(0);
-            metrics.worker(worker).upstream_ended(0, UpstreamOutcome::Timeout, MS);
+            metrics.worker(worker).upstream_ended(0, UpstreamOutcome::Timeout, MS, 1);
             metrics.worker(worker).upstream_refused(0, UpstreamOutcome::Overloaded);
         }
         let page = scrape(&metrics);

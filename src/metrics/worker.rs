@@ -23,17 +23,22 @@ impl WorkerMetrics {
         WorkerMetrics { at: Layout { rules, servers }, own, shared }
     }
 
-    fn observe(&self, buckets: &Buckets, at: usize, took: Duration) {
+    fn observe(&self, buckets: &Buckets, at: usize, took: Duration, times: u64) {
         let units = buckets.units(took);
-        self.own.bump(at + buckets.bucket(units), 1);
-        self.own.bump(at + buckets.width() - 1, units);
+        self.own.bump(at + buckets.bucket(units), times);
+        self.own.bump(at + buckets.width() - 1, units.saturating_mul(times));
     }
 
     /// A key was answered, `took` after its request was parsed. Worker's thread only.
     pub fn request(&self, rule: usize, command: Command, outcome: Outcome, took: Duration) {
-        self.own.bump(self.at.request(rule, command, outcome), 1);
-        self.own.bump(self.at.answered(command, outcome), 1);
-        self.observe(&LATENCY, self.at.duration(rule), took);
+        self.requests(rule, command, outcome, took, 1);
+    }
+
+    /// The same of so many keys. Worker's thread only.
+    pub fn requests(&self, rule: usize, command: Command, outcome: Outcome, took: Duration, keys: u64) {
+        self.own.bump(self.at.request(rule, command, outcome), keys);
+        self.own.bump(self.at.answered(command, outcome), keys);
+        self.observe(&LATENCY, self.at.duration(rule), took, keys);
     }
 
     /// A hit was served that no server was asked for. Worker's thread only.
@@ -58,7 +63,7 @@ impl WorkerMetrics {
 
     /// A stale value was served, this long after its expiry (0 if only a tag had moved). Worker's thread only.
     pub fn stale_served(&self, rule: usize, age: Duration) {
-        self.observe(&AGE, self.at.stale_age(rule), age);
+        self.observe(&AGE, self.at.stale_age(rule), age, 1);
     }
 
     /// A client won the right to rebuild.
@@ -108,11 +113,11 @@ impl WorkerMetrics {
         self.own.bump(self.at.in_flight(server), 1);
     }
 
-    /// It ended, `took` after it was queued. Worker's thread only.
-    pub fn upstream_ended(&self, server: usize, outcome: UpstreamOutcome, took: Duration) {
-        self.own.bump(self.at.in_flight(server), u64::MAX);
-        self.own.bump(self.at.upstream(server, outcome), 1);
-        self.observe(&LATENCY, self.at.upstream_duration(server), took);
+    /// So many ended, `took` after they were queued. Worker's thread only.
+    pub fn upstream_ended(&self, server: usize, outcome: UpstreamOutcome, took: Duration, requests: u64) {
+        self.own.bump(self.at.in_flight(server), requests.wrapping_neg());
+        self.own.bump(self.at.upstream(server, outcome), requests);
+        self.observe(&LATENCY, self.at.upstream_duration(server), took, requests);
     }
 
     /// A read was not queued for its server, because the same one was already. Worker's thread only.

@@ -17,6 +17,7 @@ use super::large::{Large, say};
 use super::meta_get::MetaGet;
 use super::operation::Guarded;
 use super::raw::{FanOut, Forward};
+use super::scope::Scope;
 use super::stats::{Begun, Statistics};
 use super::wording::{Voice, Wording};
 use super::{Proxy, Target};
@@ -212,24 +213,6 @@ pub struct Turn {
     pub first: bool,
     /// Nothing stands behind it: it may wait for another client.
     pub patient: bool,
-}
-
-/// What is known of a call besides its own state.
-pub(super) struct Scope<'a> {
-    pub(super) proxy: &'a Rc<Proxy>,
-    pub(super) client: &'a Client,
-    pub(super) command: Command,
-    pub(super) began: Instant,
-    pub(super) first: bool,
-    pub(super) patient: bool,
-}
-
-impl Scope<'_> {
-    /// Counts one key's answer.
-    pub(super) fn count(&self, rule: usize, outcome: Outcome) {
-        let took = self.client.moment().saturating_duration_since(self.began);
-        self.proxy.metrics.request(rule, self.command, outcome, took);
-    }
 }
 
 impl Call {
@@ -553,8 +536,7 @@ impl Call {
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<Option<Large>> {
-        let Turn { first, patient } = turn;
-        let scope = Scope { proxy, client, command: self.command, began: self.began, first, patient };
+        let scope = Scope::new(proxy, client, self.command, self.began, turn);
         let length = out.len();
         let polled = match &mut self.kind {
             Kind::Said(_) if self.quiet => Poll::Ready(()),
@@ -613,10 +595,10 @@ impl Call {
             }
             return Poll::Ready(());
         }
-        let Scope { proxy, client, first, patient, .. } = *scope;
+        let Scope { proxy, client, turn, .. } = *scope;
         let invalidates = SmallVec::from_vec(invalidates.into_vec());
         self.kind = Kind::Invalidation(Box::new(Invalidation::begin(invalidates, answer, proxy, client)));
-        self.poll(proxy, client, Turn { first, patient }, cx, out).map(|_| ())
+        self.poll(proxy, client, turn, cx, out).map(|_| ())
     }
 
     /// Once done ahead of its turn: keeps its answer until then.

@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::calls::{Client, Footprint, LongLine, Scope};
+use super::calls::{Client, Footprint, LongLine};
 use super::large::{Large, say};
 use super::raw::{put_key, put_number};
 use super::read::{GuardedRead, Shown};
+use super::scope::Scope;
 use super::tag_reads::TagReads;
 use super::{Proxy, Target, wire};
 use crate::error::Failure;
@@ -210,7 +211,7 @@ impl Get {
         loop {
             let won = self.won;
             for (at, get) in self.guarded.iter_mut().enumerate().skip(self.settled) {
-                let patient = scope.patient && !self.won;
+                let patient = scope.turn.patient && !self.won;
                 let done = get.poll(self.how.exptime, &mut self.tags, patient, &mut self.won, scope, cx);
                 self.settled += usize::from(done && self.settled == at);
             }
@@ -232,7 +233,7 @@ impl Get {
             return Poll::Pending;
         }
         // If a part before it fails, this one says nothing.
-        if self.part.is_some() && !scope.first {
+        if self.part.is_some() && !scope.turn.first {
             return Poll::Pending;
         }
         if let ([KeyGet::Guarded(_)], [get], None) = (&self.keys[..], &self.guarded[..], &self.part)

@@ -11,9 +11,10 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 
 use super::Proxy;
-use super::calls::{Client, Scope};
+use super::calls::Client;
 use super::desk::{Bell, ring};
 use super::operation::{Guarded, Operation};
+use super::scope::Scope;
 use super::wording::{Said, Voice};
 use crate::guard::leases::{Attribution, Bound, Leases, Owner, Ticket};
 use crate::guard::{

@@ -9,9 +9,10 @@ use bytes::BytesMut;
 use smallvec::SmallVec;
 
 use super::Proxy;
-use super::calls::{Client, Scope};
+use super::calls::Client;
 use super::guarded::tag;
 use super::operation::{Guarded, Operation};
+use super::scope::Scope;
 use crate::error::Failure;
 use crate::guard::{Bump, BumpEnd, TagName};
 use crate::metrics::{Command, Outcome};

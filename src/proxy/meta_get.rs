@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 
 use super::Proxy;
-use super::calls::{Client, Scope};
+use super::calls::Client;
 use super::guarded::only;
 use super::large::Large;
 use super::operation::Guarded;
 use super::read::GuardedRead;
+use super::scope::Scope;
 use super::tag_reads::TagReads;
 use super::wording::Wording;
 use crate::guard::{Lifetime, Wish};
@@ -61,7 +62,7 @@ impl MetaGet {
         out: &mut BytesMut,
     ) -> Poll<Option<Large>> {
         let mut won = false;
-        if !self.read.poll(self.exptime, &mut self.tags, scope.patient, &mut won, scope, cx) {
+        if !self.read.poll(self.exptime, &mut self.tags, scope.turn.patient, &mut won, scope, cx) {
             return Poll::Pending;
         }
         Poll::Ready(self.read.shown().and_then(|shown| self.wording.show(shown, out)))

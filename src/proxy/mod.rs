@@ -23,6 +23,7 @@ mod tag_cache;
 mod operation;
 mod keeper;
 mod calls;
+mod scope;
 mod large;
 mod raw;
 mod gets;

@@ -6,8 +6,9 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::Proxy;
-use super::calls::{Client, Scope};
+use super::calls::Client;
 use super::large::{Large, say};
+use super::scope::Scope;
 use super::wording::miss;
 use crate::error::Failure;
 use crate::guard::near::Changed;

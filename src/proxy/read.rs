@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::calls::{Client, Scope};
+use super::calls::Client;
 use super::near::{Joined, Near, Reading};
 use super::operation::{Guarded, Operation};
+use super::scope::Scope;
 use super::tag_reads::{TagPlaces, TagReads};
 use super::{Proxy, wire};
 use crate::error::Failure;

@@ -15,7 +15,8 @@ use smallvec::SmallVec;
 mod merged;
 
 use super::Proxy;
-use super::calls::{Client, Scope};
+use super::calls::Client;
+use super::scope::Scope;
 use crate::error::Failure;
 use crate::metrics::{Command, Metrics, NO_RULE, Outcome, Totals, UpstreamOutcome, Usage};
 use crate::protocol::reply::Shape;

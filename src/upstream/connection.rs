@@ -103,6 +103,12 @@ struct Owed {
 /// Where an answer goes.
 type Asker = (Rc<Inbox>, Ticket);
 
+/// Commands that were queued at the same moment and have been answered, for the metrics.
+struct Told {
+    since: Instant,
+    count: u64,
+}
+
 /// Why a connection ended.
 enum Broken {
     Io(io::Error),
@@ -458,6 +464,13 @@ impl Connection {
 
     /// Gives each whole reply to whoever asked. True if one was large.
     fn hand_out(&self, reading: &mut Reading) -> Result<bool, Garbage> {
+        let mut told = Told { since: reading.last, count: 0 };
+        let handed = self.hand_out_each(reading, &mut told);
+        self.count(&told, reading.last);
+        handed
+    }
+
+    fn hand_out_each(&self, reading: &mut Reading, told: &mut Told) -> Result<bool, Garbage> {
         let mut state = self.state.borrow_mut();
         let mut large = false;
         while !reading.is_empty() {
@@ -484,7 +497,14 @@ impl Connection {
             if let Some(owed) = state.owed.pop_front() {
                 state.names.pass(owed.keys);
                 match owed.asker {
-                    Some(asker) => self.tell(reply, asker, owed.sharers, reading.last, owed.since),
+                    Some(asker) => {
+                        if owed.since != told.since {
+                            self.count(told, reading.last);
+                            *told = Told { since: owed.since, count: 0 };
+                        }
+                        told.count += 1;
+                        tell(reply, asker, owed.sharers);
+                    }
                     None => state.timed_out = state.timed_out.saturating_sub(1),
                 }
             }
@@ -492,16 +512,11 @@ impl Connection {
         Ok(large)
     }
 
-    /// Tells everybody who asked. Whom it was sent for is the first to know: what the server gives to one reader is theirs.
-    fn tell(&self, reply: Reply, asker: Asker, sharers: Vec<Asker>, now: Instant, since: Instant) {
-        let took = now.saturating_duration_since(since);
-        self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took);
-        let mut last = asker;
-        for next in sharers {
-            let (inbox, ticket) = std::mem::replace(&mut last, next);
-            inbox.deliver(ticket, reply.clone());
+    fn count(&self, told: &Told, now: Instant) {
+        if told.count > 0 {
+            let took = now.saturating_duration_since(told.since);
+            self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took, told.count);
         }
-        last.0.deliver(last.1, reply);
     }
 
     /// When to look at the clock next: when the first command that has not been told times out, or, once all have been, when
@@ -524,7 +539,7 @@ impl Connection {
             let at = state.timed_out;
             let Some(owed) = state.owed.get_mut(at).filter(|owed| owed.since + limit <= now) else { break };
             if let Some((inbox, ticket)) = owed.asker.take() {
-                self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Timeout, now - owed.since);
+                self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Timeout, now - owed.since, 1);
                 for (inbox, ticket) in owed.sharers.drain(..).chain([(inbox, ticket)]) {
                     inbox.deliver(ticket, Reply::Failed(Failure::TimedOut));
                 }
@@ -551,13 +566,23 @@ impl Connection {
         let now = Instant::now();
         for owed in state.owed.drain(..) {
             if let Some((inbox, ticket)) = owed.asker {
-                self.metrics.upstream_ended(self.server.index, outcome, now - owed.since);
+                self.metrics.upstream_ended(self.server.index, outcome, now - owed.since, 1);
                 for (inbox, ticket) in owed.sharers.into_iter().chain([(inbox, ticket)]) {
                     inbox.deliver(ticket, Reply::Failed(failure));
                 }
             }
         }
     }
+}
+
+/// Tells everybody who asked. Whom it was sent for is the first to know: what the server gives to one reader is theirs.
+fn tell(reply: Reply, asker: Asker, sharers: Vec<Asker>) {
+    let mut last = asker;
+    for next in sharers {
+        let (inbox, ticket) = std::mem::replace(&mut last, next);
+        inbox.deliver(ticket, reply.clone());
+    }
+    last.0.deliver(last.1, reply);
 }
 
 /// Reads `item_size_max` from `stats settings`; `None` if the server does not say.
@@ -579,105 +604,4 @@ async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::BufMut;
-
-    use super::*;
-    use crate::metrics::{Metrics, ServerName};
-    use crate::upstream::{Address, ServerSpec};
-
-    fn connection() -> Rc<Connection> {
-        let server = ServerName { pool: "main".into(), server: "a".into() };
-        let metrics = Metrics::new(Vec::new(), vec![server], 1);
-        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-        let spec = ServerSpec { address, weight: 1, name: None };
-        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
-        Connection::new(Arc::new(server), metrics.worker(0))
-    }
-
-    /// Reads all of it, as if it had arrived at once; gives in how many pieces.
-    fn read(connection: &Connection, mut stream: &[u8]) -> usize {
-        let (mut reading, mut reads) = (Reading::new(), 0);
-        while !stream.is_empty() {
-            let mut room = reading.room();
-            let (piece, rest) = stream.split_at(stream.len().min(room.remaining_mut()));
-            room.put_slice(piece);
-            (stream, reads) = (rest, reads + 1);
-            connection.hand_out(&mut reading).unwrap();
-        }
-        reads
-    }
-
-    fn said(inbox: &Inbox, ticket: Ticket) -> Vec<u8> {
-        match inbox.take(ticket) {
-            Some(Reply::Answered { bytes, .. } | Reply::Part { bytes, .. }) => bytes.to_vec(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_large_answer_of_many_values_is_read_in_few_pieces_and_the_next_one_is_left_whole() {
-        for size in [100, 1_000, 20_000] {
-            let value = |i: usize| format!("VALUE some:longer:key:{i} 0 {size}\r\n{}\r\n", "x".repeat(size));
-            let many = (0..100).map(value).collect::<String>() + "END\r\n";
-            let (connection, inbox) = (connection(), Rc::new(Inbox::default()));
-            let asked = [Shape::Values, Shape::Line, Shape::Values, Shape::Line]
-                .map(|shape| connection.send(&inbox, shape, None, |_| {}));
-            let stream = [many.as_bytes(), b"STORED\r\n", many.as_bytes(), b"12\r\n"].concat();
-            let reads = read(&connection, &stream);
-            assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
-            let said = asked.map(|ticket| said(&inbox, ticket));
-            assert!(said[0] == many.as_bytes() && said[2] == said[0]);
-            assert_eq!((&said[1][..], &said[3][..]), (&b"STORED\r\n"[..], &b"12\r\n"[..]));
-        }
-    }
-
-    #[test]
-    fn who_asked_for_keys_on_one_line_are_told_their_own_however_large_and_what_is_behind_is_left_whole() {
-        for size in [100, 1_000, 20_000] {
-            let value = |key: &str| format!("VALUE {key} 0 {size}\r\n{}\r\n", "x".repeat(size));
-            let (connection, one, other) =
-                (connection(), Rc::new(Inbox::default()), Rc::new(Inbox::default()));
-            let ask = |inbox: &Rc<Inbox>, keys: &[&str]| {
-                keys.iter().fold(None, |last, key| {
-                    Some(connection.get_one_of(inbox, key.as_bytes(), How::default(), last))
-                })
-            };
-            let asked = [ask(&one, &["a", "b", "c"]), ask(&other, &["d", "e", "f"]), ask(&one, &["g", "h"])];
-            let single = connection.get(&other, b"i", How::default());
-            let last = ask(&one, &["j", "k"]);
-            let behind =
-                connection.send(&other, Shape::Line, None, |out| out.extend_from_slice(b"touch x 1\r\n"));
-            assert_eq!(connection.state.borrow().out, "get a b c d e f g h i j k\r\ntouch x 1\r\n");
-            // b, d, e, g, h and j are not there.
-            let stream = ["a", "c", "f", "i", "k"].map(value).concat() + "END\r\nTOUCHED\r\n";
-            let reads = read(&connection, stream.as_bytes());
-            assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
-            for (inbox, ticket, keys) in [
-                (&one, asked[0], &["a", "c"][..]),
-                (&other, asked[1], &["f"]),
-                (&one, asked[2], &[]),
-                (&other, Some(single), &["i"]),
-                (&one, last, &["k"]),
-            ] {
-                let said = said(inbox, ticket.unwrap());
-                let values = keys.iter().map(|key| value(key)).collect::<String>();
-                assert!(said.strip_suffix(b"END\r\n").unwrap_or(&said) == values.as_bytes(), "{keys:?}");
-            }
-            assert_eq!(said(&other, behind), b"TOUCHED\r\n");
-            assert!(connection.state.borrow().names.first(1).is_empty());
-        }
-    }
-
-    #[test]
-    fn what_is_not_believed_ends_the_connection_that_it_came_over_and_no_later_one() {
-        let connection = connection();
-        let distrusted = |epoch| {
-            connection.distrust(epoch);
-            std::mem::take(&mut connection.state.borrow_mut().distrusted)
-        };
-        assert!(!distrusted(9));
-        (connection.state.borrow_mut().phase, connection.state.borrow_mut().made) = (Phase::Up, 3);
-        assert_eq!([2, 3, 4].map(distrusted), [false, true, true]);
-    }
-}
+mod tests;
