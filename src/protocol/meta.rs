@@ -110,9 +110,12 @@ impl<'a> Iterator for Tokens<'a> {
     type Item = (u8, &'a [u8]);
 
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (flag, rest) = word(self.0);
+        // A few bytes each: to look for their ends in larger steps would take longer.
+        let start = self.0.iter().position(|byte| *byte != b' ').unwrap_or(self.0.len());
+        let (letter, rest) = self.0[start..].split_first()?;
+        let (token, rest) = rest.split_at(rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len()));
         self.0 = rest;
-        flag.split_first().map(|(&letter, token)| (letter, token))
+        Some((*letter, token))
     }
 }
 

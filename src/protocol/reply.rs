@@ -169,7 +169,7 @@ impl Framer {
         match Status::read(line) {
             None => Err(Garbage("a word that begins no meta reply")),
             Some((Status::Va, rest)) => {
-                let size = number(word(rest).0).ok_or(Garbage("VA without a size"))?;
+                let (size, _) = size(rest).ok_or(Garbage("VA without a size"))?;
                 Ok((Status::Va, self.block(buffer, line.len() + 2, size)?))
             }
             Some((status, _)) => Ok((status, Frame::Whole(line.len() + 2))),
@@ -274,9 +274,6 @@ pub enum Status {
 impl Status {
     /// The status of a line, and what follows it.
     fn read(line: &[u8]) -> Option<(Self, &[u8])> {
-        if is_error(line) {
-            return Some((Self::Error, &[]));
-        }
         let (status, rest) = line.split_at_checked(2)?;
         let status = match status {
             b"VA" => Self::Va,
@@ -287,7 +284,7 @@ impl Status {
             b"EX" => Self::Ex,
             b"MN" => Self::Mn,
             b"ME" => Self::Me,
-            _ => return None,
+            _ => return is_error(line).then_some((Self::Error, &[])),
         };
         matches!(rest, [] | [b' ', ..]).then_some((status, rest))
     }
@@ -330,17 +327,20 @@ pub fn meta(reply: &[u8]) -> MetaReply<'_> {
         None => nothing,
         Some((Status::Error, _)) => MetaReply { data: line, ..nothing },
         Some((Status::Va, rest)) => {
-            let (size, flags) = word(rest);
-            let size = number(size).and_then(|size| usize::try_from(size).ok());
+            let Some((size, flags)) = size(rest) else { return nothing };
             let block = &reply[line.len() + 2..];
-            size.and_then(|size| block.get(..size)).map_or(nothing, |data| MetaReply {
-                status: Status::Va,
-                flags,
-                data,
-            })
+            let data = usize::try_from(size).ok().and_then(|size| block.get(..size));
+            data.map_or(nothing, |data| MetaReply { status: Status::Va, flags, data })
         }
         Some((status, flags)) => MetaReply { status, flags: trim(flags), data: &[] },
     }
+}
+
+/// The size behind a `VA`, and the flags behind it.
+fn size(rest: &[u8]) -> Option<(u64, &[u8])> {
+    let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
+    let (size, flags) = digits(&rest[spaces..])?;
+    matches!(flags, [] | [b' ', ..]).then_some((size, flags))
 }
 
 /// A line is missing its end.

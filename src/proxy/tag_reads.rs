@@ -67,9 +67,10 @@ impl TagReads {
     /// Where a tag has been asked for that another key has too. Not one that was written since: what this key is read with may be
     /// kept near, and then counts as read behind that write.
     fn find(&self, name: &TagName, hash: u64, cache: &TagCache) -> Option<usize> {
-        let mut compared = self.hashes.iter().take(MAX_COMPARED).zip(&self.reads);
-        compared.position(|(other, read)| {
-            *other == hash && read.name == *name && read.writes == cache.writes(name)
+        let compared = &self.hashes[..self.hashes.len().min(MAX_COMPARED)];
+        (0..compared.len()).find(|at| {
+            let is = |read: &TagRead| read.name == *name && read.writes == cache.writes(name);
+            compared[*at] == hash && is(&self.reads[*at])
         })
     }
 

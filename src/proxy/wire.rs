@@ -1,6 +1,6 @@
 //! The guard's commands as meta commands, and the meta replies as the guard's answers.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use crate::error::Failure;
 use crate::guard::{self, Answer, Ask, Cas, Item, Look, Mode, Usage, What};
@@ -131,7 +131,10 @@ pub(super) fn answer(what: &What, reply: Reply) -> Answer {
     let reply = meta(&bytes);
     match (reply.status, what) {
         (Status::Va | Status::Hd, What::Get(_)) => {
-            item(&bytes, &reply, epoch).map_or(Answer::Failed(Failure::Refused), Answer::Item)
+            let length = reply.data.len();
+            item(&reply, epoch).map_or(Answer::Failed(Failure::Refused), |item| {
+                Answer::Item(Item { value: value(bytes, length), ..item })
+            })
         }
         (Status::Hd, What::Store { .. }) => match reply.number(b'c') {
             Some(number) => Answer::Stored(Cas { number, epoch }),
@@ -146,9 +149,21 @@ pub(super) fn answer(what: &What, reply: Reply) -> Answer {
     }
 }
 
-fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
+/// The value of so many bytes, with which a reply ends but for its CRLF. It is cut out: a second reference to what was read would
+/// take two locked instructions.
+fn value(mut reply: Bytes, length: usize) -> Bytes {
+    if length == 0 {
+        return Bytes::new();
+    }
+    reply.truncate(reply.len() - b"\r\n".len());
+    reply.advance(reply.len() - length);
+    reply
+}
+
+/// An item, but for its value.
+fn item(reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
     let mut item = Item {
-        value: if reply.data.is_empty() { Bytes::new() } else { bytes.slice_ref(reply.data) },
+        value: Bytes::new(),
         size: reply.data.len(),
         flags: 0,
         cas: Cas { number: 0, epoch },
@@ -157,8 +172,7 @@ fn item(bytes: &Bytes, reply: &MetaReply<'_>, epoch: u32) -> Option<Item> {
         stale: false,
         usage: Usage::default(),
     };
-    let words = reply.flags.split(|&byte| byte == b' ');
-    for (flag, token) in words.filter_map(|word| word.split_first()) {
+    for (flag, token) in reply.tokens() {
         match flag {
             b't' if token == b"-1" => {}
             b't' => item.ttl = Some(u32::try_from(digits(token)?).ok()?),

@@ -44,12 +44,21 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Without what was read around it, if it is small.
-    fn alone(self) -> Reply {
-        let alone = |bytes: Bytes| if bytes.len() < COUNTED { Bytes::copy_from_slice(&bytes) } else { bytes };
+    /// Without what was read around it, if it is small: beside other such answers in `copies`.
+    fn apart(self, copies: &mut BytesMut) -> Reply {
+        let mut apart = |bytes: Bytes| {
+            if bytes.len() >= COUNTED {
+                return bytes;
+            }
+            if copies.capacity() < bytes.len() {
+                *copies = BytesMut::with_capacity(2 * COUNTED);
+            }
+            copies.extend_from_slice(&bytes);
+            copies.split().freeze()
+        };
         match self {
-            Reply::Answered { bytes, epoch } => Reply::Answered { bytes: alone(bytes), epoch },
-            Reply::Part { bytes, epoch } => Reply::Part { bytes: alone(bytes), epoch },
+            Reply::Answered { bytes, epoch } => Reply::Answered { bytes: apart(bytes), epoch },
+            Reply::Part { bytes, epoch } => Reply::Part { bytes: apart(bytes), epoch },
             reply => reply,
         }
     }
@@ -69,6 +78,8 @@ struct Inner {
     /// The ticket of the first slot.
     first: Ticket,
     slots: VecDeque<Slot>,
+    /// Room for copies of small answers.
+    copies: BytesMut,
     waker: Option<Waker>,
 }
 
@@ -116,9 +127,10 @@ impl Inbox {
     fn put(&self, ticket: Ticket, reply: Reply) {
         let mut inner = self.inner.borrow_mut();
         let Some(at) = ticket.checked_sub(inner.first) else { return };
-        let crowded = inner.slots.len() > CROWDED;
-        if let Some(slot) = inner.slots.get_mut(at as usize) {
-            *slot = Slot::Here(if crowded { reply.alone() } else { reply });
+        let Inner { slots, copies, .. } = &mut *inner;
+        let crowded = slots.len() > CROWDED;
+        if let Some(slot) = slots.get_mut(at as usize) {
+            *slot = Slot::Here(if crowded { reply.apart(copies) } else { reply });
         }
         if let Some(waker) = inner.waker.take() {
             drop(inner);
@@ -159,7 +171,11 @@ impl Inbox {
     /// Its client can do nothing until something comes: what it does not need until then is given back.
     pub fn rest(&self) {
         if let Some(member) = &self.member {
-            member.roll.slots.take_back(&mut self.inner.borrow_mut().slots);
+            let mut inner = self.inner.borrow_mut();
+            member.roll.slots.take_back(&mut inner.slots);
+            if inner.slots.is_empty() {
+                inner.copies = BytesMut::new();
+            }
         }
     }
 
