@@ -18,8 +18,8 @@ but ten-million: some 17 minutes, with --quick 3. ten-million takes some 5 alone
   --seconds S      seconds of a round, beside a fifth more that does not count (0.8)
   --only NAME,…    these contenders alone: direct, twemproxy, raw, guarded, 1-tag, 1-tag-cached,
                    3-tags, near
-  --pin            every proxy on the first core, and all else on the others: less noise, and a proxy never
-                   shares a core. Without it the kernel places all, as it does in production
+  --pin            every proxy on one core, and all else on the others, so that a proxy waits for no core; with
+                   one worker. Without it the kernel places all, as it does in production
   --workers N      Kennel's threads (1, as many as twemproxy has)
   --kennel FILE    this binary, instead of building one
   --list           say which loads there are
@@ -100,6 +100,9 @@ impl Arguments {
         for answers in loads.iter_mut().filter_map(|load| load.answers.as_mut()).filter(|_| quick) {
             *answers /= 10;
         }
+        if arguments.pin && arguments.workers > 1 {
+            return Err("--pin is for one worker: several would share its core".into());
+        }
         if arguments.contenders == [Contender::Direct] && loads.iter().any(|load| load.answers.is_some()) {
             return Err("ten-million is a load of proxies: --only names none".into());
         }
@@ -164,8 +167,15 @@ mod tests {
         );
         let arguments = read("--only 1-tag-cached,1-tag").unwrap();
         assert_eq!(arguments.contenders, [Contender::KennelGuarded(1), Contender::KennelCached]);
-        for wrong in ["--rounds 0", "--rounds", "--seconds x", "--only nobody", "--fast", "ten --only direct"]
-        {
+        for wrong in [
+            "--rounds 0",
+            "--rounds",
+            "--seconds x",
+            "--only nobody",
+            "--fast",
+            "ten --only direct",
+            "--pin --workers 2",
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert!(Arguments::read([].into_iter()).unwrap_err().contains("--kennel"));

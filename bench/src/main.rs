@@ -50,12 +50,13 @@ fn main() -> ExitCode {
 /// Whether all went as it should: nobody failed, and no key was missing.
 fn run(arguments: &Arguments) -> Result<bool, String> {
     let missing = |what: &str| format!("{what} is not installed: apt-get install {what}");
+    let cores = if arguments.pin { process::leave_one_core()? } else { Cores::AsHere };
     let programs = Programs {
         memcached: process::find("memcached").ok_or_else(|| missing("memcached"))?,
         nutcracker: process::find("nutcracker"),
         kennel: arguments.kennel.clone(),
         workers: arguments.workers,
-        proxies: if arguments.pin { Cores::First } else { Cores::AsHere },
+        proxies: cores,
     };
     let mut contenders = arguments.contenders.clone();
     if programs.nutcracker.is_none() && contenders.contains(&Contender::Twemproxy) {
@@ -73,9 +74,8 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         warn(&format!("THE MACHINE IS BUSY: its load average is {busy}; what else runs is in the numbers"));
     }
     println!("{}- load average before: {busy}", machine::describe(&programs));
-    if arguments.pin {
-        println!("- proxies on the first core, all else on the others");
-        process::leave_first_core()?;
+    if let Cores::Only(core) = cores {
+        println!("- proxies on core {core}, all else on the others");
     }
     println!("- {} rounds of {:?}, the contenders in turn; medians\n", arguments.rounds, arguments.seconds);
     let directory = Directory::create()?;

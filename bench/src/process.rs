@@ -23,23 +23,38 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 pub(crate) enum Cores {
     /// Where this one may.
     AsHere,
-    /// On the first core, and nowhere else.
-    First,
+    /// On the core of this number, and nowhere else.
+    Only(usize),
 }
 
-/// From here on this process, and what it starts, runs on all cores but the first.
-pub(crate) fn leave_first_core() -> Result<(), String> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores < 2 {
+/// From here on this process, and what it starts, runs on all cores but one: that, for the proxies.
+pub(crate) fn leave_one_core() -> Result<Cores, String> {
+    let status = proc_file("self", "status")?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let cores =
+        cores(list.unwrap_or_default()).ok_or("/proc/self/status does not say which cores there are")?;
+    let [first, others @ ..] = &cores[..] else { return Err("no core is allowed".into()) };
+    if others.is_empty() {
         return Err("--pin wants a second core".into());
     }
-    let (others, own) = (format!("1-{}", cores - 1), std::process::id().to_string());
+    let others = others.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let own = std::process::id().to_string();
     let output = Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", &others, &own]).output();
     match output {
-        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) if output.status.success() => Ok(Cores::Only(*first)),
         Ok(output) => Err(format!("taskset: {}", String::from_utf8_lossy(&output.stderr).trim())),
         Err(error) => Err(format!("taskset (of util-linux): {error}")),
     }
+}
+
+/// The numbers of a list such as `0-2,7`.
+fn cores(list: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cores.extend(first.parse().ok()?..=last.parse::<usize>().ok()?);
+    }
+    Some(cores)
 }
 
 /// One started process. Dropped, it is killed; the kernel kills what [`Process::start`] has started if this process dies
@@ -61,9 +76,9 @@ impl Process {
     ) -> Result<Process, String> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
-        if cores == Cores::First {
+        if let Cores::Only(core) = cores {
             // It becomes the program, as setpriv does.
-            command.args(["taskset", "--cpu-list", "0"]);
+            command.args(["taskset", "--cpu-list", &core.to_string()]);
         }
         command.arg(program).args(arguments);
         Process::spawn(command, program, directory)
@@ -209,6 +224,13 @@ mod tests {
         let stat = "12 (a) b 7 (c) S 1 12 12 0 -1 4194304 100 0 0 0 250 31 0 0 20 0 1 0 5 6 7";
         assert_eq!(ticks(stat), Some(281));
         assert_eq!(ticks("12 (x) S 1"), None);
+    }
+
+    #[test]
+    fn a_list_of_cores_has_ranges_and_numbers() {
+        assert_eq!(cores("\t0-2,7\n"), Some(vec![0, 1, 2, 7]));
+        assert_eq!(cores("3"), Some(vec![3]));
+        assert_eq!(cores(""), None);
     }
 
     #[test]

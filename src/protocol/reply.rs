@@ -23,7 +23,7 @@ pub enum Shape {
     /// `VALUE <key> <flags> <bytes> [<cas>]` and its data block, at most once, then `END`; or one error line.
     Value,
     /// Of a `get` for several who asked, what concerns one who is not the last: the values of the keys that these asked for, if
-    /// the server says them next. [`Framer::part`] finds its end. What concerns the last is a [`Shape::Value`] or
+    /// the server says them next. What concerns the last is a [`Shape::Value`] or
     /// [`Shape::Values`].
     Part,
     /// As [`Shape::Value`], with any number of values.
@@ -75,8 +75,9 @@ impl Framer {
         Self { shape, max_value, done: 0, passed: 0 }
     }
 
-    /// Looks at the buffer, in which the reply begins at the front and has only grown since the last time.
-    pub fn frame(&mut self, buffer: &[u8]) -> Result<Frame, Garbage> {
+    /// Looks at the buffer, in which the reply begins at the front and has only grown since the last time. `keys`: of a
+    /// [`Shape::Part`], named by their [`digest`]s, in the order asked; else none.
+    pub fn frame(&mut self, buffer: &[u8], keys: &[u64]) -> Result<Frame, Garbage> {
         match self.shape {
             Shape::Line => {
                 let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
@@ -104,7 +105,7 @@ impl Framer {
                     other => return Ok(other),
                 }
             },
-            Shape::Part => self.part(buffer, &[]),
+            Shape::Part => self.part(buffer, keys),
             Shape::Meta => self.meta(buffer).map(|(_, frame)| frame),
             Shape::Quiet => {
                 if self.done == 0 {
@@ -140,8 +141,7 @@ impl Framer {
         }
     }
 
-    /// The same for a [`Shape::Part`]; the keys are named by their [`digest`]s, in the order asked.
-    pub fn part(&mut self, buffer: &[u8], keys: &[u64]) -> Result<Frame, Garbage> {
+    fn part(&mut self, buffer: &[u8], keys: &[u64]) -> Result<Frame, Garbage> {
         while let Some(left @ [_, ..]) = keys.get(self.passed..) {
             let buffer = &buffer[self.done..];
             let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
@@ -189,17 +189,21 @@ impl Framer {
     }
 }
 
-/// [`Framer::frame`] for a reply that is likely to be there at once. Where it is not, a [`Framer`] saves looking twice.
+/// [`Framer::frame`] for a reply that is likely to be there at once, and no [`Shape::Part`]. Where it is not, a [`Framer`] saves looking twice.
 pub fn frame(shape: Shape, buffer: &[u8], max_value: usize) -> Result<Frame, Garbage> {
-    Framer::new(shape, max_value).frame(buffer)
+    Framer::new(shape, max_value).frame(buffer, &[])
 }
 
 /// Tells the few keys of one line apart. It is quick, and anybody can find two keys with the same.
 pub fn digest(key: &[u8]) -> u64 {
-    let (words, rest) = key.as_chunks::<8>();
-    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)))
+    let (words, rest) = key.as_chunks();
+    let fold = |hash: u64, word: &[u8; 8]| {
+        let product = u128::from(hash ^ u64::from_le_bytes(*word)) * 0x9e37_79b9_7f4a_7c15;
+        (product >> 64) as u64 ^ product as u64
+    };
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    fold(words.iter().fold(key.len() as u64, fold), &last)
 }
 
 /// Whether a whole [`Shape::Value`], or a [`Shape::Part`] of one key, says nothing of any other key than this.

@@ -239,10 +239,26 @@ impl Call {
         }
         let kind = match request {
             Request::Get { keys, cas } => {
-                return Call::get(command, How::of(None, *cas), *keys, None, proxy, client, busy);
+                return Call::get(
+                    command,
+                    How { exptime: None, cas: *cas },
+                    *keys,
+                    None,
+                    proxy,
+                    client,
+                    busy,
+                );
             }
             Request::GetAndTouch { exptime, keys, cas } => {
-                return Call::get(command, How::of(Some(*exptime), *cas), *keys, None, proxy, client, busy);
+                return Call::get(
+                    command,
+                    How { exptime: Some(*exptime), cas: *cas },
+                    *keys,
+                    None,
+                    proxy,
+                    client,
+                    busy,
+                );
             }
             Request::Store(Store { key, .. })
             | Request::Arith { key, .. }
@@ -371,8 +387,8 @@ impl Call {
     ) -> Option<Call> {
         let (command, _) = name(request);
         let (how, keys) = match *request {
-            Request::Get { keys, cas } => (How::of(None, cas), keys),
-            Request::GetAndTouch { exptime, keys, cas } => (How::of(Some(exptime), cas), keys),
+            Request::Get { keys, cas } => (How { exptime: None, cas }, keys),
+            Request::GetAndTouch { exptime, keys, cas } => (How { exptime: Some(exptime), cas }, keys),
             // Nothing else has parts.
             _ => return Call::begin(request, proxy, client, busy),
         };
@@ -526,8 +542,8 @@ impl Call {
         matches!(&self.kind, Kind::Forward(forward) if !client.inbox.is_here(forward.ticket()))
     }
 
-    /// Goes on as far as it can. Once it is done, its answer has been appended to `out`; but a large one, that goes as the server
-    /// sent it, is given back, and is to be said behind that.
+    /// Goes on as far as it can. Once it is done, its answer has been appended to `out`; but what is large of it
+    /// is given back, and is to be said behind that.
     pub fn poll(
         &mut self,
         proxy: &Rc<Proxy>,

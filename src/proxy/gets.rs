@@ -62,6 +62,7 @@ type Said = SmallVec<[(Bytes, u32); 1]>;
 
 enum KeyGet {
     Raw {
+        /// Past the last one, like [`crate::metrics::NO_RULE`], there is none.
         rule: u32,
         side: u32,
         /// Where it stands in `raw`.

@@ -13,9 +13,13 @@ pub struct Large {
     pub behind: &'static [u8],
 }
 
+pub(super) fn is_large(bytes: &Bytes) -> bool {
+    bytes.len() >= LARGE_ANSWER
+}
+
 /// Says these bytes and what follows them: small, with what else is said; or else they are given back.
 pub(super) fn say(bytes: &Bytes, behind: &'static [u8], out: &mut BytesMut) -> Option<Large> {
-    if bytes.len() >= LARGE_ANSWER {
+    if is_large(bytes) {
         return Some(Large { bytes: bytes.clone(), behind });
     }
     out.extend_from_slice(bytes);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::calls::Client;
+use super::large::is_large;
 use super::near::{Joined, Near, Reading};
 use super::operation::{Guarded, Operation};
 use super::scope::Scope;
@@ -230,7 +231,11 @@ impl GuardedRead {
                 let rule = proxy.metric(self.of.guard);
                 scope.count(rule, Outcome::Hit);
                 proxy.metrics.near_hit(rule);
-                let hit = kept.hit().clone();
+                let mut hit = kept.hit().clone();
+                // What is said from where it lies counts as held by whom it is said to: nobody else's reply has it.
+                if is_large(&hit.payload) {
+                    hit.payload = client.inbox.keep(hit.payload);
+                }
                 let mark = Mark::of(hit.cas.number);
                 Shown::Value(hit, mark)
             }

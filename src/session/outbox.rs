@@ -11,6 +11,9 @@ use tokio::io::AsyncWrite;
 /// How many pieces go in one call.
 const PIECES: usize = 16;
 
+/// So many bytes before a large answer are copied.
+const FEW: usize = 512;
+
 /// Answers in order.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
@@ -40,7 +43,13 @@ impl Outbox {
     pub(super) fn hand_on(&mut self, answer: Bytes, keep: impl FnOnce(Bytes) -> Bytes) {
         if !self.text.is_empty() {
             self.ahead += self.text.len();
-            self.pieces.push_back(keep(std::mem::take(&mut self.text).freeze()));
+            // A few words are copied, so that the buffer stays for more.
+            let before = match self.text.len() {
+                ..FEW => Bytes::copy_from_slice(&self.text),
+                _ => std::mem::take(&mut self.text).freeze(),
+            };
+            self.text.clear();
+            self.pieces.push_back(keep(before));
         }
         self.ahead += answer.len();
         self.pieces.push_back(answer);

@@ -182,10 +182,7 @@ impl Connection {
     ) -> Ticket {
         let ticket = inbox.expect();
         let Some(mut state) = self.admit(inbox, ticket, seen) else { return ticket };
-        // A classic `get` changes nothing that a read could miss.
-        if shape != Shape::Values {
-            state.unwritten.new_turn();
-        }
+        state.unwritten.new_turn();
         write(&mut state.out);
         self.owe(state, inbox, ticket, shape, 0);
         ticket
@@ -239,22 +236,26 @@ impl Connection {
 
     /// Sends one of several keys that are asked for together, with those before it, whose ticket is `last`, if their line has
     /// room; else it has a ticket of its own. The reply is a [`Shape::Values`], or a [`Reply::Part`].
+    ///
+    /// A `get` that the same client sends behind it joins none that stands before it: it would be told what was there earlier.
     pub fn get_one_of(&self, inbox: &Rc<Inbox>, key: &[u8], how: How, last: Option<Ticket>) -> Ticket {
         let of = digest(key);
         if let Some(last) = last {
-            let State { out, owed, line, names, .. } = &mut *self.state.borrow_mut();
+            let State { out, owed, line, names, unwritten, .. } = &mut *self.state.borrow_mut();
             if let Some(Owed { asker: Some((asker, ticket)), keys, .. }) = owed.back_mut()
                 && Rc::ptr_eq(asker, inbox)
                 && *ticket == last
                 && line.put_more(out, names, key, of, how, *keys)
             {
                 *keys += 1;
+                unwritten.forget(of);
                 return last;
             }
         }
         let ticket = inbox.expect();
         let Some(mut state) = self.admit(inbox, ticket, None) else { return ticket };
         state.put(key, of, how);
+        state.unwritten.forget(of);
         self.owe(state, inbox, ticket, Shape::Values, 1);
         ticket
     }
@@ -481,7 +482,7 @@ impl Connection {
             let was_large = reading.is_large();
             let reply = match frame {
                 Frame::Partial { at_least } => {
-                    let endless = owed.shape == Shape::Values || owed.keys > 1;
+                    let endless = owed.keys > 1;
                     reading.lacks(at_least, endless, |length| match &owed.asker {
                         Some((inbox, _)) => inbox.buffer(length),
                         None => BytesMut::with_capacity(length),
@@ -594,7 +595,7 @@ async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
         if socket.read_buf(&mut input).await.map_err(Broken::Io)? == 0 {
             return Err(Broken::Closed);
         }
-        if let Frame::Whole(_) = framer.frame(&input).map_err(|Garbage(what)| Broken::Garbage(what))? {
+        if let Frame::Whole(_) = framer.frame(&input, &[]).map_err(|Garbage(what)| Broken::Garbage(what))? {
             break;
         }
     }

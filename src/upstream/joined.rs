@@ -15,6 +15,8 @@ use bytes::BytesMut;
 const MAX_KEYS: usize = 128;
 /// Its most bytes: for a longer one memcached takes a larger buffer, and a longer `gat` it refuses.
 const MAX_LINE: usize = 1900;
+/// If there was room for more digests than these, it is given back once none is left.
+const MAX_KEPT: usize = 8192;
 /// Into so many classes keys are put by their digests. Only one whose class is on the line already is compared with the others.
 const CLASSES: usize = 512;
 
@@ -57,11 +59,6 @@ pub(super) struct Put {
 }
 
 impl How {
-    /// As its fields say.
-    pub fn of(exptime: Option<i64>, cas: bool) -> How {
-        How { exptime, cas }
-    }
-
     fn put(self, out: &mut BytesMut) {
         out.extend_from_slice(match (self.exptime, self.cas) {
             (None, false) => b"get",
@@ -86,10 +83,13 @@ impl Names {
     /// So many more have been answered.
     pub(super) fn pass(&mut self, count: usize) {
         self.answered += count;
-        // Each is moved once at most.
+        // No more are moved than have been answered.
         if self.answered * 2 >= self.digests.len() {
             self.digests.drain(..self.answered.min(self.digests.len()));
             self.answered = 0;
+            if self.digests.is_empty() && self.digests.capacity() > MAX_KEPT {
+                self.digests = Vec::new();
+            }
         }
     }
 

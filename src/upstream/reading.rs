@@ -74,8 +74,7 @@ impl Reading {
     /// How much of the reply at the front is there, which is of this shape; `keys`: of a part.
     pub(super) fn frame(&mut self, shape: Shape, keys: &[u64]) -> Result<Frame, Garbage> {
         let front = self.large.as_ref().unwrap_or(&self.input);
-        let framer = self.framer.get_or_insert_with(|| Framer::new(shape, MAX_VALUE));
-        if shape == Shape::Part { framer.part(front, keys) } else { framer.frame(front) }
+        self.framer.get_or_insert_with(|| Framer::new(shape, MAX_VALUE)).frame(front, keys)
     }
 
     /// The reply at the front lacks so many bytes, at least. `endless`: it may have many values. `buffer` gives an empty one of a

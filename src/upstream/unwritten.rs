@@ -77,6 +77,12 @@ impl Unwritten {
         self.seats[seat] = Seat { turn: self.turn, from, to, owed, kind };
     }
 
+    /// Whoever asks for what has this digest asks anew.
+    pub(super) fn forget(&mut self, digest: u64) {
+        let seat = self.seat(digest);
+        self.seats[seat] = FREE;
+    }
+
     fn seat(&self, digest: u64) -> usize {
         (digest >> (u64::BITS - self.seats.len().ilog2())) as usize
     }
@@ -95,7 +101,7 @@ mod tests {
     use crate::upstream::connection::Connection;
     use crate::upstream::inbox::{Inbox, Reply, Ticket};
     use crate::upstream::server::Server;
-    use crate::upstream::{Address, ServerSpec};
+    use crate::upstream::{Address, How, ServerSpec};
 
     fn text(reply: Reply) -> String {
         let Reply::Answered { bytes, .. } = reply else { panic!("{reply:?}") };
@@ -122,7 +128,7 @@ mod tests {
             assert_eq!(text(one.receive(first).await), "HD\r\n");
             let (early, shared) = read(&one);
             assert!(!shared);
-            let got = send("get x\r\n", Shape::Values);
+            let got = connection.get_one_of(&one, b"x", How::default(), None);
             let (late, shared) = read(&other);
             assert!(shared);
             let set = send("ms k 3\r\nnew\r\n", Shape::Meta);
@@ -134,6 +140,17 @@ mod tests {
                 (&other, late, "VA 3\r\nold\r\n"),
                 (&one, set, "HD\r\n"),
                 (&other, behind, "VA 3\r\nnew\r\n"),
+            ] {
+                assert_eq!(text(inbox.receive(ticket).await), said);
+            }
+            let (first, _) = read(&one);
+            let touched = connection.get(&other, b"k", How { exptime: Some(60), cas: false });
+            let (behind, shared) = read(&one);
+            assert!(!shared);
+            for (inbox, ticket, said) in [
+                (&one, first, "VA 3\r\nnew\r\n"),
+                (&other, touched, "VALUE k 0 3\r\nnew\r\nEND\r\n"),
+                (&one, behind, "VA 3\r\nnew\r\n"),
             ] {
                 assert_eq!(text(inbox.receive(ticket).await), said);
             }
@@ -182,5 +199,10 @@ mod tests {
             (0..1_000).filter_map(|i| ask(&mut unwritten, &format!("mg key:{i} v\r\n")).map(|at| (i, at)));
         let again: Vec<(usize, usize)> = again.collect();
         assert!(again.iter().all(|(i, at)| *at == 4 + i || *at >= 1_004));
+        // By the next turn there is room for most of so many.
+        unwritten.new_turn();
+        let mut found = |i: usize| ask(&mut unwritten, &format!("mg key:{i} v\r\n")).is_some();
+        assert!((0..400).all(|i| !found(i)));
+        assert!((0..400).filter(|i| found(*i)).count() > 250);
     }
 }

@@ -58,6 +58,31 @@ fn gets_that_arrive_together_are_each_told_their_own_value_or_that_there_is_none
     }
 }
 
+#[test]
+fn gets_of_many_keys_that_arrive_together_are_each_told_theirs_in_the_order_asked() {
+    let (_servers, sidecar) = sidecar();
+    let mut clients: Vec<_> = (0..20).map(|_| sidecar.client()).collect();
+    fill(&mut clients[0]);
+    for verb in ["get", "gets", "gat 60", "gats 60"] {
+        // Some have a key twice, and many have the same.
+        let ask = |n: usize| (0..n * 5).map(move |i| (n * 3 + i * 7) % 200).chain([n, n]);
+        sidecar.standing_still(|| {
+            for (n, client) in clients.iter_mut().enumerate() {
+                let keys: Vec<String> = ask(n).map(key).collect();
+                client.send(format!("{verb} {}\r\nget {}\r\n", keys.join(" "), key(n)).as_bytes());
+            }
+        });
+        for (n, client) in clients.iter_mut().enumerate() {
+            let items = client.items().expect("values");
+            assert!(items.iter().all(|item| item.cas.is_some() == verb.contains("s")), "{verb}");
+            let told: Vec<_> = items.into_iter().map(|item| (item.key, item.value)).collect();
+            let right: Vec<_> = ask(n).filter_map(|i| Some((key(i), value(i)?))).collect();
+            assert!(told == right, "{verb}, client {n}: {} of {} values", told.len(), right.len());
+            assert_eq!(client.only_value(&key(n)), value(n));
+        }
+    }
+}
+
 /// Stands before a server, notes each `get` line, and answers it itself if `answers` knows what.
 fn before(
     server: &Memcached,

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::world::{Kennel, Memcached, addresses, eventually, guarded, memcacheds, raw, sidecar_toml};
+use crate::world::{
+    Kennel, Memcached, addresses, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir,
+};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -387,4 +389,35 @@ fn a_large_set_behind_one_that_nobody_answers_is_read_to_its_end_when_memory_is_
         hog.send(&[&vec![b'h'; 100_000][..], b"\r\n"].concat());
         assert_eq!(hog.line(), "STORED");
     }
+}
+
+#[test]
+fn what_is_said_from_near_counts_for_whoever_does_not_take_it() {
+    let servers = memcacheds(1);
+    let rules = [guarded("near", "n:*", "near = \"10s\"")];
+    // Between Unix sockets little is on its way.
+    let directory = temp_dir();
+    let unix = format!("unix = [{:?}]", directory.join("k.sock").display().to_string());
+    let toml = sidecar_toml(&addresses(&servers), &rules)
+        .replace("workers = 2", &format!("workers = 1\nmax_buffered = \"16MiB\"\n{unix}"));
+    let kennel = Kennel::start(&toml);
+    let mut reader = kennel.client();
+    for key in ["n:0", "n:1"] {
+        reader.store(key, &vec![b'v'; 400 * KIB], 0);
+        assert!(reader.get(key).is_some());
+    }
+    let mut slow: Vec<Client> = (0..60).map(|_| kennel.unix_client()).collect();
+    let hits = || kennel.metrics().sum("kennel_requests_total", &["outcome=\"hit\""]);
+    for key in ["n:0", "n:1"] {
+        for client in &mut slow {
+            let before = hits();
+            client.send(format!("get {key}\r\n").as_bytes());
+            eventually("it is answered, or hung up on", || {
+                hits() > before || reached(&kennel, "buffered") >= 1.0
+            });
+        }
+    }
+    eventually("one of them is hung up on", || reached(&kennel, "buffered") >= 1.0);
+    assert!(reader.get("n:1").is_some());
+    std::fs::remove_dir_all(directory).expect("it is there");
 }

@@ -3,7 +3,7 @@ use super::*;
 const MAX: usize = 1 << 20;
 
 fn part(stream: &str, keys: &[u64]) -> Result<Frame, Garbage> {
-    Framer::new(Shape::Part, MAX).part(stream.as_bytes(), keys)
+    Framer::new(Shape::Part, MAX).frame(stream.as_bytes(), keys)
 }
 
 fn whole(shape: Shape, reply: &[u8]) -> usize {
@@ -132,12 +132,12 @@ fn a_reply_cut_anywhere_is_partial_and_never_asks_for_too_much() {
     for (shape, reply) in replies {
         let mut framer = Framer::new(shape, MAX);
         for end in 0..reply.len() {
-            for outcome in [frame(shape, &reply[..end], MAX), framer.frame(&reply[..end])] {
+            for outcome in [frame(shape, &reply[..end], MAX), framer.frame(&reply[..end], &[])] {
                 let Ok(Frame::Partial { at_least }) = outcome else { panic!("{outcome:?} at {end}") };
                 assert!((1..=reply.len() - end).contains(&at_least), "{at_least} at {end} of {shape:?}");
             }
         }
-        assert_eq!(framer.frame(reply), Ok(Frame::Whole(reply.len())), "{shape:?}");
+        assert_eq!(framer.frame(reply, &[]), Ok(Frame::Whole(reply.len())), "{shape:?}");
     }
 }
 
@@ -150,12 +150,12 @@ fn values_already_framed_are_not_looked_at_again() {
         reply.extend_from_slice(b"\r\n");
     }
     let mut framer = Framer::new(Shape::Values, MAX);
-    assert_eq!(framer.frame(&reply), Ok(PARTIAL));
+    assert_eq!(framer.frame(&reply, &[]), Ok(PARTIAL));
     assert_eq!(framer.done, reply.len());
     let length = reply.len() + 5;
     reply.fill(0);
     reply.extend_from_slice(b"END\r\n");
-    assert_eq!(framer.frame(&reply), Ok(Frame::Whole(length)));
+    assert_eq!(framer.frame(&reply, &[]), Ok(Frame::Whole(length)));
 }
 
 #[test]
@@ -165,11 +165,11 @@ fn a_quiet_reply_ends_at_its_mn_and_may_have_another_before_it() {
         assert_eq!(whole(Shape::Quiet, stream.as_bytes()), reply.len());
         for cut in 0..reply.len() {
             let mut framer = Framer::new(Shape::Quiet, MAX);
-            let Ok(Frame::Partial { at_least }) = framer.frame(&stream.as_bytes()[..cut]) else {
+            let Ok(Frame::Partial { at_least }) = framer.frame(&stream.as_bytes()[..cut], &[]) else {
                 panic!("{reply:?} is whole after {cut} bytes")
             };
             assert!(cut + at_least <= reply.len(), "{reply:?} wants too much after {cut} bytes");
-            assert_eq!(framer.frame(stream.as_bytes()), Ok(Frame::Whole(reply.len())));
+            assert_eq!(framer.frame(stream.as_bytes(), &[]), Ok(Frame::Whole(reply.len())));
         }
     }
     for garbage in ["HD\r\nHD\r\n", "MN x\r\n", "HD\r\nMN x\r\n"] {
@@ -252,7 +252,7 @@ fn who_asked_for_several_keys_is_told_those_of_them_that_come_next_and_no_others
         let stream = values.concat() + behind;
         let mut framer = Framer::new(Shape::Part, MAX);
         for end in 0..=stream.len() {
-            let found = framer.part(&stream.as_bytes()[..end], &keys);
+            let found = framer.frame(&stream.as_bytes()[..end], &keys);
             assert_eq!(found, part(&stream[..end], &keys), "it depends on what was seen before");
             match found {
                 Ok(Frame::Partial { at_least }) => {
@@ -296,5 +296,15 @@ fn a_value_line_has_its_words_and_one_space_between_them() {
         "VALUE ",
     ] {
         assert_eq!(read(line), None, "{line:?}");
+    }
+}
+
+#[test]
+fn thousands_of_keys_that_differ_in_a_number_have_digests_that_differ() {
+    for text in ["key:", "mg user:", "a:much:longer:page:", "k"] {
+        let keys =
+            (0..10_000).map(|i| format!("{text}{i}")).chain((0..10_000).map(|i| format!("{text}{i}:v")));
+        let digests: std::collections::HashSet<u64> = keys.map(|key| digest(key.as_bytes())).collect();
+        assert_eq!(digests.len(), 20_000, "{text}");
     }
 }

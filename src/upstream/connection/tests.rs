@@ -4,6 +4,8 @@ use super::*;
 use crate::metrics::{Metrics, ServerName};
 use crate::upstream::{Address, ServerSpec};
 
+const GET: How = How { exptime: None, cas: false };
+
 fn connection() -> Rc<Connection> {
     let server = ServerName { pool: "main".into(), server: "a".into() };
     let metrics = Metrics::new(Vec::new(), vec![server], 1);
@@ -11,6 +13,27 @@ fn connection() -> Rc<Connection> {
     let spec = ServerSpec { address, weight: 1, name: None };
     let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
     Connection::new(Arc::new(server), metrics.worker(0))
+}
+
+/// A connection that has been made, and the inboxes of two who ask.
+fn asked_by_two() -> (Rc<Connection>, Rc<Inbox>, Rc<Inbox>) {
+    let connection = connection();
+    connection.state.borrow_mut().phase = Phase::Up;
+    (connection, Rc::default(), Rc::default())
+}
+
+/// Asks for several keys.
+fn ask(connection: &Connection, inbox: &Rc<Inbox>, keys: &[&str], how: How) -> Ticket {
+    let one_of = |last, key: &&str| Some(connection.get_one_of(inbox, key.as_bytes(), how, last));
+    keys.iter().fold(None, one_of).unwrap()
+}
+
+fn line(connection: &Connection, inbox: &Rc<Inbox>, text: &str) -> Ticket {
+    connection.send(inbox, Shape::Line, None, |out| out.extend_from_slice(text.as_bytes()))
+}
+
+fn queued(connection: &Connection) -> String {
+    String::from_utf8(connection.state.borrow().out.to_vec()).unwrap()
 }
 
 /// Reads all of it, as if it had arrived at once; gives in how many pieces.
@@ -26,64 +49,105 @@ fn read(connection: &Connection, mut stream: &[u8]) -> usize {
     reads
 }
 
-fn said(inbox: &Inbox, ticket: Ticket) -> Vec<u8> {
-    match inbox.take(ticket) {
-        Some(Reply::Answered { bytes, .. } | Reply::Part { bytes, .. }) => bytes.to_vec(),
+/// What was said, with the end of a `get` where that stands beside others on its line.
+fn said(inbox: &Inbox, ticket: Ticket) -> String {
+    let bytes = match inbox.take(ticket) {
+        Some(Reply::Answered { bytes, .. }) => bytes.to_vec(),
+        Some(Reply::Part { bytes, .. }) => [&bytes, &b"END\r\n"[..]].concat(),
         other => panic!("{other:?}"),
-    }
+    };
+    String::from_utf8(bytes).unwrap()
 }
 
 #[test]
 fn a_large_answer_of_many_values_is_read_in_few_pieces_and_the_next_one_is_left_whole() {
     for size in [100, 1_000, 20_000] {
-        let value = |i: usize| format!("VALUE some:longer:key:{i} 0 {size}\r\n{}\r\n", "x".repeat(size));
-        let many = (0..100).map(value).collect::<String>() + "END\r\n";
-        let (connection, inbox) = (connection(), Rc::new(Inbox::default()));
-        let asked = [Shape::Values, Shape::Line, Shape::Values, Shape::Line]
-            .map(|shape| connection.send(&inbox, shape, None, |_| {}));
-        let stream = [many.as_bytes(), b"STORED\r\n", many.as_bytes(), b"12\r\n"].concat();
-        let reads = read(&connection, &stream);
+        let keys: Vec<String> = (0..100).map(|i| format!("a:longer:key:{i}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let value = |key: &&str| format!("VALUE {key} 0 {size}\r\n{}\r\n", "x".repeat(size));
+        let many = keys.iter().map(value).collect::<String>() + "END\r\n";
+        let (connection, inbox, _) = asked_by_two();
+        let asked = [
+            ask(&connection, &inbox, &keys, GET),
+            line(&connection, &inbox, "set k 0 0 0\r\n\r\n"),
+            ask(&connection, &inbox, &keys, GET),
+            line(&connection, &inbox, "incr k 1\r\n"),
+        ];
+        let stream = [&many, "STORED\r\n", &many, "12\r\n"].concat();
+        let reads = read(&connection, stream.as_bytes());
         assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
         let said = asked.map(|ticket| said(&inbox, ticket));
-        assert!(said[0] == many.as_bytes() && said[2] == said[0]);
-        assert_eq!((&said[1][..], &said[3][..]), (&b"STORED\r\n"[..], &b"12\r\n"[..]));
+        assert!(said[0] == many && said[2] == many);
+        assert_eq!((&said[1][..], &said[3][..]), ("STORED\r\n", "12\r\n"));
     }
 }
 
 #[test]
 fn who_asked_for_keys_on_one_line_are_told_their_own_however_large_and_what_is_behind_is_left_whole() {
     for size in [100, 1_000, 20_000] {
-        let value = |key: &str| format!("VALUE {key} 0 {size}\r\n{}\r\n", "x".repeat(size));
-        let (connection, one, other) = (connection(), Rc::new(Inbox::default()), Rc::new(Inbox::default()));
-        let ask = |inbox: &Rc<Inbox>, keys: &[&str]| {
-            keys.iter().fold(None, |last, key| {
-                Some(connection.get_one_of(inbox, key.as_bytes(), How::default(), last))
-            })
-        };
-        let asked = [ask(&one, &["a", "b", "c"]), ask(&other, &["d", "e", "f"]), ask(&one, &["g", "h"])];
-        let single = connection.get(&other, b"i", How::default());
-        let last = ask(&one, &["j", "k"]);
-        let behind =
-            connection.send(&other, Shape::Line, None, |out| out.extend_from_slice(b"touch x 1\r\n"));
-        assert_eq!(connection.state.borrow().out, "get a b c d e f g h i j k\r\ntouch x 1\r\n");
+        let value = |key: &&str| format!("VALUE {key} 0 {size}\r\n{}\r\n", "x".repeat(size));
+        let (connection, one, other) = asked_by_two();
+        let asked = [
+            (&one, ask(&connection, &one, &["a", "b", "c"], GET), &["a", "c"][..]),
+            (&other, ask(&connection, &other, &["d", "e", "f"], GET), &["f"]),
+            (&one, ask(&connection, &one, &["g", "h"], GET), &[]),
+            (&other, connection.get(&other, b"i", GET), &["i"]),
+            (&one, ask(&connection, &one, &["j", "k"], GET), &["k"]),
+        ];
+        let behind = line(&connection, &other, "touch x 1\r\n");
+        assert_eq!(queued(&connection), "get a b c d e f g h i j k\r\ntouch x 1\r\n");
         // b, d, e, g, h and j are not there.
-        let stream = ["a", "c", "f", "i", "k"].map(value).concat() + "END\r\nTOUCHED\r\n";
+        let stream = ["a", "c", "f", "i", "k"].iter().map(value).collect::<String>() + "END\r\nTOUCHED\r\n";
         let reads = read(&connection, stream.as_bytes());
         assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
-        for (inbox, ticket, keys) in [
-            (&one, asked[0], &["a", "c"][..]),
-            (&other, asked[1], &["f"]),
-            (&one, asked[2], &[]),
-            (&other, Some(single), &["i"]),
-            (&one, last, &["k"]),
-        ] {
-            let said = said(inbox, ticket.unwrap());
-            let values = keys.iter().map(|key| value(key)).collect::<String>();
-            assert!(said.strip_suffix(b"END\r\n").unwrap_or(&said) == values.as_bytes(), "{keys:?}");
+        for (inbox, ticket, keys) in asked {
+            let right = keys.iter().map(value).collect::<String>() + "END\r\n";
+            assert!(said(inbox, ticket) == right, "{keys:?}");
         }
-        assert_eq!(said(&other, behind), b"TOUCHED\r\n");
+        assert_eq!(said(&other, behind), "TOUCHED\r\n");
         assert!(connection.state.borrow().names.first(1).is_empty());
     }
+}
+
+#[test]
+fn what_is_said_to_who_waits_no_longer_is_nobody_elses() {
+    let (connection, one, other) = asked_by_two();
+    ask(&connection, &one, &["a", "b"], GET);
+    let late = ask(&connection, &other, &["c", "d"], GET);
+    {
+        let mut state = connection.state.borrow_mut();
+        state.owed[0].asker = None;
+        state.timed_out = 1;
+    }
+    read(&connection, b"VALUE b 0 1\r\nb\r\nVALUE d 0 1\r\nd\r\nEND\r\n");
+    assert_eq!(said(&other, late), "VALUE d 0 1\r\nd\r\nEND\r\n");
+    assert_eq!(connection.state.borrow().timed_out, 0);
+}
+
+#[test]
+fn a_get_joins_none_that_stands_before_another_of_its_key() {
+    let (connection, one, other) = asked_by_two();
+    connection.get(&other, b"a", GET);
+    connection.get(&one, b"a", GET);
+    ask(&connection, &one, &["a", "b"], GET);
+    connection.get(&one, b"a", GET);
+    connection.get(&other, b"a", GET);
+    assert_eq!(queued(&connection), "get a\r\nget a b\r\nget a\r\n");
+    let tickets = connection.state.borrow().owed.iter().map(|owed| owed.sharers.len()).collect::<Vec<_>>();
+    assert_eq!(tickets, [1, 0, 1]);
+}
+
+#[test]
+fn touches_of_the_same_exptime_share_a_line_and_what_is_read_behind_them_is_read_anew() {
+    let (connection, one, other) = asked_by_two();
+    let until = |exptime, cas| How { exptime: Some(exptime), cas };
+    connection.get(&one, b"a", GET);
+    connection.get(&one, b"b", until(60, false));
+    ask(&connection, &other, &["c", "d"], until(60, false));
+    connection.get(&one, b"e", until(60, true));
+    connection.get(&one, b"f", until(0, true));
+    connection.get(&other, b"a", GET);
+    assert_eq!(queued(&connection), "get a\r\ngat 60 b c d\r\ngats 60 e\r\ngats 0 f\r\nget a\r\n");
 }
 
 #[test]
