@@ -113,14 +113,15 @@ fn who_asked_for_keys_on_one_line_are_told_their_own_however_large_and_what_is_b
 fn what_is_said_to_who_waits_no_longer_is_nobody_elses() {
     let (connection, one, other) = asked_by_two();
     ask(&connection, &one, &["a", "b"], GET);
-    let late = ask(&connection, &other, &["c", "d"], GET);
+    let told = [ask(&connection, &other, &["c", "d"], GET), ask(&connection, &other, &["e", "f"], GET)];
     {
         let mut state = connection.state.borrow_mut();
         state.owed[0].asker = None;
         state.timed_out = 1;
     }
-    read(&connection, b"VALUE b 0 1\r\nb\r\nVALUE d 0 1\r\nd\r\nEND\r\n");
-    assert_eq!(said(&other, late), "VALUE d 0 1\r\nd\r\nEND\r\n");
+    read(&connection, b"VALUE b 0 1\r\nb\r\nVALUE d 0 1\r\nd\r\nVALUE e 0 0\r\n\r\nEND\r\n");
+    let told = told.map(|ticket| said(&other, ticket));
+    assert_eq!(told, ["VALUE d 0 1\r\nd\r\nEND\r\n", "VALUE e 0 0\r\n\r\nEND\r\n"]);
     assert_eq!(connection.state.borrow().timed_out, 0);
 }
 
@@ -132,9 +133,14 @@ fn a_get_joins_none_that_stands_before_another_of_its_key() {
     ask(&connection, &one, &["a", "b"], GET);
     connection.get(&one, b"a", GET);
     connection.get(&other, b"a", GET);
-    assert_eq!(queued(&connection), "get a\r\nget a b\r\nget a\r\n");
-    let tickets = connection.state.borrow().owed.iter().map(|owed| owed.sharers.len()).collect::<Vec<_>>();
-    assert_eq!(tickets, [1, 0, 1]);
+    // The same where it is not the first of those that are asked for together.
+    connection.get(&one, b"z", How { cas: true, ..GET });
+    ask(&connection, &one, &["y", "a"], GET);
+    connection.get(&one, b"a", GET);
+    let lines = ["get a", "get a b", "get a", "gets z", "get y a", "get a", ""];
+    assert_eq!(queued(&connection), lines.join("\r\n"));
+    let sharers: Vec<usize> = connection.state.borrow().owed.iter().map(|owed| owed.sharers.len()).collect();
+    assert_eq!(sharers, [1, 0, 1, 0, 0, 0]);
 }
 
 #[test]
