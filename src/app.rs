@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
 use crate::chance::Chance;
@@ -20,13 +20,17 @@ use crate::config::{Config, FlushAll, Kind};
 use crate::guard::near::Changes;
 use crate::listener::{self, BindError, Bound};
 use crate::metrics::{Metrics, ServerName};
+use crate::open_files::{self, Budget};
 use crate::proxy::{Desk, Front, Guard, Plan, Route, Shared, TagCache};
 use crate::rule::Rules;
 use crate::upstream::pool::SharedPool;
+use crate::upstream::server::Server;
 use crate::worker::{Doorkeeper, Worker};
 
 /// With `workers = 0`: one per core, but no more than this. A sidecar is not what the machine is for.
 const MAX_AUTOMATIC_WORKERS: usize = 4;
+/// This part of `max_buffered` may be taken by what was seen at misses.
+const TICKETS_SHARE: usize = 8;
 
 /// Why Kennel cannot start.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub enum StartError {
     Bind(BindError),
     /// The system refused a thread or a socket.
     Io(io::Error),
+    /// The process may not have enough files open: in words.
+    OpenFiles(String),
 }
 
 impl fmt::Display for StartError {
@@ -42,6 +48,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::Bind(error) => error.fmt(f),
             StartError::Io(error) => write!(f, "cannot start: {error}"),
+            StartError::OpenFiles(why) => write!(f, "cannot start: {why}"),
         }
     }
 }
@@ -73,26 +80,29 @@ pub struct App {
 impl App {
     /// Starts what the configuration means. When this returns, clients can connect.
     pub fn start(config: &Config) -> Result<App, StartError> {
-        let workers = match config.listen.workers {
-            0 => thread::available_parallelism().map_or(1, usize::from).min(MAX_AUTOMATIC_WORKERS),
-            workers => workers,
-        };
+        let workers = workers(config);
+        let budget = Budget::new(open_files::raise(), config, workers);
+        let max_connections = budget.clients().map_err(StartError::OpenFiles)?;
+        if let Some(warning) = budget.warning() {
+            warn!("{warning}");
+        }
         let (bound, sockets) = listener::bind(&config.listen, workers)?;
         let admin = config.admin.as_ref().map(listener::bind_admin).transpose()?;
         let metrics = Arc::new(new_metrics(config, workers));
         metrics.config_read(true, unix_ms());
         let pools = start_pools(config)?;
         let mut chance = Chance::from_entropy();
+        let max_tickets = config.listen.max_buffered / TICKETS_SHARE;
         let shared = Shared {
             plan: Arc::new(plan(config)),
-            desk: Arc::new(Desk::new()),
+            desk: Arc::new(Desk::new(max_tickets)),
             tag_cache: TagCache::new(config.tags.cache),
             changes: Arc::new(Changes::new(config.keeps_near())),
             near_memory: config.near.memory / workers,
             sidecar: chance.below(u64::MAX),
             clock: Clock::system(),
             start: Instant::now(),
-            front: Arc::new(front(config, &bound, workers, &metrics)),
+            front: Arc::new(front(config, &bound, workers, max_connections, &metrics)),
         };
         let mut app = App {
             bound,
@@ -102,7 +112,7 @@ impl App {
             metrics,
             threads: Vec::new(),
         };
-        let door = Arc::new(Doorkeeper::new(config.listen.max_connections));
+        let door = Arc::new(Doorkeeper::new(max_connections));
         for (at, sockets) in sockets.into_iter().enumerate() {
             let worker = Worker {
                 sockets,
@@ -110,7 +120,7 @@ impl App {
                 pools: pools.clone(),
                 door: Arc::clone(&door),
                 idle_timeout: config.listen.idle_timeout,
-                max_buffered: config.listen.max_buffered / workers,
+                max_buffered: (config.listen.max_buffered - max_tickets) / workers,
                 metrics: app.metrics.worker(at),
                 stop: app.stop.child_token(),
             };
@@ -121,6 +131,7 @@ impl App {
                 metrics: Arc::clone(&app.metrics),
                 start: shared.start,
                 config: config.clone(),
+                pools: pools.clone(),
             });
             let (readiness, stop) = (app.readiness.clone(), app.stop.clone());
             app.spawn("kennel-admin".into(), move || {
@@ -205,10 +216,10 @@ fn plan(config: &Config) -> Plan {
     for (index, rule) in config.rules.iter().enumerate() {
         let guard = match &rule.kind {
             Kind::Raw => None,
-            Kind::Guarded { policy, tags, tags_in_key } => {
+            Kind::Guarded { policy, tags, tags_in_key, meta_winner } => {
                 let (policy, tags) = (policy.clone(), tags.clone());
-                let tags_in_key = *tags_in_key;
-                guards.push(Guard { rule: index, pool: rule.pool, policy, tags, tags_in_key });
+                let (tags_in_key, meta_winner) = (*tags_in_key, *meta_winner);
+                guards.push(Guard { rule: index, pool: rule.pool, policy, tags, tags_in_key, meta_winner });
                 Some(guards.len() - 1)
             }
         };
@@ -220,11 +231,30 @@ fn plan(config: &Config) -> Plan {
     Plan::new(rules, routes, guards, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
 }
 
-fn front(config: &Config, bound: &Bound, workers: usize, metrics: &Arc<Metrics>) -> Front {
+/// How many workers a configuration means on this machine.
+pub(crate) fn workers(config: &Config) -> usize {
+    workers_of(config.listen.workers, thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// The same, from what is configured and on so many cores.
+fn workers_of(configured: usize, cores: usize) -> usize {
+    match configured {
+        0 => cores.min(MAX_AUTOMATIC_WORKERS),
+        workers => workers,
+    }
+}
+
+fn front(
+    config: &Config,
+    bound: &Bound,
+    workers: usize,
+    max_connections: usize,
+    metrics: &Arc<Metrics>,
+) -> Front {
     let listen = &config.listen;
     Front {
         metrics: Arc::clone(metrics),
-        max_connections: listen.max_connections,
+        max_connections,
         workers,
         tcp: bound.tcp.first().map(|address| (address.ip().to_string(), address.port())),
         unix: bound.unix.first().map(|path| path.display().to_string()),
@@ -250,6 +280,7 @@ struct Seen {
     metrics: Arc<Metrics>,
     start: Instant,
     config: Config,
+    pools: Vec<Arc<SharedPool>>,
 }
 
 impl View for Seen {
@@ -277,5 +308,30 @@ impl View for Seen {
         });
         let uptime = Duration::from_secs(self.start.elapsed().as_secs());
         Overview { version: env!("CARGO_PKG_VERSION").into(), uptime, pools, rules: rules.collect() }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let servers =
+            self.pools.iter().flat_map(|pool| pool.servers().iter().map(move |server| (pool, server)));
+        let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
+            let found = server.capabilities()?;
+            let (pool, address, version) = (&pool.name, server.address(), found.version);
+            let why = found.lack?;
+            Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
+        };
+        servers.filter_map(note).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_cores_get_no_more_workers_unless_the_configuration_says_so() {
+        let automatic =
+            [1, MAX_AUTOMATIC_WORKERS, MAX_AUTOMATIC_WORKERS + 1, 96].map(|cores| workers_of(0, cores));
+        assert_eq!(automatic, [1, MAX_AUTOMATIC_WORKERS, MAX_AUTOMATIC_WORKERS, MAX_AUTOMATIC_WORKERS]);
+        assert_eq!([1, 96].map(|cores| workers_of(8, cores)), [8, 8]);
     }
 }

@@ -12,6 +12,8 @@ pub enum Failure {
     Refused,
     /// Too much is waiting for it already.
     Overloaded,
+    /// It cannot do what the guard needs, so nothing that the guard would say is sent to it.
+    Unguarded,
 }
 
 impl Failure {
@@ -22,6 +24,9 @@ impl Failure {
             Failure::TimedOut => b"SERVER_ERROR server timed out\r\n",
             Failure::Refused => b"SERVER_ERROR server refused\r\n",
             Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
+            Failure::Unguarded => {
+                b"SERVER_ERROR server cannot guard keys: kennel check --connect says why\r\n"
+            }
         }
     }
 }

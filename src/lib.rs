@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod app;
 pub mod config;
+mod open_files;
 pub mod worker;
 pub mod listener;
 pub mod porter;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use crate::porter::{Porter, Terms};
+use crate::proxy::pooling::{Clients, Pooling};
 use crate::tls::BadFile;
 
 /// How many connections may wait to be accepted.
@@ -55,6 +56,8 @@ pub struct Entrance<A> {
     pub at: A,
     /// What is asked of clients there.
     pub terms: Terms,
+    /// Whether they have pools of connections.
+    pub clients: Clients,
 }
 
 /// An address to listen on. The host is resolved when the listener is bound.
@@ -118,9 +121,18 @@ impl std::error::Error for BindError {}
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// TCP: each worker has its own, on the same address.
-    pub tcp: Vec<(TcpListener, Option<Arc<Porter>>)>,
+    pub tcp: Vec<(TcpListener, Door)>,
     /// Unix: all workers share one.
-    pub unix: Vec<(UnixListener, Option<Arc<Porter>>)>,
+    pub unix: Vec<(UnixListener, Door)>,
+}
+
+/// What is known of a listener's clients before they come. All workers share it.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// What they must show to be let in; `None`: nothing.
+    pub porter: Option<Arc<Porter>>,
+    /// How they use their connections.
+    pub pooling: Arc<Pooling>,
 }
 
 /// What is listened on.
@@ -145,7 +157,12 @@ impl Drop for Bound {
 pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), BindError> {
     let mut bound = Bound::default();
     let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
-    for Entrance { at: address, terms } in &listen.tcp {
+    let mut numbers = 0..;
+    let mut pooling = |name: String, clients| {
+        let number = numbers.next().unwrap_or_default();
+        Arc::new(Pooling::new(number, name, clients))
+    };
+    for Entrance { at: address, terms, clients } in &listen.tcp {
         let error = |error| BindError::Refused {
             key: "listen.tcp",
             variable: "KENNEL_LISTEN__TCP",
@@ -155,11 +172,12 @@ pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), Bi
         let porter = Porter::new(terms).map_err(|files| BindError::Files(address.to_string(), files))?;
         let (address, listeners) = bind_tcp(address, workers).map_err(error)?;
         bound.tcp.push(address);
+        let door = Door { porter, pooling: pooling(address.to_string(), *clients) };
         for (worker, listener) in sockets.iter_mut().zip(listeners) {
-            worker.tcp.push((listener, porter.clone()));
+            worker.tcp.push((listener, door.clone()));
         }
     }
-    for Entrance { at: path, terms } in &listen.unix {
+    for Entrance { at: path, terms, clients } in &listen.unix {
         let error = |error| BindError::Refused {
             key: "listen.unix",
             variable: "KENNEL_LISTEN__UNIX",
@@ -170,8 +188,9 @@ pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), Bi
             Porter::new(terms).map_err(|files| BindError::Files(path.display().to_string(), files))?;
         let listener = bind_unix(path, listen.unix_mode).map_err(error)?;
         bound.unix.push(path.clone());
+        let door = Door { porter, pooling: pooling(path.display().to_string(), *clients) };
         for worker in &mut sockets {
-            worker.unix.push((listener.try_clone().map_err(error)?, porter.clone()));
+            worker.unix.push((listener.try_clone().map_err(error)?, door.clone()));
         }
     }
     Ok((bound, sockets))

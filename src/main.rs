@@ -33,6 +33,9 @@ struct Arguments {
 enum Command {
     /// Say what is wrong with a configuration, or what it means.
     Check {
+        /// Also connect to every server: say what it is, and whether it can guard keys. Exit code 1 if one that must cannot.
+        #[arg(long)]
+        connect: bool,
         /// The configuration, in TOML.
         file: PathBuf,
     },
@@ -73,7 +76,7 @@ enum TagCommand {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match &arguments.command {
-        Some(Command::Check { file }) => return cli::check::run(file),
+        Some(Command::Check { connect, file }) => return cli::check::run(file, *connect),
         Some(Command::Demo) => return cli::demo::run(),
         Some(Command::Health { admin }) => return cli::health::run(admin),
         Some(Command::Tag { config, command }) => {

@@ -377,6 +377,11 @@ mod tests {
             ["cert", "key", "client_ca", "auth_file"]
         );
         assert!(said[0].starts_with("cert (\"/nowhere/c\") cannot be read: No such file"), "{said:?}");
+        let endless = || PathBuf::from("/dev/zero");
+        let tls = TlsFiles { cert: endless(), key: endless(), client_ca: Some(endless()) };
+        let bad = Porter::new(&Terms { tls: Some(tls), auth_file: None }).unwrap_err();
+        assert_eq!(bad.len(), 3);
+        assert!(bad.iter().all(|bad| bad.what == "is larger than 1 MiB: is it the right file?"), "{bad:?}");
     }
 
     #[test]

@@ -2,23 +2,31 @@
 
 use std::collections::HashMap;
 
+mod automaton;
 mod pattern;
 mod tag;
 
 pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError, PatternProblem};
 pub use tag::{Template, TemplateError, fold_tag};
 
+use automaton::Automaton;
 use pattern::Segment;
+
+/// A key is tried against so many patterns one after the other; if it might be more, against all of them in one pass.
+const MAX_TRIED: usize = 8;
 
 /// Patterns in order of precedence.
 ///
 /// The patterns are grouped by the literal text they begin with; a key is only tried against the groups whose
 /// text it begins with. These form a chain, found by one binary search: sorted, whatever lies between a text and
-/// a key that begins with it begins with it too.
+/// a key that begins with it begins with it too. Where there are more patterns in a chain than is worth trying one
+/// by one, an automaton finds the first of them, and only that one is matched for its captures.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     patterns: Vec<Pattern>,
     groups: Vec<Group>,
+    /// Of the patterns in chains that are too long to be tried one by one.
+    automaton: Automaton,
 }
 
 #[derive(Debug, Clone)]
@@ -28,6 +36,8 @@ struct Group {
     parent: Option<usize>,
     /// Ascending.
     members: Vec<usize>,
+    /// How many patterns there are in it and in those behind it in the chain.
+    chain: usize,
 }
 
 impl Rules {
@@ -44,10 +54,24 @@ impl Rules {
             }
             match parent {
                 Some(p) if *groups[p].prefix == *prefix => groups[p].members.push(i),
-                _ => groups.push(Group { prefix: prefix.into(), parent, members: vec![i] }),
+                _ => groups.push(Group { prefix: prefix.into(), parent, members: vec![i], chain: 0 }),
             }
         }
-        Rules { patterns, groups }
+        // A parent stands before its children.
+        for i in 0..groups.len() {
+            let behind = groups[i].parent.map_or(0, |parent| groups[parent].chain);
+            groups[i].chain = behind + groups[i].members.len();
+        }
+        let mut long = vec![false; groups.len()];
+        for i in (0..groups.len()).rev() {
+            long[i] |= groups[i].chain > MAX_TRIED;
+            if let (true, Some(parent)) = (long[i], groups[i].parent) {
+                long[parent] = true;
+            }
+        }
+        let members = groups.iter().zip(long).filter(|(_, long)| *long).flat_map(|(group, _)| &group.members);
+        let automaton = Automaton::new(members.map(|i| (*i, &patterns[*i])));
+        Rules { patterns, groups, automaton }
     }
 
     /// The first pattern that matches `key`, as its index in what [`new`](Rules::new) took; `captures` then holds
@@ -59,6 +83,9 @@ impl Rules {
             at = group.parent;
             if !key.starts_with(&group.prefix) {
                 continue;
+            }
+            if group.chain > MAX_TRIED {
+                return self.automaton.find(key).filter(|i| self.patterns[*i].matches(key, captures));
             }
             let better = group.members.iter().take_while(|i| best.is_none_or(|b| **i < b));
             if let Some(i) = better.copied().find(|i| self.patterns[*i].matches(key, captures)) {
@@ -100,10 +127,11 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_wins_whatever_the_index_does() {
         let mut rng = fastrand::Rng::with_seed(11);
-        let mut hits = 0;
+        let (mut hits, mut long) = (0, 0);
         for _ in 0..500 {
             let patterns: Vec<Pattern> = (0..30).filter_map(|_| random_pattern(&mut rng)).collect();
             let rules = Rules::new(patterns.clone());
+            long += usize::from(rules.groups.iter().any(|group| group.chain > MAX_TRIED));
             for _ in 0..40 {
                 let key = random_key(&mut rng, 8);
                 let (mut want, mut got) = (Captures::default(), Captures::default());
@@ -114,6 +142,7 @@ mod tests {
             }
         }
         assert!(hits > 1_000, "only {hits} keys matched anything");
+        assert!((50..500).contains(&long), "{long} of 500 have more patterns than are tried one by one");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,12 +22,14 @@ use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use crate::guard::leases::Owner;
 use crate::metrics::{LeaseEnd, Limit};
 use crate::protocol;
 use crate::protocol::binary::{self, Binary};
 use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
+use crate::proxy::pooling::Pooling;
 use crate::proxy::{Call, Client, Footprint, Large, LongLine, Proxy, Turn};
 use crate::upstream::roll::{Queues, Roll};
 use outbox::Outbox;
@@ -68,7 +71,8 @@ pub enum Spoke {
 /// Serves one client until it goes, is told to go, or `drain` says to finish. Its leases are released before this returns.
 pub async fn serve<S>(
     socket: S,
-    owner: u64,
+    owner: Owner,
+    pooling: Arc<Pooling>,
     proxy: Rc<Proxy>,
     roll: &Rc<Roll>,
     queues: &Queues<Asked>,
@@ -81,7 +85,7 @@ where
         socket,
         drain,
         proxy,
-        client: Client::new(owner, roll.enter(owner)),
+        client: Client::new(owner, roll.enter(owner.connection), pooling),
         roll: Rc::clone(roll),
         queues,
         input: BytesMut::new(),
@@ -111,7 +115,7 @@ where
     // Whoever goes while a request of theirs is on its way may have won a lease with it.
     poll_fn(|cx| session.poll_abandoned(cx)).await;
     let end = if drain.is_cancelled() { LeaseEnd::Shutdown } else { LeaseEnd::Disconnected };
-    if session.client.holds() {
+    if session.client.was_told_a_miss() {
         session.proxy.clone().disconnect(owner, end).await;
     }
     // The other side may have gone already.
@@ -181,7 +185,7 @@ pub struct Asked {
 
 impl<S> Drop for Session<'_, S> {
     fn drop(&mut self) {
-        self.roll.leave(self.client.owner);
+        self.roll.leave(self.client.owner.connection);
     }
 }
 
@@ -270,7 +274,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         // A whole request that has not begun waits for something too.
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
         inbox.is_busy(waits && self.out.is_empty());
-        inbox.holds(self.asked + self.input.len() + self.out.text.len());
+        inbox.holds(self.asked + self.input.len() + self.out.text.len() + self.client.misses_bytes());
     }
 
     /// Reads until the client closes.

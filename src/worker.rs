@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{self, LocalOptions};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -20,9 +21,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::chance::Chance;
-use crate::listener::Sockets;
+use crate::guard::leases::Owner;
+use crate::listener::{Door, Sockets};
 use crate::metrics::WorkerMetrics;
-use crate::porter::{Lodge, Porter, Stream};
+use crate::porter::{Lodge, Stream};
+use crate::proxy::pooling::Pooling;
 use crate::proxy::{Proxy, Shared};
 use crate::session::{self, Asked, Spoke};
 use crate::upstream::pool::{Pool, SharedPool};
@@ -44,6 +47,8 @@ const SPEAK_TEXT: &str = "php-memcached: Memcached::OPT_BINARY_PROTOCOL => false
     off, in a configuration string no --BINARY-PROTOCOL; pylibmc: binary=False; spymemcached: \
     ConnectionFactoryBuilder.setProtocol(Protocol.TEXT); Enyim: Protocol = Text; Dalli before 5: protocol: :meta; memjs \
     has no such option: use the package memcached";
+/// So many clients of one worker are being told at a time that there is no room for them. Further ones are not accepted meanwhile.
+pub(crate) const MAX_REFUSING: usize = 8;
 /// memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -132,16 +137,17 @@ impl Worker {
             stop: stop.clone(),
             clients: clients.clone(),
             said: Cell::new(None),
+            refusing: Arc::new(Semaphore::new(MAX_REFUSING)),
             lodge: Lodge::default(),
             queues: Queues::default(),
         });
-        for (listener, porter) in sockets.tcp {
+        for (listener, door) in sockets.tcp {
             let listener = TcpListener::from_std(listener)?;
-            spawn_local(Rc::clone(&reception).accept_tcp(listener, porter));
+            spawn_local(Rc::clone(&reception).accept_tcp(listener, door));
         }
-        for (listener, porter) in sockets.unix {
+        for (listener, door) in sockets.unix {
             let listener = UnixListener::from_std(listener)?;
-            spawn_local(Rc::clone(&reception).accept_unix(listener, porter));
+            spawn_local(Rc::clone(&reception).accept_unix(listener, door));
         }
         stop.cancelled().await;
         clients.close();
@@ -176,13 +182,15 @@ struct Reception {
     clients: TaskTracker,
     /// When it was last said that there is no room.
     said: Cell<Option<Instant>>,
+    /// Of those who are being refused.
+    refusing: Arc<Semaphore>,
     lodge: Lodge,
     /// Of clients that ask nothing at the moment.
     queues: Queues<Asked>,
 }
 
 impl Reception {
-    async fn accept_tcp(self: Rc<Self>, listener: TcpListener, porter: Option<Arc<Porter>>) {
+    async fn accept_tcp(self: Rc<Self>, listener: TcpListener, door: Door) {
         while let Some(accepted) = self.unless_stopped(listener.accept()).await {
             match accepted {
                 Ok((socket, from)) => {
@@ -190,17 +198,21 @@ impl Reception {
                         debug!(%error, "client is gone already");
                         continue;
                     }
-                    self.receive(socket, Some(from), porter.as_ref());
+                    self.receive(socket, Some(from), None, &door).await;
                 }
                 Err(error) => self.no_room(error).await,
             }
         }
     }
 
-    async fn accept_unix(self: Rc<Self>, listener: UnixListener, porter: Option<Arc<Porter>>) {
+    async fn accept_unix(self: Rc<Self>, listener: UnixListener, door: Door) {
         while let Some(accepted) = self.unless_stopped(listener.accept()).await {
             match accepted {
-                Ok((socket, _)) => self.receive(socket, None, porter.as_ref()),
+                Ok((socket, _)) => {
+                    // The kernel knows; where it does not say, all are of one process.
+                    let process = socket.peer_cred().ok().and_then(|peer| peer.pid());
+                    self.receive(socket, None, process.and_then(|pid| u32::try_from(pid).ok()), &door).await;
+                }
                 Err(error) => self.no_room(error).await,
             }
         }
@@ -210,29 +222,37 @@ impl Reception {
         self.stop.run_until_cancelled(accepting).await
     }
 
-    fn receive<S: Stream + 'static>(
+    /// Ends once there is room for another that must be refused.
+    async fn receive<S: Stream + 'static>(
         self: &Rc<Self>,
         mut socket: S,
         from: Option<SocketAddr>,
-        porter: Option<&Arc<Porter>>,
+        process: Option<u32>,
+        door: &Door,
     ) {
+        let porter = door.porter.as_ref();
         let Some(owner) = self.door.enter() else {
             self.proxy.metrics().client_refused();
             if porter.is_some_and(|porter| porter.is_secret()) {
                 return;
             }
+            // It is never closed.
+            let place = Arc::clone(&self.refusing).acquire_owned().await;
             spawn_local(async move {
                 // Whether they hear it or not, they are gone.
                 let _ = timeout(Duration::from_secs(1), socket.write_all(TOO_MANY)).await;
+                drop((socket, place));
             });
             return;
         };
         self.proxy.metrics().client_connected();
         let presence = Presence(Rc::clone(self));
+        let pooling = Arc::clone(&door.pooling);
+        let owner = pooling.owner(owner, process);
         let Some(porter) = porter.cloned() else {
             self.clients.spawn_local(async move {
                 let Presence(reception) = &presence;
-                reception.serve(socket, owner, from).await;
+                reception.serve(socket, owner, pooling, from).await;
             });
             return;
         };
@@ -241,15 +261,21 @@ impl Reception {
             let Reception { proxy, lodge, stop, .. } = &**reception;
             let admitted = porter.admit(socket, from, lodge, proxy.metrics(), stop).await;
             if let Some(socket) = admitted {
-                reception.serve(socket, owner, from).await;
+                reception.serve(socket, owner, pooling, from).await;
             }
         });
     }
 
     /// Serves a client that has been let in.
-    async fn serve<S: Stream>(&self, socket: S, owner: u64, from: Option<SocketAddr>) {
-        let spoke =
-            session::serve(socket, owner, Rc::clone(&self.proxy), &self.roll, &self.queues, &self.stop).await;
+    async fn serve<S: Stream>(
+        &self,
+        socket: S,
+        owner: Owner,
+        pooling: Arc<Pooling>,
+        from: Option<SocketAddr>,
+    ) {
+        let proxy = Rc::clone(&self.proxy);
+        let spoke = session::serve(socket, owner, pooling, proxy, &self.roll, &self.queues, &self.stop).await;
         let from = from.map(|from| from.ip());
         if spoke == Spoke::Binary && self.door.is_news(from) {
             let from = from.map_or_else(|| "a Unix socket".to_owned(), |from| from.to_string());

@@ -39,6 +39,8 @@ pub(crate) fn cases() -> Vec<Case> {
         parsed("mg", format!("mg {key} v t f c\r\n")),
     ];
     all.extend([(1, "the only one"), (100, "the last"), (1000, "the last"), (1000, "none")].map(matched));
+    all.extend([10, 1_000, 10_000].map(starred));
+    all.push(one_by_one(10_000));
     all.extend([3, 100].map(placed));
     all.extend([0, 1, 3].map(opened));
     all.extend([0, 1, 3].map(sealed));
@@ -72,6 +74,37 @@ fn matched((count, matches): (usize, &'static str)) -> Case {
             black_box(rules.find(black_box(key.as_bytes()), &mut captures));
         })
     })
+}
+
+/// A long key that has none of the texts that rules with a star in front end with.
+fn long_key() -> Vec<u8> {
+    b"x1y2".repeat(62)
+}
+
+fn starred(count: usize) -> Case {
+    case(format!("rule/{count} rules with a star in front, a long key, none matches"), move || {
+        let rules = Rules::new((0..count).map(ending).collect());
+        let (key, mut captures) = (long_key(), Captures::default());
+        Box::new(move || {
+            black_box(rules.find(black_box(&key), &mut captures));
+        })
+    })
+}
+
+/// What the same takes if each pattern is tried.
+fn one_by_one(count: usize) -> Case {
+    case(format!("rule/{count} patterns with a star in front, one after the other"), move || {
+        let patterns: Vec<Pattern> = (0..count).map(ending).collect();
+        let (key, mut captures) = (long_key(), Captures::default());
+        Box::new(move || {
+            let matches = |pattern: &Pattern| pattern.matches(black_box(&key), &mut captures);
+            black_box(patterns.iter().position(matches));
+        })
+    })
+}
+
+fn ending(number: usize) -> Pattern {
+    Pattern::parse(&format!("*x{number}")).expect("a pattern")
 }
 
 fn placed(servers: u8) -> Case {

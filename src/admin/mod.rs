@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! GET /         a page for eyes            GET /healthz  200 while the process can answer at all
-//! GET /metrics  Prometheus's text format   GET /readyz   200 while clients are welcome, else 503 and why
+//! GET /metrics  Prometheus's text format   GET /readyz   200 while clients are welcome, and what is not well; else 503 and why
 //! ```
 
 mod page;
@@ -11,8 +11,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,9 +25,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -40,6 +39,8 @@ pub trait View: Send + Sync + 'static {
     fn metrics(&self) -> String;
     /// The contents of the page.
     fn overview(&self) -> Overview;
+    /// What an operator should know though clients are welcome, a line each.
+    fn notes(&self) -> Vec<String>;
 }
 
 /// Whether clients are welcome. Clones share the answer; it begins as "starting".
@@ -81,13 +82,19 @@ impl Readiness {
     }
 }
 
+/// How many connections are open at once, one in hand and the listener among them.
+pub(crate) const MAX_OPEN: usize = LIMITS.connections + 2;
+/// How often it is logged that no connection can be accepted.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
 /// How much of the process the admin address may take.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Connections at once; further ones wait in the kernel's backlog.
+    /// Connections at once. When there are so many, the one that has waited longest for a request is closed for the next: a probe is
+    /// always let in.
     connections: usize,
     /// From the end of one request (or the connection's beginning) to the end of the next one's header. hyper counts idle
-    /// time in, so this is the keep-alive limit too; scrapers commonly come every 15 to 60 s.
+    /// time in, so this is the keep-alive limit too: who scrapes every 15 s or more seldom connects anew each time.
     header: Duration,
     /// A connection's life, so that a client that does not read its answers cannot hold its place for ever.
     life: Duration,
@@ -97,7 +104,7 @@ struct Limits {
 
 const LIMITS: Limits = Limits {
     connections: 64,
-    header: Duration::from_secs(30),
+    header: Duration::from_secs(5),
     life: Duration::from_secs(600),
     grace: Duration::from_secs(1),
 };
@@ -122,31 +129,37 @@ async fn serve(
     limits: Limits,
 ) {
     let stop = CancellationToken::new();
-    let places = Arc::new(Semaphore::new(limits.connections));
     let mut connections = JoinSet::new();
+    let mut open: Vec<Open> = Vec::new();
+    let mut said: Option<Instant> = None;
     let mut shutdown = pin!(shutdown);
     loop {
         while connections.try_join_next().is_some() {}
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accepted => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((socket, _)) => {
-                let connection =
-                    connection(socket, Arc::clone(&view), readiness.clone(), stop.clone(), limits);
-                connections.spawn(async move {
-                    connection.await;
-                    drop(place);
-                });
+                open.retain(|open| !open.task.is_finished());
+                if open.len() >= limits.connections
+                    && let Some(longest) = open.iter().min_by_key(|open| open.last.get())
+                {
+                    longest.task.abort();
+                    // Its socket is closed before another one is made.
+                    connections.join_next().await;
+                }
+                let last = LastRequest::now();
+                let (view, readiness) = (Arc::clone(&view), readiness.clone());
+                let connection = connection(socket, view, readiness, last.clone(), stop.clone(), limits);
+                open.push(Open { task: connections.spawn(connection), last });
             }
             Err(error) => {
+                if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
+                    said = Some(Instant::now());
+                    warn!(%error, "the admin address could not accept a connection");
+                }
                 // Out of descriptors, most likely: trying again at once would only burn a core.
-                warn!(%error, "the admin address could not accept a connection");
                 sleep(Duration::from_millis(100)).await;
             }
         }
@@ -158,14 +171,40 @@ async fn serve(
     let _ = timeout(limits.grace, ended).await;
 }
 
+/// A connection, as the one who accepts others knows it.
+struct Open {
+    task: AbortHandle,
+    last: LastRequest,
+}
+
+/// When the last request of a connection came, or the connection itself.
+#[derive(Debug, Clone)]
+struct LastRequest(Arc<Mutex<Instant>>);
+
+impl LastRequest {
+    fn now() -> LastRequest {
+        LastRequest(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    fn get(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn comes(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
 async fn connection(
     socket: TcpStream,
     view: Arc<dyn View>,
     readiness: Readiness,
+    last: LastRequest,
     stop: CancellationToken,
     limits: Limits,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
+        last.comes();
         let reply = answer(request.method(), request.uri().path(), &*view, &readiness);
         async move { Ok::<_, Infallible>(reply) }
     });
@@ -207,7 +246,10 @@ fn answer(method: &Method, path: &str, view: &dyn View, readiness: &Readiness) -
     match path {
         "/metrics" => reply(StatusCode::OK, metrics::CONTENT_TYPE, view.metrics()),
         "/healthz" => reply(StatusCode::OK, TEXT, "ok"),
-        "/readyz" if readiness.is_ready() => reply(StatusCode::OK, TEXT, "ready"),
+        "/readyz" if readiness.is_ready() => {
+            let lines = [vec!["ready".to_owned()], view.notes()].concat();
+            reply(StatusCode::OK, TEXT, lines.join("\n"))
+        }
         "/readyz" => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, readiness.word()),
         _ => {
             let page = page::render(&view.overview(), readiness.word());
@@ -252,6 +294,10 @@ mod tests {
                 pools: Vec::new(),
                 rules: vec![RuleRow { name: "<b>".to_owned(), ..RuleRow::default() }],
             }
+        }
+
+        fn notes(&self) -> Vec<String> {
+            Vec::new()
         }
     }
 
@@ -379,7 +425,7 @@ mod tests {
     #[tokio::test]
     async fn a_header_that_does_not_end_and_an_idle_connection_are_closed() {
         let server = start(Limits { header: Duration::from_millis(100), ..LIMITS }).await;
-        assert!(LIMITS.header <= Duration::from_secs(60), "the contract's keep-alive limit");
+        assert!(LIMITS.header <= Duration::from_secs(5));
         let mut slow = TcpStream::connect(server.address).await.unwrap();
         slow.write_all(b"GET / HTTP/1.1\r\nHost:").await.unwrap();
         let said = read_to_close(&mut slow).await;
@@ -392,24 +438,52 @@ mod tests {
         assert_eq!(read_to_close(&mut silent).await, "");
     }
 
-    #[tokio::test]
-    async fn a_connection_above_the_limit_waits_until_one_ends() {
-        let server = start(Limits { connections: 2, ..LIMITS }).await;
-        let mut holders = Vec::new();
-        for _ in 0..2 {
-            let mut holder = TcpStream::connect(server.address).await.unwrap();
-            holder.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-            let mut first = [0; 12];
-            holder.read_exact(&mut first).await.unwrap();
-            assert_eq!(&first, b"HTTP/1.1 200");
-            holders.push(holder);
+    /// A connection that has been answered, and stays.
+    async fn holder(server: &Server) -> TcpStream {
+        let mut holder = TcpStream::connect(server.address).await.unwrap();
+        ask_again(&mut holder).await;
+        holder
+    }
+
+    async fn ask_again(holder: &mut TcpStream) {
+        holder.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(b"\r\n\r\nok") {
+            assert!(holder.read_buf(&mut said).await.unwrap() > 0, "it was closed");
         }
-        let third = get(&server, "GET", "/healthz");
-        let mut third = pin!(third);
-        assert!(timeout(Duration::from_millis(150), &mut third).await.is_err(), "the third must wait");
-        drop(holders.pop());
-        let said = timeout(Duration::from_secs(5), third).await.expect("its turn has come");
-        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+    }
+
+    #[tokio::test]
+    async fn when_all_connections_are_taken_the_one_without_a_request_for_longest_is_closed_for_the_next() {
+        let server = start(Limits { connections: 3, ..LIMITS }).await;
+        let mut first = holder(&server).await;
+        let mut silent = TcpStream::connect(server.address).await.unwrap();
+        let mut third = holder(&server).await;
+        ask_again(&mut first).await;
+        let said = timeout(Duration::from_secs(2), get(&server, "GET", "/healthz"));
+        assert!(said.await.expect("at once").starts_with("HTTP/1.1 200 "));
+        assert_eq!(read_to_close(&mut silent).await, "");
+        ask_again(&mut first).await;
+        ask_again(&mut third).await;
+    }
+
+    #[tokio::test]
+    async fn who_takes_no_answers_keeps_nobody_out() {
+        let server = start(Limits { connections: 3, ..LIMITS }).await;
+        let mut hogs = Vec::new();
+        for _ in 0..3 {
+            let mut hog = TcpStream::connect(server.address).await.unwrap();
+            // More answers than the sockets' buffers take, however large the system makes them.
+            let requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(10_000);
+            let mut sent = 0;
+            while timeout(Duration::from_millis(300), hog.write_all(&requests)).await.is_ok() {
+                sent += requests.len();
+                assert!(sent < 1 << 30, "it is read though it takes no answers");
+            }
+            hogs.push(hog);
+        }
+        let said = timeout(Duration::from_secs(2), get(&server, "GET", "/healthz"));
+        assert!(said.await.expect("at once").starts_with("HTTP/1.1 200 "));
     }
 
     #[tokio::test]

@@ -1,25 +1,43 @@
-//! `kennel check FILE`: is it right, and what does it mean?
+//! `kennel check FILE`: is it right, and what does it mean? With `--connect`: and are its servers?
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::connect::{Found, connect};
+use crate::app::workers;
 use crate::config::units::{show_address, show_duration, show_size};
 use crate::config::{self, Config, FlushAll, Kind, Rule};
 use crate::guard::{Leaves, Policy};
+use crate::open_files::{self, Budget};
 use crate::porter::Terms;
+use crate::proxy::MetaWinner;
 use crate::rule::Template;
 use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
 
 /// Checks the file together with this process's `KENNEL_…` variables, as serving it would. All mistakes go to
-/// stderr, with exit code 1; otherwise what is meant goes to stdout, with exit code 0.
-pub fn run(path: &Path) -> ExitCode {
-    let (text, code) = match check(path, config::environment()) {
-        Ok(meaning) => return out(&mut std::io::stdout(), &meaning, ExitCode::SUCCESS),
-        Err(mistakes) => (format!("{mistakes}\n"), ExitCode::FAILURE),
+/// stderr, with exit code 1; otherwise what is meant goes to stdout, with exit code 0. With `servers`, each server is then
+/// connected to: those that are not as they must be go to stderr, with exit code 1.
+pub fn run(path: &Path, servers: bool) -> ExitCode {
+    let config = match Config::load(Some(path), config::environment()) {
+        Ok(config) => config,
+        Err(mistakes) => return out(&mut std::io::stderr(), &format!("{mistakes}\n"), ExitCode::FAILURE),
     };
-    out(&mut std::io::stderr(), &text, code)
+    let mut config = config;
+    // The limit is this process's, and a service may have another.
+    config.warnings.extend(Budget::new(open_files::raise(), &config, workers(&config)).warning());
+    let meaning = meaning(path, &config);
+    if !servers {
+        return out(&mut std::io::stdout(), &meaning, ExitCode::SUCCESS);
+    }
+    let (good, bad) = match connect(&config) {
+        Ok(Found { good, bad }) => (good, bad),
+        Err(error) => (String::new(), format!("cannot connect: {error}\n")),
+    };
+    let title = if good.is_empty() { "" } else { "\nServers:\n" };
+    let code = out(&mut std::io::stdout(), &format!("{meaning}{title}{good}"), ExitCode::SUCCESS);
+    if bad.is_empty() { code } else { out(&mut std::io::stderr(), &bad, ExitCode::FAILURE) }
 }
 
 /// A reader that went away (`kennel check f | head -1`) is no news about the file.
@@ -36,8 +54,11 @@ pub fn check(
     path: &Path,
     env: impl IntoIterator<Item = (String, String)>,
 ) -> Result<String, config::Mistakes> {
-    let config = Config::load(Some(path), env)?;
-    Ok(format!("{} is right. It means:\n\n{}", path.display(), Meaning(&config)))
+    Ok(meaning(path, &Config::load(Some(path), env)?))
+}
+
+fn meaning(path: &Path, config: &Config) -> String {
+    format!("{} is right. It means:\n\n{}", path.display(), Meaning(config))
 }
 
 /// A configuration in plain words, some lines.
@@ -159,13 +180,19 @@ fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> 
     let Rule { name, pattern, kind, invalidates, .. } = rule;
     match kind {
         Kind::Raw => writeln!(f, "  rules[{i}] {name}: keys like {pattern} are raw, in pool {pool}")?,
-        Kind::Guarded { policy, tags, tags_in_key } => {
+        Kind::Guarded { policy, tags, tags_in_key, meta_winner } => {
             writeln!(f, "  rules[{i}] {name}: keys like {pattern} are guarded, in pool {pool}")?;
             write_tags(f, "tags", tags)?;
             if *tags_in_key {
                 writeln!(f, "    more tags: before the key, as in @tags:NAME,NAME:KEY")?;
             }
             write_policy(f, policy)?;
+            if *meta_winner == MetaWinner::Stale {
+                writeln!(
+                    f,
+                    "    meta clients: the one rebuilding is given the old value with W, whatever it asked with"
+                )?;
+            }
         }
     }
     write_tags(f, "a change bumps", invalidates)
@@ -274,6 +301,7 @@ mod tests {
             early_beta = 1.5
             max_ttl = "1h"
             near = "50ms"
+            meta_winner = "stale"
             [[rules]]
             name = "late"
             match = "sess:{id}"
@@ -295,6 +323,7 @@ mod tests {
             "beta 1.5",
             "near: a hit is served again for 50ms",
             "stale after 1h at the latest",
+            "meta clients: the one rebuilding is given the old value with W",
             "all other keys: raw, in pool main",
             "warning: rules[2] \"late\" is never reached: rules[0] \"sessions\"",
         ] {
@@ -330,7 +359,7 @@ mod tests {
     fn a_file_that_is_not_there_is_a_clear_mistake() {
         let mistakes = check(Path::new("/nowhere/kennel.toml"), []).unwrap_err().to_string();
         assert!(mistakes.starts_with("/nowhere/kennel.toml: cannot be read: No such file"), "{mistakes}");
-        assert_eq!(run(Path::new("/nowhere/kennel.toml")), ExitCode::FAILURE);
+        assert_eq!(run(Path::new("/nowhere/kennel.toml"), false), ExitCode::FAILURE);
     }
 
     #[test]
@@ -338,7 +367,7 @@ mod tests {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/sidecar.toml"));
         let said = check(path, []).unwrap();
         assert_eq!(said.matches("33.3% of the keys").count(), 3, "{said}");
-        assert_eq!(run(path), ExitCode::SUCCESS);
+        assert_eq!(run(path, false), ExitCode::SUCCESS);
         assert!(said.contains("tags: blog:{blog}, pages") && !said.contains("warning"), "{said}");
     }
 }

@@ -30,9 +30,9 @@ use crate::upstream::{Address, PoolSpec};
 
 /// The most tags of one command: all are asked for at once, and one connection takes no more than 65,536 commands.
 const MAX_NAMES: usize = 16 * 1024;
-/// In how many `request_timeout`s a tag is done or given up. A bump takes four answers, the one to the greeting among them; more if
+/// In how many `request_timeout`s a tag is done or given up. A bump takes nine answers, the six to the greeting among them; more if
 /// others bump the same tag meanwhile.
-const ANSWERS: u32 = 8;
+const ANSWERS: u32 = 13;
 /// The last millisecond of the year 9999. A later version is no moment.
 const LAST_MOMENT: u64 = 253_402_300_799_999;
 
@@ -200,8 +200,6 @@ async fn ask_one(
     limit: Duration,
 ) -> Result<Option<u64>, Failure> {
     let answer = timeout(limit, async {
-        // The time of what is sent first goes by while the connection is being made. This one's does, whatever it says.
-        let _ = proxy.tag_version(&name).await;
         match action {
             Action::Get => proxy.tag_version(&name).await,
             Action::Bump => match proxy.bump_tag(name).await {
@@ -224,7 +222,7 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     let mut chance = Chance::from_entropy();
     let shared = Shared {
         plan: Arc::new(plan),
-        desk: Arc::new(Desk::new()),
+        desk: Arc::new(Desk::new(0)),
         tag_cache: TagCache::new(Duration::ZERO),
         changes: Arc::new(Changes::new(false)),
         near_memory: 0,
@@ -291,6 +289,7 @@ fn why(failure: Failure) -> &'static str {
         Failure::TimedOut => "did not answer in time",
         Failure::Refused => "refused it",
         Failure::Overloaded => "is overloaded, or too many bump this tag at once",
+        Failure::Unguarded => "cannot guard keys: kennel check --connect says why",
     }
 }
 
@@ -451,6 +450,20 @@ mod tests {
         assert!(silent.done && !silent.err.contains("tags.cache"));
     }
 
+    /// What a server that can guard answers to each command of a probe.
+    const PROBED: [&str; 10] = [
+        "VA 0 t-1 f0 c5 W\r\n\r\n",
+        "NS c0\r\n",
+        "EX c0\r\n",
+        "HD c6\r\n",
+        "EX\r\n",
+        "HD\r\n",
+        "VA 2 t10 f7 c7 X W\r\nab\r\n",
+        "EX\r\n",
+        "HD\r\n",
+        "EN\r\n",
+    ];
+
     /// What a bump says at a server that takes so long to answer anything, and answers this to what is to be stored.
     fn bumped_at(delay: Duration, stored: &'static str, request_timeout: &str) -> Report {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -458,8 +471,12 @@ mod tests {
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let mut probed = PROBED.iter();
             while let Some(line) = lines.next() {
+                let probe = line.contains("@probe:");
                 let answer = match line.split(' ').next() {
+                    _ if probe => probed.next().unwrap(),
+                    Some("version") => "VERSION 1.6.45\r\n",
                     Some("mg") => "VA 1 t-1 f0 c1 s1\r\n5\r\n",
                     Some("ms") => stored,
                     _ => "END\r\n",
@@ -467,7 +484,10 @@ mod tests {
                 if line.starts_with("ms") {
                     lines.next();
                 }
-                thread::sleep(delay);
+                // What goes together is answered together.
+                if !probe {
+                    thread::sleep(delay);
+                }
                 if stream.write_all(answer.as_bytes()).is_err() {
                     return;
                 }

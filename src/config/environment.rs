@@ -231,6 +231,7 @@ mod tests {
         ("listen", "max_buffered", "\"64MiB\"", "64MiB"),
         ("listen", "workers", "3", " 3 "),
         ("listen", "flush_all", "\"refuse\"", "refuse"),
+        ("listen", "clients", "\"pooled\"", "pooled"),
         ("admin", "listen", "\"127.0.0.1:3\"", "127.0.0.1:3"),
         ("tags", "prefix", "\"@t:\"", "@t:"),
         ("tags", "cache", "\"100ms\"", "100ms"),
@@ -260,6 +261,7 @@ mod tests {
         ("rules", "early_beta", "1.5", "1.5"),
         ("rules", "max_ttl", "\"5s\"", "5s"),
         ("rules", "near", "\"5ms\"", "5ms"),
+        ("rules", "meta_winner", "\"stale\"", "stale"),
     ];
 
     #[test]

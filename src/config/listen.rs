@@ -5,20 +5,27 @@ use std::path::PathBuf;
 use config::{Value, ValueKind};
 use serde::Deserialize;
 
-use super::meant::{Place, Reader, keys, text};
+use super::meant::{Place, Reader, keys, text, word};
 use super::units;
 use super::written;
 use crate::listener::{Entrance, ListenAddress};
 use crate::porter::{Porter, Terms};
+use crate::proxy::pooling::Clients;
 use crate::tls::TlsFiles;
 
 /// `"host:port"`, or a table with what is asked of clients.
-pub(super) fn tcp(r: &mut Reader<'_>, at: &Place, key: String, v: &Value) -> Option<Entrance<ListenAddress>> {
+pub(super) fn tcp(
+    r: &mut Reader<'_>,
+    at: &Place,
+    key: String,
+    v: &Value,
+    usual: Clients,
+) -> Option<Entrance<ListenAddress>> {
     let address = |v: &Value| units::listen_address(text(v)?).map(Some);
     match &v.kind {
         ValueKind::String(_) => {
             let address = r.leaf(at, &key, &Some(v.clone()), None, address)??;
-            Some(Entrance { at: address, terms: Terms::default() })
+            Some(Entrance { at: address, terms: Terms::default(), clients: usual })
         }
         ValueKind::Table(_) => {
             let w = written::TcpEntrance::deserialize(v.clone()).unwrap_or_default(); // no table fails
@@ -29,7 +36,8 @@ pub(super) fn tcp(r: &mut Reader<'_>, at: &Place, key: String, v: &Value) -> Opt
             }
             let address = r.leaf(&inside, "address", &w.address, None, address);
             let terms = terms(r, &inside, &w.tls, &w.auth_file);
-            Some(Entrance { at: address??, terms: terms? })
+            let clients = clients(r, &inside, &w.clients, usual);
+            Some(Entrance { at: address??, terms: terms?, clients: clients? })
         }
         _ => {
             let what = "must be \"host:port\" or { address = \"host:port\", auth_file = \"/path\" }";
@@ -40,7 +48,13 @@ pub(super) fn tcp(r: &mut Reader<'_>, at: &Place, key: String, v: &Value) -> Opt
 }
 
 /// `"/path"`, or a table with what is asked of clients. They are on this machine: TLS would hide nothing from anybody.
-pub(super) fn unix(r: &mut Reader<'_>, at: &Place, key: String, v: &Value) -> Option<Entrance<PathBuf>> {
+pub(super) fn unix(
+    r: &mut Reader<'_>,
+    at: &Place,
+    key: String,
+    v: &Value,
+    usual: Clients,
+) -> Option<Entrance<PathBuf>> {
     let path = |v: &Value| units::unix_path(text(v)?).map(Some);
     match &v.kind {
         ValueKind::Table(_) => {
@@ -52,13 +66,25 @@ pub(super) fn unix(r: &mut Reader<'_>, at: &Place, key: String, v: &Value) -> Op
             }
             let path = r.leaf(&inside, "path", &w.path, None, path);
             let terms = terms(r, &inside, &None, &w.auth_file);
-            Some(Entrance { at: path??, terms: terms? })
+            let clients = clients(r, &inside, &w.clients, usual);
+            Some(Entrance { at: path??, terms: terms?, clients: clients? })
         }
         _ => {
             let path = r.leaf(at, &key, &Some(v.clone()), None, path)??;
-            Some(Entrance { at: path, terms: Terms::default() })
+            Some(Entrance { at: path, terms: Terms::default(), clients: usual })
         }
     }
+}
+
+/// Whether the clients have pools of connections.
+pub(super) fn clients(
+    r: &mut Reader<'_>,
+    at: &Place,
+    written: &Option<Value>,
+    usual: Clients,
+) -> Option<Clients> {
+    let all = [Clients::Auto, Clients::Single, Clients::Pooled].map(|clients| (clients.word(), clients));
+    r.leaf(at, "clients", written, usual, word(&all))
 }
 
 /// Reads the files too: a listener whose files are unusable is a mistake like others.
@@ -162,7 +188,7 @@ mod tests {
             "k.toml: listen.tcp[0] has no address: add address = \"127.0.0.1:11211\"",
             "k.toml: listen.tcp[0].tls.key (\"k\") must be an absolute path, beginning with /",
             "k.toml: listen.tcp[0].auth_file (\"/nowhere/a\") cannot be read: No such file or directory (os error 2)",
-            "k.toml: listen.unix[0].tls is not a key here: there are path, auth_file",
+            "k.toml: listen.unix[0].tls is not a key here: there are path, auth_file, clients",
             "k.toml: listen.unix[0].path (\"b\") must be an absolute path, beginning with /",
             "k.toml: listen.unix[0].auth_file (7) must be a text in quotes",
         ];

@@ -5,16 +5,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use config::{Value, ValueKind};
 
+use super::addresses::overlap;
 use super::environment::Overlay;
 use super::units::{self, closest, show_duration};
 use super::written::{self, Root, Shape, Written};
 use super::{Config, Entrance, FlushAll, Listen, ListenAddress, Mistakes, Near, Tags, listen, pools, rules};
 use crate::guard::envelope::lock_key;
 use crate::porter::Terms;
+use crate::proxy::pooling::Clients;
 use crate::upstream::PoolSpec;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -28,10 +31,9 @@ pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Con
     let Overlay { variables, mistakes, warnings } = overlay;
     let mut r = Reader { file, variables, mistakes, warnings };
     r.unknown(&Place::top(), &root.rest, written::TABLES);
-    let listen = listeners(&mut r, root.listen);
-    let admin = admin(&mut r, root.admin, listen.as_ref());
-    let (specs, names) = pools::pools(&mut r, root.pools);
-    pools::itself(&mut r, listen.as_ref(), specs.as_deref());
+    let (listen, entrances) = listeners(&mut r, root.listen);
+    let admin = admin(&mut r, root.admin, &entrances);
+    let (specs, names) = pools::pools(&mut r, root.pools, &entrances);
     let tags = tags(&mut r, root.tags, &names, specs.as_deref());
     let near = near(&mut r, root.near);
     let rules = rules::rules(&mut r, root.rules, &names, tags.as_ref());
@@ -142,14 +144,25 @@ impl Reader<'_> {
         key: &str,
         value: &Option<Value>,
         default: Vec<T>,
-        mut parse: impl FnMut(&mut Self, String, &Value) -> Option<T>,
+        parse: impl FnMut(&mut Self, String, &Value) -> Option<T>,
     ) -> Option<Vec<T>> {
+        self.parts(at, key, value, default, parse)?.into_iter().collect()
+    }
+
+    /// The same, with `None` for each part that has a mistake.
+    fn parts<T>(
+        &mut self,
+        at: &Place,
+        key: &str,
+        value: &Option<Value>,
+        default: Vec<T>,
+        mut parse: impl FnMut(&mut Self, String, &Value) -> Option<T>,
+    ) -> Option<Vec<Option<T>>> {
         match value.as_ref().map(|v| &v.kind) {
-            None => Some(default),
+            None => Some(default.into_iter().map(Some).collect()),
             Some(ValueKind::Array(parts)) => {
                 let parts = parts.iter().enumerate();
-                let read: Vec<_> = parts.map(|(i, v)| parse(self, format!("{key}[{i}]"), v)).collect();
-                read.into_iter().collect()
+                Some(parts.map(|(i, v)| parse(self, format!("{key}[{i}]"), v)).collect())
             }
             Some(_) => {
                 self.say(at, key, value.as_ref(), "must be a list: [\"…\", \"…\"]");
@@ -170,15 +183,42 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses the second of two that are the same.
-    fn twice<T>(&mut self, at: &Place, key: &str, of: &[T], same: impl Fn(&T, &T) -> bool) -> Option<()> {
-        let before = self.mistakes.len();
-        for (i, one) in of.iter().enumerate() {
-            if let Some(j) = of[..i].iter().position(|other| same(one, other)) {
-                self.say(at, &format!("{key}[{i}]"), None, format_args!("is {key}[{j}] again: remove one"));
+    /// Refuses each that the system would not let listen beside an earlier one.
+    fn taken<A: Listener>(
+        &mut self,
+        at: &Place,
+        key: &str,
+        entrances: &[Option<Entrance<A>>],
+        same: impl Fn(&A, &A) -> bool,
+        or_else: &str,
+    ) {
+        for (i, one) in written_entrances(entrances) {
+            if let Some((j, other)) =
+                written_entrances(&entrances[..i]).find(|(_, other)| same(&one.at, &other.at))
+            {
+                let what =
+                    format!("is taken by listen.{key}[{j}] ({:?}): remove one{or_else}", other.at.shown());
+                self.say(at, &format!("{key}[{i}]"), Some(&one.at.shown().into()), what);
             }
         }
-        (self.mistakes.len() == before).then_some(())
+    }
+}
+
+/// Where one can listen.
+trait Listener {
+    /// As it is written.
+    fn shown(&self) -> String;
+}
+
+impl Listener for ListenAddress {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Listener for PathBuf {
+    fn shown(&self) -> String {
+        self.display().to_string()
     }
 }
 
@@ -264,14 +304,38 @@ pub(super) fn word<T: Copy>(words: &[(&str, T)]) -> impl FnOnce(&Value) -> Resul
     }
 }
 
-fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Listen> {
-    let w = r.table("listen", written)?;
+/// Where clients come in, `None` for each that has a mistake.
+#[derive(Default)]
+pub(super) struct Entrances {
+    pub(super) tcp: Vec<Option<Entrance<ListenAddress>>>,
+    pub(super) unix: Vec<Option<Entrance<PathBuf>>>,
+}
+
+/// Those without a mistake, and which they are.
+pub(super) fn written_entrances<A>(
+    entrances: &[Option<Entrance<A>>],
+) -> impl Iterator<Item = (usize, &Entrance<A>)> {
+    entrances.iter().enumerate().filter_map(|(i, entrance)| Some((i, entrance.as_ref()?)))
+}
+
+fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> (Option<Listen>, Entrances) {
+    let Some(w) = r.table("listen", written) else { return (None, Entrances::default()) };
     let at = Place::table("listen".to_owned());
     r.unknown(&at, &w.rest, keys(written::Listen::KEYS));
     let default = ListenAddress { host: "127.0.0.1".to_owned(), port: 11211 };
-    let default = vec![Entrance { at: default, terms: Terms::default() }];
-    let tcp = r.list(&at, "tcp", &w.tcp, default, |r, key, v| listen::tcp(r, &at, key, v));
-    let unix = r.list(&at, "unix", &w.unix, Vec::new(), |r, key, v| listen::unix(r, &at, key, v));
+    let usual = listen::clients(r, &at, &w.clients, Clients::Auto);
+    let clients = usual.unwrap_or_default();
+    let default = vec![Entrance { at: default, terms: Terms::default(), clients }];
+    let tcp = r.parts(&at, "tcp", &w.tcp, default, |r, key, v| listen::tcp(r, &at, key, v, clients));
+    let unix = r.parts(&at, "unix", &w.unix, Vec::new(), |r, key, v| listen::unix(r, &at, key, v, clients));
+    let are_lists = tcp.is_some() && unix.is_some();
+    let entrances = Entrances { tcp: tcp.unwrap_or_default(), unix: unix.unwrap_or_default() };
+    r.taken(&at, "tcp", &entrances.tcp, overlap, ", or give it another port");
+    r.taken(&at, "unix", &entrances.unix, PathBuf::eq, "");
+    if are_lists && entrances.tcp.is_empty() && entrances.unix.is_empty() {
+        let what = "is empty and so is unix: no client could come in; give one of them an entry";
+        r.say(&at, "tcp", None, what);
+    }
     let unix_mode = r.leaf(&at, "unix_mode", &w.unix_mode, 0o660, |v| match text(v) {
         Ok(s) => units::mode(s),
         Err(_) => Err("must be octal digits in quotes: \"0660\"".to_owned()),
@@ -283,33 +347,23 @@ fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> Option<Li
     let workers = r.leaf(&at, "workers", &w.workers, 0, count(0..=64));
     let flush_alls = [("allow", FlushAll::Allow), ("refuse", FlushAll::Refuse)];
     let flush_all = r.leaf(&at, "flush_all", &w.flush_all, FlushAll::Allow, word(&flush_alls));
-    let (tcp, unix) = (tcp?, unix?);
-    let apart = r.twice(&at, "tcp", &tcp, |a, b| same_listener(&a.at, &b.at));
-    r.twice(&at, "unix", &unix, |a, b| a.at == b.at).and(apart)?;
-    if tcp.is_empty() && unix.is_empty() {
-        r.say(
-            &at,
-            "tcp",
-            None,
-            "is empty and so is unix: no client could come in; give one of them an entry",
-        );
-        return None;
-    }
-    let (max_connections, workers) = (max_connections? as usize, workers? as usize);
-    let (idle_timeout, max_buffered) = (idle_timeout?, max_buffered? as usize);
-    let (unix_mode, flush_all) = (unix_mode?, flush_all?);
-    Some(Listen { tcp, unix, unix_mode, max_connections, idle_timeout, max_buffered, workers, flush_all })
-}
-
-pub(super) fn same_listener(a: &ListenAddress, b: &ListenAddress) -> bool {
-    a.port != 0 && a.port == b.port && a.host.eq_ignore_ascii_case(&b.host)
+    let listen = || {
+        let tcp = entrances.tcp.iter().cloned().collect::<Option<_>>()?;
+        let unix = entrances.unix.iter().cloned().collect::<Option<_>>()?;
+        let (max_connections, workers) = (max_connections? as usize, workers? as usize);
+        let (idle_timeout, max_buffered) = (idle_timeout?, max_buffered? as usize);
+        let (unix_mode, flush_all) = (unix_mode?, flush_all?);
+        usual?;
+        Some(Listen { tcp, unix, unix_mode, max_connections, idle_timeout, max_buffered, workers, flush_all })
+    };
+    (listen(), entrances)
 }
 
 /// The inner `None` is the page turned off.
 fn admin(
     r: &mut Reader<'_>,
     written: Written<written::Admin>,
-    listen: Option<&Listen>,
+    entrances: &Entrances,
 ) -> Option<Option<ListenAddress>> {
     let w = r.table("admin", written)?;
     let at = Place::table("admin".to_owned());
@@ -319,9 +373,13 @@ fn admin(
         "" => Ok(None),
         address => units::listen_address(address).map(Some),
     })?;
-    let clients = listen.map_or(&[][..], |l| &l.tcp);
-    if let Some(i) = address.as_ref().and_then(|a| clients.iter().position(|c| same_listener(a, &c.at))) {
-        let what = format!("is listen.tcp[{i}] too: give the page a port of its own, or \"\" to turn it off");
+    let mut tcp = written_entrances(&entrances.tcp);
+    let taken = address.as_ref().and_then(|a| tcp.find(|(_, entrance)| overlap(a, &entrance.at)));
+    if let Some((i, other)) = taken {
+        let what = format!(
+            "is taken by listen.tcp[{i}] ({:?}): give the page a port of its own, or \"\" to turn it off",
+            other.at.to_string()
+        );
         r.say(&at, "listen", w.listen.as_ref(), what);
         return None;
     }

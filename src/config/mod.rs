@@ -13,12 +13,15 @@ use serde::Deserialize;
 
 use crate::guard::Policy;
 pub use crate::listener::{Entrance, FlushAll, Listen, ListenAddress};
+use crate::proxy::MetaWinner;
 use crate::rule::{Pattern, Template};
 use crate::upstream::PoolSpec;
 
+mod addresses;
 mod environment;
 mod listen;
 mod meant;
+mod numbers;
 mod pools;
 mod rules;
 pub(crate) mod units;
@@ -101,6 +104,8 @@ pub enum Kind {
         tags: Vec<Template>,
         /// Whether classic clients may name more of them in the keys of what they store.
         tags_in_key: bool,
+        /// What a winning `mg` without `N` and `R` is told.
+        meta_winner: MetaWinner,
     },
 }
 
@@ -137,9 +142,17 @@ impl Config {
         text: &str,
         env: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Config, Mistakes> {
-        let source = config::File::from_str(text, FileFormat::Toml);
-        let mut root: Map<String, Value> = source.collect().map_err(|e| Mistakes(vec![syntax(file, &e)]))?;
-        let overlay = environment::Overlay::lay(env, &mut root);
+        let parse = |text: &str| config::File::from_str(text, FileFormat::Toml).collect();
+        let (readable, mut mistakes) = numbers::replaced(file, text);
+        let mut root: Map<String, Value> = match parse(&readable) {
+            Ok(root) => root,
+            Err(error) => {
+                mistakes.push(syntax(file, &error));
+                return Err(Mistakes(mistakes));
+            }
+        };
+        let mut overlay = environment::Overlay::lay(env, &mut root);
+        overlay.mistakes.splice(..0, mistakes);
         let written = written::Root::deserialize(Value::new(None, root))
             .map_err(|e| Mistakes(vec![format!("{file}: {e}")]))?;
         meant::understand(file, written, overlay)
@@ -167,7 +180,7 @@ fn syntax(file: &str, error: &config::ConfigError) -> String {
             let what = lines[1..].iter().skip_while(|l| !l.contains(" | ")).skip(2);
             format!("{file}: {place}: {}", what.copied().collect::<Vec<_>>().join("; "))
         }
-        None => format!("{file}: cannot be understood: {}", lines.join("; ")), // a number beyond 64 bits
+        None => format!("{file}: cannot be understood: {}", lines.join("; ")),
     }
 }
 

@@ -1,16 +1,15 @@
 //! What is meant by `[pools.<name>]`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use config::{Value, ValueKind};
 use serde::Deserialize;
 
-use super::meant::{MINUTE, Place, Reader, count, keys, same_listener, span, text, word};
+use super::addresses::leads_to;
+use super::meant::{Entrances, MINUTE, Place, Reader, count, keys, span, text, word, written_entrances};
 use super::units::{self, show_address};
-use super::written::{self, Written};
-use super::{Entrance, Listen, ListenAddress};
+use super::written::{self as raw, Written};
 use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
 
 const MS: Duration = Duration::from_millis(1);
@@ -18,99 +17,63 @@ const MS: Duration = Duration::from_millis(1);
 /// The pools, "main" first, and the names of all that are written, also of those with mistakes.
 pub(super) fn pools(
     r: &mut Reader<'_>,
-    written: Written<BTreeMap<String, Written<written::Pool>>>,
+    pools: Written<BTreeMap<String, Written<raw::Pool>>>,
+    entrances: &Entrances,
 ) -> (Option<Vec<PoolSpec>>, Vec<String>) {
     const ADD: &str = "what no rule puts elsewhere lives there. Add \
         [pools.main] with servers = [\"10.0.0.1:11211\"], or with [\"embedded:64MiB\"] to try things out";
-    let Some(mut written) = r.table("pools", written) else { return (None, vec!["main".to_owned()]) };
+    let Some(mut tables) = r.table("pools", pools) else { return (None, vec!["main".to_owned()]) };
     let mut pools = Vec::new();
-    let main = written.remove_entry("main");
+    let main = tables.remove_entry("main");
     if main.is_none() {
         r.say(&Place::top(), "pools.main", None, format_args!("is missing: {ADD}"));
     }
-    if written.len() + 1 > 64 {
+    if tables.len() + 1 > 64 {
         r.say(
             &Place::top(),
             "pools",
             None,
-            format_args!("must be at most 64; these are {}", written.len() + 1),
+            format_args!("must be at most 64; these are {}", tables.len() + 1),
         );
     }
     let mut names = Vec::new();
-    for (name, w) in main.into_iter().chain(written) {
+    for (name, w) in main.into_iter().chain(tables) {
         pools.push(pool(r, &name, w));
         names.push(name);
     }
     let missing = (!names.iter().any(|n| n == "main")).then(|| "main".to_owned());
     names.extend(missing); // said above; once is enough
+    pools.iter().flatten().for_each(|pool| itself(r, entrances, pool));
     (pools.into_iter().collect(), names)
 }
 
 /// A pool that holds one of our own listeners: each request would come back in, for ever.
-pub(super) fn itself(r: &mut Reader<'_>, listen: Option<&Listen>, pools: Option<&[PoolSpec]>) {
-    let Some(listen) = listen else { return };
-    for pool in pools.unwrap_or_default() {
-        for (i, server) in pool.servers.iter().enumerate() {
-            let ours = match &server.address {
-                Address::Tcp { host, port } => {
-                    let leads_here = |entrance: &Entrance<ListenAddress>| leads_to(host, *port, &entrance.at);
-                    listen.tcp.iter().position(leads_here).map(|j| format!("listen.tcp[{j}]"))
-                }
-                Address::Unix(path) => {
-                    let ours = listen.unix.iter().position(|entrance| entrance.at == *path);
-                    ours.map(|j| format!("listen.unix[{j}]"))
-                }
-                Address::Embedded { .. } => None,
-            };
-            if let Some(ours) = ours {
-                let what = format!(
-                    "is where Kennel itself listens, {ours}: give it, or the server, another address"
-                );
-                let at = Place::table(format!("pools.{}", pool.name));
-                r.say(&at, &format!("servers[{i}]"), Some(&show_address(&server.address).into()), what);
+fn itself(r: &mut Reader<'_>, entrances: &Entrances, pool: &PoolSpec) {
+    for (i, server) in pool.servers.iter().enumerate() {
+        let ours = match &server.address {
+            Address::Tcp { host, port } => {
+                let mut tcp = written_entrances(&entrances.tcp);
+                let ours = tcp.find(|(_, entrance)| leads_to(host, *port, &entrance.at));
+                ours.map(|(j, _)| format!("listen.tcp[{j}]"))
             }
+            Address::Unix(path) => {
+                let ours = written_entrances(&entrances.unix).find(|(_, entrance)| entrance.at == *path);
+                ours.map(|(j, _)| format!("listen.unix[{j}]"))
+            }
+            Address::Embedded { .. } => None,
+        };
+        if let Some(ours) = ours {
+            let what =
+                format!("is where Kennel itself listens, {ours}: give it, or the server, another address");
+            let at = Place::table(format!("pools.{}", pool.name));
+            r.say(&at, &format!("servers[{i}]"), Some(&show_address(&server.address).into()), what);
         }
     }
 }
 
-/// Whether what is sent to a host and port comes to a listener, as far as that shows without asking for the name of a host.
-fn leads_to(host: &str, port: u16, listener: &ListenAddress) -> bool {
-    let server = ListenAddress { host: host.to_owned(), port };
-    let arrives = |to: IpAddr| addresses(&listener.host).any(|at| accepts(at, to));
-    same_listener(&server, listener) || port == listener.port && addresses(host).map(reached).any(arrives)
-}
-
-/// What a host is without a look-up: an address, this machine, or nobody knows.
-fn addresses(host: &str) -> impl Iterator<Item = IpAddr> {
-    let name = host.strip_suffix('.').unwrap_or(host);
-    let is_here = name.eq_ignore_ascii_case("localhost");
-    let here = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-    let here = here.into_iter().filter(move |_| is_here);
-    here.chain(host.parse().ok().map(|ip: IpAddr| ip.to_canonical()))
-}
-
-/// Who connects to no address in particular comes to this machine.
-fn reached(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    }
-}
-
-/// Whether a listener takes what comes to this address of the machine. On all IPv6 addresses, it does so on all of IPv4 too. Of
-/// those that are not loopback nobody knows whose they are.
-fn accepts(listener: IpAddr, to: IpAddr) -> bool {
-    match listener {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && to.is_loopback(),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => to.is_loopback(),
-        listener => listener == to,
-    }
-}
-
-fn pool(r: &mut Reader<'_>, name: &str, written: Written<written::Pool>) -> Option<PoolSpec> {
+fn pool(r: &mut Reader<'_>, name: &str, written: Written<raw::Pool>) -> Option<PoolSpec> {
     let path = format!("pools.{name}");
-    if let (Written::Wrong(value), true) = (&written, keys(written::Pool::KEYS).any(|key| key == name)) {
+    if let (Written::Wrong(value), true) = (&written, keys(raw::Pool::KEYS).any(|key| key == name)) {
         r.say(&Place::top(), &path, Some(value), format_args!("belongs to one pool: [pools.main] above it"));
         return None;
     }
@@ -120,7 +83,7 @@ fn pool(r: &mut Reader<'_>, name: &str, written: Written<written::Pool>) -> Opti
         r.say(&Place::top(), &path, None, format_args!("has a name that {what}"));
     }
     let at = Place::table(path);
-    r.unknown(&at, &w.rest, keys(written::Pool::KEYS));
+    r.unknown(&at, &w.rest, keys(raw::Pool::KEYS));
     let servers = servers(r, &at, &w.servers);
     let distributions = [
         ("ketama", Distribution::Ketama),
@@ -149,7 +112,7 @@ fn pool(r: &mut Reader<'_>, name: &str, written: Written<written::Pool>) -> Opti
     Some(pool)
 }
 
-fn hash(r: &mut Reader<'_>, at: &Place, w: &written::Pool, over: Option<Distribution>) -> Option<Hash> {
+fn hash(r: &mut Reader<'_>, at: &Place, w: &raw::Pool, over: Option<Distribution>) -> Option<Hash> {
     let hashes =
         [("md5", Hash::Md5), ("crc32", Hash::Crc32), ("crc32a", Hash::Crc32a), ("fnv1a_32", Hash::Fnv1a32)];
     let default = if over == Some(Distribution::Modula) { Hash::Crc32 } else { Hash::Md5 };
@@ -219,10 +182,10 @@ fn server(r: &mut Reader<'_>, at: &Place, key: String, value: &Value) -> Option<
             Some(ServerSpec { address, weight: 1, name: None })
         }
         ValueKind::Table(_) => {
-            let w = written::Server::deserialize(value.clone()).unwrap_or_default(); // no table fails
+            let w = raw::Server::deserialize(value.clone()).unwrap_or_default(); // no table fails
             let part = |name: &str| format!("{key}.{name}");
             let inside = at.inside(&key);
-            r.unknown(&inside, &w.rest, keys(written::Server::KEYS));
+            r.unknown(&inside, &w.rest, keys(raw::Server::KEYS));
             if w.address.is_none() {
                 r.say(at, &key, None, "has no address: add address = \"10.0.0.1:11211\"");
             }

@@ -11,7 +11,7 @@ use super::units::{self, show_duration};
 use super::written::{self, Written};
 use super::{Kind, Rule, Tags};
 use crate::guard::{Leaves, Policy};
-use crate::proxy::explicit_tags;
+use crate::proxy::{MetaWinner, explicit_tags};
 use crate::rule::{Pattern, Rules, Template};
 
 const MAX: usize = 10_000;
@@ -93,7 +93,16 @@ fn rule(
             let tags = tags(r, &at, "tags", &w.tags, pattern.as_ref());
             let policy = policy(r, &at, &w);
             let tags_in_key = r.leaf(&at, "tags_in_key", &w.tags_in_key, false, yes_or_no);
-            (|| Some(Kind::Guarded { policy: policy?, tags: tags?, tags_in_key: tags_in_key? }))()
+            let winner = word(&[("miss", MetaWinner::Miss), ("stale", MetaWinner::Stale)]);
+            let meta_winner = r.leaf(&at, "meta_winner", &w.meta_winner, MetaWinner::Miss, winner);
+            (|| {
+                Some(Kind::Guarded {
+                    policy: policy?,
+                    tags: tags?,
+                    tags_in_key: tags_in_key?,
+                    meta_winner: meta_winner?,
+                })
+            })()
         }
     };
     guarded?;
@@ -106,8 +115,12 @@ fn rule(
         r.say(&at, &format!("invalidates[{both}]"), None, what);
         return None;
     }
-    if let Kind::Guarded { policy, tags, tags_in_key } = &kind {
+    if let Kind::Guarded { policy, tags, tags_in_key, meta_winner } = &kind {
         idle_settings(r, &at, policy, *tags_in_key || !tags.is_empty());
+        let serves_nothing = policy.stale_for.is_zero() && policy.on_tag == Leaves::Nothing;
+        if *meta_winner == MetaWinner::Stale && serves_nothing && policy.early_beta == 0.0 {
+            r.warn(&at, "meta_winner does nothing with stale_for = \"0s\" and on_tag = \"drop\": there is no old value to show");
+        }
     }
     Some(Rule { name: name?, pattern: pattern?, pool: pool?, kind, invalidates })
 }
@@ -167,6 +180,7 @@ fn raw(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Kind> {
         ("early_beta", &w.early_beta),
         ("max_ttl", &w.max_ttl),
         ("near", &w.near),
+        ("meta_winner", &w.meta_winner),
     ]);
     let before = r.mistakes.len();
     for (key, value) in guards {
@@ -320,6 +334,10 @@ mod tests {
                 "stale_wait does nothing with stale_for = \"0s\" and without tags, but for values that meta clients tag",
             ),
             (
+                "stale_for = \"0s\"\non_tag = \"drop\"\nmeta_winner = \"stale\"",
+                "meta_winner does nothing with stale_for = \"0s\" and on_tag = \"drop\": there is no old value to show",
+            ),
+            (
                 "max_ttl = \"1s\"\nnear = \"1ms\"",
                 "near keeps no hit with max_ttl = \"1s\", for it may go stale at any moment",
             ),
@@ -339,6 +357,8 @@ mod tests {
             // It is kept until a second before the end.
             "max_ttl = \"2s\"\nnear = \"10s\"",
             "max_ttl = \"1s\"",
+            "stale_for = \"0s\"\non_tag = \"drop\"\nmeta_winner = \"stale\"\nearly_beta = 1.0",
+            "meta_winner = \"stale\"",
         ] {
             assert_eq!(warnings(keys), [] as [String; 0], "{keys}");
         }

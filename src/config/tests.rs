@@ -89,7 +89,10 @@ fn the_reference_has_every_key() {
 fn the_defaults_are_those_of_the_contract() {
     let config = read(&rule("match = \"user:{id}\"")).unwrap();
     let address = ListenAddress { host: "127.0.0.1".into(), port: 11211 };
-    assert_eq!(config.listen.tcp, [Entrance { at: address, terms: Default::default() }]);
+    assert_eq!(
+        config.listen.tcp,
+        [Entrance { at: address, terms: Default::default(), clients: Default::default() }]
+    );
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
     assert_eq!((config.listen.idle_timeout, config.listen.max_buffered), (Duration::ZERO, 512 << 20));
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
@@ -101,7 +104,11 @@ fn the_defaults_are_those_of_the_contract() {
     let pool = &config.pools[0];
     assert_eq!((pool.distribution, pool.hash), (Distribution::Ketama, Hash::Md5));
     assert_eq!(pool.connect_timeout + pool.request_timeout, Duration::from_millis(700));
-    let Kind::Guarded { policy, tags, .. } = &config.rules[0].kind else { panic!("not guarded") };
+    let Kind::Guarded { policy, tags, tags_in_key: false, meta_winner: MetaWinner::Miss } =
+        &config.rules[0].kind
+    else {
+        panic!("{:?}", config.rules[0].kind)
+    };
     assert!(tags.is_empty());
     let s = Duration::from_secs;
     let expected = Policy {
@@ -287,11 +294,14 @@ fn what_stands_twice_is_refused() {
             .contains("(\"embedded:64MiB\") is \"embedded:64MiB\" to the ring, as servers[0] is")
     );
     let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
-    assert!(mistake(&listen("tcp = [\"a:1\", \"A:1\"]")).contains("listen.tcp[1] is tcp[0] again"));
+    assert!(
+        mistake(&listen("tcp = [\"a:1\", \"A:1\"]"))
+            .contains("listen.tcp[1] (\"A:1\") is taken by listen.tcp[0]")
+    );
     assert!(mistake(&listen("unix = [\"/a\", \"/a\"]")).contains("listen.unix[1]"));
     assert!(read(&listen("tcp = [\"a:0\", \"a:0\"]")).is_ok());
     let admin = format!("{POOL}[admin]\nlisten = \"127.0.0.1:11211\"");
-    assert!(mistake(&admin).contains("is listen.tcp[0] too"));
+    assert!(mistake(&admin).contains("is taken by listen.tcp[0]"));
     let rules = "[[rules]]\nname = \"a\"\nmatch = \"x\"\n[[rules]]\nname = \"a\"\nmatch = \"y\"";
     assert!(
         mistake(&format!("{POOL}{rules}"))
@@ -397,7 +407,67 @@ fn syntax_errors_have_line_and_column() {
         let what = said.strip_prefix("k.toml: ").and_then(|s| s.strip_prefix(place)).unwrap();
         assert!(!said.contains('\n') && what.len() > 12 && !what.contains(" | "), "{said}");
     }
-    assert!(mistake("a = 99999999999999999999").contains("number too large"));
+}
+
+#[test]
+fn a_number_beyond_64_bits_is_told_with_its_place_and_hides_no_other_mistake() {
+    let text = "[pools.main]\nservers = [\"a:1\"] # 99999999999999999999\n[listen]\nmax_connections = 99999999999999999999\n\
+                workers = 0x1_0000_0000_0000_0000_0000\ntcp = [\"99999999999999999999\"]\n[tags]\nprefix = -99999999999999999999\n\
+                [[rules]]\nname = \"ü\"\nmatch = [99999999999999999999]\nearly_beta = 1e999\n";
+    let said = read(text).unwrap_err().to_string();
+    for line in [
+        "k.toml: line 4, column 19: 99999999999999999999 does not fit into 64 bits",
+        "k.toml: line 5, column 11: 0x1_0000_0000_0000_0000_0000 does not fit into 64 bits",
+        "k.toml: line 8, column 10: -99999999999999999999 does not fit into 64 bits",
+        "k.toml: line 11, column 10: 99999999999999999999 does not fit into 64 bits",
+        "k.toml: line 12, column 14: 1e999 does not fit into 64 bits",
+        "k.toml: listen.tcp[0] (\"99999999999999999999\") must be host:port, as in \"127.0.0.1:11211\"",
+        "k.toml: rules[0] \"ü\": name (\"ü\") must be 1 to 64 of A-Z a-z 0-9 _ . -",
+    ] {
+        assert!(said.lines().any(|said| said == line), "{line:?} is not in:\n{said}");
+    }
+    // Where any text is right it is a mistake all the same.
+    let name = "[pools.main]\nservers = [\"a:1\"]\n[[rules]]\nmatch = \"*\"\nname = 99999999999999999999\n";
+    assert_eq!(mistake(name), "k.toml: line 5, column 8: 99999999999999999999 does not fit into 64 bits");
+    for fits in ["9223372036854775807", "-9223372036854775808", "0x7fff_ffff_ffff_ffff", "inf", "1e308"] {
+        let said = mistake(&rule(&format!("match = \"x\"\nearly_beta = {fits}")));
+        assert!(said.contains("must be a number from 0.0 to 100.0"), "{said}");
+    }
+}
+
+#[test]
+fn listeners_that_take_each_others_clients_are_told_all_at_once_whatever_else_is_wrong() {
+    let text = "[listen]\ntcp = [\"0.0.0.0:1\", \"127.0.0.1:1\", \"no port\", \"[::]:2\", \"10.0.0.1:2\", \"[::1]:1\", \"LOCALHOST:3\", \
+                \"127.0.0.1:3\", \"a:4\", \"A:4\"]\nunix = [\"/run/k\", \"x\", \"/run//k\"]\n[admin]\nlisten = \"127.0.0.1:2\"\n\
+                [pools.main]\nservers = [\"127.0.0.1:1\", \"unix:/run/k\"]\n[pools.b]\nservers = []\n";
+    let said = read(text).unwrap_err();
+    let expected = [
+        "k.toml: listen.tcp[2] (\"no port\") must be host:port, as in \"127.0.0.1:11211\"",
+        "k.toml: listen.unix[1] (\"x\") must be an absolute path, beginning with /",
+        "k.toml: listen.tcp[1] (\"127.0.0.1:1\") is taken by listen.tcp[0] (\"0.0.0.0:1\"): remove one, or give it another port",
+        "k.toml: listen.tcp[4] (\"10.0.0.1:2\") is taken by listen.tcp[3] (\"[::]:2\"): remove one, or give it another port",
+        "k.toml: listen.tcp[7] (\"127.0.0.1:3\") is taken by listen.tcp[6] (\"LOCALHOST:3\"): remove one, or give it another port",
+        "k.toml: listen.tcp[9] (\"A:4\") is taken by listen.tcp[8] (\"a:4\"): remove one, or give it another port",
+        "k.toml: listen.unix[2] (\"/run//k\") is taken by listen.unix[0] (\"/run/k\"): remove one",
+        "k.toml: admin.listen (\"127.0.0.1:2\") is taken by listen.tcp[3] (\"[::]:2\"): give the page a port of its own, or \"\" to turn it off",
+        "k.toml: pools.b.servers must name at least one server: [\"10.0.0.1:11211\"]",
+        "k.toml: pools.main.servers[0] (\"127.0.0.1:1\") is where Kennel itself listens, listen.tcp[0]: give it, or the server, another address",
+        "k.toml: pools.main.servers[1] (\"unix:/run/k\") is where Kennel itself listens, listen.unix[0]: give it, or the server, another address",
+    ];
+    assert_eq!(said.lines(), expected);
+}
+
+#[test]
+fn listeners_of_different_addresses_or_ports_do_not_disturb_each_other() {
+    for tcp in [
+        "[\"127.0.0.1:1\", \"127.0.0.2:1\", \"[::1]:1\", \"10.0.0.1:1\"]",
+        "[\"0.0.0.0:1\", \"127.0.0.1:2\", \"[::1]:1\"]",
+        "[\"0.0.0.0:0\", \"127.0.0.1:0\", \"127.0.0.1:0\"]",
+        "[\"a:1\", \"b:1\", \"127.0.0.1:1\"]",
+    ] {
+        let text = format!("[listen]\ntcp = {tcp}\n[pools.main]\nservers = [\"10.0.0.9:9\"]\n");
+        assert!(read(&text).is_ok(), "{tcp}: {}", read(&text).unwrap_err());
+    }
 }
 
 #[test]

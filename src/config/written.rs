@@ -69,6 +69,7 @@ table!(
         max_buffered = "max_buffered": Text,
         workers = "workers": Number,
         flush_all = "flush_all": Text,
+        clients = "clients": Text,
     }
 );
 
@@ -78,6 +79,7 @@ table!(
         address = "address": Text,
         tls = "tls": Text,
         auth_file = "auth_file": Text,
+        clients = "clients": Text,
     }
 );
 
@@ -86,6 +88,7 @@ table!(
     UnixEntrance {
         path = "path": Text,
         auth_file = "auth_file": Text,
+        clients = "clients": Text,
     }
 );
 
@@ -163,6 +166,7 @@ table!(
         early_beta = "early_beta": Number,
         max_ttl = "max_ttl": Text,
         near = "near": Text,
+        meta_winner = "meta_winner": Text,
     }
 );
 

@@ -114,6 +114,15 @@ impl Items {
         item
     }
 
+    /// Removes what was last used at this tick or later.
+    pub(super) fn remove_since(&mut self, tick: u32) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].item.as_ref().is_some_and(|item| item.time >= tick) {
+                self.remove(Place(index));
+            }
+        }
+    }
+
     /// Makes it the most recently used.
     pub(super) fn promote(&mut self, place: Place) {
         if self.newest != Some(place.0) {

@@ -10,6 +10,7 @@ use super::items::Item;
 use super::number;
 use super::store::{Added, Ending, MAX_ITEM, Put, Store};
 use crate::protocol::base64;
+use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb, Verb};
 
 const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
@@ -38,7 +39,7 @@ struct Flags<'a> {
 
 impl<'a> Flags<'a> {
     fn read(meta: &'a Meta<'a>, store: &Store, tick: u32) -> Flags<'a> {
-        let exptime = |token| number::signed(token).map(|exptime| store.expiry(exptime, tick));
+        let exptime = |token| Some(store.expiry(exptime(token), tick));
         let mut flags = Flags {
             meta,
             binary: false,
@@ -71,7 +72,6 @@ impl<'a> Flags<'a> {
                 b'R' => flags.recache = exptime(token).unwrap_or(0),
                 b'C' => flags.compare = number::unsigned(token),
                 b'E' => flags.new_cas = number::unsigned(token),
-                // memcached keeps the low 32 bits.
                 b'F' => flags.client_flags = number::unsigned(token).unwrap_or(0) as u32,
                 b'J' => flags.initial = number::unsigned(token).unwrap_or(0),
                 b'D' => flags.delta = number::unsigned(token).unwrap_or(1),
@@ -112,13 +112,6 @@ impl Store {
             MetaVerb::Debug => return self.meta_debug(meta, tick, out),
             MetaVerb::Get | MetaVerb::Set | MetaVerb::Delete | MetaVerb::Arith => {}
         }
-        // The parser leaves this one token to the server.
-        if meta.token(b'E').is_some_and(|token| number::unsigned(token).is_none()) {
-            return out.extend_from_slice(match meta.verb {
-                MetaVerb::Get | MetaVerb::Set => b"CLIENT_ERROR bad token in command line format\r\n",
-                _ => b"CLIENT_ERROR invalid or duplicate flag\r\n",
-            });
-        }
         let flags = Flags::read(meta, self, tick);
         let Some(key) = flags.key() else { return out.extend_from_slice(BAD_KEY) };
         match meta.verb {
@@ -153,7 +146,9 @@ impl Store {
         };
         let mut won = false;
         let item = self.item_mut(place);
-        write_status(out, flags.value.then_some(item.value.len()));
+        // Whoever names the CAS has the value.
+        let value = flags.value && flags.compare != Some(item.cas);
+        write_status(out, value.then_some(item.value.len()));
         for (flag, token) in flags.meta.tokens() {
             match flag {
                 b'T' => item.exptime = flags.ttl.unwrap_or(item.exptime),
@@ -187,7 +182,7 @@ impl Store {
             item.won = true;
         }
         out.extend_from_slice(b"\r\n");
-        if flags.value {
+        if value {
             out.extend_from_slice(&item.value);
             out.extend_from_slice(b"\r\n");
         }
@@ -198,8 +193,12 @@ impl Store {
 
     fn meta_set(&mut self, key: &[u8], flags: &Flags<'_>, tick: u32, out: &mut Vec<u8>) {
         self.stats.cmd_set += 1;
+        // An append that may create the item is an `add` where there is none.
+        let creates =
+            flags.vivify.filter(|_| matches!(flags.mode, b'A' | b'P') && self.find(key, tick).is_none());
         let verb = match (flags.mode, flags.compare) {
             (b'E', _) => Verb::Add,
+            (b'A' | b'P', _) if creates.is_some() => Verb::Add,
             (b'A', _) => Verb::Append,
             (b'P', _) => Verb::Prepend,
             (_, Some(compare)) => Verb::Cas(compare),
@@ -209,11 +208,12 @@ impl Store {
         let stored = self.put(
             Put {
                 flags: flags.client_flags,
-                exptime: flags.ttl.unwrap_or(0),
+                exptime: creates.or(flags.ttl).unwrap_or(0),
                 compare: flags.compare.unwrap_or(0),
                 invalidate: flags.invalidate,
                 binary: flags.binary,
-                new_cas: flags.new_cas,
+                // To `ms`, 0 is none.
+                new_cas: flags.new_cas.filter(|&cas| cas != 0),
                 ..Put::of(verb, key, flags.meta.data)
             },
             tick,
@@ -235,11 +235,14 @@ impl Store {
             }
         };
         out.extend_from_slice(code);
+        let stored = self.stored(key).filter(|_| code == b"HD");
+        let size = stored.map_or(flags.meta.data.len(), |place| self.item(place).value.len());
         for (flag, token) in flags.meta.tokens() {
             match flag {
                 b'O' => write_flag(out, b'O', token),
                 b'k' => write_key(out, key, flags.binary),
                 b'c' => write_count(out, b'c', cas),
+                b's' => write_count(out, b's', size as u64),
                 _ => {}
             }
         }
@@ -252,18 +255,18 @@ impl Store {
             None => b"NF",
             Some(place) if flags.compare.is_some_and(|compare| compare != self.item(place).cas) => b"EX",
             Some(place) if flags.invalidate || flags.empty => {
-                let cas = flags.new_cas.unwrap_or_else(|| self.next_cas());
                 if flags.empty {
-                    self.remove(place);
-                    let exptime = flags.ttl.unwrap_or(0);
-                    let flags = flags.client_flags;
+                    // Without a new one it keeps its CAS.
+                    let new_cas = flags.new_cas.or(Some(self.item(place).cas));
+                    let (exptime, client_flags) = (flags.ttl.unwrap_or(0), flags.client_flags);
                     let tombstone =
-                        Put { flags, exptime, new_cas: Some(cas), ..Put::of(Verb::Set, key, b"") };
+                        Put { flags: client_flags, exptime, new_cas, ..Put::of(Verb::Set, key, b"") };
                     self.put(tombstone, tick);
                 }
                 if flags.invalidate
                     && let Some(place) = self.stored(key)
                 {
+                    let cas = flags.new_cas.unwrap_or_else(|| self.next_cas());
                     let item = self.item_mut(place);
                     item.exptime = flags.ttl.unwrap_or(item.exptime);
                     item.stale = true;
@@ -314,7 +317,9 @@ impl Store {
             }
         };
         self.count_arith(decr, added);
-        if let Some(cas) = flags.new_cas {
+        let cas = flags.new_cas.unwrap_or(self.item(place).cas);
+        // When the number has outgrown its item, memcached sets the CAS and the TTL of the one it has just thrown away.
+        if !moved {
             self.item_mut(place).cas = cas;
         }
         let mut digits = itoa::Buffer::new();
@@ -325,7 +330,7 @@ impl Store {
         let mut exptime = item.exptime;
         for (flag, token) in flags.meta.tokens() {
             match flag {
-                b'c' => write_count(out, b'c', item.cas),
+                b'c' => write_count(out, b'c', cas),
                 b't' => write_ttl(out, exptime, tick),
                 b'T' => exptime = flags.ttl.unwrap_or(exptime),
                 b'N' if created => exptime = flags.vivify.unwrap_or(exptime),
@@ -334,7 +339,6 @@ impl Store {
                 _ => {}
             }
         }
-        // When the number has outgrown its item, memcached sets the TTL of the one it has just thrown away.
         if !moved {
             item.exptime = exptime;
         }
@@ -343,13 +347,13 @@ impl Store {
             out.extend_from_slice(digits.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        if flags.quiet && !created {
+        if flags.quiet {
             out.truncate(from);
         }
     }
 
     fn meta_debug(&mut self, meta: &Meta<'_>, tick: u32, out: &mut Vec<u8>) {
-        let binary = meta.flags.split(|&byte| byte == b' ').next() == Some(b"b");
+        let binary = meta.tokens().next() == Some((b'b', b""));
         let decoded = if binary { base64::decode(meta.key) } else { Some(meta.key.to_vec()) };
         let Some(key) = decoded else {
             return out.extend_from_slice(b"CLIENT_ERROR bad command line format\r\n");
@@ -363,7 +367,7 @@ impl Store {
         } else {
             out.extend_from_slice(&item.key);
         }
-        let exp = if item.exptime == 0 { -1 } else { i64::from(tick) - i64::from(item.exptime) };
+        let exp = if item.exptime == 0 { -1 } else { i64::from(item.exptime) - i64::from(tick) };
         let size = Item::total(&item.key, item.flags, item.value.len());
         let rest = format!(
             " exp={exp} la={} cas={} fetch={} cls={} size={size}\r\n",

@@ -1,7 +1,7 @@
 //! A memcached inside the process: another server that the pool connects to, nothing more.
 //!
 //! It is there for trying Kennel out without installing anything, and it is the memcached of the simulations. It
-//! answers byte for byte as memcached 1.6.18 does (CAS numbers are its own, but grow alike), held to that by the
+//! answers byte for byte as memcached 1.6.45 does (CAS numbers are its own, but grow alike), held to that by the
 //! integration test `embedded_is_faithful`. What it leaves out:
 //!
 //! - slabs: memory is one heap under one limit, one exact LRU decides what is evicted, and nothing is ever refused
@@ -13,9 +13,6 @@
 //! - the figures of `stats items`, `stats slabs` and `stats conns`: those lists are empty;
 //! - in-place counting that depends on timing: to memcached, an item whose value still waits to be sent counts as
 //!   busy, so an `incr` pipelined behind its `get` replaces the item instead of padding it. Here it never does.
-//!
-//! Beyond 1.6.18 the store knows the meta flags `E` (a CAS given by the client, 1.6.27) and `md x` (keep the item, drop
-//! its value).
 
 mod classic;
 mod items;

@@ -8,14 +8,6 @@ pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     if negative && (number as i64) < 0 { None } else { Some(number) }
 }
 
-/// Signed. `None` for what is no number or overflows 64 bits.
-pub(super) fn signed(text: &[u8]) -> Option<i64> {
-    match magnitude(text)? {
-        (false, magnitude) => i64::try_from(magnitude).ok(),
-        (true, magnitude) => 0_i64.checked_sub_unsigned(magnitude),
-    }
-}
-
 fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     let space = |byte: u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = text.iter().position(|&byte| !space(byte))?;
@@ -59,7 +51,5 @@ mod tests {
         ] {
             assert_eq!(unsigned(text.as_bytes()), number, "{text:?}");
         }
-        assert_eq!(signed(b"-1"), Some(-1));
-        assert_eq!(signed(b"9223372036854775808"), None);
     }
 }

@@ -232,8 +232,8 @@ mod tests {
         let server = Embedded::start(8 << 20, noon).unwrap();
         let mut stream = client(&server);
         let request = [&b"set k 0 0 3000000\r\n"[..], &vec![b'x'; 3_000_000], b"\r\nversion\r\n"].concat();
-        let replies = ask(&mut stream, &request, "VERSION 1.6.18\r\n");
-        assert_eq!(replies, "SERVER_ERROR object too large for cache\r\nVERSION 1.6.18\r\n");
+        let replies = ask(&mut stream, &request, "VERSION 1.6.45\r\n");
+        assert_eq!(replies, "SERVER_ERROR object too large for cache\r\nVERSION 1.6.45\r\n");
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
         stream.write_all(b"version\r\nquit\r\nversion\r\n").unwrap();
         let mut replies = String::new();
         stream.read_to_string(&mut replies).unwrap();
-        assert_eq!(replies, "VERSION 1.6.18\r\n");
+        assert_eq!(replies, "VERSION 1.6.45\r\n");
     }
 
     #[test]
@@ -267,5 +267,16 @@ mod tests {
         ask(&mut stream, b"mn\r\n", "MN\r\n");
         drop(server);
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_connection_too_many_is_refused_until_the_thread_has_taken_one() {
+        // As many as may wait are more descriptors than a process may have everywhere.
+        let (sender, mut receiver) = mpsc::channel(2);
+        let server = Embedded { connections: Some(sender), thread: None };
+        (0..2).for_each(|_| drop(server.connect().unwrap()));
+        assert_eq!(server.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        receiver.try_recv().unwrap();
+        assert!(server.connect().is_ok());
     }
 }

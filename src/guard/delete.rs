@@ -228,4 +228,29 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_delete_that_others_keep_overtaking_is_not_acknowledged() {
+        let policy = Policy { on_delete: Leaves::Stale, ..Policy::default() };
+        let now = Now { wall: 1_700_000_000_000, mono: 0 };
+        let (tags, learnt, sidecar, room, copies, patient, chance) = (&[], 0, 1, 1 << 20, false, true, 1.0);
+        let scene = Scene { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
+        let item = |number| {
+            let (value, cas, usage) =
+                (Bytes::from_static(b"old"), Cas { number, epoch: 1 }, Usage::default());
+            Answer::Item(Item { value, size: 3, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+        };
+        let (mut delete, _) = Delete::start(&scene);
+        for round in 0..=u64::from(MAX_ROUNDS) {
+            let marks = delete.resume(Event::Answers(smallvec![item(round)]), &scene);
+            let Step::Ask(asks) = marks else { panic!("round {round}: {marks:?}") };
+            assert!(matches!(asks[0].what, What::MarkStale { .. }), "{asks:?}");
+            let answers = asks.iter().map(|_| Answer::Exists).collect();
+            let step = delete.resume(Event::Answers(answers), &scene);
+            match round == u64::from(MAX_ROUNDS) {
+                true => assert_eq!(step, Step::Done(DeleteEnd::Failed(Failure::Overloaded))),
+                false => assert!(matches!(step, Step::Ask(_)), "round {round}: {step:?}"),
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ use bytes::{Buf, Bytes};
 use super::Scene;
 use super::ask::{Cas, Item, Usage};
 use super::envelope::{Header, Opened, TagName};
+use super::stub::Stub;
 use super::{Leaves, Policy, TagNames, tags::Versions};
 
 /// A value that may be served.
@@ -38,7 +39,7 @@ pub(super) enum Standing {
     /// There is an item, but nothing of it may be served.
     Unservable,
     /// Zero bytes: its value is being built for the first time.
-    Stub,
+    Stub(Stub),
 }
 
 /// What most reads come to, seen without a machine: a fresh value, sealed with exactly these tags in this order, or with nothing at
@@ -86,8 +87,8 @@ pub(super) fn unknown_tags(item: &Item, scene: &Scene<'_>) -> TagNames {
 /// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
 /// fresh.
 pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>) -> Standing {
-    if item.size == 0 {
-        return Standing::Stub;
+    if let Some(stub) = Stub::of(item) {
+        return Standing::Stub(stub);
     }
     let mut hit = Hit {
         payload: item.value.clone(),

@@ -1,29 +1,44 @@
-//! Who in this process may rebuild a key, who waits for it, and whose `set` is whose.
+//! Who in this process may rebuild a key, and whose `set` is whose.
 //!
 //! Every miss that a client is told leaves a *ticket*: what was seen at that moment. A later `set` of the same client is
 //! stored only over exactly that, and so cannot undo an invalidation that came between. A ticket that carries the right to
 //! rebuild is a *lease*: it is renewed while its client's connection lives, and released when that closes.
+//!
+//! The table has bounds (`bounds.rs`). A ticket that is forgotten breaks no promise: each connection remembers of which keys it was
+//! told a miss ([`Told`]), and a `set` whose miss is known and whose ticket is not is dropped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Look, Now, What, delete};
+use super::ask::{Asks, At, Cas, Now, delete};
+use super::stub::{Stub, StubId};
 use super::tags::Versions;
-use super::{Policy, Scene, TagNames};
+use super::{Policy, Scene, TagName, TagNames};
+use crate::metrics::LeaseEnd;
 
 mod attribution;
+mod bounds;
+mod pairing;
 mod renewal;
+mod waiting;
 
-pub use attribution::{Attribution, Bound};
+pub use attribution::{Attribution, Base, Bound, Setter, Told};
+pub use bounds::{MAX_LEASES, MAX_LEASES_PER_OWNER};
+pub use pairing::{Paired, Pairing};
 pub use renewal::Due;
+pub use waiting::{Admission, Pace, Polled};
 
 /// What was seen when a client was told a miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Ticket {
     /// The CAS of what stood there; `None`: nothing is known, so nothing may be stored on the strength of it.
     pub base: Option<Cas>,
+    /// Which stub it was, if it was one: renewals give a stub another CAS.
+    pub stub: Option<StubId>,
+    /// The base is a value that was stored since the miss, over the very stub that was seen.
+    pub filled: bool,
     /// The lock's CAS, when the right to rebuild is a lock and not the stub itself.
     pub lock: Option<Cas>,
     /// Versions of the rule's tags, and behind them of those in `learnt`. The fill is sealed with these, so that a bump that
@@ -42,18 +57,46 @@ impl Ticket {
     /// What is seen at the scene.
     pub fn seen(base: Option<Cas>, versions: Versions, scene: &Scene<'_>) -> Ticket {
         let learnt = scene.tags.iter().take(versions.len()).skip(scene.own().len()).cloned().collect();
-        Ticket { base, lock: None, versions, learnt, at: scene.now, vanishes: None }
+        Ticket { base, versions, learnt, ..Ticket::nothing(scene.now) }
+    }
+
+    /// The same, where a stub stood.
+    pub(super) fn of_stub(base: Cas, stub: StubId, versions: Versions, scene: &Scene<'_>) -> Ticket {
+        Ticket { stub: Some(stub), ..Ticket::seen(Some(base), versions, scene) }
     }
 
     /// No server answered.
     pub fn nothing(at: Now) -> Ticket {
         let (versions, learnt) = (Versions::new(), TagNames::new());
-        Ticket { base: None, lock: None, versions, learnt, at, vanishes: None }
+        let (base, stub, lock, vanishes) = (None, None, None, None);
+        Ticket { base, stub, filled: false, lock, versions, learnt, at, vanishes }
+    }
+
+    /// Of a lease whose right is a stub.
+    fn stub_id(&self) -> Option<StubId> {
+        self.stub.or_else(|| Some(StubId::of(self.base?.number)))
+    }
+
+    /// What may be stored over on the strength of it.
+    fn over(&self) -> Base {
+        Base { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub }
     }
 }
 
 /// A client's connection, for as long as the process lives.
-pub type Owner = u64;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// Its number.
+    pub connection: u64,
+    /// Which connections may belong to one client with a pool: those with the same number.
+    pub peers: u64,
+}
+
+impl From<u64> for Owner {
+    fn from(connection: u64) -> Self {
+        Owner { connection, peers: 0 }
+    }
+}
 
 /// One ticket, for as long as the process lives.
 pub type TicketId = u64;
@@ -66,7 +109,7 @@ enum Kind {
     Seen,
     /// A lease that ended before its client's `set` came: that `set` is dropped. `by`: whose delete ended it.
     Doomed { by: Option<Owner> },
-    /// A lease whose `set` came on another connection, or so it seemed: its own client may come yet, and must not pass for
+    /// A miss whose `set` came on another connection, or so it seemed: its own client may come yet, and must not pass for
     /// one that was told no miss. `doomed`: that `set` is dropped.
     Spent { doomed: bool },
 }
@@ -81,7 +124,33 @@ struct Held {
     shown: Option<u64>,
     /// The renewal on its way puts a stub in the stale value's place.
     clearing: bool,
-    forget_at: u64,
+    /// How long its rule lets a rebuild take, in ms.
+    max_rebuild: u64,
+    /// A `set` of another connection that could be its fill has been counted.
+    paired: bool,
+}
+
+impl Held {
+    fn is_lease(&self) -> bool {
+        matches!(self.kind, Kind::Lease { .. })
+    }
+
+    /// What gives a lease back. The lock is deleted if it is still this one. A stub is marked as free for whoever reads it next, and
+    /// stays for as long as anybody who was told a miss over it may build: so they can tell that nothing has been stored or
+    /// deleted since.
+    fn release(&self) -> Asks {
+        if self.ticket.lock.is_some() {
+            return give_back_lock(&self.ticket);
+        }
+        let seconds = u32::try_from(self.max_rebuild.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
+        let stub = self.ticket.stub_id().map(|id| Stub { id, age: 0, is_free: true });
+        stub.map(|stub| stub.ask(self.ticket.base, seconds)).into_iter().collect()
+    }
+
+    /// When (monotonic ms) it is too late to be filled.
+    fn ends(&self) -> u64 {
+        self.ticket.at.mono.saturating_add(self.max_rebuild)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -111,261 +180,210 @@ impl<W> Default for KeyState<W> {
     }
 }
 
-/// What becomes of a request to wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
-    /// It waits, under this number.
-    Waits {
-        /// For [`Leases::leave`].
-        waiter: u64,
-        /// Nobody polls yet: begin to.
-        poll: Option<Pace>,
-    },
-    /// It would wait in vain.
-    Refused,
-    /// So many wait already that it may not.
-    Full,
+/// What a fresh hit means for the miss that its reader was told before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AfterHit {
+    /// Its lease is to refresh this very value: it goes on.
+    Refreshes,
+    /// The miss is over, and so is its lease, if it was one: that is to be given back.
+    Over(Vec<Ended>),
 }
 
-/// How soon somebody is to look at a key that is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// Another sidecar builds it, and tells nobody when it is done.
-    Soon,
-    /// The lease is here, and its end is heard of at once; but it may be lost, and the key built elsewhere, unnoticed.
-    Seldom,
+/// A lease that ended though its client did not end it, and what gives it back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its key.
+    pub key: Box<[u8]>,
+    /// How it ended.
+    pub end: LeaseEnd,
+    /// One round to the key's server.
+    pub asks: Asks,
 }
 
-/// What a poller found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Polled {
-    /// The same stub or lock.
-    Unchanged,
-    /// A value.
-    Filled,
-    /// It was given up.
-    Freed,
-}
-
-impl Polled {
-    /// The two questions of each look.
-    pub fn asks() -> Asks {
-        let look = |at| Ask { at, what: What::Get(Look::default()) };
-        smallvec![look(At::Item), look(At::Lock)]
-    }
-
-    /// What their answers say. `before`: the CAS of the item that was seen by the look before this one, and is to be given to
-    /// the next.
-    pub fn found(answers: &[Answer], before: &mut Option<u64>) -> Polled {
-        let found = match answers {
-            [Answer::Item(item), _] if item.size == 0 => Polled::Unchanged,
-            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
-            // The lock has gone, and left the value as it was.
-            [Answer::Item(item), _] if *before == Some(item.cas.number) => Polled::Freed,
-            [Answer::Item(_), _] => Polled::Filled,
-            _ => Polled::Freed,
-        };
-        if let Some(Answer::Item(item)) = answers.first() {
-            *before = Some(item.cas.number);
-        }
-        found
-    }
-}
-
-/// The most tickets in one table; above it misses leave none, and no lease is granted.
-const MAX_TICKETS: usize = 16 * 1024;
-/// The most tickets of one key.
-const MAX_TICKETS_PER_KEY: usize = 64;
-/// The most waiters of one key.
-const MAX_WAITERS_PER_KEY: usize = 4096;
-/// For how long nobody waits for a key that was claimed and not filled twice in a row, in ms.
-const HOPELESS_MS: u64 = 60_000;
 /// The table. `W` is what wakes a waiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leases<W> {
     keys: BTreeMap<Box<[u8]>, KeyState<W>>,
-    owned: BTreeMap<Owner, BTreeSet<Box<[u8]>>>,
-    tickets: usize,
+    owners: bounds::Owners,
+    forgotten: u64,
     next: u64,
 }
 
 impl<W> Default for Leases<W> {
     fn default() -> Self {
-        Leases { keys: BTreeMap::new(), owned: BTreeMap::new(), tickets: 0, next: 0 }
+        Leases::new(usize::MAX)
     }
 }
 
 impl<W> Leases<W> {
-    /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is doomed, and
-    /// for each such what gives back its lock is returned, which may stand yet. `None`: the client holds nothing, because this
-    /// one is the older, or the table is full.
+    /// A table whose tickets may take so many bytes.
+    pub fn new(max_bytes: usize) -> Leases<W> {
+        Leases { keys: BTreeMap::new(), owners: bounds::Owners::new(max_bytes), forgotten: 0, next: 0 }
+    }
+
+    /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is doomed. It, and
+    /// what makes room for the new one, is to be given back. `None`: the client holds nothing, because this one is the older.
     pub fn grant(
         &mut self,
         key: &[u8],
         owner: Owner,
         ticket: Ticket,
         policy: &Policy,
-    ) -> (Option<TicketId>, Vec<Asks>) {
-        let kind = Kind::Lease { renewing: false, orphan: false };
+    ) -> (Option<TicketId>, Vec<Ended>) {
         // A server's CAS numbers only grow: of two wins the higher one came later, though it may be heard of first.
         let won = |ticket: &Ticket| ticket.lock.or(ticket.base).map(|cas| (cas.epoch, cas.number));
-        let is_later =
-            |held: &Held| matches!(held.kind, Kind::Lease { .. }) && won(&held.ticket) > won(&ticket);
+        let is_later = |held: &Held| held.is_lease() && won(&held.ticket) > won(&ticket);
         if self.keys.get(key).is_some_and(|state| state.tickets.iter().any(is_later)) {
-            self.saw(key, owner, ticket, policy);
-            return (None, Vec::new());
+            return (None, self.saw(key, owner, ticket, policy));
         }
-        let mut superseded = Vec::new();
+        let mut ended = Vec::new();
         let state = self.keys.get_mut(key);
         for held in state.into_iter().flat_map(|state| &mut state.tickets) {
-            if matches!(held.kind, Kind::Lease { .. }) {
+            if held.is_lease() {
                 held.kind = Kind::Doomed { by: None };
-                superseded.push(release(&held.ticket));
+                self.owners.leases_less(held.owner, held.id);
+                let asks = held.release();
+                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, asks });
             }
         }
-        (self.insert(key, owner, kind, ticket, winners_keep(policy)), superseded)
+        let kind = Kind::Lease { renewing: false, orphan: false };
+        let id = self.insert(key, owner, kind, ticket, millis(policy.max_rebuild));
+        self.make_room(&mut ended);
+        (Some(id), ended)
     }
 
-    /// A miss without the right to rebuild. A lease of the same owner stays: whoever reads again what they are rebuilding has
-    /// not given it up.
-    pub fn saw(&mut self, key: &[u8], owner: Owner, ticket: Ticket, policy: &Policy) {
-        let leads = |held: &Held| held.owner == owner && matches!(held.kind, Kind::Lease { .. });
-        if self.keys.get(key).is_some_and(|state| state.tickets.iter().any(leads)) {
-            return;
+    /// A miss without the right to rebuild. A lease of the same owner stays, unless something else stands there by now: whoever
+    /// reads again what they are rebuilding has not given it up. Returns the leases that have ended: that one, or what made room.
+    pub fn saw(&mut self, key: &[u8], owner: Owner, ticket: Ticket, policy: &Policy) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        if let Some(held) = self.own(key, owner).filter(|held| held.is_lease()) {
+            let same_stub = ticket.stub.is_some() && ticket.stub == held.ticket.stub;
+            if same_stub || ticket.base.is_none() || ticket.base == held.ticket.base {
+                return ended;
+            }
+            ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, asks: give_back_lock(&held.ticket) });
         }
         self.insert(key, owner, Kind::Seen, ticket, millis(policy.max_rebuild));
+        self.make_room(&mut ended);
+        ended
     }
 
-    fn insert(
-        &mut self,
-        key: &[u8],
-        owner: Owner,
-        kind: Kind,
-        ticket: Ticket,
-        keep: u64,
-    ) -> Option<TicketId> {
+    fn insert(&mut self, key: &[u8], owner: Owner, kind: Kind, ticket: Ticket, max_rebuild: u64) -> TicketId {
         self.remove_where(key, |held| held.owner == owner);
-        if self.is_full() {
-            return None;
-        }
         self.next += 1;
         let id = self.next;
-        let forget_at = ticket.at.mono.saturating_add(keep);
-        let state = self.keys.entry(key.into()).or_default();
-        if state.tickets.len() >= MAX_TICKETS_PER_KEY {
-            let oldest = state.tickets.iter().find(|held| !matches!(held.kind, Kind::Lease { .. }))?.id;
-            self.remove_where(key, |held| held.id == oldest);
-        }
-        let state = self.keys.entry(key.into()).or_default();
         let shown = match kind {
             // Nobody was shown what it knows.
             Kind::Spent { .. } => None,
             _ => ticket.base.map(|cas| cas.number),
         };
-        state.tickets.push(Held { id, owner, kind, ticket, shown, clearing: false, forget_at });
-        self.tickets += 1;
-        self.owned.entry(owner).or_default().insert(key.into());
-        Some(id)
+        let held = Held { id, owner, kind, ticket, shown, clearing: false, max_rebuild, paired: false };
+        self.owners.add(key, &held);
+        self.keys.entry(key.into()).or_default().tickets.push(held);
+        id
     }
 
     fn remove_where(&mut self, key: &[u8], gone: impl Fn(&Held) -> bool) {
         let Some(state) = self.keys.get_mut(key) else { return };
-        let before = state.tickets.len();
-        let owned = &mut self.owned;
+        let owners = &mut self.owners;
         state.tickets.retain(|held| {
             let gone = gone(held);
-            if gone && let Some(keys) = owned.get_mut(&held.owner) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    owned.remove(&held.owner);
-                }
+            if gone {
+                owners.remove(key, held);
             }
             !gone
         });
-        self.tickets -= before - state.tickets.len();
     }
 
     /// Whether it holds a lease: it has been told that it is the one who builds, and neither filled nor given up.
-    pub fn rebuilds(&self, owner: Owner) -> bool {
-        let keys = self.owned.get(&owner).into_iter().flatten();
-        let mut held = keys.filter_map(|key| self.keys.get(key)).flat_map(|state| &state.tickets);
-        held.any(|held| held.owner == owner && matches!(held.kind, Kind::Lease { .. }))
+    pub fn rebuilds(&self, connection: u64) -> bool {
+        self.owners.leads(connection)
     }
 
     fn state(&mut self, key: &[u8]) -> Option<&mut KeyState<W>> {
         self.keys.get_mut(key)
     }
 
-    /// Whether this connection was told a miss of the key that still counts.
-    pub fn knows(&self, key: &[u8], owner: Owner) -> bool {
-        let its = |held: &Held| held.owner == owner;
-        self.keys.get(key).is_some_and(|state| state.tickets.iter().any(its))
+    fn own(&self, key: &[u8], owner: Owner) -> Option<&Held> {
+        self.keys.get(key)?.tickets.iter().find(|held| held.owner == owner)
     }
 
-    /// `owner` was served a fresh value: what it sends from now on is no fill for a miss that it was told before. Its lease, if
-    /// it has one, goes on.
-    pub fn hit(&mut self, key: &[u8], owner: Owner) {
-        self.remove_where(key, |held| held.owner == owner && !matches!(held.kind, Kind::Lease { .. }));
+    fn own_mut(&mut self, key: &[u8], owner: Owner) -> Option<&mut Held> {
+        self.state(key)?.tickets.iter_mut().find(|held| held.owner == owner)
+    }
+
+    /// `owner` was served a fresh value, which has this CAS: what it sends from now on is no fill for a miss that it was told
+    /// before.
+    pub fn hit(&mut self, key: &[u8], owner: Owner, cas: u64) -> AfterHit {
+        let held = self.own(key, owner);
+        let lease = held.filter(|held| held.is_lease());
+        if lease.is_some_and(|held| held.ticket.base.is_some_and(|base| base.number == cas)) {
+            return AfterHit::Refreshes;
+        }
+        let ended = lease.map(|held| Ended {
+            key: key.into(),
+            end: LeaseEnd::Lost,
+            asks: give_back_lock(&held.ticket),
+        });
+        self.remove_where(key, |held| held.owner == owner);
         self.tidy(key);
+        AfterHit::Over(ended.into_iter().collect())
     }
 
     /// `owner` has created the value by counting: whatever it was told a miss for, what it sends from now on is new, as behind an
     /// `add`. But not if somebody else has invalidated the key meanwhile. Returns its lease, if it had one, and who waits; the
     /// lock of a stale value ends by itself.
     pub fn created(&mut self, key: &[u8], owner: Owner) -> (Option<Ticket>, Vec<W>) {
-        let tickets = self.keys.get(key).map(|state| &state.tickets[..]).unwrap_or_default();
-        let lease =
-            tickets.iter().find(|held| held.owner == owner && matches!(held.kind, Kind::Lease { .. }));
-        let lease = lease.map(|held| held.ticket.clone());
+        let lease = self.own(key, owner).filter(|held| held.is_lease()).map(|held| held.ticket.clone());
         self.remove_where(key, |held| {
             held.owner == owner && matches!(held.kind, Kind::Lease { .. } | Kind::Seen)
         });
         (lease, self.wake(key))
     }
 
-    /// A fill was stored under `cas`. `spent`: whose lease it ended, if another connection's. Returns who waits.
+    /// A fill was stored under `cas`, over what `ticket` saw. `spent`: whose ticket it was, if another connection's. Whoever else was
+    /// told a miss over the same stub may store over this value: nothing has been invalidated between their miss and it. Returns who
+    /// waits.
     pub fn filled(
         &mut self,
         key: &[u8],
         cas: Cas,
-        spent: Option<(Owner, Ticket)>,
+        ticket: &Ticket,
+        spent: Option<Owner>,
         policy: &Policy,
     ) -> Vec<W> {
-        let leads = |held: &Held| matches!(held.kind, Kind::Lease { .. });
-        let tickets = self.keys.get(key).map(|state| &state.tickets[..]).unwrap_or_default();
-        if let Some((owner, ticket)) = spent
-            // It may have won again while the fill was on its way.
-            && !tickets.iter().any(|held| held.owner == owner && leads(held))
-        {
-            let ticket = Ticket { base: Some(cas), lock: None, ..ticket };
-            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, winners_keep(policy));
+        // It may have won again while the fill was on its way.
+        if let Some(owner) = spent.filter(|owner| !self.own(key, *owner).is_some_and(Held::is_lease)) {
+            let ticket = Ticket { base: Some(cas), lock: None, filled: true, ..ticket.clone() };
+            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, millis(policy.max_rebuild));
         }
-        if let Some(state) = self.state(key) {
+        if let Some(state) = self.keys.get_mut(key) {
             state.unfilled = 0;
+            let same = |seen: &Ticket| {
+                let epoch = |ticket: &Ticket| ticket.base.map(|base| base.epoch);
+                !seen.filled
+                    && seen.stub.is_some()
+                    && seen.stub == ticket.stub
+                    && epoch(seen) == epoch(ticket)
+            };
+            for held in state.tickets.iter_mut().filter(|held| held.kind == Kind::Seen && same(&held.ticket))
+            {
+                (held.ticket.base, held.ticket.filled) = (Some(cas), true);
+            }
         }
-        self.wake(key)
-    }
-
-    /// A lease ended without a value. Returns who waits.
-    pub fn unfilled(&mut self, key: &[u8], now: Now) -> Vec<W> {
-        // Beyond the bound a key that nobody knows is not remembered; it has no waiters either.
-        if self.keys.len() >= MAX_TICKETS && !self.keys.contains_key(key) {
-            return Vec::new();
-        }
-        let state = self.keys.entry(key.into()).or_default();
-        let before = if now.mono < state.remember_until { state.unfilled } else { 0 };
-        state.unfilled = before.saturating_add(1);
-        state.remember_until = now.mono + HOPELESS_MS;
         self.wake(key)
     }
 
     /// `owner` invalidates the key through this sidecar. Whoever else builds it builds in vain, and must not be mistaken for
     /// somebody who does not; `owner` itself gives up what it was building. Returns how many leases that ended.
     pub fn invalidate(&mut self, key: &[u8], owner: Owner) -> usize {
-        let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
-        let Some(state) = self.state(key) else { return 0 };
-        let ended = state.tickets.iter().filter(|held| is_lease(held)).count();
+        let Some(state) = self.keys.get_mut(key) else { return 0 };
+        let mut ended = 0;
         for held in &mut state.tickets {
+            if held.is_lease() {
+                ended += 1;
+                self.owners.leases_less(held.owner, held.id);
+            }
             held.kind = match held.kind {
                 // Its set has most likely come; it must not cast doubt on what others store.
                 Kind::Spent { .. } => Kind::Spent { doomed: true },
@@ -376,125 +394,64 @@ impl<W> Leases<W> {
         ended
     }
 
-    /// Takes who waits for the key.
-    pub fn wake(&mut self, key: &[u8]) -> Vec<W> {
-        let Some(state) = self.state(key) else { return Vec::new() };
-        let woken = std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter).collect();
-        self.tidy(key);
-        woken
-    }
-
-    /// A reader asks to wait for the key.
-    pub fn wait(&mut self, key: &[u8], now: Now, policy: &Policy, waiter: W) -> Admission {
-        self.next += 1;
-        let id = self.next;
-        let state = self.keys.entry(key.into()).or_default();
-        let lease = state.tickets.iter().find(|held| matches!(held.kind, Kind::Lease { .. }));
-        let too_old = lease
-            .is_some_and(|held| now.mono - held.ticket.at.mono.min(now.mono) >= millis(policy.cold_wait));
-        let hopeless = state.unfilled >= 2 && now.mono < state.remember_until;
-        if too_old || hopeless {
-            return Admission::Refused;
-        }
-        if state.waiters.len() >= MAX_WAITERS_PER_KEY {
-            return Admission::Full;
-        }
-        let pace = if lease.is_some() { Pace::Seldom } else { Pace::Soon };
-        let poll = (!state.polled).then_some(pace);
-        state.polled = true;
-        state.waiters.push((id, waiter));
-        Admission::Waits { waiter: id, poll }
-    }
-
-    /// A fill waits until the renewal of its lease has ended: it is told by [`Leases::renewal_ended`].
-    pub fn await_renewal(&mut self, key: &[u8], fill: W) {
-        self.keys.entry(key.into()).or_default().fills.push(fill);
-    }
-
-    /// Takes the fills that wait for a renewal.
-    pub fn renewal_ended(&mut self, key: &[u8]) -> Vec<W> {
-        let fills = self.state(key).map(|state| std::mem::take(&mut state.fills)).unwrap_or_default();
-        self.tidy(key);
-        fills
-    }
-
-    /// A waiter has gone.
-    pub fn leave(&mut self, key: &[u8], waiter: u64) {
-        if let Some(state) = self.state(key) {
-            state.waiters.retain(|(id, _)| *id != waiter);
-        }
-        self.tidy(key);
-    }
-
-    /// Whether anybody still waits for what a poller watches; if not, the poller ends.
-    pub fn is_awaited(&mut self, key: &[u8]) -> bool {
-        let Some(state) = self.state(key) else { return false };
-        let awaited = !state.waiters.is_empty();
-        state.polled &= awaited;
-        if !awaited {
+    /// `owner` empties all servers: it invalidates every key. Returns those of the leases that this ended.
+    pub fn flush(&mut self, owner: Owner) -> Vec<Box<[u8]>> {
+        let mut keys: Vec<_> = self.keys.keys().cloned().collect();
+        keys.retain(|key| {
+            let ended = self.invalidate(key, owner);
             self.tidy(key);
-        }
-        awaited
+            ended > 0
+        });
+        keys
     }
 
-    /// A poller has an answer. Returns whom to wake; unless it is unchanged, the poller ends.
-    pub fn polled(&mut self, key: &[u8], found: Polled, now: Now) -> Vec<W> {
-        if let Some(state) = self.state(key)
-            && found != Polled::Unchanged
-        {
-            state.polled = false;
-            // A lease that is here counts when it ends.
-            let leased = state.tickets.iter().any(|held| matches!(held.kind, Kind::Lease { .. }));
-            match found {
-                Polled::Freed if !leased => return self.unfilled(key, now),
-                Polled::Freed => {}
-                _ => state.unfilled = 0,
+    /// `owner` has bumped a tag, from one version to the next: what it stores from now on is newer than that, as behind a delete of its
+    /// own. Where the tag had moved before, by somebody else, it stays as old as that. `tags` are those of a key's rule.
+    pub fn bumped<T: AsRef<[TagName]>>(
+        &mut self,
+        owner: Owner,
+        tag: &TagName,
+        (from, to): (u64, u64),
+        tags: impl Fn(&[u8]) -> T,
+    ) {
+        for key in self.owners.keys_of(owner) {
+            let Some(Held { ticket, .. }) = self.own_mut(&key, owner) else { continue };
+            let own = tags(&key);
+            let names = own.as_ref().iter().chain(&ticket.learnt);
+            for (_, seen) in
+                names.zip(&mut ticket.versions).filter(|(name, seen)| *name == tag && **seen == from)
+            {
+                *seen = to;
             }
-            return self.wake(key);
         }
-        Vec::new()
     }
 
-    /// A client's connection has closed. Returns what releases each of its leases, by key.
-    pub fn disconnect(&mut self, owner: Owner) -> Vec<(Box<[u8]>, Asks)> {
-        let mut released = Vec::new();
-        for key in self.owned.remove(&owner).unwrap_or_default() {
-            let Some(state) = self.keys.get_mut(&key) else { continue };
-            let before = state.tickets.len();
-            state.tickets.retain(|held| {
-                let mine = held.owner == owner;
-                match &mut held.kind {
-                    Kind::Lease { renewing: true, orphan } if mine => {
-                        *orphan = true;
-                        true
-                    }
-                    Kind::Lease { .. } if mine => {
-                        released.push((key.clone(), release(&held.ticket)));
-                        false
-                    }
-                    _ => !mine,
-                }
-            });
-            self.tickets -= before - state.tickets.len();
+    /// A client's connection has closed. Returns its leases, to be given back.
+    pub fn disconnect(&mut self, owner: Owner) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        for key in self.owners.keys_of(owner) {
+            if let Some(Held { kind: Kind::Lease { renewing: true, orphan }, .. }) = self.own_mut(&key, owner)
+            {
+                *orphan = true;
+                continue;
+            }
+            if let Some(held) = self.own(&key, owner).filter(|held| held.is_lease()) {
+                ended.push(Ended { key: key.clone(), end: LeaseEnd::Disconnected, asks: held.release() });
+            }
+            self.remove_where(&key, |held| held.owner == owner);
             self.tidy(&key);
         }
-        released
+        ended
     }
 
     /// Forgets what is older than anything may refer to. To be called now and then.
     pub fn sweep(&mut self, now: Now) {
-        let Leases { keys, owned, tickets, .. } = self;
+        let Leases { keys, owners, .. } = self;
         keys.retain(|key, state| {
             state.tickets.retain(|held| {
-                let keep = matches!(held.kind, Kind::Lease { .. }) || held.forget_at > now.mono;
+                let keep = held.is_lease() || held.ends() > now.mono;
                 if !keep {
-                    *tickets -= 1;
-                    if let Some(keys) = owned.get_mut(&held.owner) {
-                        keys.remove(key);
-                        if keys.is_empty() {
-                            owned.remove(&held.owner);
-                        }
-                    }
+                    owners.remove(key, held);
                 }
                 keep
             });
@@ -507,20 +464,12 @@ impl<W> Leases<W> {
     /// Whether this is a lease that has not ended.
     pub fn stands(&self, key: &[u8], id: TicketId) -> bool {
         let mut held = self.keys.get(key).into_iter().flat_map(|state| &state.tickets);
-        held.any(|held| held.id == id && matches!(held.kind, Kind::Lease { .. }))
-    }
-
-    /// Whether there is no room for another key's ticket.
-    pub fn is_full(&self) -> bool {
-        self.tickets >= MAX_TICKETS
+        held.any(|held| held.id == id && held.is_lease())
     }
 
     /// Leases and waiters there are now.
     pub fn census(&self) -> (usize, usize) {
-        let leases = |state: &KeyState<W>| {
-            state.tickets.iter().filter(|held| matches!(held.kind, Kind::Lease { .. })).count()
-        };
-        self.keys.values().fold((0, 0), |(l, w), state| (l + leases(state), w + state.waiters.len()))
+        (self.owners.leases(), self.keys.values().map(|state| state.waiters.len()).sum())
     }
 
     fn find(&mut self, key: &[u8], id: TicketId) -> Option<&mut Held> {
@@ -541,18 +490,9 @@ impl<W> Leases<W> {
     }
 }
 
-/// What gives a lease back: compare-and-delete of the lock, or of the stub.
-pub fn release(ticket: &Ticket) -> Asks {
-    match (ticket.lock, ticket.base) {
-        (Some(lock), _) => smallvec![delete(At::Lock, Some(lock))],
-        (None, Some(base)) => smallvec![delete(At::Item, Some(base))],
-        (None, None) => Asks::new(),
-    }
-}
-
-/// For how long, in ms, a winner's `set` may still come: it is dropped after `max_rebuild`, but must not pass for a blind one.
-fn winners_keep(policy: &Policy) -> u64 {
-    10 * millis(policy.max_rebuild)
+/// What gives back the lock of a lease whose value somebody else has stored.
+fn give_back_lock(ticket: &Ticket) -> Asks {
+    ticket.lock.map(|lock| delete(At::Lock, Some(lock))).into_iter().collect()
 }
 
 fn millis(duration: Duration) -> u64 {

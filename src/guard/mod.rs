@@ -11,6 +11,7 @@ use std::time::Duration;
 
 mod ask;
 pub mod envelope;
+mod stub;
 mod freshness;
 mod tags;
 mod read;
@@ -26,6 +27,7 @@ pub use envelope::TagName;
 pub use freshness::{Hit, glance};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
 pub use read::{Read, ReadEnd, Wish};
+pub use stub::StubId;
 pub use tags::{Bump, BumpEnd, Versions, life_of, moved_at, parse_version, tag_look, version, version_of};
 pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
 

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::smallvec;
 
 use crate::error::Failure;
-use crate::protocol::number::uint64;
+use crate::protocol::number::c_uint64;
 
 use super::ask::{
     Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, Usage, What, delete, get, peek,
@@ -14,108 +14,38 @@ use super::ask::{
 };
 use super::envelope::{Header, LockRecord, Opened, TagName};
 use super::freshness::{Hit, Standing, judge, unknown_tags};
+use super::leases::Base;
+use super::stub::Stub;
 use super::tags::{Gather, Versions};
 use super::write::{NEVER, Offer, may_have_moved, version_of};
 use super::{Event, Machine, Scene, Step, TagNames};
 
+mod change;
+
+pub use change::{Change, Count, Counted};
+
 /// For how long a write that others keep overtaking is tried again, in ms.
 pub(super) const PATIENCE_MS: u64 = 2_000;
-
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Change {
-    /// `add`: store if there is no logical item.
-    Add(Offer),
-    /// `replace`: store if there is one.
-    Replace(Offer),
-    /// `append`.
-    Append {
-        /// What to put behind the value.
-        more: Bytes,
-        /// `C`: only if the item's CAS number is this.
-        compare: Option<u64>,
-    },
-    /// `prepend`.
-    Prepend {
-        /// What to put before the value.
-        more: Bytes,
-        /// `C`: only if the item's CAS number is this.
-        compare: Option<u64>,
-    },
-    /// `cas`: store if the item's CAS number is this.
-    Cas {
-        /// The number.
-        number: u64,
-        /// What to store.
-        offer: Offer,
-        /// Meta clients are shown stale items and stubs with their CAS, and may name those too.
-        sees_stale: bool,
-        /// `I`: if the item's CAS number is higher, store all the same, as stale.
-        invalidate: bool,
-    },
-    /// `incr`, `decr` and `ma`.
-    Count(Count),
-    /// `touch` and `gat`.
-    Touch(Lifetime),
-    /// `md x`: leave the item with neither value nor flags.
-    Empty {
-        /// `C`: only if the item's CAS number is this.
-        compare: Option<u64>,
-        /// `T`.
-        lifetime: Lifetime,
-        /// `E`: the CAS that the client wants it to have.
-        explicit: Option<u64>,
-    },
-}
-
-/// What `incr` and `decr` do, and what `ma` may say beyond them (protocol.txt, "Meta Arithmetic").
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Count {
-    /// Down instead of up.
-    pub decr: bool,
-    /// By how much.
-    pub delta: u64,
-    /// `C`: only if the item's CAS number is this.
-    pub compare: Option<u64>,
-    /// `N` and `J`: what to begin with if there is no item, and how long that lasts.
-    pub create: Option<(Lifetime, u64)>,
-    /// `T`: how long the item lasts from now on.
-    pub lifetime: Option<Lifetime>,
-    /// `E`: the CAS that the client wants it to have.
-    pub explicit: Option<u64>,
-}
-
-/// What counting gave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Counted {
-    /// The number as it is now.
-    pub number: u64,
-    /// The item's CAS.
-    pub cas: Cas,
-    /// Whole seconds until the soft expiry that it had; `None`: none, or it was created.
-    pub ttl: Option<u32>,
-    /// There was no item.
-    pub created: bool,
-}
-
-impl Change {
-    /// How many bytes of a value the client sent with it.
-    fn sent(&self) -> usize {
-        match self {
-            Change::Add(offer) | Change::Replace(offer) | Change::Cas { offer, .. } => offer.body.len(),
-            Change::Append { more, .. } | Change::Prepend { more, .. } => more.len(),
-            Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
-        }
-    }
-}
 
 /// How it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModifyEnd {
     /// Stored, under this CAS; [`Cas::NONE`] if it ended with this very command.
     Stored(Cas),
+    /// `append`, `prepend`: stored.
+    Extended {
+        /// The item's CAS.
+        cas: Cas,
+        /// How many bytes the value has now.
+        size: usize,
+        /// There was no item.
+        created: bool,
+    },
     /// The condition did not hold.
     NotStored,
+    /// `replace`: there is an item, and it is newer than the miss that the client was told. The value is dropped, and the client is
+    /// told that it was stored.
+    Dropped,
     /// `cas`: the item is another by now.
     Exists,
     /// There is no logical item.
@@ -137,7 +67,7 @@ pub enum ModifyEnd {
 pub struct Modify {
     change: Change,
     /// What its client was told a miss of, if it was.
-    over: Option<Cas>,
+    over: Option<Base>,
     /// Its look leaves a stub.
     creates: bool,
     state: State,
@@ -176,14 +106,23 @@ enum State {
 }
 
 impl Modify {
+    /// Whether it is to store a value where there is none, and says so where it does not.
+    pub fn makes_a_value(&self) -> bool {
+        matches!(
+            self.change,
+            Change::Count(Count { create: Some(_), .. })
+                | Change::Append { create: Some(_), .. }
+                | Change::Prepend { create: Some(_), .. }
+        )
+    }
+
     /// Begins.
     pub fn start(change: Change, scene: &Scene<'_>) -> (Modify, Asks) {
         Modify::bound(change, None, scene)
     }
 
-    /// Begins one that stores over nothing but what has this CAS, where it is a `replace`, or a count that finds no item: else
-    /// it is not stored.
-    pub fn bound(change: Change, over: Option<Cas>, scene: &Scene<'_>) -> (Modify, Asks) {
+    /// Begins one that stores over nothing but this, where it is a `replace`, or a count that finds no item: else it is not stored.
+    pub fn bound(change: Change, over: Option<Base>, scene: &Scene<'_>) -> (Modify, Asks) {
         let mut modify =
             Modify { change, over, creates: false, state: State::Looking, lock: None, began: scene.now.mono };
         let asks = modify.look(scene);
@@ -191,8 +130,8 @@ impl Modify {
     }
 
     /// Whether what stands there is not what alone it may be stored over.
-    fn is_beyond(&self, stands: Option<Cas>) -> bool {
-        self.over.is_some_and(|over| stands.map(|cas| cas.number) != Some(over.number))
+    fn is_beyond(&self, stands: Option<&Item>) -> bool {
+        self.over.is_some_and(|over| !stands.is_some_and(|item| over.is(item)))
     }
 
     fn look(&mut self, scene: &Scene<'_>) -> Asks {
@@ -221,7 +160,10 @@ impl Modify {
             {
                 offered(&begun(*lifetime, *initial, *explicit), Mode::Add, None, |_| NEVER, scene)
             }
-            _ => return false,
+            change => match change.create() {
+                Some(offer) if self.over.is_none() => offered(offer, Mode::Add, None, |_| NEVER, scene),
+                _ => return false,
+            },
         };
         // A header is as long whatever the versions are.
         matches!(created.what, What::Store { value, exptime: 0.., .. } if !scene.refuses(value.len()))
@@ -282,6 +224,21 @@ impl Modify {
                 None => offered(offer, Mode::Add, None, now, scene),
                 cas => offered(offer, Mode::Set, cas, now, scene),
             },
+            (
+                Change::Append { create: Some(offer), .. } | Change::Prepend { create: Some(offer), .. },
+                None,
+            ) => {
+                let counted = extended(offer.body.len(), true);
+                self.state = State::Writing { counted, used: None };
+                if self.is_beyond(item.as_ref()) {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                // What is gone at once takes no place.
+                if offer.lifetime == Lifetime::Gone {
+                    return Step::Done(self.done(counted));
+                }
+                offered(offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, now, scene)
+            }
             (Change::Replace(_) | Change::Append { .. } | Change::Prepend { .. }, None) => {
                 return Step::Done(ModifyEnd::NotStored);
             }
@@ -296,11 +253,11 @@ impl Modify {
                 let (lifetime, explicit) = (*lifetime, *explicit);
                 let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
                 self.state = State::Writing { counted, used: None };
-                if self.is_beyond(physical) {
+                if self.is_beyond(item.as_ref()) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 let offer = begun(lifetime, *initial, explicit);
-                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), self.over.or(physical), now, scene)
+                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, now, scene)
             }
             (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
                 return Step::Done(ModifyEnd::NotFound);
@@ -316,12 +273,10 @@ impl Modify {
                 | Change::Empty { compare: Some(compare), .. },
                 Some(hit),
             ) if *compare != hit.cas.number => return Step::Done(ModifyEnd::Exists),
-            (Change::Replace(_), Some(hit)) if self.is_beyond(Some(hit.cas)) => {
-                return Step::Done(ModifyEnd::NotStored);
+            (Change::Replace(_), Some(_)) if self.is_beyond(item.as_ref()) => {
+                return Step::Done(ModifyEnd::Dropped);
             }
-            (Change::Replace(offer), Some(hit)) => {
-                offered(offer, Mode::Set, self.over.or(Some(hit.cas)), now, scene)
-            }
+            (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), now, scene),
             (Change::Cas { number, offer, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), scene);
                 offered(&offer.stale(), Mode::Set, Some(hit.cas), sealed, scene)
@@ -346,16 +301,18 @@ impl Modify {
                 let emptied = Hit { flags: 0, ..hit.clone() };
                 changed(&emptied, Bytes::new(), soft(*lifetime, &hit, scene), *explicit)
             }
-            (Change::Append { more, .. }, Some(hit)) => {
+            (Change::Append { more, explicit, .. }, Some(hit)) => {
                 // The header stands before the payload, so memcached's own append is right, and moves only the new bytes.
                 let (mode, value, cas) = (Mode::Append, Stored::plain(more.clone()), Some(hit.cas));
-                let what = What::Store { mode, value, flags: 0, exptime: 0, cas, explicit: None };
+                let what = What::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
+                let counted = extended(hit.payload.len() + more.len(), false);
+                self.state = State::Writing { counted, used: None };
                 Ask { at: At::Item, what }
             }
-            (Change::Prepend { more, .. }, Some(hit)) => {
+            (Change::Prepend { more, explicit, .. }, Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
-                self.state = State::Writing { counted: Counted::NOTHING, used };
-                changed(&hit, body, exptime, None)
+                self.state = State::Writing { counted: extended(body.len(), false), used };
+                changed(&hit, body, exptime, *explicit)
             }
             (Change::Count(Count { decr, delta, lifetime, explicit, .. }), Some(hit)) => {
                 let Some((number, body)) = count(&hit.payload, *decr, *delta) else {
@@ -378,8 +335,11 @@ impl Modify {
                 Ask { at: At::Item, what: What::Get(Look { touch, ..Look::default() }) }
             }
         };
+        let creates = matches!(self.state, State::Writing { counted: Counted { created: true, .. }, .. });
         if let What::Store { value, .. } = &ask.what {
             match &self.change {
+                _ if creates && scene.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
+                _ if creates => {}
                 Change::Append { .. } if scene.refuses(item.map_or(0, |item| item.size) + value.len()) => {
                     return Step::Done(ModifyEnd::NotStored);
                 }
@@ -423,16 +383,15 @@ impl Modify {
                 self.done(counted)
             }
             // Both together are too large, or what was to be appended to is gone: memcached says the same of either.
-            Some(Answer::NotStored) if matches!(self.change, Change::Append { .. }) => ModifyEnd::NotStored,
-            Some(Answer::TooLarge) if matches!(self.change, Change::Prepend { .. }) => ModifyEnd::NotStored,
+            Some(Answer::NotStored) if matches!(self.change, Change::Append { .. }) && !counted.created => {
+                ModifyEnd::NotStored
+            }
+            Some(Answer::TooLarge) if matches!(self.change, Change::Prepend { .. }) && !counted.created => {
+                ModifyEnd::NotStored
+            }
             Some(Answer::TooLarge) => ModifyEnd::TooLarge,
             Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
-            Some(_)
-                if self.over.is_some() && (counted.created || matches!(self.change, Change::Replace(_))) =>
-            {
-                ModifyEnd::NotStored
-            }
             Some(_) => {
                 // Each round one of all who write it wins: how many rounds it takes depends on how many there are.
                 if scene.now.mono < self.began.saturating_add(PATIENCE_MS) {
@@ -447,6 +406,10 @@ impl Modify {
         match &self.change {
             Change::Count(_) => ModifyEnd::Counted(counted),
             Change::Touch(_) => ModifyEnd::Touched(Hit::nothing()),
+            Change::Append { .. } | Change::Prepend { .. } => {
+                let size = usize::try_from(counted.number).unwrap_or(usize::MAX);
+                ModifyEnd::Extended { cas: counted.cas, size, created: counted.created }
+            }
             _ => ModifyEnd::Stored(counted.cas),
         }
     }
@@ -510,17 +473,23 @@ impl Modify {
     }
 
     /// `mg T` cannot be made conditional. If another item stood there by then, and one whose end must not move, its end is
-    /// put back.
+    /// put back, unless that has gone too.
     fn touched(&mut self, was: Hit, answers: Answers, scene: &Scene<'_>) -> Step<ModifyEnd> {
         let back = match answers.into_iter().next() {
-            Some(Answer::Item(item)) if item.size == 0 => scene.policy.lock_seconds(),
-            Some(Answer::Item(item)) if item.stale => item.ttl.unwrap_or(0).max(1),
-            Some(Answer::Item(_)) => return Step::Done(ModifyEnd::Touched(was)),
+            Some(Answer::Item(item)) => match Stub::of(&item) {
+                Some(stub) => stub.ask(Some(item.cas), scene.policy.lock_seconds()),
+                None if item.stale => {
+                    let seconds = Some(item.ttl.unwrap_or(0).max(1));
+                    let what = What::MarkStale { seconds, cas: Some(item.cas), explicit: None };
+                    Ask { at: At::Item, what }
+                }
+                None => return Step::Done(ModifyEnd::Touched(was)),
+            },
             Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
             _ => return Step::Done(ModifyEnd::NotFound),
         };
         self.state = State::Untouching;
-        Step::Ask(smallvec![touch(back, scene)])
+        Step::Ask(smallvec![back])
     }
 }
 
@@ -580,7 +549,11 @@ impl Counted {
     const NOTHING: Counted = Counted { number: 0, cas: Cas::NONE, ttl: None, created: false };
 }
 
-/// What a count begins with.
+/// What an append has made: its number is the value's size.
+fn extended(size: usize, created: bool) -> Counted {
+    Counted { number: size as u64, created, ..Counted::NOTHING }
+}
+
 fn begun(lifetime: Lifetime, initial: u64, explicit: Option<u64>) -> Offer {
     let body = Bytes::from(initial.to_string());
     Offer { body, flags: 0, lifetime, explicit, tags: TagNames::new() }
@@ -641,7 +614,7 @@ fn sealed_version(name: &TagName, hit: &Hit, versions: Option<&Versions>, scene:
 /// shorter (protocol.txt, "Increment/Decrement"). A value is a number when C's `strtoull` says so, as in memcached.
 fn count(payload: &[u8], decr: bool, delta: u64) -> Option<(u64, Bytes)> {
     let text = payload.split(|&byte| byte == 0).next()?;
-    let value = uint64(text)?;
+    let value = c_uint64(text)?;
     let counted = if decr { value.saturating_sub(delta) } else { value.wrapping_add(delta) };
     let mut body = BytesMut::from(counted.to_string().as_bytes());
     if body.len() < payload.len() {

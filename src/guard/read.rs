@@ -3,6 +3,7 @@
 //! ```text
 //!  Reading ──fresh──────────────────────────────▶ Hit
 //!     │ stub, ours ─────────────────────────────▶ Won (cold)
+//!     │ stub, given up ──▶ Adopting ──stored──────▶ Won (cold)
 //!     │ stub, another's ──▶ Waiting ──woken──▶ Reading
 //!     │ stale             ▲    └──over──▶ stale value, or Missed
 //!     ▼                   │ held
@@ -26,6 +27,7 @@ use super::ask::{
 use super::envelope::LockRecord;
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Ticket;
+use super::stub::{Stub, StubId, new_stub};
 use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
 use super::{Event, Leaves, Machine, Policy, Scene, Step};
 
@@ -96,6 +98,8 @@ enum State {
         item: Item,
         gather: Box<Gather>,
     },
+    /// Whoever built the value has given it up, and left the stub: it is stored anew.
+    Adopting(Ticket),
     Claiming(Claim),
     TakingOver(Claim),
     /// The lock is ours: the value is marked stale, so that no other winner's fill can be stored over it.
@@ -228,21 +232,17 @@ impl Read {
         let Some(versions) = versions else {
             return Step::Done(match standing {
                 Standing::Stale(hit) | Standing::Fresh(hit) => ReadEnd::Stale(hit),
-                Standing::Unservable | Standing::Stub => missed(None, Versions::new(), scene, false),
+                Standing::Unservable | Standing::Stub(_) => missed(None, Versions::new(), scene, false),
             });
         };
         let fallback = match standing {
-            Standing::Stub if item.won => {
-                return Step::Done(ReadEnd::Won {
-                    lease: Ticket::seen(Some(item.cas), versions, scene),
-                    early: false,
-                    old: None,
-                });
-            }
-            Standing::Stub => {
-                let age = stub_age(&item, scene);
-                let seen = Ticket::seen(Some(item.cas), versions, scene);
-                return self.held(Fallback::Miss(seen), age, None, scene);
+            Standing::Stub(stub) => {
+                let seen = Ticket::of_stub(item.cas, stub.id, versions, scene);
+                return match stub.is_free {
+                    true => self.adopt(seen, stub, scene),
+                    false if item.won => Step::Done(ReadEnd::Won { lease: seen, early: false, old: None }),
+                    false => self.held(Fallback::Miss(seen), stub.age + lost_ms(&item, scene), None, scene),
+                };
             }
             Standing::Fresh(hit) if self.recaches(&hit) || refreshes_early(&hit, scene) => {
                 Fallback::Fresh(hit)
@@ -266,6 +266,28 @@ impl Read {
         }
         self.state = State::Claiming(claim);
         Step::Ask(asks)
+    }
+
+    /// Takes a stub that is free: of all who try, one finds it as it was.
+    fn adopt(&mut self, seen: Ticket, stub: Stub, scene: &Scene<'_>) -> Step<ReadEnd> {
+        self.rounds += 1;
+        if self.rounds > MAX_ROUNDS {
+            return Step::Done(Fallback::Miss(seen).end());
+        }
+        let ask = Stub { is_free: false, age: 0, ..stub }.ask(seen.base, scene.policy.lock_seconds());
+        self.state = State::Adopting(seen);
+        Step::Ask(smallvec![ask])
+    }
+
+    fn adopted(&mut self, seen: Ticket, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+        match answers.into_iter().next() {
+            Some(Answer::Stored(cas)) => {
+                let lease = Ticket { base: Some(cas), ..seen };
+                Step::Done(ReadEnd::Won { lease, early: false, old: None })
+            }
+            Some(Answer::Failed(_)) | None => Step::Done(Fallback::Miss(seen).end()),
+            Some(_) => self.again(Asks::new(), scene),
+        }
     }
 
     fn claimed(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
@@ -295,16 +317,9 @@ impl Read {
     fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, scene: &Scene<'_>) -> Step<ReadEnd> {
         let stands = ttl.map(sure_ms);
         if stands == Some(0) {
-            let stub = What::Store {
-                mode: Mode::Set,
-                value: Stored::default(),
-                flags: 0,
-                exptime: i64::from(scene.policy.lock_seconds()),
-                cas: Some(claim.base),
-                explicit: None,
-            };
+            let stub = new_stub(Some(claim.base), scene.policy);
             self.state = State::Clearing(claim);
-            return Step::Ask(smallvec![Ask { at: At::Item, what: stub }, delete(At::Lock, Some(lock))]);
+            return Step::Ask(smallvec![stub, delete(At::Lock, Some(lock))]);
         }
         let (early, old) = claim.fallback.old();
         Step::Done(ReadEnd::Won {
@@ -322,11 +337,8 @@ impl Read {
         match answers.into_iter().next() {
             Some(Answer::Stored(base)) => {
                 let (early, old) = claim.fallback.old();
-                Step::Done(ReadEnd::Won {
-                    lease: Ticket::seen(Some(base), claim.versions, scene),
-                    early,
-                    old,
-                })
+                let lease = Ticket::of_stub(base, StubId::of(base.number), claim.versions, scene);
+                Step::Done(ReadEnd::Won { lease, early, old })
             }
             Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
             Some(_) => self.again(Asks::new(), scene),
@@ -431,6 +443,7 @@ impl Machine for Read {
             (State::Tagging { item, gather }, Event::Answers(answers)) => {
                 self.tagged(item, gather, &answers, scene)
             }
+            (State::Adopting(seen), Event::Answers(answers)) => self.adopted(seen, answers, scene),
             (State::Claiming(claim), Event::Answers(answers)) => self.claimed(claim, answers, scene),
             (State::TakingOver(claim), Event::Answers(answers)) => self.taken_over(claim, answers, scene),
             (State::Marking { claim, lock }, Event::Answers(answers)) => {
@@ -506,11 +519,10 @@ fn is_doomed(lock: &Item, versions: &Versions, scene: &Scene<'_>) -> bool {
     })
 }
 
-/// How long the holder of a stub has had it, in ms: its age at the last renewal, which is in its flags, and what its TTL has
-/// lost since.
-fn stub_age(item: &Item, scene: &Scene<'_>) -> u64 {
+/// For how many ms, at least, a stub has stood since it was stored: what its TTL has lost.
+fn lost_ms(item: &Item, scene: &Scene<'_>) -> u64 {
     let lost = scene.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
-    u64::from(item.flags) + u64::from(lost) * 1000
+    u64::from(lost) * 1000
 }
 
 /// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the nearer the expiry and the longer the last rebuild, the likelier.

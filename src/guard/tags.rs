@@ -235,6 +235,8 @@ pub struct Bump {
     /// What we have tried to store: with copies, a version below it may be no bump, but a copy that was brought up.
     tried: Option<u64>,
     storing: Option<u64>,
+    /// What the tag was just before that.
+    from: Option<u64>,
     rounds: u8,
 }
 
@@ -250,8 +252,13 @@ pub enum BumpEnd {
 impl Bump {
     /// Begins.
     pub fn start(scene: &Scene<'_>) -> (Bump, Asks) {
-        let bump = Bump { first: None, tried: None, storing: None, rounds: 0 };
+        let bump = Bump { first: None, tried: None, storing: None, from: None, rounds: 0 };
         (bump, look_at_all(scene))
+    }
+
+    /// From which version to which it has moved the tag, once it has; `None`: somebody else has, or there was none.
+    pub fn step(&self) -> Option<(u64, u64)> {
+        self.from.zip(self.tried).filter(|(from, to)| from < to)
     }
 
     fn read(&mut self, answers: &[Answer], scene: &Scene<'_>) -> Step<BumpEnd> {
@@ -261,7 +268,9 @@ impl Bump {
         };
         // A server that is there but does not answer sensibly would keep the old version.
         let refusal = answers.iter().find_map(|answer| match answer {
-            Answer::Failed(failure @ (Failure::Refused | Failure::Overloaded)) => Some(*failure),
+            Answer::Failed(failure @ (Failure::Refused | Failure::Overloaded | Failure::Unguarded)) => {
+                Some(*failure)
+            }
             _ => None,
         });
         if let Some(failure) = refusal {
@@ -278,9 +287,10 @@ impl Bump {
         let behind = found.iter().filter(|(_, there, _)| *there < Some(version));
         let asks: Asks = behind.map(|(side, _, cas)| put(side.at(0), version, *cas)).collect();
         if asks.is_empty() {
+            self.from = None;
             return Step::Done(BumpEnd::Bumped(moved_at(version)));
         }
-        (self.storing, self.tried) = (Some(version), Some(version));
+        (self.storing, self.tried, self.from) = (Some(version), Some(version), now);
         Step::Ask(asks)
     }
 }
@@ -322,6 +332,8 @@ fn look_at_all(scene: &Scene<'_>) -> Asks {
 
 #[cfg(test)]
 mod tests {
+    use smallvec::smallvec;
+
     use super::*;
     use crate::guard::{Item, Now, Policy, Usage};
 
@@ -513,5 +525,25 @@ mod tests {
         let there: &[Answer] = &[item("120", 9), item("120", 8)];
         let end = bump(&[(reads, found), (both, &[Answer::Exists, Answer::Exists]), (reads, there)]);
         assert_eq!(end, Some(BumpEnd::Bumped(120)));
+    }
+
+    #[test]
+    fn a_bump_that_others_keep_overtaking_is_not_acknowledged() {
+        // Each time somebody has written what moves nothing: between the reading and the storing, with another CAS.
+        let (mut bump, mut asks) = on(100, false, Bump::start);
+        for round in 0..2 * u64::from(MAX_ROUNDS) {
+            let reads = round % 2 == 0;
+            assert!(
+                matches!((&asks[0].what, reads), (What::Get(_), true) | (What::Store { .. }, false)),
+                "{asks:?}"
+            );
+            let answer = if reads { item("50", 7 + round) } else { Answer::Exists };
+            let step = on(100, false, |scene| bump.resume(Event::Answers(smallvec![answer]), scene));
+            let Step::Ask(more) = step else { panic!("round {round}: {step:?}") };
+            asks = more;
+        }
+        let answer = Event::Answers(smallvec![item("50", 99)]);
+        let end = on(100, false, |scene| bump.resume(answer, scene));
+        assert_eq!(end, Step::Done(BumpEnd::Failed(Failure::Overloaded)));
     }
 }

@@ -5,11 +5,13 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Lifetime, Mode, Now, Stored, What, delete, look_or_stub};
+use super::ask::{
+    Answer, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, look_or_stub, peek,
+};
 use super::envelope::{Envelope, TagName, Tags};
-use super::leases::Ticket;
+use super::leases::{Base, Ticket};
 use super::modify::PATIENCE_MS;
-use super::tags::{Gather, Versions, moved_at};
+use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
 use super::{Event, Machine, Scene, Step, TagNames};
 
 /// A value as the client sent it.
@@ -94,16 +96,25 @@ pub(super) fn may_have_moved(version: u64, since: u64) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fill {
     plain: bool,
-    wary: bool,
     state: FillState,
+    rounds: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum FillState {
     /// It comes with tags that were not looked at when the miss was answered.
     Tagging(Box<Tagging>),
-    Storing,
-    Clearing,
+    Storing(Box<Storing>),
+    /// The stub that it was to be stored over has another CAS: it may have been renewed.
+    Looking(Box<Storing>),
+    Done,
+}
+
+/// What is to be stored, and the stub that it is to be stored over, whatever CAS that has by now.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Storing {
+    ask: Ask,
+    over: Option<Base>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -144,10 +155,9 @@ impl Ticket {
 }
 
 impl Fill {
-    /// Begins. `wary`: it is not sure that this is the value of this lease's rebuild, so it may as well be a new one; if it
-    /// cannot be stored, what stands there is not trusted either.
-    pub fn start(lease: &Ticket, wary: bool, offer: Offer, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
-        let mut fill = Fill { plain: false, wary, state: FillState::Storing };
+    /// Begins.
+    pub fn start(lease: &Ticket, offer: Offer, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
+        let mut fill = Fill { plain: false, state: FillState::Done, rounds: 0 };
         if lease.base.is_none() {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         }
@@ -168,12 +178,32 @@ impl Fill {
         let rebuild = scene.now.mono.saturating_sub(lease.at.mono);
         let (ask, plain) = offer.store(Mode::Set, lease.base, tags, (lease.at, rebuild), scene);
         self.plain = plain;
-        self.state = FillState::Storing;
-        let mut asks: Asks = smallvec![ask];
+        let mut asks: Asks = smallvec![ask.clone()];
         if let Some(lock) = lease.lock {
             asks.push(delete(At::Lock, Some(lock)));
         }
+        let over = lease.base.zip(lease.stub).filter(|_| !lease.filled);
+        let over = over.map(|(cas, stub)| Base { cas, stub: Some(stub) });
+        self.state = FillState::Storing(Box::new(Storing { ask, over }));
         Step::Ask(asks)
+    }
+
+    /// What stands there has another CAS. If it is still the stub of the miss, nothing has been stored or deleted since.
+    fn looked(&mut self, mut storing: Box<Storing>, answers: &[Answer]) -> Step<FillEnd> {
+        let item = match answers.first() {
+            Some(Answer::Item(item)) => item,
+            Some(Answer::Failed(failure)) => return Step::Done(FillEnd::Failed(*failure)),
+            _ => return Step::Done(FillEnd::Dropped { exists: false }),
+        };
+        if self.rounds > MAX_ROUNDS || !storing.over.is_some_and(|over| over.is(item)) {
+            return Step::Done(FillEnd::Dropped { exists: true });
+        }
+        if let What::Store { cas, .. } = &mut storing.ask.what {
+            *cas = Some(item.cas);
+        }
+        let ask = storing.ask.clone();
+        self.state = FillState::Storing(storing);
+        Step::Ask(smallvec![ask])
     }
 
     /// A tag that is named only now may have moved during the rebuild, unless its version says that it has not.
@@ -203,21 +233,18 @@ impl Machine for Fill {
 
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<FillEnd> {
         let answers = event.answers();
-        match std::mem::replace(&mut self.state, FillState::Storing) {
+        let storing = match std::mem::replace(&mut self.state, FillState::Done) {
             FillState::Tagging(tagging) => return self.tagged(tagging, &answers, scene),
-            FillState::Clearing => {
-                return Step::Done(match answers.into_iter().next() {
-                    Some(Answer::Failed(failure)) => FillEnd::Failed(failure),
-                    _ => FillEnd::Dropped { exists: false },
-                });
-            }
-            FillState::Storing => {}
-        }
+            FillState::Looking(storing) => return self.looked(storing, &answers),
+            FillState::Storing(storing) => storing,
+            FillState::Done => return Step::Done(FillEnd::Failed(Failure::Refused)),
+        };
         Step::Done(match answers.into_iter().next() {
             Some(Answer::Stored(cas)) => FillEnd::Stored { cas, plain: self.plain },
-            Some(Answer::Exists) if self.wary => {
-                self.state = FillState::Clearing;
-                return Step::Ask(cleared());
+            Some(Answer::Exists) if storing.over.is_some() => {
+                self.rounds += 1;
+                self.state = FillState::Looking(storing);
+                return Step::Ask(smallvec![peek(At::Item)]);
             }
             Some(Answer::Exists) => FillEnd::Dropped { exists: true },
             Some(Answer::Absent | Answer::NotStored) => FillEnd::Dropped { exists: false },
@@ -226,11 +253,6 @@ impl Machine for Fill {
             _ => FillEnd::Failed(Failure::Refused),
         })
     }
-}
-
-/// What leaves nothing under a key.
-fn cleared() -> Asks {
-    smallvec![delete(At::Item, None), delete(At::Lock, None)]
 }
 
 /// A `set` that ends no rebuild: stored over whatever stands there, and so it defeats a fill in flight.
@@ -242,6 +264,8 @@ fn cleared() -> Asks {
 pub struct Set {
     offer: Offer,
     gather: Gather,
+    /// The tags' versions at the first look.
+    first: Option<Versions>,
     state: Setting,
     plain: bool,
     /// On the monotonic clock.
@@ -255,6 +279,8 @@ enum Setting {
     /// Some tags were missing: they are being created.
     Tagging(Cas),
     Storing,
+    /// Takes its own stub away.
+    Leaving,
 }
 
 /// How a blind set ended.
@@ -267,6 +293,9 @@ pub enum SetEnd {
         /// Without an envelope, because it would have been too large.
         plain: bool,
     },
+    /// Others were quicker, and a tag has moved meanwhile: the value is dropped, and the client is told that it was stored, because
+    /// "stored, then invalidated" looks exactly like this.
+    Dropped,
     /// The server refuses values of this size.
     TooLarge,
     /// Whether it is stored is not known.
@@ -277,21 +306,43 @@ impl Set {
     /// Begins.
     pub fn start(offer: Offer, scene: &Scene<'_>) -> (Set, Asks) {
         let gather = Gather::new(scene.tags.len());
-        let mut set = Set { offer, gather, state: Setting::Looking, plain: false, began: scene.now.mono };
+        let (first, state, began) = (None, Setting::Looking, scene.now.mono);
+        let mut set = Set { offer, gather, first, state, plain: false, began };
         let mut asks: Asks = smallvec![look_or_stub(scene)];
         set.gather.ask(&mut asks, scene);
         (set, asks)
     }
 
-    /// The tags' versions are read once: what was sent before a bump is no newer for having been overtaken.
-    fn seen(&mut self, base: Cas, tags: &[Answer], scene: &Scene<'_>) -> Step<SetEnd> {
-        if self.gather.versions().is_none()
-            && let Err(failure) = self.gather.absorb(tags, scene)
-        {
+    /// What was sent before a bump is no newer for having been overtaken: it must not replace what has been stored since.
+    fn looked(&mut self, item: &Item, tags: &[Answer], scene: &Scene<'_>) -> Step<SetEnd> {
+        let Some(before) = self.first.clone() else { return self.seen(item.cas, tags, scene) };
+        let mut now = Gather::new(scene.tags.len());
+        if let Err(failure) = now.absorb(tags, scene) {
             return Step::Done(SetEnd::Failed(failure));
         }
+        if now.known() == Some(before) {
+            return self.store(item.cas, scene);
+        }
+        match item.won && item.size == 0 {
+            true => {
+                self.state = Setting::Leaving;
+                Step::Ask(smallvec![delete(At::Item, Some(item.cas))])
+            }
+            false => Step::Done(SetEnd::Dropped),
+        }
+    }
+
+    fn seen(&mut self, base: Cas, tags: &[Answer], scene: &Scene<'_>) -> Step<SetEnd> {
+        if let Err(failure) = self.gather.absorb(tags, scene) {
+            return Step::Done(SetEnd::Failed(failure));
+        }
+        self.first = self.gather.versions();
+        self.store(base, scene)
+    }
+
+    fn store(&mut self, base: Cas, scene: &Scene<'_>) -> Step<SetEnd> {
         let mut asks = Asks::new();
-        match self.gather.versions() {
+        match self.first.clone() {
             Some(versions) => {
                 let built = (scene.now, 0);
                 let version = |name: &TagName| version_of(name, &versions, scene).unwrap_or(NEVER);
@@ -315,7 +366,8 @@ impl Machine for Set {
     fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<SetEnd> {
         let answers = event.answers();
         match (self.state, &answers[..]) {
-            (Setting::Looking, [Answer::Item(item), tags @ ..]) => self.seen(item.cas, tags, scene),
+            (Setting::Looking, [Answer::Item(item), tags @ ..]) => self.looked(item, tags, scene),
+            (Setting::Leaving, _) => Step::Done(SetEnd::Dropped),
             (Setting::Tagging(base), tags) => self.seen(base, tags, scene),
             (_, [Answer::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),
             (Setting::Storing, [Answer::Stored(cas)]) => {
@@ -328,7 +380,9 @@ impl Machine for Set {
                     return Step::Done(SetEnd::Failed(Failure::Overloaded));
                 }
                 self.state = Setting::Looking;
-                Step::Ask(smallvec![look_or_stub(scene)])
+                let mut asks: Asks = smallvec![look_or_stub(scene)];
+                Gather::new(scene.tags.len()).ask(&mut asks, scene);
+                Step::Ask(asks)
             }
             _ => Step::Done(SetEnd::Failed(Failure::Refused)),
         }
@@ -375,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_stores_over_nothing_but_what_it_saw_and_keeps_the_versions_that_it_read_first() {
+    fn a_set_stores_over_nothing_but_what_it_saw_unless_a_tag_has_moved_since_it_looked_first() {
         let (mut set, asks) = on(0, |scene| Set::start(offer(), scene));
         assert_eq!(asks[0], on(0, look_or_stub));
         let mut answered = |mono, answers: &[Answer]| {
@@ -386,10 +440,38 @@ mod tests {
         assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50)));
         // Overtaken, for as long as it has patience.
         for (mono, lost) in [(2, Answer::Exists), (3, Answer::Absent)] {
-            assert_eq!(answered(mono, &[lost]), Step::Ask(smallvec![on(mono, look_or_stub)]));
-            let Step::Ask(asks) = answered(mono, &[item("another's", 12)]) else { panic!("it goes on") };
+            let Step::Ask(asks) = answered(mono, &[lost]) else { panic!("it looks again") };
+            assert_eq!((asks.len(), &asks[0]), (2, &on(mono, look_or_stub)));
+            let again = answered(mono, &[item("another's", 12), item("50", 3)]);
+            let Step::Ask(asks) = again else { panic!("it goes on") };
             assert_eq!(store(&asks), (Mode::Set, Some(12), Some(50)));
         }
+        answered(4, &[Answer::Exists]);
+        let moved = answered(4, &[item("another's", 13), item("51", 4)]);
+        assert_eq!(moved, Step::Done(SetEnd::Dropped), "it would be stale where that is fresh");
+    }
+
+    #[test]
+    fn a_set_that_is_overtaken_again_and_again_gives_up_and_one_that_is_dropped_leaves_no_stub() {
+        let (mut set, _) = on(0, |scene| Set::start(offer(), scene));
+        let mut answered = |mono, answers: &[Answer]| {
+            let answers = Event::Answers(answers.iter().cloned().collect());
+            on(mono, |scene| set.resume(answers, scene))
+        };
+        answered(1, &[item("", 11), item("50", 3)]);
+        answered(1, &[Answer::Exists]);
+        let Answer::Item(stub) = item("", 12) else { panic!("an item") };
+        let cas = stub.cas;
+        let own = Answer::Item(Item { won: true, ..stub });
+        let left = answered(2, &[own, item("51", 4)]);
+        assert_eq!(left, Step::Ask(smallvec![delete(At::Item, Some(cas))]));
+        assert_eq!(answered(3, &[Answer::Done]), Step::Done(SetEnd::Dropped));
+        let (mut set, _) = on(0, |scene| Set::start(offer(), scene));
+        let mut answered = |mono, answers: &[Answer]| {
+            let answers = Event::Answers(answers.iter().cloned().collect());
+            on(mono, |scene| set.resume(answers, scene))
+        };
+        answered(1, &[item("", 11), item("50", 3)]);
         let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
         assert_eq!(answered(PATIENCE_MS, &[Answer::Exists]), end);
     }

@@ -9,7 +9,8 @@ use prometheus::proto;
 
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientsAre, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, Kind, TABLE};
 use super::{Counts, process, worker};
@@ -89,6 +90,7 @@ fn by_server(counts: &Counts, page: &mut Page) {
     let mut shared = Series::of(table::UPSTREAM_SHARED);
     let mut in_flight = Series::of(table::UPSTREAM_IN_FLIGHT);
     let mut up = Series::of(table::UPSTREAM_UP);
+    let mut guards = Series::of(table::UPSTREAM_GUARDS);
     let mut connections = Series::of(table::UPSTREAM_CONNECTIONS);
     for (server, name) in counts.servers.iter().enumerate() {
         let labels: [&str; 2] = [&name.pool, &name.server];
@@ -99,12 +101,15 @@ fn by_server(counts: &Counts, page: &mut Page) {
         durations.histogram(&labels, &LATENCY, |cell| counts.own(|at| at.upstream_duration(server) + cell));
         shared.seen(&labels, counts.own(|at| at.shared(server)));
         in_flight.value(&labels, level(counts.own(|at| at.in_flight(server))));
-        if let Some(is_up) = counts.up(server) {
+        if let Some(is_up) = counts.all_say(|at| at.up(server)) {
             up.value(&labels, f64::from(is_up));
+        }
+        if let Some(can_guard) = counts.all_say(|at| at.guards(server)) {
+            guards.value(&labels, f64::from(can_guard));
         }
         connections.seen(&labels, counts.own(|at| at.connections(server)));
     }
-    page.extend([requests, durations, shared, in_flight, up, connections]);
+    page.extend([requests, durations, shared, in_flight, up, guards, connections]);
 }
 
 fn alone(counts: &Counts, page: &mut Page) {
@@ -124,6 +129,15 @@ fn alone(counts: &Counts, page: &mut Page) {
     }
     page.extend([authentications, handshakes]);
     page.value(table::CLIENTS_BINARY, counts.own(|_| worker::CLIENTS_BINARY) as f64);
+    let mut pairs = Series::of(table::SET_PAIRS);
+    for &miss in PairedWith::ALL {
+        pairs.seen(&[miss.word()], counts.own(|_| worker::pair(miss)));
+    }
+    let mut changes = Series::of(table::CLIENTS_CHANGES);
+    for &to in ClientsAre::ALL {
+        changes.seen(&[to.word()], counts.own(|_| worker::clients_are(to)));
+    }
+    page.extend([pairs, changes]);
     let mut limits = Series::of(table::LIMIT_REACHED);
     for &limit in Limit::ALL {
         limits.seen(&[limit.word()], counts.own(|at| at.limit(limit)));

@@ -136,6 +136,8 @@ label! {
         Superseded = "superseded",
         /// A renewal found its stub or lock gone: evicted, invalidated or taken over, or its server restarted.
         Lost = "lost",
+        /// Its connection, or all of them, held too many.
+        Limit = "limit",
         /// This sidecar stopped.
         Shutdown = "shutdown",
     }
@@ -160,10 +162,12 @@ label! {
     DropReason {
         /// The key's CAS moved: it was invalidated or overwritten during the rebuild.
         Changed = "changed",
-        /// The key is gone: deleted, flushed or evicted during the rebuild.
+        /// The key is gone: deleted, flushed or evicted during the rebuild, or that took longer than `max_rebuild`.
         Gone = "gone",
         /// The server was down when the miss was told: nothing is known of what stood there. The client is told `SERVER_ERROR`.
         Unreachable = "unreachable",
+        /// Its connection was told more misses than are remembered. The client is told `SERVER_ERROR`.
+        Unknown = "unknown",
     }
 }
 
@@ -180,6 +184,8 @@ label! {
         Garbage = "garbage",
         /// Not sent: too many requests were already waiting for this server.
         Overloaded = "overloaded",
+        /// Not sent: the server cannot do what the guard needs.
+        Unguarded = "unguarded",
     }
 }
 
@@ -226,12 +232,36 @@ label! {
         Value = "value",
         /// A client was hung up on: its command line was too long, or became wrong after part of it had been answered.
         Line = "line",
-        /// A lease was won and not kept: the table of tickets was full.
+        /// A lease was given back, or what was seen at a miss forgotten: too many were held, by whoever held most.
         Tickets = "tickets",
+        /// A connection was told more misses than are remembered for it.
+        Misses = "misses",
         /// A reader did not wait for another's fill: too many did.
         Waiters = "waiters",
         /// A hit was not kept for as long as its rule's `near`: there was no room in `near.memory`.
         Near = "near",
+    }
+}
+
+label! {
+    /// Which connection was told the miss that a `set` may end.
+    PairedWith {
+        /// The one that the `set` came on.
+        Own = "own",
+        /// Another one.
+        Other = "other",
+        /// None.
+        None = "none",
+    }
+}
+
+label! {
+    /// How clients of a listener use their connections, as far as that was learnt.
+    ClientsAre {
+        /// Each reads and writes on one.
+        Single = "single",
+        /// They take any one of a pool.
+        Pooled = "pooled",
     }
 }
 
@@ -250,6 +280,6 @@ mod tests {
                 assert!(words.iter().all(|w| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{words:?}");
             )+};
         }
-        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit);
+        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientsAre);
     }
 }

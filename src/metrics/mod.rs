@@ -30,7 +30,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use prometheus::{Registry, TextEncoder};
 
 pub use labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientsAre, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    UpstreamOutcome, WaitEnd,
 };
 pub use table::{Family, Kind, TABLE, markdown};
 pub use totals::{Totals, Usage};
@@ -156,7 +157,9 @@ impl Metrics {
 
     /// The servers, in the order given, and whether each is up; `None` before any worker has tried.
     pub fn servers_up(&self) -> Vec<(ServerName, Option<bool>)> {
-        let up = |(at, server): (usize, &ServerName)| (server.clone(), self.counts.up(at));
+        let up = |(at, server): (usize, &ServerName)| {
+            (server.clone(), self.counts.all_say(|layout| layout.up(at)))
+        };
         self.counts.servers.iter().enumerate().map(up).collect()
     }
 }
@@ -178,9 +181,9 @@ impl Counts {
         self.workers.iter().fold(0, |sum, w| sum.wrapping_add(w.shared.get(cell(&w.at))))
     }
 
-    /// Down as soon as one worker says so.
-    fn up(&self, server: usize) -> Option<bool> {
-        let said = self.workers.iter().map(|w| w.own.get(w.at.up(server))).filter(|&said| said != 0);
+    /// What each worker notes in this cell as 1, for no, or 2, for yes: no as soon as one says so. `None`: nobody has said anything.
+    fn all_say(&self, cell: impl Fn(&Layout) -> usize) -> Option<bool> {
+        let said = self.workers.iter().map(|w| w.own.get(cell(&w.at))).filter(|&said| said != 0);
         said.min().map(|said| said == 2)
     }
 }
@@ -240,7 +243,7 @@ mod tests {
             worker.near_hit(rule);
         }
         for server in [0, 1] {
-            worker.upstream_connected(server);
+            worker.upstream_connected(server, true);
             for &outcome in UpstreamOutcome::ALL {
                 worker.upstream_sent(server);
                 worker.upstream_shared(server);
@@ -253,6 +256,8 @@ mod tests {
         AuthOutcome::ALL.iter().for_each(|&outcome| worker.authentication(outcome));
         TlsOutcome::ALL.iter().for_each(|&outcome| worker.handshake(outcome));
         worker.client_binary();
+        PairedWith::ALL.iter().for_each(|&miss| worker.set_paired(miss));
+        [false, true].into_iter().for_each(|pooled| worker.clients_changed(pooled));
         Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));
         worker.bytes_read(10);
         worker.bytes_written(20);
@@ -362,8 +367,8 @@ mod tests {
         let metrics = metrics(3);
         let up = |metrics: &Metrics| metrics.servers_up()[1].1;
         assert_eq!(up(&metrics), None);
-        metrics.worker(0).upstream_connected(1);
-        metrics.worker(1).upstream_connected(1);
+        metrics.worker(0).upstream_connected(1, true);
+        metrics.worker(1).upstream_connected(1, true);
         assert_eq!(up(&metrics), Some(true));
         metrics.worker(1).upstream_up(1, false);
         assert_eq!(up(&metrics), Some(false));

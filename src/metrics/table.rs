@@ -1,7 +1,8 @@
 //! Every metric there is: its name, type, labels and help. docs/metrics.md shows the same table, and a test holds it to it.
 
 use super::labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientsAre, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    UpstreamOutcome, WaitEnd,
 };
 
 /// What Prometheus makes of a metric's numbers.
@@ -85,6 +86,8 @@ table! {
         "Requests to a server that have not ended yet.";
     UPSTREAM_UP = Gauge "kennel_upstream_up" ["pool", "server"]
         "1 while no worker has given the server up, 0 as soon as one has.";
+    UPSTREAM_GUARDS = Gauge "kennel_upstream_guards" ["pool", "server"]
+        "1 if the server can do what the guard needs, 0 if not: then its guarded keys are misses and cannot be stored.";
     UPSTREAM_CONNECTIONS = Counter "kennel_upstream_connections_total" ["pool", "server"]
         "Connections to a server that were established.";
     CLIENT_CONNECTIONS = Gauge "kennel_client_connections" []
@@ -99,6 +102,10 @@ table! {
         "TLS handshakes with clients that ended, by how.";
     CLIENTS_BINARY = Counter "kennel_client_connections_binary_total" []
         "Clients refused because they spoke the binary protocol.";
+    SET_PAIRS = Counter "kennel_set_pairs_total" ["miss"]
+        "Sets at listeners with clients = \"auto\", by whose connection was told the miss that they may end.";
+    CLIENTS_CHANGES = Counter "kennel_clients_mode_changes_total" ["to"]
+        "How often it was learnt anew whether the clients of a listener have pools.";
     LIMIT_REACHED = Counter "kennel_limit_reached_total" ["limit"]
         "How often clients reached a limit.";
     BYTES_READ = Counter "kennel_bytes_read_total" []
@@ -147,6 +154,8 @@ pub fn markdown() -> String {
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &AUTHENTICATIONS, AuthOutcome::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &TLS_HANDSHAKES, TlsOutcome::ALL.iter().map(|v| v.word()).collect());
+    row("miss", &SET_PAIRS, PairedWith::ALL.iter().map(|v| v.word()).collect());
+    row("to", &CLIENTS_CHANGES, ClientsAre::ALL.iter().map(|v| v.word()).collect());
     row("limit", &LIMIT_REACHED, Limit::ALL.iter().map(|v| v.word()).collect());
     page
 }

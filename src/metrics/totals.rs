@@ -82,7 +82,9 @@ impl Metrics {
             clients: level(counts.own(|_| worker::CLIENTS)),
             in_flight: servers().map(|server| level(counts.own(|at| at.in_flight(server)))).sum(),
             waiters: level(counts.shared(|_| worker::WAITERS)),
-            servers_down: servers().filter(|&server| counts.up(server) == Some(false)).count() as u64,
+            servers_down: servers()
+                .filter(|&server| counts.all_say(|at| at.up(server)) == Some(false))
+                .count() as u64,
         }
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, TlsOutcome, UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientsAre, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    UpstreamOutcome, WaitEnd,
 };
 
 /// One worker's counters. The methods that say so must be called by that worker's thread alone, or counts are lost; the
@@ -130,9 +131,10 @@ impl WorkerMetrics {
         self.own.bump(self.at.upstream(server, outcome), 1);
     }
 
-    /// A connection to a server was established; it is up. Worker's thread only.
-    pub fn upstream_connected(&self, server: usize) {
+    /// A connection to a server was established; it is up, and can do what the guard needs or not. Worker's thread only.
+    pub fn upstream_connected(&self, server: usize, can_guard: bool) {
         self.own.bump(self.at.connections(server), 1);
+        self.own.set(self.at.guards(server), 1 + u64::from(can_guard));
         self.upstream_up(server, true);
     }
 
@@ -172,6 +174,17 @@ impl WorkerMetrics {
         self.own.bump(CLIENTS_BINARY, 1);
     }
 
+    /// A `set` came that may end a miss which this connection was told. Worker's thread only.
+    pub fn set_paired(&self, miss: PairedWith) {
+        self.own.bump(pair(miss), 1);
+    }
+
+    /// It was learnt anew whether a listener's clients have pools. Worker's thread only.
+    pub fn clients_changed(&self, pooled: bool) {
+        let to = if pooled { ClientsAre::Pooled } else { ClientsAre::Single };
+        self.own.bump(clients_are(to), 1);
+    }
+
     /// A client reached a limit. Worker's thread only.
     pub fn limit_reached(&self, limit: Limit) {
         self.own.bump(self.at.limit(limit), 1);
@@ -205,10 +218,10 @@ pub(super) struct Layout {
 
 /// Cells per rule of the own block: requests by command and outcome, two histograms, and near hits.
 const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1;
-/// Cells per server: outcomes, a histogram, in flight, up, connections, shared reads.
-const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 4;
+/// Cells per server: outcomes, a histogram, in flight, up, connections, shared reads, guards.
+const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 5;
 /// Cells without a rule or server: clients connected, accepted, refused, binary; bytes read, written; values refused as too
-/// large, and for want of memory; bytes kept near; authentications and handshakes by outcome; limits; requests of all rules together by command
+/// large, and for want of memory; bytes kept near; authentications and handshakes by outcome; pairs of sets and misses; changes of what clients are; limits; requests of all rules together by command
 /// and outcome, so that a client's `stats` need not walk ten thousand rules on a worker's thread.
 const OWN_REST: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
 /// Cells per rule of the shared block: lease ends, wait ends, drop reasons, a histogram, plain values.
@@ -234,7 +247,8 @@ pub(super) const NEAR_BYTES: usize = 8;
 /// Behind them, the first of those by outcome.
 const OUTCOMES: usize = 9;
 /// And as many as there are limits.
-const LIMITS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
+const LIMITS: usize = PAIRS + PairedWith::ALL.len() + ClientsAre::ALL.len();
+const PAIRS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 const ANSWERED: usize = LIMITS + Limit::ALL.len();
 
 pub(super) fn authentication(outcome: AuthOutcome) -> usize {
@@ -243,6 +257,14 @@ pub(super) fn authentication(outcome: AuthOutcome) -> usize {
 
 pub(super) fn handshake(outcome: TlsOutcome) -> usize {
     OUTCOMES + AuthOutcome::ALL.len() + outcome as usize
+}
+
+pub(super) fn pair(miss: PairedWith) -> usize {
+    PAIRS + miss as usize
+}
+
+pub(super) fn clients_are(to: ClientsAre) -> usize {
+    PAIRS + PairedWith::ALL.len() + to as usize
 }
 
 impl Layout {
@@ -307,6 +329,10 @@ impl Layout {
         self.in_flight(server) + 3
     }
 
+    pub(super) fn guards(&self, server: usize) -> usize {
+        self.in_flight(server) + 4
+    }
+
     pub(super) fn lease(&self, rule: usize, end: LeaseEnd) -> usize {
         SHARED_REST + rule.min(self.rules - 1) * SHARED_RULE + end as usize
     }
@@ -344,6 +370,8 @@ mod tests {
         }
         AuthOutcome::ALL.iter().for_each(|&o| once(&mut own, authentication(o)));
         TlsOutcome::ALL.iter().for_each(|&o| once(&mut own, handshake(o)));
+        PairedWith::ALL.iter().for_each(|&miss| once(&mut own, pair(miss)));
+        ClientsAre::ALL.iter().for_each(|&to| once(&mut own, clients_are(to)));
         Limit::ALL.iter().for_each(|&limit| once(&mut own, at.limit(limit)));
         for rule in 0..3 {
             for &command in Command::ALL {
@@ -361,9 +389,15 @@ mod tests {
         for server in 0..2 {
             UpstreamOutcome::ALL.iter().for_each(|&o| once(&mut own, at.upstream(server, o)));
             (0..LATENCY.width()).for_each(|i| once(&mut own, at.upstream_duration(server) + i));
-            [at.in_flight(server), at.up(server), at.connections(server), at.shared(server)]
-                .iter()
-                .for_each(|&c| once(&mut own, c));
+            [
+                at.in_flight(server),
+                at.up(server),
+                at.connections(server),
+                at.shared(server),
+                at.guards(server),
+            ]
+            .iter()
+            .for_each(|&c| once(&mut own, c));
         }
         // Without a hole: the cells are 0..n, and one more server's worth is the spare.
         assert_eq!(own.len(), OWN_REST + 3 * OWN_RULE + 2 * OWN_SERVER);

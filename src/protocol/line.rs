@@ -15,11 +15,11 @@ pub const MAX_LINE: usize = 2048;
 /// The longest line of a `get`, `gets`, `gat` or `gats` in bytes. memcached has no such limit.
 const MAX_GET_LINE: usize = 1 << 20;
 
-/// How many spaces memcached allows before the command word of a line over [`MAX_LINE`].
-const MAX_INDENT: usize = 100;
+/// The shortest line that memcached looks at, in bytes with its end.
+const MIN_LINE: usize = 4;
 
-/// The most words memcached looks at behind the command word.
-const MAX_ARGUMENTS: usize = 22;
+/// The most words of a line that memcached looks at, the command word included.
+pub(super) const MAX_WORDS: usize = 23;
 
 pub(super) const ERROR: &[u8] = b"ERROR\r\n";
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
@@ -74,10 +74,13 @@ pub(super) fn hang_up<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
 /// A command line, and the buffer it stands at the front of.
 pub(super) struct Line<'a> {
     buffer: &'a [u8],
-    /// What memcached sees of it: without the line end, up to the first NUL.
+    /// Without the line end.
     pub(super) text: &'a [u8],
     /// Its length with the line end.
     pub(super) consumed: usize,
+    /// Whether a NUL stands in it. To an older memcached that is the line's end: it would see another command, and run the data
+    /// block. So what has a NUL goes to no server.
+    pub(super) has_nul: bool,
 }
 
 /// What stands where a data block should.
@@ -108,11 +111,12 @@ impl<'a> Line<'a> {
         };
         let text = &buffer[..end];
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        let text = match first {
-            Some(at) if at == end => text,
-            _ => &text[..memchr(0, text).unwrap_or(text.len())],
-        };
-        Ok(Self { buffer, text, consumed: end + 1 })
+        let has_nul = first != Some(end) && memchr(0, text).is_some();
+        let line = Self { buffer, text, consumed: end + 1, has_nul };
+        if line.consumed < MIN_LINE {
+            return Err(refuse(line.consumed, BAD_FORMAT));
+        }
+        Ok(line)
     }
 
     /// The request that the line is, when nothing follows it.
@@ -122,7 +126,7 @@ impl<'a> Line<'a> {
 
     /// The length of a data block as memcached reads it; none beyond 2^31 - 3, for it adds the CRLF's two.
     pub(super) fn length(&self, text: &[u8]) -> Option<usize> {
-        let length = number::int32(text)?;
+        let length = number::i32(text)?;
         usize::try_from(length).ok().filter(|_| length <= i32::MAX - 2)
     }
 
@@ -148,26 +152,33 @@ impl<'a> Line<'a> {
 
 /// Whether a line that is too long may still be a multi-get.
 pub(super) fn begins_get(line: &[u8]) -> bool {
-    let indent = line.iter().take_while(|&&byte| byte == b' ').count();
-    let line = &line[indent..];
     let commands: [&[u8]; 4] = [b"get ", b"gets ", b"gat ", b"gats "];
-    indent <= MAX_INDENT && commands.iter().any(|command| line.starts_with(command))
+    commands.iter().any(|command| line.starts_with(command))
 }
 
 /// The words behind the command word of a line that may have only a few.
 pub(super) struct Arguments<'a> {
     /// The first of them; empty where there are fewer.
     pub(super) words: [&'a [u8]; 5],
-    /// How many there are, [`MAX_ARGUMENTS`] at most.
+    /// How many there are, as far as memcached looks: [`MAX_WORDS`] with the command word.
     pub(super) count: usize,
     /// The last of those counted; empty if there is none.
     pub(super) last: &'a [u8],
 }
 
 impl<'a> Arguments<'a> {
-    pub(super) fn read(mut rest: &'a [u8]) -> Self {
+    pub(super) fn read(rest: &'a [u8]) -> Self {
+        Self::read_up_to(MAX_WORDS - 1, rest)
+    }
+
+    /// The words of a whole line, its command word among them.
+    pub(super) fn read_line(text: &'a [u8]) -> Self {
+        Self::read_up_to(MAX_WORDS, text)
+    }
+
+    fn read_up_to(most: usize, mut rest: &'a [u8]) -> Self {
         let mut arguments = Self { words: [&[]; 5], count: 0, last: &[] };
-        while arguments.count < MAX_ARGUMENTS {
+        while arguments.count < most {
             let (argument, behind) = word(rest);
             if argument.is_empty() {
                 break;

@@ -1,11 +1,11 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me` (protocol.txt, "Meta Commands").
 
-use super::line::{BAD_FORMAT, Block, ERROR, Line, TOO_LARGE, is_key, refuse, swallow, trim};
+use super::line::{BAD_FORMAT, Block, Line, MAX_WORDS, TOO_LARGE, is_key, refuse, swallow, trim};
 use super::number;
 use super::request::{Limits, Meta, MetaVerb, Parsed, Refused, Request, word};
 
 /// The most words a meta command may have, the command and its key among them.
-const MAX_WORDS: usize = 19;
+const MAX_META_WORDS: usize = 20;
 
 /// The longest opaque token, its letter included.
 const MAX_OPAQUE: usize = 32;
@@ -14,6 +14,11 @@ impl<'a> Meta<'a> {
     /// The flags one by one, in the order asked.
     pub fn tokens(&self) -> Tokens<'a> {
         Tokens(self.flags)
+    }
+
+    /// Whether any of these flags was given.
+    pub fn has_any(&self, flags: &[u8]) -> bool {
+        self.tokens().any(|(flag, _)| flags.contains(&flag))
     }
 
     /// The token of `flag`, empty if it carries none; `None` if the flag was not given.
@@ -47,7 +52,7 @@ pub struct Options {
     pub compare: Option<u64>,
     /// `E`
     pub explicit: Option<u64>,
-    /// `F`: the low 32 bits of what was sent, as memcached keeps them.
+    /// `F`
     pub flags: u32,
     /// `J`
     pub initial: u64,
@@ -85,11 +90,11 @@ impl Meta<'_> {
                 b'N' => options.vivify = Some(exptime(token)),
                 b'T' => options.exptime = Some(exptime(token)),
                 b'R' => options.recache = Some(exptime(token)),
-                b'C' => options.compare = number::uint64(token),
-                b'E' => options.explicit = number::uint64(token),
-                b'F' => options.flags = number::uint32(token).unwrap_or(0),
-                b'J' => options.initial = number::uint64(token).unwrap_or(0),
-                b'D' => options.delta = number::uint64(token).unwrap_or(1),
+                b'C' => options.compare = number::u64(token),
+                b'E' => options.explicit = number::u64(token),
+                b'F' => options.flags = number::u32(token).unwrap_or(0),
+                b'J' => options.initial = number::u64(token).unwrap_or(0),
+                b'D' => options.delta = number::u64(token).unwrap_or(1),
                 _ => {}
             }
         }
@@ -99,7 +104,7 @@ impl Meta<'_> {
 
 /// The exptime of a token that the parser has checked, as memcached reads it.
 pub fn exptime(token: &[u8]) -> i64 {
-    number::int32(token).map_or(0, i64::from)
+    number::i32(token).map_or(0, i64::from)
 }
 
 /// Meta flags, of a request or a reply: each one's letter and the token behind it, often empty.
@@ -125,41 +130,41 @@ pub(super) fn parse<'a>(verb: MetaVerb, line: &Line<'a>, arguments: &'a [u8], li
     let meta = Meta { verb, key, flags: trim(rest), data: &[] };
     match verb {
         MetaVerb::Noop => line.request(Request::Meta(Meta { key: &[], flags: &[], ..meta })),
-        MetaVerb::Debug => match is_key(key) && (word(rest).0 != b"b" || is_base64(key)) {
-            true => line.request(Request::Meta(meta)),
-            false => refuse(line.consumed, BAD_FORMAT),
-        },
-        _ if key.is_empty() => refuse(line.consumed, ERROR),
-        _ if !is_key(key) => refuse(line.consumed, BAD_FORMAT),
-        MetaVerb::Set if meta.flags.is_empty() => refuse(line.consumed, BAD_FORMAT),
-        // The command and the key are words too.
-        _ if meta.tokens().take(MAX_WORDS).count() + 2 > MAX_WORDS => match verb {
-            MetaVerb::Get => refuse(line.consumed, b"CLIENT_ERROR options flags are too long\r\n"),
-            _ => refuse(line.consumed, b"CLIENT_ERROR options flags too long\r\n"),
-        },
         MetaVerb::Set => set(meta, line, limits),
-        _ => match check(&meta) {
+        _ if key.is_empty() || line.has_nul || !are_letters(&meta, 2) => refuse(line.consumed, BAD_FORMAT),
+        MetaVerb::Debug => debug(meta, line),
+        _ => match check(&meta, 2) {
+            Ok(Checked { opaque_too_long: true, .. }) => refuse(line.consumed, OPAQUE_TOO_LONG),
             Ok(_) => line.request(Request::Meta(meta)),
             Err(reply) => refuse(line.consumed, reply),
         },
     }
 }
 
-/// `ms <key> <length> <flags>*` and its data block. Once the length is known, a refusal takes the block with it.
+/// `ms <key> <length> <flags>*` and its data block. Once the length is known, a refusal takes the block with it; memcached itself
+/// runs the block as commands if a flag is no letter.
 fn set<'a>(meta: Meta<'a>, line: &Line<'a>, limits: &Limits) -> Parsed<'a> {
     let (length, flags) = word(meta.flags);
-    let Some(length) = line.length(length) else { return refuse(line.consumed, BAD_FORMAT) };
+    let length = if length.is_empty() { None } else { line.length(length) };
+    let Some(length) = length else { return refuse(line.consumed, BAD_FORMAT) };
     let meta = Meta { flags: trim(flags), ..meta };
-    let base64 = match check(&meta) {
-        Ok(base64) => base64,
+    let checked = match line.has_nul || !are_letters(&meta, 3) {
+        true => Err(BAD_FORMAT),
+        false => check(&meta, 3),
+    };
+    let checked = match checked {
+        Ok(checked) => checked,
         Err(reply) => return Parsed::Refused(swallow(line.consumed, reply, length)),
     };
     if length > limits.max_value {
         return Parsed::Refused(Refused {
             deletes: Some(meta.key),
-            deletes_base64: base64,
+            deletes_base64: checked.base64,
             ..swallow(line.consumed, TOO_LARGE, length)
         });
+    }
+    if checked.opaque_too_long {
+        return Parsed::Refused(swallow(line.consumed, OPAQUE_TOO_LONG, length));
     }
     line.block(length, |block| match block {
         Block::Data(data) => Ok(Request::Meta(Meta { data, ..meta })),
@@ -167,73 +172,87 @@ fn set<'a>(meta: Meta<'a>, line: &Line<'a>, limits: &Limits) -> Parsed<'a> {
     })
 }
 
-/// What memcached says of flags it refuses; otherwise whether the key is base64. Where memcached notices only after
-/// the deed (an opaque too long behind an `ma` that has already counted), nothing is done here.
-fn check(meta: &Meta<'_>) -> Result<bool, &'static [u8]> {
+/// `me <key> [b]`. memcached decodes the key only if there is something behind the `b`.
+fn debug<'a>(meta: Meta<'a>, line: &Line<'a>) -> Parsed<'a> {
+    let (flag, behind) = word(meta.flags);
+    let decodes = flag == b"b" && !behind.is_empty();
+    match is_key(meta.key) && (!decodes || is_base64(meta.key)) {
+        true if flag == b"b" && !decodes => line.request(Request::Meta(Meta { flags: &[], ..meta })),
+        true => line.request(Request::Meta(meta)),
+        false => refuse(line.consumed, BAD_FORMAT),
+    }
+}
+
+/// Whether each flag, of which the first is the line's word `first`, begins with what could be one.
+fn are_letters(meta: &Meta<'_>, first: usize) -> bool {
+    meta.tokens().take(MAX_WORDS - first).all(|(letter, _)| matches!(letter, 65..=122 | b'0'..=b'9'))
+}
+
+const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
+
+/// What is known of flags that memcached takes.
+struct Checked {
+    /// The key is base64.
+    base64: bool,
+    /// What memcached notices last: of `mg` and `ma` only after the deed, which is not done here.
+    opaque_too_long: bool,
+}
+
+/// What memcached says of flags it refuses, of which the first is the line's word `first`.
+fn check(meta: &Meta<'_>, first: usize) -> Result<Checked, &'static [u8]> {
+    let checked = match is_key(meta.key) {
+        false => Err(BAD_FORMAT),
+        true if first + meta.tokens().take(MAX_WORDS).count() > MAX_META_WORDS => {
+            Err(b"CLIENT_ERROR options flags are too long\r\n".as_slice())
+        }
+        true => check_each(meta),
+    };
+    if meta.verb == MetaVerb::Arith && checked.is_err() {
+        return Err(b"CLIENT_ERROR invalid or duplicate flag\r\n");
+    }
+    let mode = meta.token(b'M').map(|token| token.first().copied().unwrap_or(b' '));
+    match (meta.verb, mode) {
+        (MetaVerb::Set, Some(mode)) if !b"EAPRS".contains(&mode) => {
+            checked.and(Err(b"CLIENT_ERROR invalid mode for ms M token\r\n"))
+        }
+        (MetaVerb::Arith, Some(mode)) if !b"I+D-".contains(&mode) => {
+            checked.and(Err(b"CLIENT_ERROR invalid mode for ma M token\r\n"))
+        }
+        _ => checked,
+    }
+}
+
+fn check_each(meta: &Meta<'_>) -> Result<Checked, &'static [u8]> {
+    const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
     let mut seen = 0u128;
-    let mut base64 = false;
-    let mut mode = None;
-    let mut opaque_too_long = false;
+    let mut checked = Checked { base64: false, opaque_too_long: false };
     // The last complaint is the one that is sent.
     let mut complaint: Option<&'static [u8]> = None;
     for (letter, token) in meta.tokens() {
-        if letter >= 127 || seen & (1 << letter) != 0 {
-            complaint = Some(b"CLIENT_ERROR duplicate flag\r\n");
-            break;
+        if seen & (1 << letter) != 0 {
+            return Err(b"CLIENT_ERROR duplicate flag\r\n");
         }
         seen |= 1 << letter;
+        let number = !token.is_empty();
         match letter {
             b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'u' | b'q' | b'I' | b'P' | b'L' => {}
-            b'O' => opaque_too_long = token.len() + 1 > MAX_OPAQUE,
-            b'b' if is_base64(meta.key) => base64 = true,
+            // `x` and `M` are nothing to some of the commands. Whether a server knows `E` and `x` depends on its age.
+            b'x' | b'M' => {}
+            b'O' => checked.opaque_too_long = token.len() + 1 > MAX_OPAQUE,
+            b'b' if is_base64(meta.key) => checked.base64 = true,
             b'b' => complaint = Some(b"CLIENT_ERROR error decoding key\r\n"),
-            b'M' if token.len() == 1 => mode = Some(token[0]),
-            b'M' => complaint = Some(b"CLIENT_ERROR incorrect length for M token\r\n"),
-            b'N' | b'T' | b'R' if number::int32(token).is_some() => {}
-            // For the server to judge, since it depends on its age.
-            b'x' if meta.verb == MetaVerb::Delete => {}
-            // E too, token and all: memcached has it from 1.6.27.
-            b'E' => {}
-            b'C' if number::uint64(token).is_some() => {}
-            b'N' | b'T' | b'R' | b'C' => {
-                complaint = Some(b"CLIENT_ERROR bad token in command line format\r\n");
-            }
-            b'F' => {
-                if number::uint32(token).is_none() {
-                    complaint = complaint.or(Some(BAD_FORMAT));
-                }
-            }
-            b'J' => {
-                if number::uint64(token).is_none() {
-                    complaint = Some(b"CLIENT_ERROR invalid numeric initial value\r\n");
-                }
-            }
-            b'D' => {
-                if number::uint64(token).is_none() {
-                    complaint = Some(b"CLIENT_ERROR invalid numeric delta value\r\n");
-                }
-            }
-            _ => {
-                complaint = Some(b"CLIENT_ERROR invalid flag\r\n");
-                break;
-            }
+            b'N' | b'T' | b'R' if number && number::i32(token).is_some() => {}
+            b'C' | b'E' if number && number::u64(token).is_some() => {}
+            b'N' | b'T' | b'R' | b'C' | b'E' => complaint = Some(BAD_TOKEN),
+            b'F' if number && number::u32(token).is_some() => {}
+            b'F' => complaint = complaint.or(Some(BAD_FORMAT)),
+            b'J' | b'D' if number && number::u64(token).is_some() => {}
+            b'J' => complaint = Some(b"CLIENT_ERROR invalid numeric initial value\r\n"),
+            b'D' => complaint = Some(b"CLIENT_ERROR invalid numeric delta value\r\n"),
+            _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),
         }
     }
-    let complaint = match (meta.verb, complaint, mode) {
-        (MetaVerb::Delete | MetaVerb::Arith, Some(_), _) => {
-            Some(b"CLIENT_ERROR invalid or duplicate flag\r\n".as_slice())
-        }
-        (_, Some(complaint), _) => Some(complaint),
-        (MetaVerb::Set, None, Some(mode)) if !b"EAPRS".contains(&mode) => {
-            Some(b"CLIENT_ERROR invalid mode for ms M token\r\n".as_slice())
-        }
-        (MetaVerb::Arith, None, Some(mode)) if !b"I+D-".contains(&mode) => {
-            Some(b"CLIENT_ERROR invalid mode for ma M token\r\n".as_slice())
-        }
-        (_, None, _) if opaque_too_long => Some(b"CLIENT_ERROR opaque token too long\r\n".as_slice()),
-        (_, None, _) => None,
-    };
-    complaint.map_or(Ok(base64), Err)
+    complaint.map_or(Ok(checked), Err)
 }
 
 /// Whether memcached's decoder takes `key`: it skips what is not base64, wants whole groups of four, and stops

@@ -1,7 +1,45 @@
-//! Numbers as memcached reads them: C's strtol family, blanks, plus signs, wrap-around and all.
+//! Numbers as memcached reads them. It reads most by itself, digits alone; flags and exptime of classic storage commands, and
+//! the values it counts in, with C's `strtol` family: blanks, plus signs, wrap-around and all.
 
-/// `safe_strtol`: C's `long`, then truncated to 32 bits. `99999999999` is a number; 2^63 is none.
-pub(super) fn int32(text: &[u8]) -> Option<i32> {
+/// The most bytes of a number below 2^32, leading zeros included.
+const MAX_32: usize = 11;
+/// The most bytes of a number below 2^64, leading zeros included.
+const MAX_64: usize = 22;
+
+/// A number below 2^32, in digits.
+pub(crate) fn u32(text: &[u8]) -> Option<u32> {
+    u32::try_from(digits(text, MAX_32)?).ok()
+}
+
+/// A number below 2^64, in digits.
+pub(super) fn u64(text: &[u8]) -> Option<u64> {
+    digits(text, MAX_64)
+}
+
+/// A number from -2^31 to 2^31 - 1, in digits, perhaps behind a minus sign. A minus sign alone is 0 to memcached.
+pub(super) fn i32(text: &[u8]) -> Option<i32> {
+    if text.len() > MAX_32 {
+        return None;
+    }
+    match text.strip_prefix(b"-") {
+        None => i32::try_from(digits(text, MAX_32)?).ok(),
+        Some(magnitude) => i32::try_from(-i64::try_from(digits(magnitude, MAX_32)?).ok()?).ok(),
+    }
+}
+
+fn digits(text: &[u8], most: usize) -> Option<u64> {
+    if text.len() > most {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, &byte| match byte {
+        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })
+}
+
+/// `safe_strtol`: C's `long`, then truncated to 32 bits. `99999999999` is a number; 2^63 is none. It reads on behind a word of
+/// blanks alone.
+pub(super) fn c_int32(text: &[u8]) -> Option<i32> {
     let (negative, magnitude) = magnitude(text)?;
     let long = match negative {
         false => i64::try_from(magnitude).ok()?,
@@ -10,17 +48,16 @@ pub(super) fn int32(text: &[u8]) -> Option<i32> {
     Some(long as i32)
 }
 
-/// `safe_strtoul`: [`uint64`], then truncated to 32 bits.
-pub(super) fn uint32(text: &[u8]) -> Option<u32> {
-    uint64(text).map(|long| long as u32)
+/// `safe_strtoul`: [`c_uint64`], then truncated to 32 bits.
+pub(super) fn c_uint32(text: &[u8]) -> Option<u32> {
+    c_uint64(text).map(|long| long as u32)
 }
 
-/// `safe_strtoull`: C negates what has a minus sign modulo 2^64, and memcached refuses the result only when its
-/// top bit is set and a minus sign stands anywhere in the word.
-pub(crate) fn uint64(text: &[u8]) -> Option<u64> {
+/// `safe_strtoull`: C negates what has a minus sign modulo 2^64, and memcached refuses the result only when its top bit is set.
+pub(crate) fn c_uint64(text: &[u8]) -> Option<u64> {
     let (negative, magnitude) = magnitude(text)?;
     let long = if negative { magnitude.wrapping_neg() } else { magnitude };
-    if long >> 63 == 1 && text.contains(&b'-') { None } else { Some(long) }
+    if long >> 63 == 1 && negative { None } else { Some(long) }
 }
 
 /// Leading blanks, a sign, digits, and then the end or a blank with anything behind it.
@@ -52,7 +89,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exptime_keeps_the_low_32_bits_of_a_c_long() {
+    fn a_number_is_digits_and_fits() {
+        for (text, number) in [
+            ("0", Some(0)),
+            ("-1", Some(-1)),
+            ("-", Some(0)),
+            ("-0", Some(0)),
+            ("00000000007", Some(7)),
+            ("000000000007", None),
+            ("2147483647", Some(i32::MAX)),
+            ("-2147483648", Some(i32::MIN)),
+            ("2147483648", None),
+            ("-2147483649", None),
+            ("+1", None),
+            ("--1", None),
+            ("\t1", None),
+            ("1\t", None),
+            ("1x", None),
+        ] {
+            assert_eq!(i32(text.as_bytes()), number, "{text:?}");
+        }
+        assert_eq!((u32(b"4294967295"), u32(b"4294967296"), u32(b"-0")), (Some(u32::MAX), None, None));
+        assert_eq!((u64(b"18446744073709551615"), u64(b"18446744073709551616")), (Some(u64::MAX), None));
+        assert_eq!((u64(b"0000000000000000000001"), u64(b"00000000000000000000001")), (Some(1), None));
+        assert_eq!((u64(b"-1"), u64(b"+1"), u64(b"x")), (None, None, None));
+    }
+
+    #[test]
+    fn an_exptime_of_a_set_keeps_the_low_32_bits_of_a_c_long() {
         for (text, number) in [
             ("0", Some(0)),
             ("-1", Some(-1)),
@@ -60,6 +124,7 @@ mod tests {
             ("\t1", Some(1)),
             ("1\tx", Some(1)),
             ("1\r", Some(1)),
+            ("\t 5 1", Some(5)),
             ("99999999999", Some(1_215_752_191)),
             ("2147483648", Some(i32::MIN)),
             ("4294967299", Some(3)),
@@ -75,31 +140,31 @@ mod tests {
             ("0x10", None),
             ("--1", None),
         ] {
-            assert_eq!(int32(text.as_bytes()), number, "{text:?}");
+            assert_eq!(c_int32(text.as_bytes()), number, "{text:?}");
         }
     }
 
     #[test]
-    fn a_delta_is_refused_as_negative_only_when_its_top_bit_says_so() {
+    fn a_count_is_refused_as_negative_only_when_its_top_bit_says_so() {
         for (text, number) in [
             ("18446744073709551615", Some(u64::MAX)),
             ("18446744073709551616", None),
-            ("18446744073709551615\t-", None),
+            ("18446744073709551615\t-", Some(u64::MAX)),
             ("-0", Some(0)),
             ("-1", None),
             ("-9223372036854775807", None),
             ("-9223372036854775809", Some((1 << 63) - 1)),
             ("x", None),
         ] {
-            assert_eq!(uint64(text.as_bytes()), number, "{text:?}");
+            assert_eq!(c_uint64(text.as_bytes()), number, "{text:?}");
         }
     }
 
     #[test]
     fn flags_of_2_to_the_32_are_accepted_as_0() {
-        assert_eq!(uint32(b"4294967295"), Some(u32::MAX));
-        assert_eq!(uint32(b"4294967296"), Some(0));
-        assert_eq!(uint32(b"18446744073709551615"), Some(u32::MAX));
-        assert_eq!(uint32(b"-1"), None);
+        assert_eq!(c_uint32(b"4294967295"), Some(u32::MAX));
+        assert_eq!(c_uint32(b"4294967296"), Some(0));
+        assert_eq!(c_uint32(b"18446744073709551615"), Some(u32::MAX));
+        assert_eq!(c_uint32(b"-1"), None);
     }
 }

@@ -1,9 +1,7 @@
 //! Bytes in, one request out: where it ends, whether memcached would take it, and what memcached says if not.
 //!
-//! Everything here is what memcached 1.6.18 was seen to do, not what its manual says. A line is a C string to it:
-//! the first NUL ends it. Only spaces separate words. Nothing is allocated, and no input is out of bounds.
-
-use memchr::memchr;
+//! Everything here is what memcached 1.6.45 was seen to do, not what its manual says; where older ones differ, what goes to them is
+//! put in words that they understand alike. Only spaces separate words. Nothing is allocated, and no input is out of bounds.
 
 use super::line::{
     Arguments, BAD_FORMAT, Block, ERROR, Line, MAX_LINE, TOO_LARGE, hang_up, is_key, refuse, swallow, trim,
@@ -14,7 +12,6 @@ use super::request::{Keys, Limits, MetaVerb, Parsed, Refused, Request, Store, Ve
 
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
-const DELETE_USAGE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 
 /// Parses what stands at the front of a read buffer. Total: any bytes give an answer, and the same one however
 /// they were cut into reads. Whether a connection speaks text at all is asked of its first byte, before
@@ -26,14 +23,14 @@ pub fn parse<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
     };
     if let Some(key) = line.text.strip_prefix(b"get ")
         && is_key(key)
-        && memchr(b' ', key).is_none()
+        && !line.has_nul
+        && memchr::memchr(b' ', key).is_none()
     {
         return line.request(Request::Get { keys: Keys(key), cas: false });
     }
-    let (command, rest) = word(line.text);
+    let (command, rest) = line.text.split_at(memchr::memchr(b' ', line.text).unwrap_or(line.text.len()));
     match command {
-        // Ancient and undocumented, `bget` is still a `get` to memcached.
-        b"get" | b"bget" => get(&line, rest, false),
+        b"get" => get(&line, rest, false),
         b"gets" => get(&line, rest, true),
         b"gat" => get_and_touch(&line, rest, false),
         b"gats" => get_and_touch(&line, rest, true),
@@ -53,24 +50,17 @@ pub fn parse<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
         b"ma" => meta::parse(MetaVerb::Arith, &line, rest, limits),
         b"mn" => meta::parse(MetaVerb::Noop, &line, rest, limits),
         b"me" => meta::parse(MetaVerb::Debug, &line, rest, limits),
-        b"flush_all" => flush_all(&line, rest),
         b"version" => line.request(Request::Version),
-        b"verbosity" => verbosity(&line, rest),
         b"stats" => line.request(Request::Stats { what: trim(rest) }),
         b"quit" => line.request(Request::Quit),
-        b"cache_memlimit" | b"extstore" | b"lru" | b"lru_crawler" | b"shutdown" | b"slabs" | b"watch" => {
-            of_one_server(&line, command, rest)
-        }
-        _ => unknown(&line, command, rest),
+        b"watch" => refuse(line.consumed, b"CLIENT_ERROR watch commands not allowed\r\n"),
+        _ => from_table(&line),
     }
 }
 
 fn get<'a>(line: &Line<'a>, rest: &'a [u8], cas: bool) -> Parsed<'a> {
     let keys = Keys(trim(rest));
-    if keys.is_empty() {
-        return refuse(line.consumed, ERROR);
-    }
-    match keys.iter().all(is_key) {
+    match !keys.is_empty() && !line.has_nul && keys.iter().all(is_key) {
         true => line.request(Request::Get { keys, cas }),
         false => refuse(line.consumed, BAD_FORMAT),
     }
@@ -78,14 +68,11 @@ fn get<'a>(line: &Line<'a>, rest: &'a [u8], cas: bool) -> Parsed<'a> {
 
 fn get_and_touch<'a>(line: &Line<'a>, rest: &'a [u8], cas: bool) -> Parsed<'a> {
     let (exptime, rest) = word(rest);
-    if exptime.is_empty() {
-        return refuse(line.consumed, ERROR);
-    }
-    let Some(exptime) = number::int32(exptime) else { return refuse(line.consumed, BAD_EXPTIME) };
     let keys = Keys(trim(rest));
-    if keys.is_empty() {
-        return refuse(line.consumed, b"END\r\n");
+    if keys.is_empty() || line.has_nul {
+        return refuse(line.consumed, BAD_FORMAT);
     }
+    let Some(exptime) = number::i32(exptime) else { return refuse(line.consumed, BAD_EXPTIME) };
     match keys.iter().all(is_key) {
         true => line.request(Request::GetAndTouch { exptime: exptime.into(), keys, cas }),
         false if line.consumed > MAX_LINE => refuse(line.consumed, BAD_FORMAT),
@@ -100,24 +87,29 @@ fn get_and_touch<'a>(line: &Line<'a>, rest: &'a [u8], cas: bool) -> Parsed<'a> {
     }
 }
 
-/// `<command> <key> <flags> <exptime> <bytes> [<cas>] [noreply]`. Only a block that is too large is swallowed; behind
-/// every other mistake the data is read as commands.
+/// `<command> <key> <flags> <exptime> <bytes> [<cas>] [noreply]`. As soon as the length is known, a refusal takes the data block
+/// with it: what a client meant to store must not run as commands. Without a length there is no block, and no noreply either.
 fn store<'a>(verb: Verb, line: &Line<'a>, rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let arguments = Arguments::read(rest);
-    let [key, flags, exptime, length, cas] = arguments.words;
-    let needed = if matches!(verb, Verb::Cas(_)) { 5 } else { 4 };
-    if arguments.count != needed && arguments.count != needed + 1 {
-        return refuse(line.consumed, ERROR);
+    let [key, _, _, length, cas] = arguments.words;
+    if arguments.count < 4 {
+        return refuse(line.consumed, BAD_FORMAT);
     }
+    let Some(length) = line.length(length) else { return refuse(line.consumed, BAD_FORMAT) };
     let noreply = arguments.noreply();
     let verb = match verb {
-        Verb::Cas(_) => number::uint64(cas).map(Verb::Cas),
+        Verb::Cas(_) if arguments.count > 4 => number::u64(cas).map(Verb::Cas),
+        Verb::Cas(_) => None,
         verb => Some(verb),
     };
-    let (Some(verb), Some(flags), Some(exptime), Some(length), true) =
-        (verb, number::uint32(flags), number::int32(exptime), line.length(length), is_key(key))
+    // These two are read from where they begin, and their ends are the number's own affair.
+    let (_, flags) = word(rest);
+    let (_, exptime) = word(flags);
+    let (Some(verb), Some(flags), Some(exptime), true, false) =
+        (verb, number::c_uint32(flags), number::c_int32(exptime), is_key(key), line.has_nul)
     else {
-        return arguments.refuse(line, BAD_FORMAT);
+        let reply = if noreply { b"" } else { BAD_FORMAT };
+        return Parsed::Refused(swallow(line.consumed, reply, length));
     };
     if length > limits.max_value {
         let reply = if noreply { b"" } else { TOO_LARGE };
@@ -135,13 +127,13 @@ fn store<'a>(verb: Verb, line: &Line<'a>, rest: &'a [u8], limits: &Limits) -> Pa
 fn arith<'a>(line: &Line<'a>, rest: &'a [u8], decr: bool) -> Parsed<'a> {
     let arguments = Arguments::read(rest);
     let [key, delta, ..] = arguments.words;
-    if !(2..=3).contains(&arguments.count) {
-        return refuse(line.consumed, ERROR);
+    if arguments.count < 2 {
+        return refuse(line.consumed, BAD_FORMAT);
     }
-    if !is_key(key) {
+    if !is_key(key) || line.has_nul {
         return arguments.refuse(line, BAD_FORMAT);
     }
-    match number::uint64(delta) {
+    match number::u64(delta) {
         Some(delta) => line.request(Request::Arith { key, decr, delta, noreply: arguments.noreply() }),
         None => arguments.refuse(line, BAD_DELTA),
     }
@@ -150,13 +142,13 @@ fn arith<'a>(line: &Line<'a>, rest: &'a [u8], decr: bool) -> Parsed<'a> {
 fn touch<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
     let arguments = Arguments::read(rest);
     let [key, exptime, ..] = arguments.words;
-    if !(2..=3).contains(&arguments.count) {
-        return refuse(line.consumed, ERROR);
+    if arguments.count < 2 {
+        return refuse(line.consumed, BAD_FORMAT);
     }
-    if !is_key(key) {
+    if !is_key(key) || line.has_nul {
         return arguments.refuse(line, BAD_FORMAT);
     }
-    match number::int32(exptime) {
+    match number::i32(exptime) {
         Some(exptime) => {
             line.request(Request::Touch { key, exptime: exptime.into(), noreply: arguments.noreply() })
         }
@@ -164,83 +156,56 @@ fn touch<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
     }
 }
 
-/// `delete <key> [0] [noreply]`: the 0 is what is left of a hold time. `delete noreply` deletes that key, aloud.
+/// `delete <key> [noreply]`, with anything between. `delete noreply` deletes that key, and says nothing.
 fn delete<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
     let arguments = Arguments::read(rest);
-    let [key, hold, ..] = arguments.words;
-    let noreply = arguments.count > 1 && arguments.noreply();
-    let takes = match arguments.count {
-        1 => true,
-        2 => hold == b"0" || noreply,
-        3 => hold == b"0" && noreply,
-        _ => return refuse(line.consumed, ERROR),
-    };
-    match (takes, is_key(key)) {
-        (true, true) => line.request(Request::Delete { key, noreply }),
-        (true, false) => refuse(line.consumed, if noreply { b"" } else { BAD_FORMAT }),
-        (false, _) => refuse(line.consumed, if noreply { b"" } else { DELETE_USAGE }),
+    let [key, ..] = arguments.words;
+    match is_key(key) && !line.has_nul {
+        true => line.request(Request::Delete { key, noreply: arguments.noreply() }),
+        false => arguments.refuse(line, BAD_FORMAT),
     }
 }
 
-fn flush_all<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
-    let arguments = Arguments::read(rest);
+/// What memcached looks up in a table, where spaces before the command do not matter: and what is no command at all.
+fn from_table<'a>(line: &Line<'a>) -> Parsed<'a> {
+    let arguments = Arguments::read_line(line.text);
+    let [command, first, ..] = arguments.words;
+    let level = || number::u32(first).filter(|_| arguments.count > 1);
+    match (command, arguments.count) {
+        (b"flush_all", _) => flush_all(line, &arguments),
+        (b"verbosity", _) if level().is_some() => {
+            line.request(Request::Verbosity { noreply: arguments.noreply() })
+        }
+        (b"verbosity", _) => arguments.refuse(line, BAD_FORMAT),
+        // The rest means one certain server, which a pool is not. It is answered as a memcached does that was told to disallow it.
+        (b"cache_memlimit", _) if level().is_some() => {
+            arguments.refuse(line, b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n")
+        }
+        (b"slabs", 4) if first == b"reassign" => {
+            arguments.refuse(line, b"CLIENT_ERROR slab reassignment disabled\r\n")
+        }
+        (b"lru_crawler", 2 | 3) => arguments.refuse(line, b"CLIENT_ERROR lru crawler disabled\r\n"),
+        (b"shutdown", _) => arguments.refuse(line, b"SERVER_ERROR: shutdown not enabled\r\n"),
+        (b"cache_memlimit" | b"extstore" | b"lru" | b"lru_crawler" | b"refresh_certs" | b"slabs", _) => {
+            arguments.refuse(line, ERROR)
+        }
+        // What ends like the first line of an HTTP request is hung up on, so that a browser or a form cannot be made to speak
+        // memcached.
+        (_, 2..) if arguments.last.starts_with(b"HTTP/") => hang_up(line.consumed, b""),
+        _ => arguments.refuse(line, ERROR),
+    }
+}
+
+/// `flush_all [<delay>] [noreply]`; the words of the line begin with the command.
+fn flush_all<'a>(line: &Line<'a>, arguments: &Arguments<'a>) -> Parsed<'a> {
     let noreply = arguments.noreply();
-    let delay = match arguments.count {
-        0 => Some(0),
-        1 if noreply => Some(0),
-        1 | 2 => number::int32(arguments.words[0]),
-        _ => return refuse(line.consumed, ERROR),
+    let delay = match arguments.count == if noreply { 2 } else { 1 } {
+        true => Some(0),
+        false => number::i32(arguments.words[1]),
     };
     match delay {
         Some(delay) => line.request(Request::FlushAll { delay: delay.max(0).into(), noreply }),
         None => arguments.refuse(line, BAD_EXPTIME),
-    }
-}
-
-fn verbosity<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
-    let arguments = Arguments::read(rest);
-    match arguments.count {
-        1 | 2 if number::uint32(arguments.words[0]).is_some() => {
-            line.request(Request::Verbosity { noreply: arguments.noreply() })
-        }
-        1 | 2 => arguments.refuse(line, BAD_FORMAT),
-        _ => refuse(line.consumed, ERROR),
-    }
-}
-
-/// Commands that mean one certain server, which a pool is not. They are answered as a memcached does that was told
-/// to disallow them.
-fn of_one_server<'a>(line: &Line<'a>, command: &[u8], rest: &'a [u8]) -> Parsed<'a> {
-    let arguments = Arguments::read(rest);
-    let [first, ..] = arguments.words;
-    match (command, arguments.count) {
-        (b"cache_memlimit", 1 | 2) if number::uint32(first).is_some() => {
-            arguments.refuse(line, b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n")
-        }
-        (b"cache_memlimit", 1 | 2) | (b"extstore" | b"lru", 2..) => arguments.refuse(line, ERROR),
-        (b"slabs", 2..) if first == b"automove" => arguments.refuse(line, ERROR),
-        (b"slabs", 3) if first == b"reassign" => {
-            refuse(line.consumed, b"CLIENT_ERROR slab reassignment disabled\r\n")
-        }
-        (b"lru_crawler", 1 | 2) => refuse(line.consumed, b"CLIENT_ERROR lru crawler disabled\r\n"),
-        (b"watch", _) => arguments.refuse(line, b"CLIENT_ERROR watch commands not allowed\r\n"),
-        (b"shutdown", _) => refuse(line.consumed, b"ERROR: shutdown not enabled\r\n"),
-        _ => refuse(line.consumed, ERROR),
-    }
-}
-
-/// `ERROR`, and never suppressed. But what ends like the first line of an HTTP request is hung up on, so that a
-/// browser or a form cannot be made to speak memcached; memcached looks only when no command begins with the letter.
-fn unknown<'a>(line: &Line<'a>, command: &'a [u8], rest: &'a [u8]) -> Parsed<'a> {
-    let arguments = Arguments::read(rest);
-    let last = if arguments.count == 0 { command } else { arguments.last };
-    let looked_up = match command {
-        [] | [_] | [b'm', _] => true,
-        [first, ..] => b"gsacidt".contains(first),
-    };
-    match !looked_up && last.starts_with(b"HTTP/") {
-        true => hang_up(line.consumed, b""),
-        false => refuse(line.consumed, ERROR),
     }
 }
 

@@ -30,8 +30,6 @@ pub enum Shape {
     Values,
     /// One line; behind `VA <size>` the data block.
     Meta,
-    /// Nothing, or what [`Shape::Meta`] is; and behind it the `MN` of an `mn` that was sent behind a quiet command.
-    Quiet,
     /// Lines until `END`; or one line: an error, `OK`, `RESET`.
     Stats,
 }
@@ -106,26 +104,7 @@ impl Framer {
                 }
             },
             Shape::Part => self.part(buffer, keys),
-            Shape::Meta => self.meta(buffer).map(|(_, frame)| frame),
-            Shape::Quiet => {
-                if self.done == 0 {
-                    match self.meta(buffer)? {
-                        (Status::Mn, whole @ Frame::Whole(4)) => return Ok(whole),
-                        (Status::Mn, _) => return Err(Garbage("more behind MN than its end")),
-                        (_, Frame::Whole(length)) => self.done = length,
-                        // Nothing less than `MN` follows.
-                        (Status::Va, Frame::Partial { at_least }) => {
-                            return Ok(Frame::Partial { at_least: at_least + 4 });
-                        }
-                        (_, partial) => return Ok(partial),
-                    }
-                }
-                match line(&buffer[self.done..])? {
-                    None => Ok(PARTIAL),
-                    Some(b"MN") => Ok(Frame::Whole(self.done + 4)),
-                    Some(_) => Err(Garbage("two replies to a quiet command")),
-                }
-            }
+            Shape::Meta => self.meta(buffer),
             Shape::Stats => loop {
                 let Some(line) = line(&buffer[self.done..])? else { return Ok(PARTIAL) };
                 let end = self.done + line.len() + 2;
@@ -163,16 +142,15 @@ impl Framer {
         Ok(if self.done == 0 { Frame::Nothing } else { Frame::Whole(self.done) })
     }
 
-    /// One meta reply. The status is [`Status::Error`] as long as it is not known.
-    fn meta(&self, buffer: &[u8]) -> Result<(Status, Frame), Garbage> {
-        let Some(line) = line(buffer)? else { return Ok((Status::Error, PARTIAL)) };
+    fn meta(&self, buffer: &[u8]) -> Result<Frame, Garbage> {
+        let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
         match Status::read(line) {
             None => Err(Garbage("a word that begins no meta reply")),
             Some((Status::Va, rest)) => {
                 let (size, _) = size(rest).ok_or(Garbage("VA without a size"))?;
-                Ok((Status::Va, self.block(buffer, line.len() + 2, size)?))
+                self.block(buffer, line.len() + 2, size)
             }
-            Some((status, _)) => Ok((status, Frame::Whole(line.len() + 2))),
+            Some(_) => Ok(Frame::Whole(line.len() + 2)),
         }
     }
 

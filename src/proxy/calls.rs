@@ -1,7 +1,6 @@
 //! A request on its way: begun when it is parsed, and polled until its answer is whole.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -9,13 +8,13 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::client::Client;
 use super::explicit_tags::{BadTags, TOKEN};
 use super::gets::{Get, Part};
 use super::guarded::{GuardedCall, only};
 use super::invalidation::{Invalidation, changes};
 use super::large::{Large, say};
 use super::meta_get::MetaGet;
-use super::operation::Guarded;
 use super::raw::{FanOut, Forward};
 use super::scope::Scope;
 use super::stats::{Begun, Statistics};
@@ -26,7 +25,6 @@ use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::base64;
 use crate::protocol::request::{Keys, MetaVerb, Refused, Request, Store, Verb};
 use crate::upstream::How;
-use crate::upstream::inbox::Inbox;
 
 /// What memcached clients look at to tell what the server can do. One word: Dalli takes the last for the version. Kennel's
 /// own is in `stats`.
@@ -35,91 +33,8 @@ const VERSION: &str = "VERSION 1.6.45\r\n";
 /// memcached's words, when it was started with `-F`.
 const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";
 
-/// A client's connection, as the pipeline knows it.
-pub struct Client {
-    /// Its number, for as long as the process lives.
-    pub owner: u64,
-    /// Where the servers' replies for it arrive.
-    pub inbox: Rc<Inbox>,
-    /// Of which keys (by hash) it was told a miss, and has not set them since. A hint: at worst a table is looked at in vain.
-    missed: RefCell<HashSet<u64>>,
-    /// They were too many to remember: it may be any key.
-    missed_many: Cell<bool>,
-    /// Whether it was ever told one.
-    holds: Cell<bool>,
-    /// The moment, once this turn of its session has asked for it.
-    moment: Cell<Option<Instant>>,
-}
-
-/// The most misses of one client that are remembered.
-const MAX_MISSED: usize = 4096;
 /// A call for more keys than this conflicts with every write: they are not compared one by one.
 const MAX_COMPARED: usize = 64;
-
-impl Client {
-    /// A new connection, and where what it is owed arrives.
-    pub fn new(owner: u64, inbox: Rc<Inbox>) -> Client {
-        Client {
-            owner,
-            inbox,
-            missed: RefCell::default(),
-            missed_many: Cell::new(false),
-            holds: Cell::new(false),
-            moment: Cell::new(None),
-        }
-    }
-
-    /// A turn of its session begins: what is measured is measured in turns, so that each costs one look at the clock at most.
-    pub fn new_turn(&self) {
-        self.moment.set(None);
-    }
-
-    /// The moment, as it was when this turn first asked.
-    pub(super) fn moment(&self) -> Instant {
-        match self.moment.get() {
-            Some(moment) => moment,
-            None => {
-                let moment = Instant::now();
-                self.moment.set(Some(moment));
-                moment
-            }
-        }
-    }
-
-    /// It was told a miss of this key.
-    pub(super) fn note_miss(&self, key: u64) {
-        self.holds.set(true);
-        let mut missed = self.missed.borrow_mut();
-        if missed.len() >= MAX_MISSED {
-            missed.clear();
-            self.missed_many.set(true);
-        }
-        missed.insert(key);
-    }
-
-    /// Whether it may have been told a miss of this key before; forgets it.
-    pub(super) fn take_miss(&self, key: impl FnOnce() -> u64) -> bool {
-        let mut missed = self.missed.borrow_mut();
-        let many = self.missed_many.get();
-        many || (!missed.is_empty() && missed.remove(&key()))
-    }
-
-    /// Whether it was told a miss of this key, and has neither set it nor been served it since.
-    pub(super) fn was_told_a_miss(&self, proxy: &Proxy, of: &Guarded) -> bool {
-        match self.missed_many.get() {
-            true => proxy.desk.of(&of.key).knows(&of.key, self.owner),
-            false => {
-                let missed = self.missed.borrow();
-                !missed.is_empty() && missed.contains(&proxy.hash(&of.key))
-            }
-        }
-    }
-
-    /// Whether something may have to be given back when it closes.
-    pub fn holds(&self) -> bool {
-        self.holds.get()
-    }
-}
 
 /// Which guarded keys a call reads or writes. A client's own calls take effect in the order it sent them, so one may not begin
 /// while an earlier one that it conflicts with is still on its way.
@@ -326,7 +241,8 @@ impl Call {
                 footprint = match &target {
                     Target::Raw { .. } => Footprint::default(),
                     Target::Tag(_) if !reads => Footprint::everything(),
-                    _ => Footprint::of([proxy.hash(key)], !reads || meta.token(b'T').is_some()),
+                    // A win moves the CAS: who asks for it behind a read of its own is told it as it is then.
+                    _ => Footprint::of([proxy.hash(key)], !reads || meta.has_any(b"Tc")),
                 };
                 if busy(&footprint) {
                     return None;
@@ -692,6 +608,25 @@ fn name(request: &Request<'_>) -> (Command, bool) {
                 MetaVerb::Debug => Command::MetaDebug,
             };
             (command, false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_for_too_many_keys_to_compare_is_in_order_with_every_write() {
+        let key = |write| Footprint::of([1_000_000], write);
+        for (keys, waits) in [(MAX_COMPARED as u64, false), (MAX_COMPARED as u64 + 1, true)] {
+            let many = Footprint::of(0..keys, false);
+            assert!(!many.conflicts(&key(false)), "two reads may pass each other");
+            assert!(!many.conflicts(&Footprint::of([], true)), "raw keys may pass everything");
+            assert_eq!((many.conflicts(&key(true)), key(true).conflicts(&many)), (waits, waits));
+            // A key that is read is never written meanwhile.
+            assert!(Footprint::of([keys - 1], true).conflicts(&many));
+            assert!(many.conflicts(&Footprint::of(0..keys, true)));
         }
     }
 }

@@ -21,9 +21,10 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// An empty table.
-    pub fn new() -> Desk {
-        Desk { shards: Default::default(), hasher: RandomState::new() }
+    /// An empty table, whose tickets may take so many bytes.
+    pub fn new(max_bytes: usize) -> Desk {
+        let shards = [(); SHARDS].map(|()| Mutex::new(Leases::new(max_bytes / SHARDS)));
+        Desk { shards, hasher: RandomState::new() }
     }
 
     /// The part of the table that knows this key.
@@ -37,15 +38,13 @@ impl Desk {
         self.shards.iter().map(lock)
     }
 
-    /// Forgets what nothing may refer to any more.
-    pub fn sweep(&self, now: Now) {
-        self.all().for_each(|mut leases| leases.sweep(now));
-    }
-}
-
-impl Default for Desk {
-    fn default() -> Self {
-        Desk::new()
+    /// Forgets what nothing may refer to any more. Returns how many tickets have had to make room since it was called last.
+    pub fn sweep(&self, now: Now) -> u64 {
+        let sweep = |mut leases: MutexGuard<'_, Leases<Bell>>| {
+            leases.sweep(now);
+            leases.take_forgotten()
+        };
+        self.all().map(sweep).sum()
     }
 }
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::calls::{Client, Footprint, LongLine};
+use super::calls::{Footprint, LongLine};
+use super::client::Client;
 use super::large::{Large, say};
 use super::raw::{put_key, put_number};
 use super::read::{GuardedRead, Shown};

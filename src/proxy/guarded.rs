@@ -11,15 +11,17 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 
 use super::Proxy;
-use super::calls::Client;
+use super::client::Client;
 use super::desk::{Bell, ring};
 use super::operation::{Guarded, Operation};
+use super::read::end_earlier_miss;
 use super::scope::Scope;
 use super::wording::{Said, Voice};
-use crate::guard::leases::{Attribution, Bound, Leases, Owner, Ticket};
+use crate::error::Failure;
+use crate::guard::leases::{Attribution, Bound, Leases, Owner, Paired, Setter, Ticket, Told};
 use crate::guard::{
-    Bump, BumpEnd, Cas, Change, Count, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer,
-    Removal, Set, SetEnd, Step, TagName,
+    Bump, BumpEnd, Cas, Change, Count, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Now,
+    Offer, Removal, Set, SetEnd, Step, TagName,
 };
 use crate::metrics::{DropReason, LeaseEnd, Outcome, WaitEnd};
 use crate::protocol::meta::exptime;
@@ -27,8 +29,9 @@ use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 
 /// Ours. Whether the key was invalidated since the miss cannot be known, so the value may be too old to store.
 const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
-/// memcached's, of a number that is none.
-const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
+/// Ours. The key may be one of those that were forgotten, and the value too old to store.
+const UNKNOWN_MISS: &[u8] =
+    b"SERVER_ERROR not stored: this connection was told more misses than are remembered\r\n";
 const RESERVED: &[u8] =
     b"CLIENT_ERROR this key is a tag: it can only be read, and bumped by delete and incr\r\n";
 
@@ -112,8 +115,12 @@ impl GuardedCall {
                 let offer =
                     |body| Offer { body, flags, lifetime: Lifetime::of(exptime, now), explicit: None, tags };
                 match verb {
-                    Verb::Append => modify(Change::Append { more: body, compare: None }),
-                    Verb::Prepend => modify(Change::Prepend { more: body, compare: None }),
+                    Verb::Append => {
+                        modify(Change::Append { more: body, compare: None, explicit: None, create: None })
+                    }
+                    Verb::Prepend => {
+                        modify(Change::Prepend { more: body, compare: None, explicit: None, create: None })
+                    }
                     Verb::Set => begin_store(How::Set, offer(body), &of, proxy, client),
                     Verb::Add => begin_store(How::Add, offer(body), &of, proxy, client),
                     Verb::Replace => begin_store(How::Replace, offer(body), &of, proxy, client),
@@ -150,18 +157,35 @@ impl GuardedCall {
         let changes = compare.filter(|&cas| cas != 0);
         let modify = |change| begin_modify(change, &of, proxy, client);
         let run = match meta.verb {
-            // The parser leaves it to servers that know it.
-            _ if meta.token(b'E').is_some() && explicit.is_none() => {
-                Run::Said(Said::Verbatim(Bytes::from_static(BAD_TOKEN)), Outcome::ClientError)
-            }
             MetaVerb::Set => {
                 let body = Bytes::copy_from_slice(meta.data);
                 let lifetime = lifetime.unwrap_or(Lifetime::Endless);
                 let tags = of.learnt();
                 let offer = |body| Offer { body, flags: options.flags, lifetime, explicit, tags };
+                // An append that creates takes its time from `N` alone.
+                let create = |body| {
+                    let lifetime = Lifetime::of(options.vivify?, now);
+                    Some(Box::new(Offer {
+                        body,
+                        flags: options.flags,
+                        lifetime,
+                        explicit,
+                        tags: of.learnt(),
+                    }))
+                };
                 match (options.mode, compare) {
-                    (b'A', _) => modify(Change::Append { more: body, compare: changes }),
-                    (b'P', _) => modify(Change::Prepend { more: body, compare: changes }),
+                    (b'A', _) => modify(Change::Append {
+                        more: body.clone(),
+                        compare: changes,
+                        explicit,
+                        create: create(body),
+                    }),
+                    (b'P', _) => modify(Change::Prepend {
+                        more: body.clone(),
+                        compare: changes,
+                        explicit,
+                        create: create(body),
+                    }),
                     (b'E', _) => begin_store(How::Add, offer(body), &of, proxy, client),
                     (_, Some(cas)) => {
                         let how = How::Named { cas, invalidate: options.invalidate };
@@ -256,7 +280,7 @@ impl GuardedCall {
             }
             Run::Fill { run, filling } => {
                 let end = ready!(run.poll(of, false, proxy, inbox, cx));
-                match filled(end, filling, of, proxy) {
+                match filled(end, filling, of, proxy, client) {
                     Ok(said) => said,
                     Err(change) => {
                         self.run = begin_modify(change, of, proxy, client);
@@ -270,12 +294,32 @@ impl GuardedCall {
                     proxy.wake(&of.key, WaitEnd::Filled);
                     (Said::Stored(cas), Outcome::Stored)
                 }
+                SetEnd::Dropped => {
+                    proxy.metrics.fill_dropped(proxy.metric(of.guard), DropReason::Changed);
+                    (Said::Stored(Cas::NONE), Outcome::FillDropped)
+                }
                 SetEnd::TooLarge => (Said::TooLarge, Outcome::ServerError),
                 SetEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
             },
-            Run::Modify(run) => match ready!(run.poll(of, false, proxy, inbox, cx)) {
+            Run::Modify(run) => match seen(ready!(run.poll(of, false, proxy, inbox, cx)), of, scope) {
                 ModifyEnd::Stored(cas) => (Said::Stored(cas), Outcome::Stored),
-                ModifyEnd::NotStored => (Said::NotStored, Outcome::NotStored),
+                ModifyEnd::Dropped => {
+                    proxy.metrics.fill_dropped(proxy.metric(of.guard), DropReason::Changed);
+                    (Said::Stored(Cas::NONE), Outcome::FillDropped)
+                }
+                ModifyEnd::Extended { cas, size, created: new } => {
+                    if new {
+                        client.end_miss(of, proxy);
+                        created(of, proxy, client);
+                    }
+                    (Said::Extended(cas, size), Outcome::Stored)
+                }
+                ModifyEnd::NotStored => {
+                    if run.machine().makes_a_value() {
+                        client.refuse_add(of, proxy);
+                    }
+                    (Said::NotStored, Outcome::NotStored)
+                }
                 ModifyEnd::Exists => (Said::Exists, Outcome::Exists),
                 ModifyEnd::NotFound => (Said::NotFound, Outcome::NotFound),
                 ModifyEnd::NotANumber => (Said::NotANumber, Outcome::ClientError),
@@ -284,7 +328,7 @@ impl GuardedCall {
                 ModifyEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
                 ModifyEnd::Counted(counted) => {
                     if counted.created {
-                        client.take_miss(|| proxy.hash(&of.key));
+                        client.end_miss(of, proxy);
                         created(of, proxy, client);
                     }
                     (Said::Counted(counted), Outcome::Counted)
@@ -314,6 +358,7 @@ impl GuardedCall {
                 BumpEnd::Failed(failure) => (Said::Failed(failure), Outcome::ServerError),
                 BumpEnd::Bumped(version) => {
                     proxy.metrics.tag_bumped();
+                    client_bumped(of, run.machine(), proxy, client);
                     (Said::Bumped { version, delete: *delete }, Outcome::Bumped)
                 }
             },
@@ -330,6 +375,14 @@ pub(super) fn tag(name: TagName, proxy: &Proxy) -> Guarded {
     let guard = proxy.plan.tag_guard;
     // Nothing but the tag itself is asked for.
     Guarded { guard, place: 0, key: SmallVec::from_slice(&name), tags: smallvec![name], learnt: 0 }
+}
+
+/// A client has bumped a tag: what it stores from now on is newer than that.
+pub(super) fn client_bumped(of: &Guarded, bump: &Bump, proxy: &Proxy, client: &Client) {
+    if let Some(step) = bump.step().filter(|_| client.was_told_a_miss()) {
+        let tags = |key: &[u8]| proxy.guarded(key).map(|guarded| guarded.tags).unwrap_or_default();
+        proxy.desk.all().for_each(|mut leases| leases.bumped(client.owner, &of.tags[0], step, tags));
+    }
 }
 
 /// Whether a meta command has no flags but these.
@@ -352,24 +405,53 @@ fn begin_store(how: How, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: 
         How::Add => offer.lifetime == Lifetime::Gone,
         How::Replace | How::Cas(_) => true,
     };
-    if looks {
+    if looks || (how == How::Add && client.was_refused(of, proxy)) {
         return begin_modify(how.change(offer), of, proxy, client);
     }
     let rule = proxy.metric(of.guard);
-    let scene = proxy.scene(of, proxy.policy(of.guard), proxy.now(), false);
-    client.take_miss(|| proxy.hash(&of.key));
+    let now = proxy.now();
+    let scene = proxy.scene(of, proxy.policy(of.guard), now, false);
     let mut leases = proxy.desk.of(&of.key);
+    let mut paired = None;
+    let ends_miss = match how {
+        How::Named { cas, .. } => leases.was_shown(&of.key, cas, client.owner),
+        _ => how != How::Add,
+    };
     let attribution = match how {
         // That is no value to fill with; what stands there is deleted if it is still the one that was named.
         How::Named { .. } if offer.lifetime == Lifetime::Gone => Attribution::Blind,
         How::Named { cas, .. } => leases.named(&of.key, cas, client.owner, false),
-        _ => leases.attribute(&of.key, client.owner),
+        _ => {
+            let (setter, pair) = setter(&mut leases, of, proxy, client, now);
+            paired = pair;
+            leases.attribute(&of.key, setter, now)
+        }
     };
+    if let Some(paired) = paired.filter(|_| attribution != Attribution::Renewing) {
+        client.pooling.note(paired, &proxy.metrics);
+    }
+    // An `add` that stores nothing ends no miss, nor does a CAS of another: what is set behind it may have been built as long ago.
+    if attribution != Attribution::Renewing && ends_miss {
+        client.end_miss(of, proxy);
+    }
     match attribution {
         Attribution::Renewing => await_renewal(&mut leases, of, Then::Store(how, offer)),
         Attribution::Doomed => {
             proxy.metrics.fill_dropped(rule, DropReason::Gone);
-            Run::Said(Said::Stored(Cas::NONE), Outcome::FillDropped)
+            dropped(how, of, proxy, client)
+        }
+        Attribution::Unknown => {
+            proxy.metrics.fill_dropped(rule, DropReason::Unknown);
+            Run::Said(Said::Verbatim(Bytes::from_static(UNKNOWN_MISS)), Outcome::ServerError)
+        }
+        // Somebody has filled it since the miss.
+        Attribution::Fill { ticket, owner, .. } if how == How::Add && ticket.filled => {
+            if owner.is_none() {
+                let ended = leases.saw(&of.key, client.owner, ticket, proxy.policy(of.guard));
+                drop(leases);
+                proxy.give_back(ended);
+            }
+            dropped(how, of, proxy, client)
         }
         Attribution::Blind => {
             drop(leases);
@@ -379,14 +461,17 @@ fn begin_store(how: How, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: 
             let (set, asks) = Set::start(offer, &scene);
             Run::Set(Operation::start(set, asks, of, proxy, &client.inbox))
         }
-        Attribution::Fill { ticket, lease, owner, wary } => {
+        Attribution::Fill { ticket, lease, owner } => {
             drop(leases);
-            let (fill, step) = Fill::start(&ticket, wary, offer.clone(), &scene);
+            let (fill, step) = Fill::start(&ticket, offer.clone(), &scene);
             let filling = Filling { how, offer, ticket, lease, owner };
             match step {
                 Step::Ask(asks) => {
                     let run = Operation::start(fill, asks, of, proxy, &client.inbox);
                     Run::Fill { run, filling }
+                }
+                _ if proxy.home(of).lack().is_some() => {
+                    Run::Said(Said::Failed(Failure::Unguarded), Outcome::ServerError)
                 }
                 _ => {
                     proxy.metrics.fill_dropped(rule, DropReason::Unreachable);
@@ -394,6 +479,41 @@ fn begin_store(how: How, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: 
                 }
             }
         }
+    }
+}
+
+/// Who stores, and what that tells of its listener's clients.
+fn setter(
+    leases: &mut Leases<Bell>,
+    of: &Guarded,
+    proxy: &Proxy,
+    client: &Client,
+    now: Now,
+) -> (Setter, Option<Paired>) {
+    let (owner, told) = (client.owner, client.told(of, proxy));
+    let pooling = &client.pooling;
+    let paired = match told {
+        _ if !pooling.learns() => None,
+        Told::Miss => Some(Paired::Own),
+        // Who only ever writes is none of a pool.
+        Told::Nothing if client.was_told_a_miss() => {
+            let other = leases.pairs_with_peers(&of.key, owner, now);
+            Some(if other { Paired::Other } else { Paired::None })
+        }
+        Told::Nothing | Told::Unknown => None,
+    };
+    (Setter { owner, told, pooled: pooling.is_pooled(client.was_told_a_miss()) }, paired)
+}
+
+/// What the client is told of a value that is dropped: a `set`, that it was stored, because that is what "stored, then invalidated"
+/// looks like. An `add` tells clients apart, so only what is stored is called so.
+fn dropped(how: How, of: &Guarded, proxy: &Proxy, client: &Client) -> Run {
+    match how {
+        How::Add => {
+            client.refuse_add(of, proxy);
+            Run::Said(Said::NotStored, Outcome::NotStored)
+        }
+        _ => Run::Said(Said::Stored(Cas::NONE), Outcome::FillDropped),
     }
 }
 
@@ -421,12 +541,20 @@ fn await_renewal(leases: &mut Leases<Bell>, of: &Guarded, then: Then) -> Run {
 fn begin_modify(change: Change, of: &Guarded, proxy: &Rc<Proxy>, client: &Client) -> Run {
     let over = match &change {
         // What these store may be as old as a miss that the client was told.
-        Change::Replace(_) | Change::Count(Count { create: Some(_), .. }) => {
+        Change::Replace(_)
+        | Change::Count(Count { create: Some(_), .. })
+        | Change::Append { create: Some(_), .. }
+        | Change::Prepend { create: Some(_), .. }
+            if matches!(change, Change::Replace(_)) || !client.was_refused(of, proxy) =>
+        {
             let mut leases = proxy.desk.of(&of.key);
-            match leases.bound(&of.key, client.owner) {
+            match leases.bound(&of.key, client.owner, client.told(of, proxy)) {
                 Bound::Free => None,
-                Bound::Over(cas) => Some(cas),
+                Bound::Over(base) => Some(base),
                 Bound::Renewing => return await_renewal(&mut leases, of, Then::Modify(change)),
+                Bound::Unknown => {
+                    return Run::Said(Said::Verbatim(Bytes::from_static(UNKNOWN_MISS)), Outcome::ServerError);
+                }
             }
         }
         _ => None,
@@ -447,16 +575,22 @@ fn begin_delete(
         let mut leases = proxy.desk.of(&of.key);
         match removal.compare {
             // Before it is sent: a lease that is granted from now on may well begin after it.
-            None => leases.invalidate(&of.key, client.owner),
+            None => {
+                client.end_miss(of, proxy);
+                leases.invalidate(&of.key, client.owner)
+            }
             // It takes effect only where every fill for what it removes fails by itself. If it names a lease, that one is given
             // up, under the CAS that its renewals have given it.
             Some(cas) => match leases.named(&of.key, cas, client.owner, true) {
-                Attribution::Fill { ticket, lease, .. } => {
+                Attribution::Fill { ticket, lease, owner } => {
+                    if owner.is_none() {
+                        client.end_miss(of, proxy);
+                    }
                     removal.compare = ticket.base.map(|base| base.number);
                     usize::from(lease)
                 }
                 Attribution::Renewing => return await_renewal(&mut leases, of, Then::Remove(removal)),
-                Attribution::Blind | Attribution::Doomed => 0,
+                Attribution::Blind | Attribution::Doomed | Attribution::Unknown => 0,
             },
         }
     };
@@ -474,7 +608,8 @@ fn filled(
     end: FillEnd,
     filling: &mut Filling,
     of: &Guarded,
-    proxy: &Proxy,
+    proxy: &Rc<Proxy>,
+    client: &Client,
 ) -> Result<(Said, Outcome), Change> {
     let rule = proxy.metric(of.guard);
     let now = proxy.now();
@@ -486,10 +621,13 @@ fn filled(
     };
     Ok(match end {
         FillEnd::Stored { cas, plain } => {
+            client.end_miss(of, proxy);
             ended(LeaseEnd::Filled);
             count_plain(plain, of, proxy);
-            let spent = filling.owner.map(|owner| (owner, filling.ticket.clone()));
-            let bells = proxy.desk.of(&of.key).filled(&of.key, cas, spent, proxy.policy(of.guard));
+            let policy = proxy.policy(of.guard);
+            let mut leases = proxy.desk.of(&of.key);
+            let bells = leases.filled(&of.key, cas, &filling.ticket, filling.owner, policy);
+            drop(leases);
             ring(bells, WaitEnd::Filled);
             (Said::Stored(cas), Outcome::Stored)
         }
@@ -505,7 +643,10 @@ fn filled(
                 // Whoever names a CAS asks to be told.
                 How::Named { .. } if exists => (Said::Exists, Outcome::Exists),
                 How::Named { .. } => (Said::NotFound, Outcome::NotFound),
-                How::Add if exists => (Said::NotStored, Outcome::NotStored),
+                How::Add => {
+                    client.refuse_add(of, proxy);
+                    (Said::NotStored, Outcome::NotStored)
+                }
                 _ => (Said::Stored(Cas::NONE), Outcome::FillDropped),
             }
         }
@@ -516,13 +657,32 @@ fn filled(
         }
         FillEnd::Failed(failure) => {
             ended(LeaseEnd::Dropped);
+            // It may be sent again, and is no newer for that.
+            if filling.owner.is_none() {
+                client.note_miss(of, proxy);
+                let ticket = filling.ticket.clone();
+                let more = proxy.desk.of(&of.key).saw(&of.key, client.owner, ticket, proxy.policy(of.guard));
+                proxy.give_back(more);
+            }
             proxy.free(&of.key);
             (Said::Failed(failure), Outcome::ServerError)
         }
     })
 }
 
-/// A count has created the value: that ends the client's lease like a fill.
+/// Whoever has written a value or was told a number: their miss of it is over.
+fn seen(end: ModifyEnd, of: &Guarded, scope: &Scope<'_>) -> ModifyEnd {
+    match &end {
+        ModifyEnd::Stored(cas) => end_earlier_miss(of, cas.number, scope),
+        ModifyEnd::Dropped => end_earlier_miss(of, 0, scope),
+        ModifyEnd::Extended { cas, created: false, .. } => end_earlier_miss(of, cas.number, scope),
+        ModifyEnd::Counted(counted) if !counted.created => end_earlier_miss(of, counted.cas.number, scope),
+        _ => {}
+    }
+    end
+}
+
+/// A count or an append has created the value: that ends the client's lease like a fill.
 fn created(of: &Guarded, proxy: &Proxy, client: &Client) {
     let (lease, bells) = proxy.desk.of(&of.key).created(&of.key, client.owner);
     ring(bells, WaitEnd::Filled);

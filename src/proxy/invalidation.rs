@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use smallvec::SmallVec;
 
 use super::Proxy;
-use super::calls::Client;
-use super::guarded::tag;
+use super::client::Client;
+use super::guarded::{client_bumped, tag};
 use super::operation::{Guarded, Operation};
 use super::scope::Scope;
 use crate::error::Failure;
@@ -66,14 +66,17 @@ impl Invalidation {
         let Scope { proxy, client, .. } = scope;
         let mut pending = false;
         for (of, bump) in &mut self.bumps {
-            match bump.as_mut().map(|run| run.poll(of, false, proxy, &client.inbox, cx)) {
-                None => continue,
-                Some(Poll::Pending) => {
+            let Some(run) = bump else { continue };
+            match run.poll(of, false, proxy, &client.inbox, cx) {
+                Poll::Pending => {
                     pending = true;
                     continue;
                 }
-                Some(Poll::Ready(BumpEnd::Bumped(_))) => proxy.metrics.tag_bumped(),
-                Some(Poll::Ready(BumpEnd::Failed(failure))) => self.failure = Some(failure),
+                Poll::Ready(BumpEnd::Bumped(_)) => {
+                    proxy.metrics.tag_bumped();
+                    client_bumped(of, run.machine(), proxy, client);
+                }
+                Poll::Ready(BumpEnd::Failed(failure)) => self.failure = Some(failure),
             }
             *bump = None;
         }

@@ -13,9 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Proxy;
 use super::desk::ring;
 use super::operation::Guarded;
-use crate::guard::Asks;
-use crate::guard::leases::{Due, Leases, Pace, Polled, Ticket, TicketId};
-use crate::metrics::{LeaseEnd, WaitEnd};
+use crate::guard::leases::{Due, Ended, Leases, Owner, Pace, Polled, Ticket, TicketId};
+use crate::metrics::{LeaseEnd, Limit, WaitEnd};
 
 /// How often what is too old to matter is forgotten.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -63,7 +62,8 @@ impl Proxy {
         loop {
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
-                self.desk.sweep(self.now());
+                let forgotten = self.desk.sweep(self.now());
+                (0..forgotten).for_each(|_| self.metrics.limit_reached(Limit::Tickets));
                 self.sweep_near();
             }
             let first = self.keeper.due.borrow().peek().map(|Reverse(kept)| kept.at);
@@ -145,20 +145,25 @@ impl Proxy {
         ring(bells, WaitEnd::Freed);
     }
 
-    /// Gives back what a lease left that another has superseded.
-    pub(super) fn give_back(self: &Rc<Self>, asks: Asks, of: Guarded) {
-        let proxy = Rc::clone(self);
-        spawn_local(async move {
-            proxy.ask(asks, &of).await;
-        });
+    /// Gives back leases that have ended though their clients did not end them.
+    pub(super) fn give_back(self: &Rc<Self>, ended: Vec<Ended>) {
+        for Ended { key, end, asks } in ended {
+            let Some(of) = self.guarded(&key) else { continue };
+            self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
+            let proxy = Rc::clone(self);
+            spawn_local(async move {
+                proxy.ask(asks, &of).await;
+                proxy.wake(&of.key, WaitEnd::Freed);
+            });
+        }
     }
 
     /// Gives back all that a client held whose connection has closed: all at once, so that a server that does not answer
     /// delays nothing on the others.
-    pub async fn disconnect(self: Rc<Self>, owner: u64, end: LeaseEnd) {
+    pub async fn disconnect(self: Rc<Self>, owner: Owner, end: LeaseEnd) {
         let released: Vec<_> = self.desk.all().flat_map(|mut leases| leases.disconnect(owner)).collect();
         let mut releases = JoinSet::new();
-        for (key, asks) in released {
+        for Ended { key, asks, .. } in released {
             let Some(of) = self.guarded(&key) else { continue };
             self.metrics.lease_ended(self.metric(of.guard), end, Duration::ZERO);
             let proxy = Rc::clone(&self);

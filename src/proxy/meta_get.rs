@@ -6,14 +6,14 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 
 use super::Proxy;
-use super::calls::Client;
+use super::client::Client;
 use super::guarded::only;
 use super::large::Large;
 use super::operation::Guarded;
 use super::read::GuardedRead;
 use super::scope::Scope;
 use super::tag_reads::TagReads;
-use super::wording::Wording;
+use super::wording::{MetaWinner, Wording};
 use crate::guard::{Lifetime, Wish};
 use crate::protocol::request::Meta;
 
@@ -26,6 +26,7 @@ pub(super) struct MetaGet {
     read: GuardedRead,
     tags: TagReads,
     wording: Wording,
+    winner: MetaWinner,
     /// `T`
     exptime: Option<i64>,
 }
@@ -50,9 +51,14 @@ impl MetaGet {
             usage: options.usage,
             unseen: options.unseen,
         };
+        // Only `N` and `R` show that the client looks for `W`: any other would take the old value for a hit, and rebuild nothing.
+        let winner = match wish.at_once || wish.recache.is_some() {
+            true => MetaWinner::Stale,
+            false => proxy.plan.guards[of.guard].meta_winner,
+        };
         let (mut read, mut tags) = (GuardedRead::new(of), TagReads::default());
         read.begin(wish, options.exptime, only(meta, SHARED), &mut tags, proxy, client);
-        MetaGet { read, tags, wording, exptime: options.exptime }
+        MetaGet { read, tags, wording, winner, exptime: options.exptime }
     }
 
     pub(super) fn poll(
@@ -65,6 +71,6 @@ impl MetaGet {
         if !self.read.poll(self.exptime, &mut self.tags, scope.turn.patient, &mut won, scope, cx) {
             return Poll::Pending;
         }
-        Poll::Ready(self.read.shown().and_then(|shown| self.wording.show(shown, out)))
+        Poll::Ready(self.read.shown().and_then(|shown| self.wording.show(shown, self.winner, out)))
     }
 }

@@ -22,9 +22,12 @@ mod hash;
 mod tag_cache;
 mod operation;
 mod keeper;
+mod client;
 mod calls;
 mod scope;
 mod large;
+mod misses;
+pub mod pooling;
 mod raw;
 mod gets;
 mod tag_reads;
@@ -38,11 +41,13 @@ mod invalidation;
 pub mod explicit_tags;
 mod tags;
 
-pub use calls::{Call, Client, Footprint, LongLine, Turn};
+pub use calls::{Call, Footprint, LongLine, Turn};
+pub use client::Client;
 pub use desk::Desk;
 pub use large::Large;
 pub use stats::Front;
 pub use tag_cache::TagCache;
+pub use wording::MetaWinner;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
@@ -99,6 +104,7 @@ impl Plan {
             policy: Policy::default(),
             tags: Vec::new(),
             tags_in_key: false,
+            meta_winner: MetaWinner::Miss,
         });
         let invalidates = routes.iter().any(|route: &Route| !route.invalidates.is_empty());
         Plan {
@@ -138,6 +144,8 @@ pub struct Guard {
     pub tags: Vec<Template>,
     /// Whether classic clients may name more of them in the keys of what they store.
     pub tags_in_key: bool,
+    /// What a winning `mg` without `N` and `R` is told.
+    pub meta_winner: MetaWinner,
 }
 
 /// One worker's pipeline.
@@ -231,8 +239,8 @@ impl Proxy {
     }
 
     /// Whether others may be waiting for what this client builds: it holds a lease.
-    pub fn rebuilds(&self, owner: u64) -> bool {
-        self.desk.all().any(|leases| leases.rebuilds(owner))
+    pub fn rebuilds(&self, connection: u64) -> bool {
+        self.desk.all().any(|leases| leases.rebuilds(connection))
     }
 
     /// The moment.

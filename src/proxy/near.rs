@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
 use super::Proxy;
-use super::calls::Client;
+use super::client::Client;
 use super::operation::Guarded;
+use crate::guard::leases::Told;
 use crate::guard::near::{self, Changed, Changes, Flight, Kept, Landing, Look, Wanted};
 use crate::guard::{ReadEnd, Wish};
 use crate::metrics::Limit;
@@ -69,7 +70,7 @@ impl Proxy {
     /// asks the server: the hit that ends its miss must be of its own time.
     pub(super) fn look_near(&self, of: &Guarded, wish: Wish, client: &Client) -> Near {
         let policy = self.policy(of.guard);
-        if policy.near.is_zero() || client.was_told_a_miss(self, of) {
+        if policy.near.is_zero() || client.told(of, self) != Told::Nothing {
             return Near::Reads(None);
         }
         let moment = self.near.values.borrow().moment();

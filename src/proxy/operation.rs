@@ -13,13 +13,12 @@ use tokio::time::{Sleep, sleep};
 use super::desk::ring;
 use super::tag_reads::known;
 use super::{Proxy, wire};
-use crate::guard::leases::Admission;
+use crate::guard::leases::{Admission, Owner};
 use crate::guard::{
     Answer, Answers, Asks, At, Event, Machine, Now, Policy, Scene, Step, TagName, TagNames, What,
     envelope::lock_key,
 };
 use crate::metrics::{Limit, WaitEnd};
-use crate::protocol::reply::Shape;
 use crate::upstream::inbox::{Inbox, Ticket};
 
 /// A guarded key with all that its rule says about it.
@@ -63,6 +62,8 @@ pub(super) struct Operation<M> {
     wait: Option<Box<Wait>>,
     /// The key with the tags that the machine has learnt.
     learnt: Option<Box<Guarded>>,
+    /// For whom it may wait.
+    reader: Option<Owner>,
 }
 
 #[derive(Debug)]
@@ -99,7 +100,12 @@ impl<M: Machine> Operation<M> {
     /// For a machine whose first questions have been asked and answered without it: it is to be [told](Operation::tell).
     pub(super) fn idle(machine: M, asked: Now) -> Operation<M> {
         let (asks, answers) = (Asks::new(), SmallVec::new());
-        Operation { machine, asks, answers, asked, wait: None, learnt: None }
+        Operation { machine, asks, answers, asked, wait: None, learnt: None, reader: None }
+    }
+
+    /// For this client, which does not wait for what it builds itself.
+    pub(super) fn read_by(self, reader: Owner) -> Operation<M> {
+        Operation { reader: Some(reader), ..self }
     }
 
     fn send(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Rc<Inbox>) {
@@ -184,6 +190,11 @@ impl<M: Machine> Operation<M> {
         polled
     }
 
+    /// The machine, as far as it has come.
+    pub(super) fn machine(&self) -> &M {
+        &self.machine
+    }
+
     /// Whether it waits for another client.
     pub(super) fn waits(&self) -> bool {
         self.wait.is_some()
@@ -221,8 +232,10 @@ impl<M: Machine> Operation<M> {
         now: Now,
         proxy: &Rc<Proxy>,
     ) -> Option<Event> {
+        // Nobody else is ever told to wait.
+        let Some(reader) = self.reader else { return Some(Event::Over) };
         let (bell, hears) = oneshot::channel();
-        let admission = proxy.desk.of(&of.key).wait(&of.key, now, policy, bell);
+        let admission = proxy.desk.of(&of.key).wait(&of.key, reader, now, policy, bell);
         let (waiter, poll) = match admission {
             Admission::Waits { waiter, poll } => (waiter, poll),
             Admission::Refused => return Some(Event::Over),
@@ -275,7 +288,7 @@ impl Proxy {
         let send = |ask: &crate::guard::Ask| {
             let seen = wire::depends_on(&ask.what);
             let on = |connection: &crate::upstream::connection::Connection, key: &[u8]| {
-                reply(connection.send(inbox, Shape::Meta, seen, |out| wire::encode(&ask.what, key, out)))
+                reply(connection.ask(inbox, seen, |out| wire::encode(&ask.what, key, out)))
             };
             match ask.at {
                 At::Item => on(home, &of.key),

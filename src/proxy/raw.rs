@@ -1,18 +1,19 @@
 //! Requests that are forwarded as they are: to one server, or to all.
 
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::Proxy;
-use super::calls::Client;
+use super::client::Client;
 use super::large::{Large, say};
 use super::scope::Scope;
 use super::wording::miss;
 use crate::error::Failure;
 use crate::guard::near::Changed;
-use crate::metrics::{NO_RULE, Outcome};
+use crate::metrics::{LeaseEnd, NO_RULE, Outcome};
 use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::upstream::How;
@@ -41,10 +42,8 @@ enum Expects {
 struct Expected {
     /// For an `mg`: its pool, and a miss in its words.
     get: Option<(usize, SmallVec<[u8; 32]>)>,
-    /// What a quiet `mg` or `ms` does not say.
-    hides: Option<&'static [u8]>,
-    /// An `mn` was sent behind it.
-    fenced: bool,
+    /// What a quiet command does not say.
+    hides: &'static [&'static [u8]],
 }
 
 impl Forward {
@@ -72,13 +71,12 @@ impl Forward {
         client: &Client,
     ) -> Forward {
         let connection = proxy.pools[pool].connection(key);
-        let ticket = connection.send(&client.inbox, Shape::Line, None, |out| put(out, request));
+        let ticket = connection.send(&client.inbox, Shape::Line, |out| put(out, request));
         Forward { ticket, rule, expects: Expects::Line }
     }
 
-    /// A meta command about one key. `mg` and `ms` go without `q`, for the same reason, and what it hides is thrown away here.
-    /// What `q` hides of the others depends on the server's version, and of `ma` on whether it created the item: they go with
-    /// it, and with an `mn` behind them.
+    /// A meta command about one key. It goes without `q`, for the same reason, and because what that hides depends on the server's
+    /// version: what memcached 1.6.45 would not say is thrown away here.
     pub(super) fn meta(
         meta: &Meta<'_>,
         key: &[u8],
@@ -88,16 +86,15 @@ impl Forward {
         client: &Client,
     ) -> Forward {
         let connection = proxy.pools[pool].connection(key);
-        let (hides, fenced) = match (meta.token(b'q'), meta.verb) {
-            (Some(_), MetaVerb::Get) => (Some(&b"EN"[..]), false),
-            (Some(_), MetaVerb::Set) => (Some(&b"HD"[..]), false),
-            (Some(_), MetaVerb::Delete | MetaVerb::Arith) => (None, true),
-            _ => (None, false),
+        let hides: &[&[u8]] = match (meta.token(b'q'), meta.verb) {
+            (None, _) | (_, MetaVerb::Debug | MetaVerb::Noop) => &[],
+            (_, MetaVerb::Get) => &[b"EN"],
+            (_, MetaVerb::Set | MetaVerb::Delete) => &[b"HD"],
+            (_, MetaVerb::Arith) => &[b"HD", b"VA"],
         };
-        let shape = if fenced { Shape::Quiet } else { Shape::Meta };
-        let ticket = connection.send(&client.inbox, shape, None, |out| put_meta(out, meta, fenced));
+        let ticket = connection.send(&client.inbox, Shape::Meta, |out| put_meta(out, meta));
         let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
-        Forward { ticket, rule, expects: Expects::Meta(Box::new(Expected { get, hides, fenced })) }
+        Forward { ticket, rule, expects: Expects::Meta(Box::new(Expected { get, hides })) }
     }
 
     /// The same, but with this said in place of the reply.
@@ -148,10 +145,7 @@ impl Expects {
         match self {
             Expects::Line | Expects::Value(..) => {}
             Expects::Meta(expected) => {
-                if expected.fenced {
-                    bytes.truncate(bytes.len().saturating_sub(b"MN\r\n".len()));
-                }
-                if expected.hides.is_some_and(|hidden| bytes.starts_with(hidden)) {
+                if expected.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
                     return None;
                 }
             }
@@ -186,11 +180,19 @@ impl FanOut {
     /// `flush_all`, everywhere. Acknowledged only if every server has done it.
     pub(super) fn flush_all(delay: i64, proxy: &Proxy, client: &Client) -> FanOut {
         proxy.near.changed(Changed::Everything);
+        // Before it is sent, as with a delete: what this client sets behind it is new.
+        // One for later ends nothing yet; when it comes, the fills fail by themselves.
+        if delay <= 0 {
+            client.end_all_misses();
+            for key in proxy.desk.all().flat_map(|mut leases| leases.flush(client.owner)) {
+                let rule = proxy.guarded(&key).map_or(NO_RULE, |of| proxy.metric(of.guard));
+                proxy.metrics.lease_ended(rule, LeaseEnd::Released, Duration::ZERO);
+            }
+        }
         let line = format!("flush_all {delay}\r\n");
         let send = |out: &mut BytesMut| out.extend_from_slice(line.as_bytes());
         let each = proxy.everywhere();
-        let tickets =
-            each.map(|connection| connection.send(&client.inbox, Shape::Line, None, send)).collect();
+        let tickets = each.map(|connection| connection.send(&client.inbox, Shape::Line, send)).collect();
         FanOut { tickets, says: b"OK\r\n" }
     }
 
@@ -265,6 +267,10 @@ fn put(out: &mut BytesMut, request: &Request<'_>) {
         Request::Delete { key, .. } => {
             out.extend_from_slice(b"delete");
             put_key(out, key);
+            // As the last word memcached 1.6.45 would take it for a wish, and answer nothing.
+            if key == b"noreply" {
+                out.extend_from_slice(b" 0");
+            }
         }
         // Nothing else writes one key.
         _ => out.extend_from_slice(b"version"),
@@ -272,8 +278,8 @@ fn put(out: &mut BytesMut, request: &Request<'_>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A meta command as it was sent; without `q`, or `fenced` by an `mn`.
-fn put_meta(out: &mut BytesMut, meta: &Meta<'_>, fenced: bool) {
+/// A meta command as it was sent, in words that older servers take alike, and without `q`.
+fn put_meta(out: &mut BytesMut, meta: &Meta<'_>) {
     out.reserve(meta.data.len() + meta.key.len() + meta.flags.len() + 32);
     out.extend_from_slice(match meta.verb {
         MetaVerb::Get => b"mg",
@@ -287,7 +293,18 @@ fn put_meta(out: &mut BytesMut, meta: &Meta<'_>, fenced: bool) {
     if meta.verb == MetaVerb::Set {
         put_number(out, meta.data.len());
     }
-    for (flag, token) in meta.tokens().filter(|(flag, _)| fenced || *flag != b'q') {
+    for (flag, token) in meta.tokens() {
+        // What is nothing to memcached 1.6.45 was once refused.
+        let token = match flag {
+            // To an `me` it matters only how many there are.
+            _ if meta.verb == MetaVerb::Debug => token,
+            b'q' => continue,
+            b'x' if meta.verb != MetaVerb::Delete => continue,
+            b'M' if !matches!(meta.verb, MetaVerb::Set | MetaVerb::Arith) => continue,
+            b'M' => &token[..1],
+            b'N' | b'T' | b'R' if token == b"-" => b"0",
+            _ => token,
+        };
         out.extend_from_slice(&[b' ', flag]);
         out.extend_from_slice(token);
     }
@@ -295,9 +312,6 @@ fn put_meta(out: &mut BytesMut, meta: &Meta<'_>, fenced: bool) {
     if meta.verb == MetaVerb::Set {
         out.extend_from_slice(meta.data);
         out.extend_from_slice(b"\r\n");
-    }
-    if fenced {
-        out.extend_from_slice(b"mn\r\n");
     }
 }
 

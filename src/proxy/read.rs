@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::calls::Client;
+use super::client::Client;
 use super::large::is_large;
 use super::near::{Joined, Near, Reading};
 use super::operation::{Guarded, Operation};
@@ -14,19 +14,19 @@ use super::scope::Scope;
 use super::tag_reads::{TagPlaces, TagReads};
 use super::{Proxy, wire};
 use crate::error::Failure;
-use crate::guard::leases::Ticket;
+use crate::guard::leases::{AfterHit, Ticket, Told};
 use crate::guard::near::Kept;
 use crate::guard::{
     Answer, Answers, Change, Hit, Item, Lifetime, Modify, ModifyEnd, Read, ReadEnd, What, Wish, glance,
 };
-use crate::metrics::{LeaseEnd, Limit, Outcome};
-use crate::protocol::reply::Shape;
+use crate::metrics::Outcome;
 use crate::upstream::OnError;
 use crate::upstream::inbox::{Inbox, Ticket as ReplyTicket};
 
 /// A read on its way.
 pub(super) struct GuardedRead {
     pub(super) of: Guarded,
+    wish: Wish,
     state: State,
     /// If others may share the answer, what that takes.
     reading: Option<Box<Reading>>,
@@ -61,7 +61,8 @@ struct FirstLook {
 #[derive(Debug)]
 pub(super) enum Shown {
     Value(Hit, Mark),
-    /// It is to rebuild the value, and may serve the old one meanwhile; the classic commands cannot say that, and say a miss.
+    /// It is to rebuild the value, and may serve the old one meanwhile; the classic commands cannot say that, and say a miss, as
+    /// does an `mg` that does not show that its client looks for `W`.
     Won {
         old: Option<Hit>,
         mark: Mark,
@@ -129,7 +130,7 @@ impl FirstLook {
 impl GuardedRead {
     /// A read to be begun later.
     pub(super) fn new(of: Guarded) -> GuardedRead {
-        GuardedRead { of, state: State::Waiting, reading: None }
+        GuardedRead { of, wish: Wish::default(), state: State::Waiting, reading: None }
     }
 
     /// Asks for the key and its tags. `exptime`: what a fresh value is to be given. `near`: whether it can be answered with a
@@ -143,6 +144,7 @@ impl GuardedRead {
         proxy: &Proxy,
         client: &Client,
     ) {
+        self.wish = wish;
         let how = if near { proxy.look_near(&self.of, wish, client) } else { Near::Reads(None) };
         let plain = wish.recache.is_none() && exptime.is_none();
         match how {
@@ -160,7 +162,7 @@ impl GuardedRead {
         let write = |out: &mut BytesMut| wire::encode(&ask, &of.key, out);
         // How an item has been used changes with every look.
         let (item, joined) = match wish.usage || wish.unseen {
-            true => (proxy.home(of).send(inbox, Shape::Meta, None, write), false),
+            true => (proxy.home(of).ask(inbox, None, write), false),
             false => proxy.home(of).read(inbox, write),
         };
         let tags = tags.ask(&of.tags, proxy, client);
@@ -176,7 +178,8 @@ impl GuardedRead {
                 // What the request has read of the tags may be older than what this is to be noted for.
                 let scene = proxy.scene(&self.of, proxy.policy(self.of.guard), proxy.now(), true);
                 let (read, asks) = Read::wishing(wish, &scene);
-                State::Reading(Box::new(Operation::start(read, asks, &self.of, proxy, &client.inbox)))
+                let read = Operation::start(read, asks, &self.of, proxy, &client.inbox);
+                State::Reading(Box::new(read.read_by(client.owner)))
             }
         };
     }
@@ -210,8 +213,10 @@ impl GuardedRead {
                 match look.end(&self.of, tags, proxy, &client.inbox) {
                     Ok(hit) => self.read(ReadEnd::Fresh(hit), won, scope),
                     Err(answers) => {
-                        let mut read =
-                            Box::new(Operation::idle(Read::answered(look.wish, look.began), proxy.now()));
+                        let mut read = Box::new(
+                            Operation::idle(Read::answered(look.wish, look.began), proxy.now())
+                                .read_by(client.owner),
+                        );
                         let end = read.tell(*answers, &self.of, patient, proxy, &client.inbox, cx);
                         let waits = read.waits();
                         self.state = State::Reading(read);
@@ -274,7 +279,7 @@ impl GuardedRead {
                 match end {
                     Poll::Pending => return false,
                     Poll::Ready(ModifyEnd::Touched(touched)) => {
-                        end_earlier_miss(&self.of, scope);
+                        end_earlier_miss(&self.of, touched.cas.number, scope);
                         scope.count(proxy.metric(self.of.guard), Outcome::Hit);
                         // It may have ended with this very command.
                         let hit = match touched.cas.number {
@@ -285,9 +290,10 @@ impl GuardedRead {
                         Shown::Value(hit, *mark)
                     }
                     Poll::Ready(ModifyEnd::Failed(failure)) => self.failed(failure, scope),
+                    // It has gone since it was looked at: what stands there now is to be looked at as by any other reader.
                     Poll::Ready(_) => {
-                        scope.count(proxy.metric(self.of.guard), Outcome::Miss);
-                        Shown::Miss(None)
+                        self.go(Near::Reads(None), self.wish, proxy, client);
+                        return self.poll(exptime, tags, patient, won, scope, cx);
                     }
                 }
             }
@@ -297,7 +303,7 @@ impl GuardedRead {
     }
 
     fn fresh(&self, hit: Hit, scope: &Scope<'_>) -> Shown {
-        end_earlier_miss(&self.of, scope);
+        end_earlier_miss(&self.of, hit.cas.number, scope);
         scope.count(scope.proxy.metric(self.of.guard), Outcome::Hit);
         let mark = Mark::of(hit.cas.number);
         Shown::Value(hit, mark)
@@ -318,7 +324,7 @@ impl GuardedRead {
         match end {
             ReadEnd::Fresh(hit) => self.fresh(hit, scope),
             ReadEnd::Refreshing(hit) => {
-                end_earlier_miss(of, scope);
+                end_earlier_miss(of, hit.cas.number, scope);
                 scope.count(rule, Outcome::Hit);
                 let mark = Mark { held: true, ..Mark::of(hit.cas.number) };
                 Shown::Value(hit, mark)
@@ -331,7 +337,7 @@ impl GuardedRead {
             }
             ReadEnd::Won { lease, early, old } => {
                 *won = true;
-                client.note_miss(proxy.hash(&of.key));
+                client.note_miss(of, proxy);
                 scope.count(rule, Outcome::MissWon);
                 let cas = lease.base.map_or(0, |base| base.number);
                 let stale = !early && old.is_some();
@@ -339,10 +345,11 @@ impl GuardedRead {
                 Shown::Won { old, mark: Mark { stale, won: true, ..Mark::of(cas) } }
             }
             ReadEnd::Missed { seen, held } => {
-                client.note_miss(proxy.hash(&of.key));
+                client.note_miss(of, proxy);
                 scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
                 let cas = seen.base.filter(|_| held).map(|base| base.number);
-                proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, policy);
+                let ended = proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, policy);
+                proxy.give_back(ended);
                 Shown::Miss(cas)
             }
             ReadEnd::Failed(failure) => self.failed(failure, scope),
@@ -352,26 +359,14 @@ impl GuardedRead {
     fn grant(&self, lease: Ticket, scope: &Scope<'_>) {
         let Scope { proxy, client, .. } = scope;
         let of = &self.of;
-        let (rule, policy) = (proxy.metric(of.guard), proxy.policy(of.guard));
-        let (id, superseded, is_full) = {
-            let mut leases = proxy.desk.of(&of.key);
-            let (id, superseded) = leases.grant(&of.key, client.owner, lease.clone(), policy);
-            (id, superseded, leases.is_full())
-        };
-        for asks in superseded {
-            proxy.metrics.lease_ended(rule, LeaseEnd::Superseded, Duration::ZERO);
-            proxy.give_back(asks, of.clone());
+        let policy = proxy.policy(of.guard);
+        let (id, ended) = proxy.desk.of(&of.key).grant(&of.key, client.owner, lease.clone(), policy);
+        // `None`: a later win was heard of first.
+        if let Some(id) = id {
+            proxy.metrics.lease_granted();
+            proxy.look_after_lease(of, id, &lease);
         }
-        match id {
-            Some(id) => {
-                proxy.metrics.lease_granted();
-                proxy.look_after_lease(of, id, &lease);
-            }
-            // A full table grants nothing; what was won ends by itself after lock_ttl.
-            None if is_full => proxy.metrics.limit_reached(Limit::Tickets),
-            // A later win was heard of first.
-            None => {}
-        }
+        proxy.give_back(ended);
     }
 
     /// The key's server is dead: as good as a miss, after which nothing may be stored that was built without knowing what
@@ -385,17 +380,23 @@ impl GuardedRead {
             return Shown::Failed(failure);
         }
         let seen = Ticket::nothing(proxy.now());
-        client.note_miss(proxy.hash(&of.key));
-        proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, proxy.policy(of.guard));
+        client.note_miss(of, proxy);
+        let ended = proxy.desk.of(&of.key).saw(&of.key, client.owner, seen, proxy.policy(of.guard));
+        proxy.give_back(ended);
         scope.count(rule, Outcome::Miss);
         Shown::Miss(None)
     }
 }
 
 /// Whoever is served a fresh value does not fill for a miss that they were told before.
-fn end_earlier_miss(of: &Guarded, scope: &Scope<'_>) {
+/// `cas`: the number of that value.
+pub(super) fn end_earlier_miss(of: &Guarded, cas: u64, scope: &Scope<'_>) {
     let Scope { proxy, client, .. } = scope;
-    if client.take_miss(|| proxy.hash(&of.key)) {
-        proxy.desk.of(&of.key).hit(&of.key, client.owner);
+    if client.told(of, proxy) != Told::Nothing {
+        let after = proxy.desk.of(&of.key).hit(&of.key, client.owner, cas);
+        if let AfterHit::Over(ended) = after {
+            client.end_miss(of, proxy);
+            proxy.give_back(ended);
+        }
     }
 }

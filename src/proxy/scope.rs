@@ -6,7 +6,8 @@ use std::rc::Rc;
 use tokio::time::Instant;
 
 use super::Proxy;
-use super::calls::{Client, Turn};
+use super::calls::Turn;
+use super::client::Client;
 use crate::metrics::{Command, Outcome};
 
 /// What is known of a call besides its own state.

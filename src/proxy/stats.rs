@@ -15,10 +15,11 @@ use smallvec::SmallVec;
 mod merged;
 
 use super::Proxy;
-use super::calls::Client;
+use super::client::Client;
 use super::scope::Scope;
 use crate::error::Failure;
 use crate::metrics::{Command, Metrics, NO_RULE, Outcome, Totals, UpstreamOutcome, Usage};
+use crate::protocol::number;
 use crate::protocol::reply::Shape;
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
@@ -26,10 +27,8 @@ use crate::upstream::inbox::{Reply, Ticket};
 use merged::{Merged, class};
 
 const END: &[u8] = b"END\r\n";
-/// memcached's words, when it was started with `-X`.
-const NO_DUMP: &[u8] = b"CLIENT_ERROR stats cachedump not allowed\r\n";
-/// Ours: it would make every server count by prefix, without an end, for whoever may connect here.
-const NO_DETAIL: &[u8] = b"CLIENT_ERROR stats detail not allowed\r\n";
+const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line\r\n";
+const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const DETAIL_USAGE: &[u8] = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
 
 /// What Kennel is to its clients, as `stats` and `stats settings` say it. Shared by all workers.
@@ -93,7 +92,8 @@ pub(super) enum Begun {
 }
 
 impl Statistics {
-    /// Only the first word counts, and for `detail` the second, as memcached reads it.
+    /// Only the first word counts, and for `detail` the second, as memcached reads it. What is not done here is answered as by a
+    /// memcached that has nothing to tell: clients wait for an `END` or `OK`, and for no other end.
     pub(super) fn begin(what: &[u8], proxy: &Proxy, client: &Client) -> Begun {
         let mut words = what.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         let kind = match words.next().unwrap_or(b"") {
@@ -105,12 +105,20 @@ impl Statistics {
             b"proxy" => Kind::Proxy,
             b"reset" => Kind::Reset,
             // The servers' connections are Kennel's, and would not be what the client asks about.
-            b"conns" => return Begun::Said(END, Outcome::Ok),
-            b"cachedump" => return Begun::Said(NO_DUMP, Outcome::ClientError),
+            b"conns" | b"extstore" => return Begun::Said(END, Outcome::Ok),
+            // No keys are listed: among them would be Kennel's own.
+            b"cachedump" => {
+                let numbers = [words.next(), words.next()].map(|word| word.map(number::u32));
+                return match numbers {
+                    [Some(Some(_)), Some(Some(_))] => Begun::Said(END, Outcome::Ok),
+                    [Some(_), Some(_)] => Begun::Said(BAD_FORMAT, Outcome::ClientError),
+                    _ => Begun::Said(BAD_LINE, Outcome::ClientError),
+                };
+            }
+            // Nothing is counted by prefix: that would be without an end, for whoever may connect here.
             b"detail" => {
                 return match words.next() {
-                    Some(b"on") => Begun::Said(NO_DETAIL, Outcome::ClientError),
-                    Some(b"off") => Begun::Said(b"OK\r\n", Outcome::Ok),
+                    Some(b"on" | b"off") => Begun::Said(b"OK\r\n", Outcome::Ok),
                     Some(b"dump") => Begun::Said(END, Outcome::Ok),
                     _ => Begun::Said(DETAIL_USAGE, Outcome::ClientError),
                 };
@@ -127,8 +135,7 @@ impl Statistics {
             Kind::Proxy => return Begun::Asked(Statistics { kind, asked: SmallVec::new() }),
         };
         let ask = |connection: &Rc<Connection>| {
-            let ticket =
-                connection.send(&client.inbox, Shape::Stats, None, |out| out.extend_from_slice(line));
+            let ticket = connection.send(&client.inbox, Shape::Stats, |out| out.extend_from_slice(line));
             (ticket, Rc::clone(connection))
         };
         Begun::Asked(Statistics { kind, asked: proxy.servers().into_iter().map(ask).collect() })

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::calls::Client;
+use super::client::Client;
 use super::{Proxy, TagCache, wire};
 use crate::error::Failure;
 use crate::guard::{Answer, Answers, Cas, Item, Look, TagName, Usage, What, life_of, moved_at, tag_look};
@@ -196,6 +196,22 @@ mod tests {
                 1,
             );
             assert_eq!(reads.find(&name, 1, &cache), Some(usize::from(!keep.is_zero())));
+        }
+    }
+
+    #[test]
+    fn a_tag_behind_more_than_are_compared_is_asked_for_again_and_never_taken_for_another() {
+        let cache = TagCache::new(Duration::ZERO);
+        let mut reads = TagReads::default();
+        let name = |n: usize| TagName::from_slice(format!("t{n}").as_bytes());
+        for n in 0..2 * MAX_COMPARED {
+            // All have the same hash: it is the name that tells them apart.
+            assert_eq!(reads.find(&name(n), 1, &cache), None);
+            let read = TagRead { name: name(n), asked: 0, writes: 0, state: State::Known(n as u64) };
+            assert_eq!(reads.push(read, 1), n);
+        }
+        for n in 0..2 * MAX_COMPARED {
+            assert_eq!(reads.find(&name(n), 1, &cache), (n < MAX_COMPARED).then_some(n));
         }
     }
 }

@@ -12,7 +12,6 @@ use super::operation::Operation;
 use super::{Proxy, wire};
 use crate::error::Failure;
 use crate::guard::{Answer, Ask, At, Bump, BumpEnd, Look, TagName, What, parse_version};
-use crate::protocol::reply::Shape;
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
 use crate::upstream::inbox::Inbox;
@@ -46,7 +45,7 @@ impl Proxy {
             Ask { at: At::Tag(0), what: What::Get(Look { value: true, unseen: true, ..Look::default() }) };
         let key = self.tag_key(name);
         let ask = |connection: &Rc<Connection>| {
-            connection.send(&inbox, Shape::Meta, None, |out| wire::encode(&get.what, &key, out))
+            connection.ask(&inbox, None, |out| wire::encode(&get.what, &key, out))
         };
         let tickets: SmallVec<[_; 2]> = self.tag_connections(&key).into_iter().map(ask).collect();
         let (mut found, mut failure) = (None, None);

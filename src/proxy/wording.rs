@@ -21,6 +21,8 @@ const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-num
 pub(super) enum Said {
     /// Under this CAS; [`Cas::NONE`] for a value that is not there any more.
     Stored(Cas),
+    /// An append, under this CAS: the value has so many bytes now.
+    Extended(Cas, usize),
     NotStored,
     Exists,
     NotFound,
@@ -55,7 +57,7 @@ impl Voice {
             (Said::Failed(failure), _) => out.extend_from_slice(failure.line()),
             (Said::Verbatim(line), _) => out.extend_from_slice(line),
             (_, Voice::Meta(wording)) => wording.say(said, out),
-            (Said::Stored(_), Voice::Classic) => out.extend_from_slice(b"STORED\r\n"),
+            (Said::Stored(_) | Said::Extended(..), Voice::Classic) => out.extend_from_slice(b"STORED\r\n"),
             (Said::NotStored, Voice::Classic) => out.extend_from_slice(b"NOT_STORED\r\n"),
             (Said::Exists, Voice::Classic) => out.extend_from_slice(b"EXISTS\r\n"),
             (Said::NotFound, Voice::Classic) => out.extend_from_slice(b"NOT_FOUND\r\n"),
@@ -74,6 +76,15 @@ impl Voice {
     }
 }
 
+/// What an `mg` is told that has won the right to rebuild a value which may be served meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetaWinner {
+    /// A miss, as a classic client is.
+    Miss,
+    /// That value, with `W`.
+    Stale,
+}
+
 /// A meta command, for as long as its reply is on its way: what the reply repeats and which flags it answers, in the order
 /// asked (protocol.txt, "Meta Commands").
 #[derive(Debug)]
@@ -83,6 +94,8 @@ pub(super) struct Wording {
     key: Box<[u8]>,
     flags: Box<[u8]>,
     quiet: bool,
+    /// How many bytes of a value came with it.
+    sent: usize,
     /// When it was asked: from here `T` and `N` count.
     asked: Now,
 }
@@ -96,6 +109,7 @@ impl Wording {
             key: spelled(meta, key).into_boxed_slice(),
             flags: meta.flags.into(),
             quiet,
+            sent: meta.data.len(),
             asked,
         }
     }
@@ -112,17 +126,23 @@ impl Wording {
                 let counted = Counted { number: *version, cas: Cas::NONE, ttl: None, created: false };
                 return self.counted(&counted, out);
             }
-            Said::Stored(_) | Said::Deleted | Said::Touched | Said::Bumped { .. } if self.quiet => return,
-            Said::Stored(cas) => (b"HD", *cas),
+            Said::Stored(_) | Said::Extended(..) | Said::Deleted | Said::Touched | Said::Bumped { .. }
+                if self.quiet =>
+            {
+                return;
+            }
+            Said::Stored(cas) | Said::Extended(cas, _) => (b"HD", *cas),
             Said::Deleted | Said::Touched | Said::Bumped { .. } => (b"HD", Cas::NONE),
             Said::NotStored => (b"NS", Cas::NONE),
             Said::Exists => (b"EX", Cas::NONE),
             _ => (b"NF", Cas::NONE),
         };
+        let size = if let Said::Extended(_, size) = said { *size } else { self.sent };
         out.extend_from_slice(status);
         for (flag, token) in self.meta().tokens() {
             match flag {
                 b'c' if self.verb == MetaVerb::Set => put_count(out, b'c', cas.number),
+                b's' if self.verb == MetaVerb::Set => put_count(out, b's', size as u64),
                 _ => echo(&self.meta(), &self.key, flag, token, out),
             }
         }
@@ -130,7 +150,7 @@ impl Wording {
     }
 
     fn counted(&self, counted: &Counted, out: &mut BytesMut) {
-        if self.quiet && !counted.created {
+        if self.quiet {
             return;
         }
         let mut digits = itoa::Buffer::new();
@@ -153,18 +173,19 @@ impl Wording {
         }
     }
 
-    /// The reply to `mg`.
-    pub(super) fn show(&self, shown: &Shown, out: &mut BytesMut) -> Option<Large> {
+    /// The reply to `mg`. `winner`: what it is told if it has won.
+    pub(super) fn show(&self, shown: &Shown, winner: MetaWinner, out: &mut BytesMut) -> Option<Large> {
         // Whoever did not ask for stubs is shown none.
         let vivifies = self.meta().token(b'N').is_some();
         let nothing = Hit::nothing();
         let stub = |mark| (&nothing, Mark { stub: true, ..mark });
         let (hit, mark) = match shown {
-            Shown::Value(hit, mark) | Shown::Won { old: Some(hit), mark } => (hit, *mark),
+            Shown::Value(hit, mark) => (hit, *mark),
+            Shown::Won { old: Some(hit), mark } if winner == MetaWinner::Stale => (hit, *mark),
             // Nothing is there yet, and the client has asked to be told who builds it.
             Shown::Won { old: None, mark } if vivifies => stub(*mark),
             Shown::Miss(Some(cas)) if vivifies => stub(Mark { held: true, ..Mark::of(*cas) }),
-            Shown::Won { old: None, .. } | Shown::Miss(_) => {
+            Shown::Won { .. } | Shown::Miss(_) => {
                 out.extend_from_slice(&miss_line(&self.meta(), &self.key));
                 return None;
             }
@@ -177,7 +198,9 @@ impl Wording {
     }
 
     fn hit(&self, hit: &Hit, mark: Mark, out: &mut BytesMut) -> Option<Large> {
-        self.status(Some(hit.payload.len()), out);
+        // Whoever names the CAS has the value.
+        let has = self.meta().options().compare == Some(mark.cas);
+        self.status(Some(hit.payload.len()).filter(|_| !has), out);
         let mut ttl = hit.ttl;
         for (flag, token) in self.meta().tokens() {
             match flag {
@@ -203,7 +226,7 @@ impl Wording {
             out.extend_from_slice(b" W");
         }
         out.extend_from_slice(b"\r\n");
-        self.meta().token(b'v').and_then(|_| say(&hit.payload, b"\r\n", out))
+        self.meta().token(b'v').filter(|_| !has).and_then(|_| say(&hit.payload, b"\r\n", out))
     }
 
     fn status(&self, length: Option<usize>, out: &mut BytesMut) {

@@ -11,9 +11,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::poll_fn;
-use std::io;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -22,20 +20,22 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::io::AsyncWrite;
+use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_read_buf;
 use tracing::{info, warn};
 
+use super::capabilities::{Capabilities, Lack};
 use super::inbox::{Inbox, Reply, Ticket};
 use super::joined::{How, Line, Names};
+use super::probe::{self, Broken};
 use super::reading::Reading;
 use super::server::{Server, Socket};
 use super::unwritten::{Kind, Unwritten};
 use crate::chance::Chance;
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
-use crate::protocol::reply::{Frame, Framer, Garbage, Shape, digest};
+use crate::protocol::reply::{Frame, Garbage, Shape, digest};
 
 /// The most commands that one server may owe one worker. More are answered "overloaded" at once.
 const MAX_OWED: usize = 64 * 1024;
@@ -47,6 +47,8 @@ const MAX_KEPT: usize = 1024 * 1024;
 const MAX_EASY: usize = 16 * 1024 * 1024;
 /// The first and the longest pause between attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// Another reason why a server cannot be connected to is logged that much later at the soonest.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// A connection on which nothing has come for so many `request_timeout`s, though something is owed, is remade.
 const STALLED_TIMEOUTS: u32 = 4;
 
@@ -61,8 +63,11 @@ struct State {
     phase: Phase,
     /// The server's epoch when this connection was made.
     made: u32,
+    /// What the server cannot do though the guard needs it, as this connection has found.
+    lack: Option<Lack>,
     out: BytesMut,
     owed: VecDeque<Owed>,
+    early: Early,
     unwritten: Unwritten,
     line: Line,
     names: Names,
@@ -87,6 +92,22 @@ enum Phase {
     Down,
 }
 
+/// What the guard has asked before it is known whether the server can guard.
+#[derive(Default)]
+struct Early {
+    out: BytesMut,
+    owed: VecDeque<Owed>,
+}
+
+/// Who sends a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    /// A client: it goes to any server.
+    Client,
+    /// The guard: it goes to servers that can do what it needs.
+    Guard,
+}
+
 struct Owed {
     /// `None` once it has been told.
     asker: Option<Asker>,
@@ -107,25 +128,6 @@ type Asker = (Rc<Inbox>, Ticket);
 struct Told {
     since: Instant,
     count: u64,
-}
-
-/// Why a connection ended.
-enum Broken {
-    Io(io::Error),
-    Closed,
-    Garbage(&'static str),
-    Stalled,
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Broken::Io(error) => error.fmt(f),
-            Broken::Closed => f.write_str("the server closed it"),
-            Broken::Garbage(what) => write!(f, "the server sent {what}"),
-            Broken::Stalled => f.write_str("the server stopped answering"),
-        }
-    }
 }
 
 impl State {
@@ -150,8 +152,10 @@ impl Connection {
         let state = State {
             phase: Phase::Opening,
             made: 0,
+            lack: None,
             out: BytesMut::new(),
             owed: VecDeque::new(),
+            early: Early::default(),
             unwritten: Unwritten::new(),
             line: Line::default(),
             names: Names::default(),
@@ -169,30 +173,47 @@ impl Connection {
         &self.server
     }
 
-    /// Sends one command: `write` appends it, whole and without noreply, and its reply, of that shape, comes to the inbox.
+    /// Sends one command of a client: `write` appends it, whole and without noreply, and its reply, of that shape, comes to the
+    /// inbox.
+    pub fn send(&self, inbox: &Rc<Inbox>, shape: Shape, write: impl FnOnce(&mut BytesMut)) -> Ticket {
+        self.queue(inbox, Sender::Client, shape, None, write)
+    }
+
+    /// The same of a meta command of the guard. A server that cannot guard is sent none: it fails as [`Failure::Unguarded`].
     ///
     /// `seen` is the epoch of the CAS it is conditional on. If this connection is younger, the server may have been
     /// restarted since and count anew: then it is not sent, and answered [`Reply::Moved`].
-    pub fn send(
+    pub fn ask(&self, inbox: &Rc<Inbox>, seen: Option<u32>, write: impl FnOnce(&mut BytesMut)) -> Ticket {
+        self.queue(inbox, Sender::Guard, Shape::Meta, seen, write)
+    }
+
+    fn queue(
         &self,
         inbox: &Rc<Inbox>,
+        sender: Sender,
         shape: Shape,
         seen: Option<u32>,
         write: impl FnOnce(&mut BytesMut),
     ) -> Ticket {
         let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, seen) else { return ticket };
+        let Some(mut state) = self.admit(inbox, ticket, sender, seen) else { return ticket };
         state.unwritten.new_turn();
-        write(&mut state.out);
-        self.owe(state, inbox, ticket, shape, 0);
+        match (sender, state.phase) {
+            (Sender::Guard, Phase::Opening) => write(&mut state.early.out),
+            _ => write(&mut state.out),
+        }
+        self.owe(state, inbox, ticket, sender, shape, 0);
         ticket
     }
 
-    /// Sends a meta read, or joins the same one if it waits to be written: then the second is true, and what a server gives to
-    /// one reader alone (`W`) is not this one's.
+    /// Sends a meta read of the guard, or joins the same one if it waits to be written: then the second is true, and what a
+    /// server gives to one reader alone (`W`) is not this one's.
     pub fn read(&self, inbox: &Rc<Inbox>, write: impl FnOnce(&mut BytesMut)) -> (Ticket, bool) {
+        if self.state.borrow().phase == Phase::Opening {
+            return (self.ask(inbox, None, write), false);
+        }
         let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, None) else { return (ticket, false) };
+        let Some(mut state) = self.admit(inbox, ticket, Sender::Guard, None) else { return (ticket, false) };
         let State { out, unwritten, owed, .. } = &mut *state;
         let from = out.len();
         write(out);
@@ -203,7 +224,7 @@ impl Connection {
             return (ticket, true);
         }
         unwritten.note(of, kind, from..out.len(), owed.len());
-        self.owe(state, inbox, ticket, Shape::Meta, 0);
+        self.owe(state, inbox, ticket, Sender::Guard, Shape::Meta, 0);
         (ticket, false)
     }
 
@@ -211,7 +232,7 @@ impl Connection {
     /// [`Shape::Value`], or a [`Reply::Part`].
     pub fn get(&self, inbox: &Rc<Inbox>, key: &[u8], how: How) -> Ticket {
         let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, None) else { return ticket };
+        let Some(mut state) = self.admit(inbox, ticket, Sender::Client, None) else { return ticket };
         let of = digest(key);
         let kind = match how {
             // It changes what it reads.
@@ -230,7 +251,7 @@ impl Connection {
             let next = state.owed.len();
             state.unwritten.note(of, kind, at, next);
         }
-        self.owe(state, inbox, ticket, Shape::Value, 1);
+        self.owe(state, inbox, ticket, Sender::Client, Shape::Value, 1);
         ticket
     }
 
@@ -253,22 +274,33 @@ impl Connection {
             }
         }
         let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, None) else { return ticket };
+        let Some(mut state) = self.admit(inbox, ticket, Sender::Client, None) else { return ticket };
         state.put(key, of, how);
         state.unwritten.forget(of);
-        self.owe(state, inbox, ticket, Shape::Values, 1);
+        self.owe(state, inbox, ticket, Sender::Client, Shape::Values, 1);
         ticket
     }
 
     /// Whether a command may be queued; else it has been answered.
-    fn admit(&self, inbox: &Rc<Inbox>, ticket: Ticket, seen: Option<u32>) -> Option<RefMut<'_, State>> {
+    fn admit(
+        &self,
+        inbox: &Rc<Inbox>,
+        ticket: Ticket,
+        sender: Sender,
+        seen: Option<u32>,
+    ) -> Option<RefMut<'_, State>> {
         let mut state = self.state.borrow_mut();
         let (reply, refused) = match (state.phase, seen) {
+            (Phase::Up, _) if sender == Sender::Guard && state.lack.is_some() => {
+                (Reply::Failed(Failure::Unguarded), Some(UpstreamOutcome::Unguarded))
+            }
             (Phase::Down, _) | (Phase::Opening, Some(_)) => {
                 (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down))
             }
             (Phase::Up, Some(seen)) if state.made > seen => (Reply::Moved, None),
-            _ if state.owed.len() >= MAX_OWED || state.out.len() >= MAX_OUT => {
+            _ if state.owed.len() + state.early.owed.len() >= MAX_OWED
+                || state.out.len() + state.early.out.len() >= MAX_OUT =>
+            {
                 (Reply::Failed(Failure::Overloaded), Some(UpstreamOutcome::Overloaded))
             }
             (phase, _) => {
@@ -293,6 +325,7 @@ impl Connection {
         mut state: RefMut<'_, State>,
         inbox: &Rc<Inbox>,
         ticket: Ticket,
+        sender: Sender,
         shape: Shape,
         keys: usize,
     ) {
@@ -302,7 +335,11 @@ impl Connection {
             Phase::Opening | Phase::Down => Instant::now(),
         };
         let (asker, epoch) = (Some((Rc::clone(inbox), ticket)), self.server.epoch());
-        state.owed.push_back(Owed { asker, sharers: Vec::new(), shape, keys, since, epoch });
+        let owed = Owed { asker, sharers: Vec::new(), shape, keys, since, epoch };
+        match (sender, state.phase) {
+            (Sender::Guard, Phase::Opening) => state.early.owed.push_back(owed),
+            _ => state.owed.push_back(owed),
+        }
         self.metrics.upstream_sent(self.server.index);
         if let Some(waker) = state.waker.take() {
             waker.wake();
@@ -341,26 +378,25 @@ impl Connection {
     pub async fn drive(self: Rc<Self>, mut chance: Chance) {
         let (first, longest) = BACKOFF;
         let mut pause = first;
-        let mut reported = false;
+        // What was last said of why there is no connection, and when.
+        let mut said: Option<(String, Instant)> = None;
         loop {
-            let broken = match self.open().await {
-                Ok((mut socket, item_size)) => {
-                    let made = self.server.connected(item_size);
-                    info!(server = %self.server.address(), "connected");
-                    self.metrics.upstream_connected(self.server.index);
-                    {
-                        let mut state = self.state.borrow_mut();
-                        (state.phase, state.made) = (Phase::Up, made);
-                    }
-                    (pause, reported) = (first, false);
+            let known = self.lack();
+            let broken = match probe::open(&self.server, known, &mut chance).await {
+                Ok((mut socket, found)) => {
+                    self.opened(&found);
+                    (pause, said) = (first, None);
                     self.serve(&mut socket).await
                 }
                 Err(broken) => broken,
             };
             self.metrics.upstream_up(self.server.index, false);
-            if !reported {
-                warn!(server = %self.server.address(), why = %broken, "not connected");
-                reported = true;
+            let why = broken.to_string();
+            // The first reason may not be the one that stays, and it is tried several times a second.
+            let is_known = said.as_ref().is_some_and(|(last, at)| *last == why || at.elapsed() < SAY_AGAIN);
+            if !is_known {
+                warn!(server = %self.server.address(), why, "not connected");
+                said = Some((why, Instant::now()));
             }
             self.fail_all(&broken);
             sleep(chance.jitter(pause, 0.5)).await;
@@ -368,16 +404,39 @@ impl Connection {
         }
     }
 
-    /// Connects, and asks how large an item may be: a server that is stopped accepts connections but does not answer.
-    async fn open(&self) -> Result<(Socket, Option<usize>), Broken> {
-        let timed_out = |_| Broken::Io(io::ErrorKind::TimedOut.into());
-        let mut socket = timeout(self.server.connect_timeout, self.server.connect())
-            .await
-            .map_err(timed_out)?
-            .map_err(Broken::Io)?;
-        let item_size =
-            timeout(self.server.request_timeout, ask_item_size(&mut socket)).await.map_err(timed_out)??;
-        Ok((socket, item_size))
+    /// A connection was made to a server that can do this.
+    fn opened(&self, found: &Capabilities) {
+        let (made, before) = self.server.connected(found);
+        let (address, version) = (self.server.address(), &found.version);
+        info!(server = %address, %version, "connected");
+        // Once, though every worker connects.
+        match (before.and_then(|before| before.lack), found.lack) {
+            (before, Some(lack)) if before != Some(lack) => {
+                warn!(
+                    server = %address, %version, why = %lack,
+                    "cannot guard: its guarded keys are misses and cannot be stored; its raw keys are served"
+                );
+            }
+            (Some(_), None) => info!(server = %address, %version, "guards again"),
+            _ => {}
+        }
+        self.metrics.upstream_connected(self.server.index, found.lack.is_none());
+        let mut state = self.state.borrow_mut();
+        (state.phase, state.made, state.lack) = (Phase::Up, made, found.lack);
+        let Early { out, owed } = std::mem::take(&mut state.early);
+        if found.lack.is_some() {
+            drop(state);
+            return self.fail_each(owed, Failure::Unguarded, UpstreamOutcome::Unguarded);
+        }
+        state.out.extend_from_slice(&out);
+        // Their time begins when they are sent: what waits behind another must not time out before it.
+        let since = Instant::now();
+        state.owed.extend(owed.into_iter().map(|owed| Owed { since, ..owed }));
+    }
+
+    /// What the server cannot do, though the guard needs it.
+    pub fn lack(&self) -> Option<Lack> {
+        self.state.borrow().lack
     }
 
     async fn serve(&self, socket: &mut Socket) -> Broken {
@@ -564,8 +623,15 @@ impl Connection {
         state.line.close();
         state.names.clear();
         state.crowd.drain(..).for_each(|waits| waits.wake());
+        let mut owed = std::mem::take(&mut state.owed);
+        owed.append(&mut std::mem::take(&mut state.early).owed);
+        drop(state);
+        self.fail_each(owed, failure, outcome);
+    }
+
+    fn fail_each(&self, owed: VecDeque<Owed>, failure: Failure, outcome: UpstreamOutcome) {
         let now = Instant::now();
-        for owed in state.owed.drain(..) {
+        for owed in owed {
             if let Some((inbox, ticket)) = owed.asker {
                 self.metrics.upstream_ended(self.server.index, outcome, now - owed.since, 1);
                 for (inbox, ticket) in owed.sharers.into_iter().chain([(inbox, ticket)]) {
@@ -584,24 +650,6 @@ fn tell(reply: Reply, asker: Asker, sharers: Vec<Asker>) {
         inbox.deliver(ticket, reply.clone());
     }
     last.0.deliver(last.1, reply);
-}
-
-/// Reads `item_size_max` from `stats settings`; `None` if the server does not say.
-async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
-    socket.write_all(b"stats settings\r\n").await.map_err(Broken::Io)?;
-    let mut framer = Framer::new(Shape::Stats, 0);
-    let mut input = BytesMut::with_capacity(4096);
-    loop {
-        if socket.read_buf(&mut input).await.map_err(Broken::Io)? == 0 {
-            return Err(Broken::Closed);
-        }
-        if let Frame::Whole(_) = framer.frame(&input, &[]).map_err(|Garbage(what)| Broken::Garbage(what))? {
-            break;
-        }
-    }
-    let mut lines = input[..].split(|&byte| byte == b'\n');
-    let size = lines.find_map(|line| line.strip_prefix(b"STAT item_size_max "));
-    Ok(size.and_then(|size| std::str::from_utf8(size).ok()?.trim().parse().ok()))
 }
 
 #[cfg(test)]

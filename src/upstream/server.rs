@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
 
+use super::capabilities::Capabilities;
 use super::{Address, ServerSpec};
 use crate::embedded::Embedded;
 
@@ -28,6 +30,8 @@ pub struct Server {
     embedded: Option<Embedded>,
     epoch: AtomicU32,
     item_size: AtomicUsize,
+    /// What the latest connection has found; `None` before the first.
+    capabilities: Mutex<Option<Capabilities>>,
     pub(super) connect_timeout: Duration,
     pub(super) request_timeout: Duration,
 }
@@ -51,6 +55,7 @@ impl Server {
             embedded,
             epoch: AtomicU32::new(0),
             item_size: AtomicUsize::new(DEFAULT_ITEM_SIZE),
+            capabilities: Mutex::default(),
             connect_timeout,
             request_timeout,
         })
@@ -77,9 +82,17 @@ impl Server {
         self.item_size().saturating_sub(512 + key)
     }
 
-    pub(super) fn connected(&self, item_size: Option<usize>) -> u32 {
-        self.item_size.store(item_size.unwrap_or(DEFAULT_ITEM_SIZE), Ordering::Relaxed);
-        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
+    /// What it can do, as the latest connection has found; `None` before the first.
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A connection was made, and found this: the new epoch, and what was found before.
+    pub(super) fn connected(&self, capabilities: &Capabilities) -> (u32, Option<Capabilities>) {
+        self.item_size.store(capabilities.item_size.unwrap_or(DEFAULT_ITEM_SIZE), Ordering::Relaxed);
+        let before =
+            self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).replace(capabilities.clone());
+        (self.epoch.fetch_add(1, Ordering::AcqRel) + 1, before)
     }
 
     pub(super) async fn connect(&self) -> io::Result<Socket> {
@@ -93,5 +106,26 @@ impl Server {
             }
             (Address::Embedded { .. }, None) => Err(io::ErrorKind::NotConnected.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_say_how_large_its_items_may_be_takes_as_much_as_memcached_does_by_itself() {
+        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
+        let spec = ServerSpec { address, weight: 1, name: None };
+        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+        let sizes = [None, Some(8 << 20), None, Some(1 << 10)].map(|item_size| {
+            let before = server.item_size();
+            server.connected(&Capabilities { item_size, ..Capabilities::default() });
+            (before, server.item_size())
+        });
+        let (unsaid, large, small) = (DEFAULT_ITEM_SIZE, 8 << 20, 1 << 10);
+        // What the last connection said does not hold for the next.
+        assert_eq!(sizes, [(unsaid, unsaid), (unsaid, large), (large, unsaid), (unsaid, small)]);
+        assert_eq!((server.room(0), server.room(1 << 10)), (512, 0));
     }
 }

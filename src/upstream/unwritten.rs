@@ -118,7 +118,7 @@ mod tests {
         let connection = Connection::new(Arc::new(server), metrics.worker(0));
         let (one, other) = (Rc::new(Inbox::default()), Rc::new(Inbox::default()));
         let send = |command: &'static str, shape| {
-            connection.send(&one, shape, None, |out| out.extend_from_slice(command.as_bytes()))
+            connection.send(&one, shape, |out| out.extend_from_slice(command.as_bytes()))
         };
         let read = |inbox: &Rc<Inbox>| -> (Ticket, bool) {
             connection.read(inbox, |out| out.extend_from_slice(b"mg k v\r\n"))
@@ -190,15 +190,16 @@ mod tests {
         unwritten.new_turn();
         assert_eq!(ask(&mut unwritten, "mg a v\r\n"), None);
         // However many there are, each is found under its own words or not at all.
-        for i in 0..1_000 {
+        for i in 0..10_000 {
             let read = format!("mg key:{i} v\r\n");
             let first = ask(&mut unwritten, &read);
             assert_eq!((first, ask(&mut unwritten, &read)), (None, Some(4 + i)));
         }
         let again =
-            (0..1_000).filter_map(|i| ask(&mut unwritten, &format!("mg key:{i} v\r\n")).map(|at| (i, at)));
+            (0..10_000).filter_map(|i| ask(&mut unwritten, &format!("mg key:{i} v\r\n")).map(|at| (i, at)));
         let again: Vec<(usize, usize)> = again.collect();
-        assert!(again.iter().all(|(i, at)| *at == 4 + i || *at >= 1_004));
+        assert!(again.iter().all(|(i, at)| *at == 4 + i || *at >= 10_004));
+        assert_eq!(unwritten.seats.len(), MAX_SEATS);
         // By the next turn there is room for most of so many.
         unwritten.new_turn();
         let mut found = |i: usize| ask(&mut unwritten, &format!("mg key:{i} v\r\n")).is_some();

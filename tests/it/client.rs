@@ -54,6 +54,19 @@ impl Client {
         client
     }
 
+    /// The same connection, for another thread to send on while this one reads.
+    pub(crate) fn sender(&self) -> Client {
+        let stream = match &self.stream {
+            Stream::Tcp(s) => {
+                s.set_write_timeout(Some(2 * PATIENCE)).and_then(|()| s.try_clone()).map(Stream::Tcp)
+            }
+            Stream::Unix(s) => {
+                s.set_write_timeout(Some(2 * PATIENCE)).and_then(|()| s.try_clone()).map(Stream::Unix)
+            }
+        };
+        Client { stream: stream.expect("another descriptor"), buffer: Vec::new() }
+    }
+
     /// Sends `bytes` as they are. A peer that has closed is noticed by the next read, where the reply is missing.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let sent = match &mut self.stream {

@@ -1,4 +1,4 @@
-//! The embedded memcached answers as a real memcached 1.6.18 does, byte for byte, CAS numbers included.
+//! The embedded memcached answers as a real memcached 1.6.45 does, byte for byte, CAS numbers included.
 //!
 //! Both get the same commands, one at a time, and must give the same replies. Time is the real one's: the embedded
 //! server's clock is set to it, and no command is sent while the real one's second may be turning.
@@ -6,8 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test, which is what it should do")]
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
@@ -16,49 +15,27 @@ use kennel::embedded::Embedded;
 use kennel::embedded::server::Clock;
 use tokio::time::Instant;
 
+use crate::world::Memcached;
+
 /// How long commands are sent after a second has turned.
 const BURST: Duration = Duration::from_millis(500);
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A real memcached on a free loopback port, killed with the value.
-struct Real {
-    child: Child,
-    port: u16,
-}
+/// A real memcached.
+struct Real(Memcached);
 
 impl Real {
     fn start() -> Real {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         // Its threads behind the scenes hold an item now and then, and what an `incr` does depends on that.
-        let quiet = "no_lru_maintainer,no_lru_crawler";
-        let child = Command::new("memcached")
-            .args(["-o", quiet, "-l", "127.0.0.1", "-U", "0", "-u", "root", "-p", &port.to_string()])
-            .spawn()
-            .expect("memcached is installed");
-        Real { child, port }
+        Real(Memcached::newest(&["-o", "no_lru_maintainer,no_lru_crawler"]))
     }
 
     fn connect(&self) -> TcpStream {
-        let started = Instant::now();
-        loop {
-            match TcpStream::connect(("127.0.0.1", self.port)) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                    stream.set_nodelay(true).unwrap();
-                    return stream;
-                }
-                Err(error) => assert!(started.elapsed() < PATIENCE, "memcached does not listen: {error}"),
-            }
-            sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Real {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let stream = TcpStream::connect(self.0.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
     }
 }
 
@@ -369,6 +346,20 @@ fn what_surprises_in_memcached_surprises_here_too() {
         "set n 0 0 30\r\n000000000000000000000000000001\r\n",
         "incr n 1\r\n",
         "get n\r\n",
+        "mg n v C0\r\n",
+        "ms fresh 3 C1 MA N100 s c k\r\nabc\r\n",
+        "ms fresh 3 MP N100 s t\r\nabc\r\n",
+        "ms fresh 3 MR s F7\r\nabc\r\n",
+        "mg fresh t f s v\r\n",
+        "me fresh\r\n",
+        "md fresh x\r\n",
+        "mg fresh t f s v c\r\n",
+        "ms k 1 E77 c\r\n9\r\n",
+        "ma k E99 c v\r\n",
+        "mg k c v C99\r\n",
+        "md k x I T50\r\n",
+        "mg k t f s v c\r\n",
+        "set k x 0 7\r\nversion\r\n",
         "version\r\n",
         "verbosity 1\r\n",
         "stats reset\r\n",

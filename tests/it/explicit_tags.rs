@@ -48,7 +48,11 @@ fn a_tag_that_came_with_a_value_invalidates_it_and_no_other() {
             store(&mut other, "g:other", "others");
             other.send(format!("ma {} b\r\n", base64(&format!("@tag:{moved}"))).as_bytes());
             assert_eq!(other.line(), "HD");
-            assert_eq!(run(&mut client, &format!("mg {key} v")), show(b"VA 1 X W\r\nx\r\n"), "{key} {tags}");
+            assert_eq!(
+                run(&mut client, &format!("mg {key} v R0")),
+                show(b"VA 1 X W\r\nx\r\n"),
+                "{key} {tags}"
+            );
             assert_eq!(run(&mut client, "mg g:other v"), show(b"VA 1\r\nx\r\n"));
             // Stored without it, it has it no more.
             assert_eq!(run(&mut client, &format!("ms {key} 1\r\ny")), show(b"HD\r\n"));
@@ -60,7 +64,7 @@ fn a_tag_that_came_with_a_value_invalidates_it_and_no_other() {
     // The rule's own tags count as ever.
     store(&mut client, "t:k", "posts");
     assert_eq!(other.delete("@tag:of:k"), "DELETED");
-    assert_eq!(run(&mut client, "mg t:k v"), show(b"VA 1 X W\r\nx\r\n"));
+    assert_eq!(run(&mut client, "mg t:k v R0"), show(b"VA 1 X W\r\nx\r\n"));
 }
 
 fn base64(text: &str) -> String {
@@ -85,7 +89,7 @@ fn classic_clients_name_tags_before_the_key_where_the_rule_says_so() {
         run(&mut client, "mg g:k v f") == show(b"VA 3 f5\r\nabc\r\n")
     });
     assert_eq!(client.delete("@tag:blog:7"), "DELETED");
-    assert_eq!(run(&mut kennel.client(), "mg g:k v"), show(b"VA 3 X W\r\nabc\r\n"));
+    assert_eq!(run(&mut kennel.client(), "mg g:k v R0"), show(b"VA 3 X W\r\nabc\r\n"));
     // Every command that writes one key means the key behind the tags.
     // (Its winner has marked it stale, so there is nothing any more that a client would see.)
     assert_eq!(client.ask("delete @tags:posts:g:k"), "NOT_FOUND");
@@ -150,16 +154,16 @@ fn a_tag_first_named_at_the_set_is_safe_too() {
     assert_eq!(run(&mut client, "mg g:k v"), show(b"EN\r\n"));
     assert_eq!(other.delete("@tag:late"), "DELETED");
     assert_eq!(run(&mut client, "ms g:k 1 Ptags=late\r\nx"), show(b"HD\r\n"));
-    assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1 X W\r\nx\r\n"), "not fresh for a moment");
+    assert_eq!(run(&mut client, "mg g:k v R0"), show(b"VA 1 X W\r\nx\r\n"), "not fresh for a moment");
     // The second time it is known at the miss.
     assert_eq!(run(&mut client, "ms g:k 1 Ptags=late\r\ny"), show(b"HD\r\n"));
     assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1\r\ny\r\n"));
     // And a bump during that rebuild kills it.
     other.delete("@tag:late");
-    assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1 X W\r\ny\r\n"));
+    assert_eq!(run(&mut client, "mg g:k v R0"), show(b"VA 1 X W\r\ny\r\n"));
     other.delete("@tag:late");
     assert_eq!(run(&mut client, "ms g:k 1 Ptags=late\r\nz"), show(b"HD\r\n"));
-    assert_eq!(run(&mut client, "mg g:k v"), show(b"VA 1 X W\r\nz\r\n"));
+    assert_eq!(run(&mut client, "mg g:k v R0"), show(b"VA 1 X W\r\nz\r\n"));
 }
 
 #[test]
@@ -196,7 +200,7 @@ fn no_command_makes_a_value_fresh_whose_own_tag_has_moved() {
         });
         assert_eq!(client.ask(command), reply, "{command}");
         client.delete("@tag:posts");
-        assert!(run(&mut client, "mg g:k v").contains(" X"), "{command}");
+        assert!(run(&mut client, "mg g:k v R0").contains(" X"), "{command}");
         client.delete("g:k");
     }
 }

@@ -10,7 +10,7 @@ fn both() -> (Memcached, Vec<Memcached>, Kennel) {
     let tagged = "tags = [\"all\"]\ncold_wait = \"0ms\"";
     let rules = [guarded("tagged", "t:*", tagged), guarded("plain", "g:*", "cold_wait = \"0ms\"")];
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
-    (Memcached::start(&[]), servers, kennel)
+    (Memcached::newest(&[]), servers, kennel)
 }
 
 #[test]

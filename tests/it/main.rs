@@ -2,10 +2,12 @@
 //!
 //! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
 //! command back until an interleaving has happened; then one file a promise, in the order of the design. `poison` and
-//! `slow_clients` are those who mean no good, or do not know better; `fuzz_corpus` is what fuzzing found worth keeping; in
-//! `chaos` everything fails at once.
+//! `slow_clients` are those who mean no good, or do not know better, `limits` those who ask for more than they may;
+//! `fuzz_corpus` is what fuzzing found worth keeping; in `chaos` everything fails at once, in `attack` nothing does.
 
+mod admin;
 mod administration;
+mod attack;
 mod between;
 mod chaos;
 mod client;
@@ -17,8 +19,13 @@ mod gate;
 mod guarded_means_what_memcached_means;
 mod invalidates;
 mod libraries;
+mod limits;
+#[path = "../linearizability/mod.rs"]
+#[allow(dead_code, reason = "its own tests and the simulation use more of it")]
+mod linearizability;
 mod meta;
 mod near;
+mod open_files;
 mod passwords;
 mod poison;
 mod promise_1_one_rebuild;
@@ -31,6 +38,7 @@ mod promise_7_failure_degrades_to_a_miss;
 mod promise_8_raw_is_exact;
 mod raw;
 mod returning_server;
+mod server_versions;
 mod shared_reads;
 mod joined_gets;
 mod shutdown;
@@ -41,4 +49,5 @@ mod tag_command;
 mod tag_replicas;
 mod tls;
 mod unix_sockets;
+mod whose_set_is_it;
 mod world;

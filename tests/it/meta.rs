@@ -72,7 +72,7 @@ const SCRIPTS: &[&str] = &[
 
 #[test]
 fn an_item_that_is_there_is_shown_as_memcached_shows_it() {
-    let reference = Memcached::start(&[]);
+    let reference = Memcached::newest(&[]);
     let (_servers, kennel) = world();
     for (round, script) in SCRIPTS.iter().enumerate() {
         for prefix in ["g", "t", "r"] {
@@ -86,7 +86,7 @@ fn an_item_that_is_there_is_shown_as_memcached_shows_it() {
 
 #[test]
 fn a_key_of_any_bytes_is_guarded_like_any_other() {
-    let reference = Memcached::start(&[]);
+    let reference = Memcached::newest(&[]);
     let (servers, kennel) = world();
     // "g: a\n\0b", "t:x y" and "t:\r\n".
     for key in ["ZzogYQoAYg==", "dDp4IHk=", "dDoNCg=="] {
@@ -105,7 +105,7 @@ fn a_key_of_any_bytes_is_guarded_like_any_other() {
     let stale = |reply: &str| reply.contains('X');
     let mut won = String::new();
     eventually("it goes stale", || {
-        won = run(&mut client, "mg ZzogYQoAYg== b v\r\n");
+        won = run(&mut client, "mg ZzogYQoAYg== b v R0\r\n");
         stale(&won)
     });
     assert_eq!(won, show(b"VA 1 X W\r\nx\r\n"));
@@ -120,11 +120,65 @@ fn a_stale_value_is_marked_and_one_reader_wins_it_with_the_old_value_in_hand() {
         let [mut winner, mut other, mut classic] = [(); 3].map(|()| kennel.client());
         assert_eq!(run(&mut winner, &format!("ms {key} 3 T2 F5\r\nold\r\n")), show(b"HD\r\n"));
         until_stale(&servers, key, 60);
-        assert_eq!(run(&mut winner, &format!("mg {key} v f t s\r\n")), show(b"VA 3 f5 t0 s3 X W\r\nold\r\n"));
+        assert_eq!(
+            run(&mut winner, &format!("mg {key} v f t s R0\r\n")),
+            show(b"VA 3 f5 t0 s3 X W\r\nold\r\n")
+        );
         assert_eq!(run(&mut other, &format!("mg {key} s\r\n")), show(b"HD s3 Z X\r\n"));
         assert_eq!(classic.get(key).as_deref(), Some(&b"old"[..]));
         assert_eq!(run(&mut winner, &format!("ms {key} 3 T90\r\nnew\r\n")), show(b"HD\r\n"));
         assert_eq!(run(&mut other, &format!("mg {key} v t\r\n")), show(b"VA 3 t90\r\nnew\r\n"));
+    }
+}
+
+#[test]
+fn a_winner_that_does_not_show_that_it_knows_w_is_told_a_miss_and_its_ms_is_the_fill() {
+    let (_servers, kennel) = world();
+    for key in ["g:plain", "t:plain"] {
+        for (mg, miss) in [
+            (format!("mg {key} v f\r\n"), "EN\r\n".to_owned()),
+            (format!("mg {key} v f k q O7\r\n"), String::new()),
+            (format!("mg {key} s t c k O7\r\n"), format!("EN k{key} O7\r\n")),
+            (format!("mg {key} v T60\r\n"), "EN\r\n".to_owned()),
+        ] {
+            let [mut winner, mut other] = [(); 2].map(|()| kennel.client());
+            run(&mut other, &format!("ms {key} 3 F5\r\nold\r\nmd {key} I\r\n"));
+            assert_eq!(run(&mut winner, &mg), show(miss.as_bytes()), "{mg}");
+            for loser in ["v f", "v f R0"] {
+                let told = run(&mut other, &format!("mg {key} {loser}\r\n"));
+                assert_eq!(told, show(b"VA 3 f5 Z X\r\nold\r\n"), "{mg} {loser}");
+            }
+            assert_eq!(run(&mut winner, &format!("ms {key} 3\r\nnew\r\n")), show(b"HD\r\n"));
+            assert_eq!(run(&mut other, &format!("mg {key} v\r\n")), show(b"VA 3\r\nnew\r\n"), "{mg}");
+        }
+    }
+    let filled = kennel.metrics().sum("kennel_leases_total", &["end=\"filled\""]);
+    assert_eq!(filled, 8.0, "each was the fill of its lease");
+}
+
+#[test]
+fn a_rule_can_show_every_winner_the_old_value() {
+    let servers = memcacheds(1);
+    let rule = |more| format!("{RULE}\n{more}");
+    let rules = [
+        guarded("knows", "k:*", &rule("meta_winner = \"stale\"")),
+        guarded("early", "e:*", &rule("meta_winner = \"stale\"\nearly_beta = 100.0")),
+        guarded("misses", "m:*", &rule("meta_winner = \"miss\"\nearly_beta = 100.0")),
+    ];
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+    let mut client = kennel.client();
+    run(&mut client, "ms k:k 3\r\nold\r\nmd k:k I\r\n");
+    assert_eq!(run(&mut client, "mg k:k v\r\n"), show(b"VA 3 X W\r\nold\r\n"));
+    // A value is refreshed early once a rebuild of it has taken some time.
+    for (key, won) in [("e:k", &b"VA 3 W\r\nold\r\n"[..]), ("m:k", b"EN\r\n")] {
+        assert_eq!(run(&mut client, &format!("mg {key} v\r\n")), show(b"EN\r\n"));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        run(&mut client, &format!("ms {key} 3 T10\r\nold\r\n"));
+        eventually("it is refreshed early", || run(&mut client, &format!("mg {key} v\r\n")) == show(won));
+        let mut other = kennel.client();
+        eventually("others are told that it is", || {
+            run(&mut other, &format!("mg {key} v\r\n")) == show(b"VA 3 Z\r\nold\r\n")
+        });
     }
 }
 
@@ -134,7 +188,7 @@ fn a_moved_tag_shows_as_stale_too() {
     let [mut winner, mut other] = [(); 2].map(|()| kennel.client());
     run(&mut winner, "ms t:7 3 T90\r\nold\r\n");
     assert_eq!(run(&mut other, "md @tag:of:7 k\r\n"), show(b"HD k@tag:of:7\r\n"));
-    assert_eq!(run(&mut winner, "mg t:7 v\r\n"), show(b"VA 3 X W\r\nold\r\n"));
+    assert_eq!(run(&mut winner, "mg t:7 v R0\r\n"), show(b"VA 3 X W\r\nold\r\n"));
     assert_eq!(run(&mut other, "mg t:7 v\r\n"), show(b"VA 3 Z X\r\nold\r\n"));
     run(&mut winner, "ms t:7 3 T90\r\nnew\r\n");
     assert_eq!(run(&mut other, "mg t:7 v\r\n"), show(b"VA 3\r\nnew\r\n"));
@@ -238,7 +292,7 @@ fn a_win_of_another_sidecar_can_be_filled_here_and_no_moved_tag_is_forgotten_by_
     let won = cas(&run(&mut here, "mg t:k c N30\r\n"));
     assert_eq!(here.delete("@tag:all"), "DELETED");
     assert_eq!(run(&mut there, &format!("ms t:k 1 C{won}\r\nx\r\n")), show(b"HD\r\n"));
-    assert_eq!(run(&mut there, "mg t:k v\r\n"), show(b"VA 1 X W\r\nx\r\n"));
+    assert_eq!(run(&mut there, "mg t:k v R0\r\n"), show(b"VA 1 X W\r\nx\r\n"));
 }
 
 #[test]
@@ -251,14 +305,14 @@ fn a_stale_value_that_was_won_through_another_sidecar_is_fresh_once_filled_here_
     for moves in [false, true] {
         run(&mut there, "ms t:k 3 T600\r\nold\r\n");
         assert_eq!(here.delete("@tag:all"), "DELETED");
-        let won = cas(&run(&mut here, "mg t:k c\r\n"));
+        let won = cas(&run(&mut here, "mg t:k c R0\r\n"));
         if moves {
             assert_eq!(there.delete("@tag:all"), "DELETED");
         }
         assert_eq!(run(&mut there, &format!("ms t:k 3 C{won}\r\nnew\r\n")), show(b"HD\r\n"));
         // And nobody holds it any more: where it is stale, the next reader wins it.
         let shown: &[u8] = if moves { b"VA 3 X W\r\nnew\r\n" } else { b"VA 3\r\nnew\r\n" };
-        assert_eq!(run(&mut there, "mg t:k v\r\n"), show(shown));
+        assert_eq!(run(&mut there, "mg t:k v R0\r\n"), show(shown));
         there.delete("t:k");
     }
 }
@@ -272,12 +326,12 @@ fn an_older_cas_with_i_is_stored_as_stale() {
         run(&mut client, &format!("ms {key} 1\r\n2\r\n"));
         assert_eq!(run(&mut client, &format!("ms {key} 1 C{old}\r\n3\r\n")), show(b"EX\r\n"));
         assert_eq!(run(&mut client, &format!("ms {key} 1 C{old} I\r\n3\r\n")), show(b"HD\r\n"));
-        assert_eq!(run(&mut client, &format!("mg {key} v\r\n")), show(b"VA 1 X W\r\n3\r\n"));
+        assert_eq!(run(&mut client, &format!("mg {key} v R0\r\n")), show(b"VA 1 X W\r\n3\r\n"));
         // A lease that somebody has overtaken ends the same way.
         let won = cas(&run(&mut client, &format!("mg {key}2 c N30\r\n")));
         kennel.client().store(&format!("{key}2"), b"theirs", 0);
         assert_eq!(run(&mut client, &format!("ms {key}2 1 C{won} I\r\nx\r\n")), show(b"HD\r\n"));
-        assert_eq!(run(&mut client, &format!("mg {key}2 v\r\n")), show(b"VA 1 X W\r\nx\r\n"));
+        assert_eq!(run(&mut client, &format!("mg {key}2 v R0\r\n")), show(b"VA 1 X W\r\nx\r\n"));
     }
 }
 
@@ -287,7 +341,7 @@ fn md_with_i_leaves_a_stale_value_and_bounds_how_long() {
     let mut client = kennel.client();
     run(&mut client, "ms g:k 1 T600\r\nx\r\n");
     assert_eq!(run(&mut client, "md g:k I T30 k\r\n"), show(b"HD kg:k\r\n"));
-    assert_eq!(run(&mut client, "mg g:k v\r\n"), show(b"VA 1 X W\r\nx\r\n"));
+    assert_eq!(run(&mut client, "mg g:k v R0\r\n"), show(b"VA 1 X W\r\nx\r\n"));
     assert_eq!(run(&mut kennel.client(), "mg g:k v\r\n"), show(b"VA 1 Z X\r\nx\r\n"));
     let left = servers.iter().find_map(|server| direct(server).ttl("g:k")).expect("it is still there");
     assert!((28..=30).contains(&left), "{left}");
@@ -385,7 +439,7 @@ fn an_emptied_item_is_there_and_empty_and_no_stub() {
     run(&mut client, "ms g:y 3 F9 T90\r\nabc\r\nmd g:y x T30\r\n");
     assert_eq!(run(&mut client, "mg g:y v f s t\r\n"), show(b"VA 0 f0 s0 t30\r\n\r\n"));
     run(&mut client, "ms g:z 3 F9 T90\r\nabc\r\nmd g:z x I\r\n");
-    assert_eq!(run(&mut client, "mg g:z v\r\n"), show(b"VA 0 X W\r\n\r\n"));
+    assert_eq!(run(&mut client, "mg g:z v R0\r\n"), show(b"VA 0 X W\r\n\r\n"));
     assert_eq!(run(&mut client, "md g:none x\r\n"), show(b"NF\r\n"));
 }
 

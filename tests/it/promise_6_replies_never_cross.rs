@@ -280,8 +280,8 @@ fn what_a_server_did_not_take_before_its_connection_broke_is_not_sent_to_it_late
     }
 }
 
-/// A server that connects as a memcached does, and answers everything but `stats` with these bytes. It ends with the
-/// test's process.
+/// A server that connects as a memcached does, and answers everything but `stats` and what asks for its `version` with these bytes. It
+/// ends with the test's process.
 fn liar(answer: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound address").to_string();
@@ -291,8 +291,12 @@ fn liar(answer: &'static [u8]) -> String {
                 let (mut reader, mut writer) = (&stream, &stream);
                 let mut buffer = [0; 4096];
                 while let Ok(read @ 1..) = reader.read(&mut buffer) {
-                    let honest = buffer[..read].starts_with(b"stats");
-                    if writer.write_all(if honest { b"END\r\n" } else { answer }).is_err() {
+                    let said = match &buffer[..read] {
+                        asked if asked.starts_with(b"stats") => b"END\r\n",
+                        asked if asked.ends_with(b"version\r\n") => &b"ERROR\r\nVERSION 1.6.45\r\n"[..],
+                        _ => answer,
+                    };
+                    if writer.write_all(said).is_err() {
                         break;
                     }
                 }

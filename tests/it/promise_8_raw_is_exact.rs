@@ -6,9 +6,9 @@ use crate::world::{Kennel, Memcached, addresses, memcacheds, raw, sidecar_toml};
 
 /// A server to compare with, and a sidecar with a raw rule in front of `n` others.
 fn fleet(n: usize) -> (Memcached, Vec<Memcached>, Kennel) {
-    let servers = memcacheds(n);
+    let servers: Vec<Memcached> = (0..n).map(|_| Memcached::newest(&[])).collect();
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[raw("everything", "*")]));
-    (Memcached::start(&[]), servers, kennel)
+    (Memcached::newest(&[]), servers, kennel)
 }
 
 #[test]

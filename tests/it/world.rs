@@ -74,6 +74,11 @@ pub(crate) fn sidecar_toml(servers: &[String], rules: &[String]) -> String {
     )
 }
 
+/// The same configuration where it is declared how clients use their connections.
+pub(crate) fn clients_are(how: &str, toml: &str) -> String {
+    toml.replace("[listen]\n", &format!("[listen]\nclients = {how:?}\n"))
+}
+
 /// A guarded rule for [`sidecar_toml`]; `more` is further lines of TOML.
 pub(crate) fn guarded(name: &str, pattern: &str, more: &str) -> String {
     format!("[[rules]]\nname = {name:?}\nmatch = {pattern:?}\nkind = \"guarded\"\n{more}\n")
@@ -98,6 +103,7 @@ pub(crate) fn addresses(servers: &[Memcached]) -> Vec<String> {
 pub(crate) struct Memcached {
     /// Where it listens; stays the same over [`Memcached::restart`].
     pub(crate) address: SocketAddr,
+    program: PathBuf,
     args: Vec<String>,
     process: Option<Process>,
 }
@@ -105,11 +111,24 @@ pub(crate) struct Memcached {
 impl Memcached {
     /// Starts `/usr/bin/memcached` (or the one on the PATH) with these further arguments and waits until it answers.
     pub(crate) fn start(args: &[&str]) -> Memcached {
-        let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+        let installed = Path::new("/usr/bin/memcached");
+        Memcached::start_program(if installed.exists() { installed } else { Path::new("memcached") }, args)
+    }
+
+    /// Starts the newest memcached there is, which `scripts/test` builds. Kennel announces its version.
+    pub(crate) fn newest(args: &[&str]) -> Memcached {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/memcached/memcached");
+        assert!(program.exists(), "{} is missing: scripts/test builds it", program.display());
+        Memcached::start_program(&program, args)
+    }
+
+    /// The same with another program.
+    pub(crate) fn start_program(program: &Path, args: &[&str]) -> Memcached {
+        let args = owned(args);
         for _ in 0..20 {
             let address = free_address();
-            if let Some(process) = spawn_memcached(address, &args) {
-                return Memcached { address, args, process: Some(process) };
+            if let Some(process) = spawn_memcached(program, address, &args) {
+                return Memcached { address, program: program.to_owned(), args, process: Some(process) };
             }
         }
         panic!("no memcached came up in 20 attempts, each on a port that was free a moment before");
@@ -129,9 +148,15 @@ impl Memcached {
     pub(crate) fn restart(&mut self) {
         self.kill();
         eventually("memcached is back on its port", || {
-            self.process = spawn_memcached(self.address, &self.args);
+            self.process = spawn_memcached(&self.program, self.address, &self.args);
             self.process.is_some()
         });
+    }
+
+    /// The same with other arguments.
+    pub(crate) fn restart_with(&mut self, args: &[&str]) {
+        self.args = owned(args);
+        self.restart();
     }
 
     /// SIGSTOP: it keeps its connections and answers nobody. Returns once all its threads stand still.
@@ -154,9 +179,12 @@ impl Memcached {
     }
 }
 
+fn owned(args: &[&str]) -> Vec<String> {
+    args.iter().map(|arg| (*arg).to_owned()).collect()
+}
+
 /// The process, once it answers at this address; `None` if it ended, as it does when the port was taken meanwhile.
-fn spawn_memcached(address: SocketAddr, args: &[String]) -> Option<Process> {
-    let program = if Path::new("/usr/bin/memcached").exists() { "/usr/bin/memcached" } else { "memcached" };
+fn spawn_memcached(program: &Path, address: SocketAddr, args: &[String]) -> Option<Process> {
     let mut command = Command::new(program);
     command.args(["-l", "127.0.0.1", "-U", "0", "-t", "2", "-u", "root", "-p"]);
     command.arg(address.port().to_string()).args(args).stdout(Stdio::null()).stderr(Stdio::null());
@@ -212,11 +240,22 @@ impl Kennel {
     /// Starts `kennel --config FILE` with this configuration and waits until it has said where it listens and says
     /// that it is ready. The configuration must have a TCP listener and the admin's, as [`sidecar_toml`]'s have.
     pub(crate) fn start(toml: &str) -> Kennel {
+        Kennel::start_by(Command::new(env!("CARGO_BIN_EXE_kennel")), toml)
+    }
+
+    /// The same in a process that may have so many files open.
+    pub(crate) fn start_with_open_files(limit: usize, toml: &str) -> Kennel {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_kennel")]);
+        Kennel::start_by(command, toml)
+    }
+
+    fn start_by(mut command: Command, toml: &str) -> Kennel {
         let dir = temp_dir();
         let file = dir.join("kennel.toml");
         std::fs::write(&file, toml).expect("write the configuration");
         let log = std::fs::File::create(dir.join("stderr")).expect("create the log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
         command.arg("--config").arg(&file).stdout(Stdio::piped()).stderr(log);
         for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("KENNEL_")) {
             command.env_remove(name);
@@ -304,6 +343,11 @@ impl Kennel {
             (series.to_owned(), value.parse().unwrap_or_else(|e| panic!("{line}: {e}")))
         });
         Metrics(series.collect())
+    }
+
+    /// Where its admin listens.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
     }
 
     /// One HTTP/1.0 request to the admin's listener: the whole reply. Empty when nobody answers.

@@ -1,6 +1,6 @@
 //! What a sidecar does behind the requests: it renews and gives back leases, and looks for those who wait.
 
-use kennel::guard::leases::{Due, Polled, TicketId};
+use kennel::guard::leases::{Due, Ended, Polled, TicketId};
 use kennel::guard::{Answers, Now};
 use kennel::metrics::LeaseEnd;
 
@@ -64,7 +64,7 @@ impl World {
         let s = plan.placed[client];
         self.clients[client].job = Job::Idle;
         self.clients[client].lapsed = false;
-        for (_, asks) in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
+        for Ended { asks, .. } in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
             if !asks.is_empty() {
                 self.ask_behind(s, Doing::Freeing, asks, plan)?;
             }

@@ -18,6 +18,9 @@ const IDS: Range<u64> = 1..1000;
 const CASES: Range<u64> = FIRST_CAS..FIRST_CAS + (1 << 20);
 /// Moments of the wall clock, and so versions of tags.
 const VERSIONS: Range<u64> = WALL..WALL + 1000;
+/// What a stub says in its flags begins here; these bits behind its age are a part of its first CAS.
+const STUBS: u32 = 1 << 31;
+const STUB_IDS: u32 = (1 << 22) - 1;
 /// Connections are told from tickets by where they begin.
 pub const OWNERS: u64 = 1 << 40;
 const PEOPLE: Range<u64> = OWNERS..OWNERS + 100;
@@ -221,6 +224,14 @@ impl Hasher for Canon {
                 self.rename(cas);
                 let epoch = self.epochs[usize::from(cas >= FIRST_CAS_OF_TAGS)];
                 self.mix(u64::from(epoch.wrapping_sub(number)));
+            }
+            // Which stub it is: the CAS that it had first. It is compared though that may have gone.
+            _ if number >= STUBS => {
+                self.flush();
+                let standing = self.standing.take();
+                self.rename(FIRST_CAS + u64::from(number >> 8 & STUB_IDS));
+                self.standing = standing;
+                self.mix(u64::from(number & !(STUB_IDS << 8)));
             }
             _ => self.plain(u64::from(number)),
         }

@@ -4,8 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 use kennel::error::Failure;
-use kennel::guard::leases::Ticket;
-use kennel::guard::leases::{Admission, Attribution, TicketId};
+use kennel::guard::leases::{Admission, AfterHit, Attribution, Ended, Owner, Setter, Ticket, TicketId, Told};
 use kennel::guard::{
     Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Cas, Delete, DeleteEnd, Event, Fill, FillEnd, Item,
     Lifetime, Look, Machine, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
@@ -26,7 +25,8 @@ const FIRST_BEHIND: OpRef = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Doing {
     Read(Read),
-    Fill(Fill, Option<(u64, Ticket)>),
+    /// With what its miss saw, and whose that was if another connection's.
+    Fill(Fill, Ticket, Option<Owner>),
     Set(Set),
     Delete(Delete),
     Bump(Bump),
@@ -82,7 +82,7 @@ impl Hash for Command {
 
 enum End {
     Read(ReadEnd),
-    Fill(FillEnd, Option<(u64, Ticket)>),
+    Fill(FillEnd, Ticket, Option<Owner>),
     Set,
     Moved { known: bool, wakes: bool },
 }
@@ -124,9 +124,9 @@ fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Scene<'_>) ->
     })
 }
 
-pub fn owner(client: usize, at: usize, plan: &Plan) -> u64 {
+pub fn owner(client: usize, at: usize, plan: &Plan) -> Owner {
     // Through another sidecar it is another connection.
-    OWNERS + (if plan.placed[client] == at { client } else { 10 + client }) as u64
+    Owner::from(OWNERS + (if plan.placed[client] == at { client } else { 10 + client }) as u64)
 }
 
 impl World {
@@ -283,9 +283,9 @@ impl World {
         let now = self.now();
         let step = on_scene(plan, s, now, |scene| match &mut op.doing {
             Doing::Read(read) => step(read, event, scene, End::Read),
-            Doing::Fill(fill, spent) => {
-                let spent = spent.clone();
-                step(fill, event, scene, |end| End::Fill(end, spent))
+            Doing::Fill(fill, ticket, spent) => {
+                let (ticket, spent) = (ticket.clone(), *spent);
+                step(fill, event, scene, |end| End::Fill(end, ticket, spent))
             }
             Doing::Set(set) => step(set, event, scene, |_| End::Set),
             Doing::Delete(delete) => step(delete, event, scene, |end| End::Moved {
@@ -303,7 +303,7 @@ impl World {
             Step::Learn(_) => panic!("no value here has tags of its own"),
             Step::Wait(_) => self.wait(s, of, op, plan),
             Step::Done(End::Read(end)) => self.read_done(s, of, op.in_time, end, plan),
-            Step::Done(End::Fill(end, spent)) => self.fill_done(s, of, end, spent, plan),
+            Step::Done(End::Fill(end, ticket, spent)) => self.fill_done(s, of, end, &ticket, spent, plan),
             Step::Done(End::Set) => {
                 let bells = self.sidecars[s].leases.wake(KEY);
                 self.wake(s, bells, plan)?;
@@ -322,7 +322,7 @@ impl World {
 
     fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Broken> {
         let now = self.now();
-        match self.sidecars[s].leases.wait(KEY, now, &plan.policy, Who(of)) {
+        match self.sidecars[s].leases.wait(KEY, owner(of, s, plan), now, &plan.policy, Who(of)) {
             Admission::Refused | Admission::Full => self.resume(s, of, op, Event::Over, plan),
             Admission::Waits { waiter, poll } => {
                 op.waits = Some(waiter);
@@ -386,7 +386,13 @@ impl World {
         let mut won = false;
         let missed = match end {
             ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit) => {
-                leases.hit(KEY, owner);
+                let overtaken = match leases.hit(KEY, owner, hit.cas.number) {
+                    AfterHit::Over(ended) => ended,
+                    AfterHit::Refreshes => Vec::new(),
+                };
+                for Ended { asks, .. } in overtaken.into_iter().filter(|ended| !ended.asks.is_empty()) {
+                    self.ask_behind(s, Doing::Lost, asks, plan)?;
+                }
                 let version = made_from(&hit.payload);
                 if version < Some(floor) {
                     return Err(Broken(format!(
@@ -400,9 +406,9 @@ impl World {
             }
             ReadEnd::Stale(_) => false,
             ReadEnd::Won { lease, .. } => {
-                let (id, superseded) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
+                let (id, ended) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
                 self.sidecars[s].keeps.extend(id.map(|id| (id, lease)));
-                for asks in superseded {
+                for Ended { asks, .. } in ended {
                     self.ask_behind(s, Doing::Superseded, asks, plan)?;
                 }
                 won = true;
@@ -448,13 +454,16 @@ impl World {
             explicit: None,
             tags: Vec::new(),
         };
-        match self.sidecars[s].leases.attribute(KEY, owner(client, s, plan)) {
+        // Nobody here sets what they were told no miss of.
+        let setter = Setter { owner: owner(client, s, plan), told: Told::Miss, pooled: false };
+        let now = self.now();
+        match self.sidecars[s].leases.attribute(KEY, setter, now) {
             Attribution::Renewing => {
                 self.sidecars[s].leases.await_renewal(KEY, Who(client));
                 self.insert(s, client, Op::new(Doing::Parked));
                 Ok(())
             }
-            Attribution::Doomed => {
+            Attribution::Doomed | Attribution::Unknown => {
                 self.stored(client);
                 Ok(())
             }
@@ -462,20 +471,19 @@ impl World {
                 let (set, asks) = on_scene(plan, s, self.now(), |scene| Set::start(offer, scene));
                 self.ask(s, client, Op::new(Doing::Set(set)), asks, plan)
             }
-            Attribution::Fill { mut ticket, owner, wary, lease } => {
+            Attribution::Fill { mut ticket, owner, lease } => {
                 if plan.is(Mutant::SnapshotAtSet)
                     && let Some(tag) = &self.server.tag
                 {
                     let version = std::str::from_utf8(&tag.value).ok().and_then(|text| text.parse().ok());
                     ticket.versions = version.into_iter().collect();
                 }
-                let start = |scene: &Scene<'_>| Fill::start(&ticket, wary, offer, scene);
+                let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, scene);
                 let (fill, step) = on_scene(plan, s, self.now(), start);
                 let held = ticket.lock.or(ticket.base).filter(|_| lease);
-                let spent = owner.map(|owner| (owner, ticket));
                 match step {
                     Step::Ask(asks) => {
-                        let op = Op { gained: held, ..Op::new(Doing::Fill(fill, spent)) };
+                        let op = Op { gained: held, ..Op::new(Doing::Fill(fill, ticket, owner)) };
                         self.ask(s, client, op, asks, plan)
                     }
                     // Nobody knows what it would be stored over.
@@ -493,13 +501,14 @@ impl World {
         s: usize,
         client: usize,
         end: FillEnd,
-        spent: Option<(u64, Ticket)>,
+        ticket: &Ticket,
+        spent: Option<Owner>,
         plan: &Plan,
     ) -> Result<(), Broken> {
         let now = self.now();
         let leases = &mut self.sidecars[s].leases;
         let bells = match end {
-            FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, spent, &plan.policy),
+            FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, ticket, spent, &plan.policy),
             FillEnd::Dropped { .. } => leases.wake(KEY),
             FillEnd::TooLarge | FillEnd::Failed(_) => leases.unfilled(KEY, now),
         };

@@ -154,8 +154,9 @@ impl Server {
             ) if cas.number != stands.cas => Answer::Exists,
             (What::Store { value, flags, exptime, .. }, _) => {
                 let number = self.next(ask.at);
-                let value = [&value.header[..], &value.body[..]].concat().into();
-                let term = Term::of(*exptime);
+                let value: Bytes = [&value.header[..], &value.body[..]].concat().into();
+                // A stub that is given up stands for as long as anybody may fill it.
+                let term = if *flags >= 1 << 31 { Term::Hold } else { Term::of(*exptime) };
                 let entry =
                     Entry { value, flags: *flags, cas: number, term, stale: false, offered: false, by };
                 *self.at(ask.at) = Some(entry);

@@ -155,7 +155,9 @@ seen!(
     copies_lost,
     learnt,
     unmoved,
-    glances
+    glances,
+    commands,
+    undecided
 );
 
 pub struct Checker {

@@ -51,7 +51,7 @@ impl World {
     fn new_owners(&mut self, client: usize, meta: bool) -> [Owner; 2] {
         self.next += 2;
         let pooled = (self.plan.pooled && client == 0) || (meta && client % 2 == 1);
-        [self.next, if pooled { self.next - 1 } else { self.next }]
+        [self.next, if pooled { self.next - 1 } else { self.next }].map(Owner::from)
     }
 
     /// Its connections close. Whatever it was at is forgotten.
@@ -82,14 +82,9 @@ impl World {
         }
         let twice = if owners[0] == owners[1] { &owners[..1] } else { &owners[..] };
         for &owner in twice {
-            for (name, asks) in self.sidecars[sidecar].leases.disconnect(owner) {
-                let key = self.plan.keys.iter().position(|guarded| guarded.key == *name);
-                if let Some(key) = key
-                    && !asks.is_empty()
-                {
-                    self.ask_plainly(sidecar, key, asks, Purpose::Freeing);
-                }
-            }
+            let ended = self.sidecars[sidecar].leases.disconnect(owner);
+            self.sidecars[sidecar].told.retain(|(its, _)| *its != owner);
+            self.give_back(sidecar, ended, &Purpose::Freeing);
         }
         self.restart_client(client);
     }
@@ -240,7 +235,7 @@ impl World {
         let mut making = None;
         match end {
             ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit) => {
-                self.sidecars[sidecar].leases.hit(&name, owner);
+                self.has_seen(sidecar, key, owner, hit.cas.number);
                 let (value, _) = World::value_of(&hit.payload)?;
                 self.checker.fresh(key, value, asked)?;
                 if self.plan.changes && !self.plan.pooled && self.below(10) == 0 {
@@ -252,6 +247,7 @@ impl World {
                 self.checker.stale(key, value, asked, false)?;
             }
             ReadEnd::Won { lease, early, old } => {
+                // As under `meta_winner = "stale"`, where most is shown.
                 if let (true, Some(hit)) = (meta, &old) {
                     let (value, _) = World::value_of(&hit.payload)?;
                     match early {
@@ -261,10 +257,9 @@ impl World {
                 }
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
                 let shown = lease.base.map(|base| base.number);
-                let (id, superseded) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
-                for asks in superseded {
-                    self.ask_plainly(sidecar, key, asks, Purpose::Superseded);
-                }
+                self.is_told_a_miss(sidecar, key, owner);
+                let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
+                self.give_back(sidecar, ended, &Purpose::Superseded);
                 if let Some(id) = id {
                     self.at(due - now, Event::Due { sidecar, life, key, id });
                     let rebuild = self.checker.rebuild(key, looked, asked.served, now, early);
@@ -275,6 +270,7 @@ impl World {
             ReadEnd::Missed { seen, held } => {
                 let shown = seen.base.filter(|_| held).map(|base| base.number);
                 if !loser_forgets {
+                    self.is_told_a_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
                 }
                 self.checker.missed(key, asked);
@@ -288,6 +284,7 @@ impl World {
                 // The client may be told a miss, and its `set` must undo nothing.
                 let seen = Ticket::nothing(moment);
                 if !unknown_forgets {
+                    self.is_told_a_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
                 }
                 self.checker.seen.failed += 1;
@@ -354,8 +351,11 @@ impl World {
         let sloth = self.plan.faults.sloth;
         let mut think = 1 + self.below(self.plan.think);
         if !missed.is_empty() && sloth > 0 && self.now < self.plan.quiet && self.below(sloth) == 0 {
+            let Client { owners, meta, names, .. } = &self.clients[client];
+            // A pool's `set` that comes so late on another connection counts as new, unless it names its miss.
+            let counts_as_new = owners[0] != owners[1] && !(*meta && *names);
             match self.below(2) {
-                0 => {
+                0 if !counts_as_new => {
                     // Longer than `max_rebuild`: then what those were told who won nothing is forgotten.
                     missed.retain(|making| making.rebuild.is_some());
                     think += 5000;

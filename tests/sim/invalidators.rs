@@ -9,7 +9,7 @@ use super::plan::tag_name;
 use super::world::{Event, World};
 
 /// The connection of whoever invalidates.
-const INVALIDATOR: Owner = 0;
+const INVALIDATOR: Owner = Owner { connection: 0, peers: 0 };
 
 /// What is being invalidated.
 #[derive(Debug, Clone)]

@@ -10,6 +10,10 @@ mod counting;
 mod operation;
 mod sidecar;
 mod clients;
+mod commands;
+#[path = "../linearizability/mod.rs"]
+#[allow(dead_code, reason = "its own tests and the integration tests use more of it")]
+mod linearizability;
 mod writes;
 mod invalidators;
 mod faults;

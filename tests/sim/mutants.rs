@@ -93,6 +93,10 @@ pub enum Mutant {
     OvertakenBumpIsNotTold,
     /// A tag that is first named with the value has not moved since the miss.
     NamedTagIsUnmoved,
+    /// Any stub is the one that was missed.
+    AnyStubIsTheSame,
+    /// A set whose miss the table has forgotten is one without a miss.
+    ForgottenMissIsNone,
 }
 
 /// An item so many seconds before its end as it would be later.
@@ -118,7 +122,7 @@ impl World {
             | (M::NoDoubleCheck, Doing::Read(_), At::Item, What::MarkStale { cas, .. })
             | (M::BumpWithoutCompare, Doing::Bump(_), _, What::Store { cas, .. })
             | (M::ChangeWithoutCompare, Doing::Modify(_), At::Item, What::Store { cas, .. }) => *cas = None,
-            (M::ReleaseWithoutCompare, Doing::Plain, _, What::Delete { cas })
+            (M::ReleaseWithoutCompare, Doing::Plain, _, What::Delete { cas } | What::Store { cas, .. })
                 if matches!(op.purpose, Purpose::Freeing) =>
             {
                 *cas = None;
@@ -241,6 +245,17 @@ impl World {
                         let smaller = number(&first.value).min(number(&copy.value)).to_string();
                         (first.value, copy.value) = (smaller.clone().into(), smaller.into());
                     }
+                }
+            }
+            (M::AnyStubIsTheSame, Doing::Fill(_)) => {
+                let seen = match &op.purpose {
+                    Purpose::Put(put) => put.stub(),
+                    _ => None,
+                };
+                if let (Some(stub), Some(Answer::Item(item @ Item { size: 0, .. }))) =
+                    (seen, answers.first_mut())
+                {
+                    item.flags = stub.flags();
                 }
             }
             (M::EveryStubIsWon, Doing::Read(_)) => {

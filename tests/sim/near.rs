@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use kennel::chance::Chance;
+use kennel::guard::leases::Told;
 use kennel::guard::near::{Changed, Changes, Kept, Landing, Look, Near, Reading, Wanted};
 use kennel::guard::{Hit, Read, ReadEnd, Wish};
 
@@ -102,7 +103,7 @@ impl World {
         let sidecar = self.clients[client].sidecar;
         let [owner, _] = self.clients[client].owners;
         let guarded = &self.plan.keys[key];
-        let told_a_miss = self.sidecars[sidecar].leases.knows(&guarded.key, owner);
+        let told_a_miss = self.told(sidecar, key, owner) == Told::Miss;
         if guarded.policy.near.is_zero() || wish.recache.is_some() || told_a_miss {
             return false;
         }

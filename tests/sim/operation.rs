@@ -10,6 +10,7 @@ use kennel::guard::{
 };
 
 use super::checker::{Broken, ValueId, broken};
+use super::commands::Sent;
 use super::counting::Why;
 use super::mutants::Mutant;
 use super::near::{Bell, Sharing};
@@ -57,6 +58,8 @@ pub enum Purpose {
     },
     Put(Put),
     Change(Changing),
+    /// A command of a client that sends any.
+    Command(Sent),
     /// A meta client gives its win back.
     GivingBack {
         client: usize,
@@ -264,6 +267,10 @@ impl World {
             let put = put.clone();
             return self.put(put);
         }
+        if let (Doing::Parked, Purpose::Command(sent)) = (&op.doing, &op.purpose) {
+            let sent = sent.clone();
+            return self.carry_out(sent);
+        }
         if let (Doing::Parked, Purpose::GivingBack { client, life, cas }) = (&op.doing, &op.purpose) {
             if self.clients[*client].life == *life {
                 self.remove_named(*client, op.key, *cas);
@@ -372,10 +379,15 @@ impl World {
         self.near_read(&mut op, None);
         let now = self.moment(op.sidecar);
         let guarded = self.plan.keys[op.key].clone();
+        let reader = match &op.purpose {
+            Purpose::Get { client, .. } => self.clients[*client].owners[0],
+            Purpose::Command(sent) => sent.owner,
+            _ => panic!("only readers wait: {op:?}"),
+        };
         let sidecar = &mut self.sidecars[op.sidecar];
         let life = sidecar.life;
         op.wait += 1;
-        let (delay, poll) = match sidecar.leases.wait(&guarded.key, now, &guarded.policy, op.id) {
+        let (delay, poll) = match sidecar.leases.wait(&guarded.key, reader, now, &guarded.policy, op.id) {
             Admission::Refused | Admission::Full => {
                 op.waiting = Some(0);
                 (0, None)

@@ -96,6 +96,8 @@ pub struct Plan {
     pub servers: usize,
     pub sidecars: usize,
     pub readers: usize,
+    /// Clients that send any command, in random order, where nothing expires and nothing goes wrong.
+    pub commanders: usize,
     pub keys: Vec<Guarded>,
     /// Tags that rules name.
     pub tags: usize,
@@ -171,6 +173,7 @@ impl Plan {
             servers,
             sidecars,
             readers: 2 + c.below(6) as usize,
+            commanders: 0,
             tags,
             extra,
             copies,
@@ -244,6 +247,49 @@ impl Plan {
             blind: 40,
             ..plan
         }
+    }
+
+    /// One with nothing but clients that send any command and hardly pause.
+    pub fn commands(seed: u64, mutant: Option<Mutant>) -> Plan {
+        let plan = Plan::new(seed, false, mutant);
+        let mut chance = Chance::seeded(seed ^ 0xc0de);
+        let millis = Duration::from_millis;
+        let keys = plan.keys.iter().map(|guarded| Guarded {
+            policy: Policy {
+                cold_wait: millis([0, 20, 200][chance.below(3) as usize]),
+                stale_for: Duration::from_secs(30),
+                max_rebuild: Duration::from_secs(60),
+                on_delete: Leaves::Nothing,
+                early_beta: 0.0,
+                max_ttl: Duration::ZERO,
+                ..guarded.policy.clone()
+            },
+            extra: Vec::new(),
+            ..guarded.clone()
+        });
+        let keys = keys.collect();
+        let commanders = 3 + chance.below(6) as usize;
+        let sidecars = 1 + chance.below(2) as usize;
+        let (pause, room) = ([5, 40][chance.below(2) as usize], 1 << 20);
+        Plan {
+            keys,
+            commanders,
+            sidecars,
+            readers: 0,
+            // A tag that is made counts as moved.
+            aged: true,
+            invalidators: (0, 1),
+            pooled: false,
+            pause,
+            room,
+            end: 12_000,
+            ..plan
+        }
+    }
+
+    /// The same with clients that have pools.
+    pub fn pools(seed: u64, mutant: Option<Mutant>) -> Plan {
+        Plan { pooled: true, ..Plan::commands(seed, mutant) }
     }
 
     /// Whether bumps overtake each other all the time. Readers race with them for many rounds then, and are only checked for what

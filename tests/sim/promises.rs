@@ -76,6 +76,18 @@ fn of_two_copies_of_a_tag_one_may_be_lost_or_late() {
     assert!(!usual || (seen.late > 0 && seen.copies_lost > 0), "never tested: {seen:?}");
 }
 
+#[test]
+fn what_commands_are_told_could_have_been_told_by_memcached() {
+    let (seen, usual) = every_seed_keeps_the_promises(Plan::commands, 150);
+    assert!(!usual || (seen.commands > 10_000 && seen.undecided == 0), "hardly tested: {seen:?}");
+}
+
+#[test]
+fn what_pools_are_told_could_have_been_told_by_memcached() {
+    let (seen, usual) = every_seed_keeps_the_promises(Plan::pools, 150);
+    assert!(!usual || (seen.commands > 10_000 && seen.undecided == 0), "hardly tested: {seen:?}");
+}
+
 /// Each with the seeds within which it must show, and as what.
 macro_rules! mutants {
     ($($name:ident: $mutant:ident, $plan:expr, $seeds:literal, $as_breaking:literal;)*) => {
@@ -92,6 +104,8 @@ mutants! {
     a_fill_without_cas_is_caught: FillWithoutCas, calm, 10, "promise 2";
     a_claim_without_the_double_check_is_caught: NoDoubleCheck, calm, 50, "";
     an_unlock_without_compare_is_caught: UnlockWithoutCompare, calm, 20, "";
+    any_stub_taken_for_the_one_that_was_missed_is_caught: AnyStubIsTheSame, calm, 100, "promise 2";
+    a_set_whose_forgotten_miss_counts_for_nothing_is_caught: ForgottenMissIsNone, faulty, 1000, "promise 2";
     a_lost_tag_that_counts_as_unmoved_is_caught: LostTagIsUnmoved, faulty, 200, "promise 2";
     a_fill_sealed_with_the_versions_of_its_own_moment_is_caught: SnapshotAtSet, calm, 10, "promise 2";
     a_lease_that_is_never_renewed_is_caught: NoRenewal, calm, 100, "";
@@ -117,9 +131,11 @@ mutants! {
     a_version_that_is_cached_for_good_is_caught: CacheForever, calm, 20, "";
     a_cas_sealed_with_the_versions_of_its_own_moment_is_caught: CasSealedNow, calm, 50, "promise 2";
     a_change_without_compare_is_caught: ChangeWithoutCompare, calm, 50, "";
+    a_change_without_compare_is_not_linearizable: ChangeWithoutCompare, Plan::commands, 100, "not linearizable";
+    a_fill_without_cas_resurrects_what_commands_deleted: FillWithoutCas, Plan::commands, 100, "resurrection";
     a_change_of_a_stale_value_is_caught: ChangesStale, changing, 1000, "";
     a_fill_that_leaves_its_lock_is_caught: FillLeavesLock, calm, 20, "";
-    a_kept_hit_whose_age_counts_from_the_answer_is_caught: NearFromTheAnswer, plan_far, 500, "promise 2";
+    a_kept_hit_whose_age_counts_from_the_answer_is_caught: NearFromTheAnswer, plan_far, 2000, "promise 2";
     a_kept_hit_that_outlives_its_soft_expiry_is_caught: NearBeyondExpiry, plan_near, 100, "promise 3";
     changes_that_count_only_when_they_begin_are_caught: ChangesCountWhenTheyBegin, plan_near, 50, "promise 2";
     bumps_that_do_not_count_as_changes_are_caught: BumpsDoNotCount, plan_near, 50, "promise 2";

@@ -42,6 +42,11 @@ impl Server {
         self.answer(&[b"md ", key, b"\r\n"].concat(), wall);
     }
 
+    /// `flush_all`.
+    pub fn flush(&mut self, wall: u64) {
+        self.answer(b"flush_all\r\n", wall);
+    }
+
     /// The value under a key, without a trace of having looked.
     pub fn peek(&self, key: &[u8], wall: u64) -> Option<(Bytes, u32)> {
         let reply = Server { store: self.store.clone(), command: BytesMut::new() }

@@ -1,8 +1,9 @@
 //! A sidecar: its table of leases, and what goes on behind the requests.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kennel::guard::leases::{Due, Leases, Polled};
+use kennel::guard::leases::{AfterHit, Due, Ended, Leases, Owner, Polled, Told};
 use kennel::guard::{Answers, Asks, BumpEnd, DeleteEnd, Now, TagName};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
@@ -15,6 +16,10 @@ use super::world::{Event, World};
 
 pub struct Sidecar {
     pub leases: Leases<OpId>,
+    /// Which connection was told a miss of which key, and has not set, deleted or been served it since.
+    pub told: BTreeSet<(Owner, usize)>,
+    /// Of these, for which an `add` was refused.
+    pub refused: BTreeSet<(Owner, usize)>,
     /// What it drew at its start.
     pub number: u64,
     /// How far its wall clock is off, in ms.
@@ -48,13 +53,14 @@ impl World {
         };
         let tag_cache = TagCache::new(keep);
         let links = (0..self.plan.servers).map(|server| (self.connect(server), 1)).collect();
-        Sidecar { leases: Leases::default(), number, offset, life, links, tag_cache, shelf: Shelf::default() }
+        let (leases, told, refused, shelf) = Default::default();
+        Sidecar { leases, told, refused, number, offset, life, links, tag_cache, shelf }
     }
 
     /// It ends without a word, and another starts in its place.
     pub fn kill(&mut self, sidecar: usize) {
         let (sidecar_at, mut dead, mut unanswered) = (sidecar, Vec::new(), Vec::new());
-        let (mut stored, mut wary) = (Vec::new(), Vec::new());
+        let mut stored = Vec::new();
         self.ops.retain(|_, op| {
             let keep = op.sidecar != sidecar_at;
             match &op.purpose {
@@ -62,7 +68,6 @@ impl World {
                 Purpose::Put(put) if !keep => {
                     unanswered.extend(put.making.rebuild);
                     stored.push((put.making.value, op.late));
-                    wary.extend(put.wary.then_some((op.key, op.late)));
                 }
                 _ => {}
             }
@@ -75,10 +80,6 @@ impl World {
         // Its client hears of its end; what it has sent may yet arrive.
         for (value, late) in stored {
             self.checker.ended(value, self.now, late.max(arrives));
-        }
-        // What it could not store it may have taken away instead.
-        for (key, late) in wary {
-            self.checker.takes_away(key, self.now.saturating_sub(self.plan.trip()), late.max(arrives));
         }
         for (which, late) in dead {
             // What was on its way may yet arrive.
@@ -100,6 +101,53 @@ impl World {
         self.sidecars[sidecar].leases.sweep(now);
         let pause = 1000 + self.below(9000);
         self.at(pause, Event::Sweep { sidecar });
+    }
+
+    /// What a connection knows of its own misses of a key.
+    pub fn told(&self, sidecar: usize, key: usize, owner: Owner) -> Told {
+        if self.plan.is(Mutant::ForgottenMissIsNone) {
+            return Told::Nothing;
+        }
+        match self.sidecars[sidecar].told.contains(&(owner, key)) {
+            true => Told::Miss,
+            false => Told::Nothing,
+        }
+    }
+
+    /// A connection is told a miss.
+    pub fn is_told_a_miss(&mut self, sidecar: usize, key: usize, owner: Owner) {
+        self.sidecars[sidecar].told.insert((owner, key));
+        self.sidecars[sidecar].refused.remove(&(owner, key));
+    }
+
+    /// Whether an `add` was refused for the miss that a connection was told.
+    pub fn is_refused(&self, sidecar: usize, key: usize, owner: Owner) -> bool {
+        let of = &self.sidecars[sidecar];
+        of.told.contains(&(owner, key)) && of.refused.contains(&(owner, key))
+    }
+
+    /// A connection was shown a fresh value.
+    pub fn has_seen(&mut self, sidecar: usize, key: usize, owner: Owner, cas: u64) {
+        let name = &self.plan.keys[key].key;
+        let of = &mut self.sidecars[sidecar];
+        if of.told.contains(&(owner, key))
+            && let AfterHit::Over(ended) = of.leases.hit(name, owner, cas)
+        {
+            of.told.remove(&(owner, key));
+            self.give_back(sidecar, ended, &Purpose::Lost);
+        }
+    }
+
+    /// Leases have ended though their clients did not end them.
+    pub fn give_back(&mut self, sidecar: usize, ended: Vec<Ended>, purpose: &Purpose) {
+        for Ended { key, asks, .. } in ended {
+            let key = self.plan.keys.iter().position(|guarded| guarded.key[..] == *key);
+            if let Some(key) = key
+                && !asks.is_empty()
+            {
+                self.ask_plainly(sidecar, key, asks, purpose.clone());
+            }
+        }
     }
 
     pub fn wake_all(&mut self, bells: Vec<OpId>) {
@@ -198,6 +246,7 @@ impl World {
                 self.plain_done(&op, &answers);
                 Ok(())
             }
+            (end, Purpose::Command(sent)) => self.command_done(op.sidecar, sent, end),
             (End::Read(end), Purpose::Get { client, began, at_once }) => {
                 let (sidecar, key, looked) = (op.sidecar, op.key, op.looked);
                 let hurried = if at_once { Some(began) } else { self.hurried(client) };
@@ -208,7 +257,7 @@ impl World {
             (End::Fill(end), Purpose::Put(put)) => self.fill_done(put.with_late(op.late), end),
             (End::Set(end), Purpose::Put(put)) => self.set_done(put.with_late(op.late), end),
             (End::Modify(end), Purpose::Put(put)) => self.modify_done(put.with_late(op.late), end),
-            (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, op.late, end),
+            (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, &op, end),
             (End::Delete(_), Purpose::GivingBack { client, life, .. }) => {
                 self.wake_key(op.sidecar, op.key);
                 self.goes_on_putting(client, life)

@@ -14,9 +14,11 @@ use kennel::upstream::inbox::Reply;
 
 use super::checker::{Broken, Checker, Seen};
 use super::clients::Client;
+use super::commands::Commander;
 use super::counting::Why;
 use super::faults::Fault;
 use super::invalidators::Invalidation;
+use super::linearizability::Operation;
 use super::mutants::Mutant;
 use super::operation::{Doing, Op, OpId};
 use super::plan::{Plan, tag_of};
@@ -52,6 +54,10 @@ pub enum Event {
     Client { client: usize, life: u32 },
     /// Something is pipelined behind a client's request.
     Behind { client: usize, life: u32 },
+    /// A client that sends any command goes on.
+    Command { which: usize },
+    /// A `flush_all` arrives at a server; with `which`, its client is answered.
+    Flush { server: usize, which: Option<usize> },
     /// An invalidator goes on.
     Invalidate { which: usize },
     /// Nothing has come over a connection for so long that it is remade.
@@ -81,6 +87,9 @@ pub struct World {
     pub links: Vec<Link>,
     pub sidecars: Vec<Sidecar>,
     pub clients: Vec<Client>,
+    pub commanders: Vec<Commander>,
+    /// What was sent and answered, by key.
+    pub histories: Vec<Vec<Operation>>,
     pub invalidations: Vec<Option<Invalidation>>,
     /// When each server was last restarted.
     pub restarted: Vec<u64>,
@@ -112,6 +121,8 @@ impl World {
             links: Vec::new(),
             sidecars: Vec::new(),
             clients: Vec::new(),
+            commanders: Vec::new(),
+            histories: vec![Vec::new(); plan.keys.len()],
             invalidations: Vec::new(),
             restarted: vec![0; plan.servers],
             stopped: vec![0; plan.servers],
@@ -126,7 +137,8 @@ impl World {
             trace: traced.then(Vec::new),
             plan,
         };
-        let result = world.play().and_then(|()| world.checker.finish(faulty));
+        let result =
+            world.play().and_then(|()| world.check_histories()).and_then(|()| world.checker.finish(faulty));
         match result {
             Ok(()) => Ok(world.checker.seen),
             Err(broken) => Err((broken, world.trace.unwrap_or_default())),
@@ -147,6 +159,9 @@ impl World {
             let client_at = self.below(self.plan.pause) + 1;
             self.new_client();
             self.at(client_at, Event::Client { client, life: 0 });
+        }
+        for _ in 0..self.plan.commanders {
+            self.new_commander();
         }
         for which in 0..self.plan.invalidators.0 {
             self.invalidations.push(None);
@@ -199,6 +214,11 @@ impl World {
             }
             Event::Near(op) => self.shares(op),
             Event::Client { client, life } => self.client_goes_on(client, life),
+            Event::Command { which } => self.next_command(which),
+            Event::Flush { server, which } => {
+                self.flushes(server, which);
+                Ok(())
+            }
             Event::Invalidate { which } => self.invalidate(which),
             Event::Remake { sidecar, server, link } => {
                 self.remake(sidecar, server, link);

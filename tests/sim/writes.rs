@@ -1,17 +1,17 @@
 //! What applications store and change, and how it ends.
 
 use bytes::Bytes;
-use kennel::guard::leases::{Attribution, Bound, Owner, Ticket};
+use kennel::guard::leases::{Attribution, Bound, Owner, Setter, Ticket};
 use kennel::guard::{
-    Change, Count, Delete, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Removal, Scene, Set, SetEnd,
-    Step, TagNames, Versions,
+    Change, Count, Counted, Delete, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Removal, Scene, Set,
+    SetEnd, Step, StubId, TagNames, Versions,
 };
 
 use super::checker::{Broken, Moving, Rebuild, RebuildId, ValueId, broken, millis};
 use super::clients::{Client, Job};
 use super::counting::Why;
 use super::mutants::Mutant;
-use super::operation::{COUNTS, Doing, Purpose};
+use super::operation::{COUNTS, Doing, Op, Purpose};
 use super::plan::LARGE;
 use super::tags::named;
 use super::world::World;
@@ -60,15 +60,14 @@ pub struct Put {
     owner: Owner,
     pub making: Making,
     body: Bytes,
-    /// It may be somebody else's, and leaves nothing there if it is not stored.
-    pub wary: bool,
     /// Of one of its tags nobody knows whether it moved: it is stale from the start.
     pub born_stale: bool,
     /// When the last of what was sent for it arrives.
     pub late: u64,
     /// The sidecar that granted the lease does not know that this ends it.
     astray: bool,
-    spent: Option<(Owner, Ticket)>,
+    /// What its miss saw, and whose that was if another connection's.
+    fills: Option<(Ticket, Option<Owner>)>,
 }
 
 /// A command on its way that changes what stands there.
@@ -79,6 +78,14 @@ pub struct Changing {
     moved: (usize, Option<usize>),
     /// What an `ma N` would begin with.
     begins: Option<ValueId>,
+    owner: Owner,
+}
+
+impl Put {
+    /// The stub that its client missed, if it was one.
+    pub fn stub(&self) -> Option<StubId> {
+        self.fills.as_ref().and_then(|(ticket, _)| ticket.stub)
+    }
 }
 
 impl World {
@@ -111,8 +118,8 @@ impl World {
                 let making = self.blind(client, key, how);
                 return self.put_next(client, vec![making]);
             }
-            2 => Change::Append { more: x, compare: None },
-            3 => Change::Prepend { more: x, compare: None },
+            2 => Change::Append { more: x, compare: None, explicit: None, create: None },
+            3 => Change::Prepend { more: x, compare: None, explicit: None, create: None },
             4 => {
                 touches = Some(ttl);
                 Change::Touch(Lifetime::of(ttl as i64, self.moment(self.clients[client].sidecar)))
@@ -132,20 +139,22 @@ impl World {
         let Client { sidecar, life, .. } = self.clients[client];
         self.clients[client].job = Job::Putting(Vec::new());
         let owner = self.clients[client].owners[1];
-        let over = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner) {
-            Bound::Over(cas) if begins.is_some() => Some(cas),
+        let told = self.told(sidecar, key, owner);
+        let over = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner, told) {
+            Bound::Over(base) if begins.is_some() => Some(base),
             _ => None,
         };
         let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::bound(change, over, scene));
-        let changing = Changing { client, life, moved, begins };
+        let changing = Changing { client, life, moved, begins, owner };
         let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Change(changing));
         self.ask(op, asks);
         Ok(())
     }
 
-    pub fn change_done(&mut self, changing: Changing, late: u64, end: ModifyEnd) -> Result<(), Broken> {
-        let Changing { client, life, moved, begins } = changing;
-        let by = late.max(self.now);
+    pub fn change_done(&mut self, changing: Changing, op: &Op, end: ModifyEnd) -> Result<(), Broken> {
+        let Changing { client, life, moved, begins, owner } = changing;
+        let by = op.late.max(self.now);
+        let end = self.modified(op.sidecar, op.key, owner, end);
         self.checker.changed(moved, by);
         if let Some(value) = begins {
             match end {
@@ -189,7 +198,7 @@ impl World {
         if let (How::Named { cas, elsewhere: false }, Some(rebuild)) = (making.how, making.rebuild)
             && self.below(20) == 0
         {
-            return self.give_back(client, making.key, cas, rebuild);
+            return self.give_up_win(client, making.key, cas, rebuild);
         }
         let mut body = format!("{}", making.value as u64 * COUNTS);
         if self.plan.room < 1 << 20 && self.below(4) == 0 {
@@ -212,16 +221,15 @@ impl World {
             owner: owners[1],
             making,
             body,
-            wary: false,
             born_stale: false,
             late: 0,
             astray: false,
-            spent: None,
+            fills: None,
         })
     }
 
     /// A meta client that will not rebuild says so: `md C` with the CAS of its win.
-    fn give_back(&mut self, client: usize, key: usize, cas: u64, rebuild: RebuildId) -> Result<(), Broken> {
+    fn give_up_win(&mut self, client: usize, key: usize, cas: u64, rebuild: RebuildId) -> Result<(), Broken> {
         self.give_up(rebuild);
         self.remove_named(client, key, cas);
         Ok(())
@@ -240,7 +248,7 @@ impl World {
                 self.ops.insert(op.id, op);
                 return;
             }
-            Attribution::Blind | Attribution::Doomed => {}
+            Attribution::Blind | Attribution::Doomed | Attribution::Unknown => {}
         }
         let until = self.now + 6 * self.plan.trip() + 2 * self.checker.grace();
         self.checker.takes_away(key, self.now, until);
@@ -253,18 +261,30 @@ impl World {
     pub fn put(&mut self, mut put: Put) -> Result<(), Broken> {
         let (sidecar, key) = (put.sidecar, put.making.key);
         let name = self.plan.keys[key].key.clone();
+        let (owner, told, now) = (put.owner, self.told(sidecar, key, put.owner), self.moment(sidecar));
         let leases = &mut self.sidecars[sidecar].leases;
+        let fills = match put.making.how {
+            How::Named { cas, .. } => leases.was_shown(&name, cas, owner),
+            how => how == How::Set,
+        };
         let attribution = match put.making.how {
-            How::Replace if leases.bound(&name, put.owner) == Bound::Renewing => Attribution::Renewing,
+            How::Replace if leases.bound(&name, owner, told) == Bound::Renewing => Attribution::Renewing,
             How::Replace | How::Cas(_) => Attribution::Blind,
             How::Named { cas, .. } => {
                 self.checker.seen.named += 1;
                 leases.named(&name, cas, put.owner, false)
             }
-            How::Set | How::Add => leases.attribute(&name, put.owner),
+            How::Set | How::Add => {
+                let pooled = self.plan.pooled;
+                leases.attribute(&name, Setter { owner, told, pooled }, now)
+            }
         };
+
+        if fills && attribution != Attribution::Renewing {
+            self.sidecars[sidecar].told.remove(&(owner, key));
+        }
         self.trace(|| {
-            format!("put v{} {:?} by {}: {attribution:?}", put.making.value, put.making.how, put.owner)
+            format!("put v{} {:?} by {:?}: {attribution:?}", put.making.value, put.making.how, put.owner)
         });
         put.astray = match put.making.how {
             How::Named { elsewhere, .. } => elsewhere || attribution == Attribution::Blind,
@@ -286,6 +306,15 @@ impl World {
                 Ok(())
             }
             Attribution::Doomed => self.dropped(put, true),
+            Attribution::Unknown => panic!("{put:?} has a miss that is known, or none"),
+            Attribution::Fill { ticket, owner: whose, .. } if put.making.how == How::Add && ticket.filled => {
+                if whose.is_none() {
+                    let policy = self.plan.keys[key].policy.clone();
+                    self.sidecars[sidecar].leases.saw(&name, owner, ticket, &policy);
+                }
+                self.not_stored(&put, false);
+                self.stored(put, true)
+            }
             Attribution::Blind => {
                 let change = match put.making.how {
                     How::Set => {
@@ -303,8 +332,8 @@ impl World {
                         Change::Cas { number, offer, sees_stale: true, invalidate: false }
                     }
                 };
-                let over = match self.sidecars[sidecar].leases.bound(&name, put.owner) {
-                    Bound::Over(cas) if put.making.how == How::Replace => Some(cas),
+                let over = match self.sidecars[sidecar].leases.bound(&name, owner, told) {
+                    Bound::Over(base) if put.making.how == How::Replace => Some(base),
                     _ => None,
                 };
                 let start = |scene: &Scene<'_>| Modify::bound(change, over, scene);
@@ -314,21 +343,17 @@ impl World {
                 self.ask(op, asks);
                 Ok(())
             }
-            Attribution::Fill { mut ticket, lease, owner, wary } => {
+            Attribution::Fill { mut ticket, lease, owner } => {
                 if self.plan.is(Mutant::SnapshotAtSet) {
                     let names = [&self.plan.keys[key].tags[..], &ticket.learnt].concat();
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
                     ticket.versions = tags.unwrap_or(ticket.versions);
                 }
-                let (fill, step) = self
-                    .on_scene_with(sidecar, key, &extra, |scene| Fill::start(&ticket, wary, offer, scene));
-                put.wary = wary;
+                let (fill, step) =
+                    self.on_scene_with(sidecar, key, &extra, |scene| Fill::start(&ticket, offer, scene));
                 let named = matches!(put.making.how, How::Named { .. });
                 put.astray |= named && !lease && put.making.rebuild.is_some();
-                if wary {
-                    self.checker.disturbs(put.making.value, self.now);
-                }
-                put.spent = owner.map(|owner| (owner, ticket));
+                put.fills = Some((ticket, owner));
                 match step {
                     Step::Ask(asks) => {
                         let mut op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Put(put));
@@ -350,7 +375,10 @@ impl World {
         let leases = &mut self.sidecars[put.sidecar].leases;
         match end {
             FillEnd::Stored { cas, .. } => {
-                let bells = leases.filled(&name, cas, put.spent.take(), &policy);
+                self.sidecars[put.sidecar].told.remove(&(put.owner, key));
+                let leases = &mut self.sidecars[put.sidecar].leases;
+                let (ticket, spent) = put.fills.take().expect("it fills a miss");
+                let bells = leases.filled(&name, cas, &ticket, spent, &policy);
                 if !self.plan.is(Mutant::FillWakesNobody) {
                     self.wake_all(bells);
                 }
@@ -362,13 +390,14 @@ impl World {
             }
             FillEnd::Dropped { .. } => {
                 self.wake_key(put.sidecar, key);
-                if put.wary {
-                    let sent = self.sent(&put).unwrap_or(self.now);
-                    self.checker.takes_away(key, sent, self.now);
-                }
                 self.dropped(put, false)
             }
             FillEnd::TooLarge | FillEnd::Failed(_) => {
+                if let (FillEnd::Failed(_), Some((ticket, None))) = (&end, put.fills.take()) {
+                    leases.saw(&name, put.owner, ticket, &policy);
+                    self.sidecars[put.sidecar].told.insert((put.owner, key));
+                }
+                let leases = &mut self.sidecars[put.sidecar].leases;
                 let bells = leases.unfilled(&name, now);
                 self.wake_all(bells);
                 self.not_stored(&put, end == FillEnd::TooLarge);
@@ -390,8 +419,7 @@ impl World {
                 let moves = self.checker.moves.iter().filter(|moved| {
                     moved.key == key && moved.begin <= now && moved.acked.is_none_or(|acked| acked >= from)
                 });
-                // Where it is wary, two of them are its own.
-                if moves.count() <= 2 * usize::from(put.wary) {
+                if moves.count() == 0 {
                     let what = if doomed { "doomed" } else { "dropped" };
                     return broken(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
                 }
@@ -452,9 +480,28 @@ impl World {
         self.stored(put, !matches!(end, SetEnd::Failed(_)))
     }
 
+    /// Who changes a value has seen that it is there; who creates one has ended its own miss.
+    pub fn modified(&mut self, sidecar: usize, key: usize, owner: Owner, end: ModifyEnd) -> ModifyEnd {
+        match &end {
+            ModifyEnd::Counted(Counted { created: true, .. }) | ModifyEnd::Extended { created: true, .. } => {
+                let name = &self.plan.keys[key].key;
+                self.sidecars[sidecar].told.remove(&(owner, key));
+                let (_, bells) = self.sidecars[sidecar].leases.created(name, owner);
+                self.wake_all(bells);
+            }
+            ModifyEnd::Counted(counted) => self.has_seen(sidecar, key, owner, counted.cas.number),
+            ModifyEnd::Stored(cas) => self.has_seen(sidecar, key, owner, cas.number),
+            ModifyEnd::Dropped => self.has_seen(sidecar, key, owner, 0),
+            ModifyEnd::Extended { cas, .. } => self.has_seen(sidecar, key, owner, cas.number),
+            _ => {}
+        }
+        end
+    }
+
     /// A value was stored, or was not, by a command that looked first.
     pub fn modify_done(&mut self, put: Put, end: ModifyEnd) -> Result<(), Broken> {
         let known = !matches!(end, ModifyEnd::Failed(_));
+        let end = self.modified(put.sidecar, put.making.key, put.owner, end);
         if !matches!(end, ModifyEnd::Stored(_)) {
             self.not_stored(&put, end == ModifyEnd::TooLarge);
         } else if put.born_stale || matches!(put.making.how, How::Named { .. }) {

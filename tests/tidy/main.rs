@@ -9,11 +9,11 @@ mod pages;
 
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
-use pages::{dead_links, pages, wrong_limits};
+use pages::{dead_links, pages, unshown_limits, wrong_limits};
 
 /// The rooms of `src/`, the highest floor first. Imports point down, or to a neighbour that is no sibling.
 const FLOORS: [&[&str]; 6] = [
-    &["main", "app", "cli", "config", "log"],
+    &["main", "app", "cli", "config", "open_files", "log"],
     &["listener", "porter", "tls", "auth", "session", "worker", "admin"],
     &["proxy"],
     SIBLINGS,
@@ -43,11 +43,13 @@ struct Door {
     tests_too: bool,
 }
 
-const DOORS: [Door; 10] = [
+const DOORS: [Door; 12] = [
     Door { what: "bincode", words: &["bincode"], opens: &["src/guard/envelope.rs"], tests_too: true },
     Door { what: "prometheus", words: &["prometheus"], opens: &["src/metrics/"], tests_too: true },
     Door { what: "rustls", words: &["rustls", "tokio_rustls"], opens: &["src/tls.rs"], tests_too: true },
     Door { what: "subtle", words: &["subtle"], opens: &["src/auth.rs"], tests_too: true },
+    Door { what: "rustix", words: &["rustix"], opens: &["src/open_files.rs"], tests_too: true },
+    Door { what: "toml", words: &["toml"], opens: &["src/config/"], tests_too: false },
     Door { what: "socket2", words: &["socket2"], opens: &["src/listener.rs"], tests_too: false },
     Door {
         what: "async-memcached",
@@ -149,6 +151,11 @@ fn the_architecture_page_gives_every_limit_as_the_code_has_it() {
     let sources = sources("src");
     let page = read("docs/architecture.md");
     report(wrong_limits(&page, &sources));
+}
+
+#[test]
+fn every_limit_of_the_architecture_page_names_the_test_that_reaches_it() {
+    report(unshown_limits(&read("docs/architecture.md"), &everything_rust()));
 }
 
 fn report(complaints: impl IntoIterator<Item = String>) {

@@ -1,6 +1,6 @@
 //! Whether the pages name what there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::code::Source;
@@ -127,6 +127,47 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
     complaints
 }
 
+/// Why a limit may be shown by no test: it is a pause, or the size of a buffer, and nobody can reach it.
+const UNREACHABLE: [&str; 2] = ["– pause", "– buffer"];
+/// What stands before the reason why a limit that can be reached is not.
+const NOT_REACHED: &str = "not reached by a test: ";
+
+/// Rows of the limits whose last cell names no test that there is in `sources`.
+pub(crate) fn unshown_limits(page: &str, sources: &[Source]) -> Vec<String> {
+    let tests: BTreeSet<&str> = sources.iter().flat_map(|source| tests(&source.code)).collect();
+    let mut complaints = Vec::new();
+    for (number, line) in (1..).zip(page.lines()) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let ["", file, name, _, .., shown, ""] = cells[..] else { continue };
+        if !file.starts_with("`src/") || !name.starts_with('`') {
+            continue;
+        }
+        let test = shown.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
+        let is_shown = match test {
+            Some(test) => tests.contains(test),
+            None => {
+                UNREACHABLE.contains(&shown)
+                    || shown.strip_prefix(NOT_REACHED).is_some_and(|why| !why.is_empty())
+            }
+        };
+        if !is_shown {
+            complaints
+                .push(format!("docs/architecture.md:{number}: {name} is shown by {shown:?}: no such test"));
+        }
+    }
+    complaints
+}
+
+/// The names of the functions with `#[test]` or the like.
+fn tests(code: &str) -> impl Iterator<Item = &str> {
+    ["#[test]", "#[tokio::test"].into_iter().flat_map(move |mark| code.split(mark).skip(1)).filter_map(
+        |rest| {
+            let (_, function) = rest.split_once("fn ")?;
+            function.split('(').next()
+        },
+    )
+}
+
 /// The value of a constant: numbers as they are, durations in ms, a pair as two. `None`: it is something else.
 fn evaluate(expression: &str) -> Option<Vec<u64>> {
     let expression = expression.trim();
@@ -184,5 +225,23 @@ mod tests {
         only(wrong_limits(b, &source), "src/a.rs:1: MAX_A is not in");
         only(wrong_limits(&a.replace("64", "65"), &source), "says MAX_A is 65 KiB");
         only(wrong_limits(&format!("{a}{}", a.replace("MAX_A", "MAX_C")), &source), "has no constant MAX_C");
+    }
+
+    #[test]
+    fn a_limit_that_no_test_shows_is_found() {
+        let source = |text: &str| [Source::new("src/a.rs", text)];
+        let row = |shown: &str| format!("| `src/a.rs` | `MAX_A` | 1 | it ends | {shown} |\n");
+        let there = source("#[test]\nfn it_ends() {}\n#[tokio::test]\n#[ignore]\nasync fn it_waits() {}\n");
+        for shown in ["`it_ends`", "`it_waits`", "– pause", "– buffer", "not reached by a test: too large"]
+        {
+            assert_eq!(unshown_limits(&row(shown), &there), Vec::<String>::new());
+        }
+        for shown in ["`it_end`", "it_ends", "", "–", "– size", "not reached by a test: "] {
+            only(unshown_limits(&row(shown), &there), "docs/architecture.md:1: `MAX_A` is shown by");
+        }
+        // The column is missing; a function that is no test.
+        only(unshown_limits("| `src/a.rs` | `MAX_A` | 1 | it ends |\n", &there), "no such test");
+        only(unshown_limits(&row("`it_ends`"), &source("fn it_ends() {}")), "no such test");
+        assert_eq!(unshown_limits("| bincode | `src/guard/envelope.rs` |\n", &there), Vec::<String>::new());
     }
 }

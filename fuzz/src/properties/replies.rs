@@ -28,16 +28,15 @@ pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
     let owed = [0, 2, 4].map(|shift| SHAPES[usize::from(input.knobs >> shift & 3)]);
     let max_value = MAX_VALUES[usize::from(input.knobs >> 6)];
-    // What is owed to a meta command may be owed to a quiet one, and a get may be for one key.
-    let quiet = owed.map(|shape| match shape {
-        Shape::Meta => Shape::Quiet,
+    // A get may be for one key.
+    let single = owed.map(|shape| match shape {
         Shape::Values => Shape::Value,
         shape => shape,
     });
     // And for some of several keys, that went together.
     let keys = [&b"k"[..], b"kk", b"a"].map(digest);
     let line = [(Shape::Part, &keys[..1]), (Shape::Part, &keys[1..]), (Shape::Value, &keys[..0])];
-    for owed in [owed.map(|shape| (shape, &keys[..0])), quiet.map(|shape| (shape, &keys[..0])), line] {
+    for owed in [owed.map(|shape| (shape, &keys[..0])), single.map(|shape| (shape, &keys[..0])), line] {
         let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, owed, max_value));
         let whole = cuts.next();
         for cut in cuts {
@@ -126,12 +125,6 @@ fn is_told((shape, keys): Owed<'_>, reply: &[u8], max_value: usize) {
             );
         }
         Shape::Meta => is_told_of_meta(&meta(reply), reply, max_value),
-        Shape::Quiet => {
-            let said = reply.strip_suffix(b"MN\r\n").expect("it ends with the answer to the mn");
-            if !said.is_empty() {
-                is_told_of_meta(&meta(said), said, max_value);
-            }
-        }
         Shape::Stats => {
             assert!(
                 is_one_line(reply) || reply.ends_with(b"\r\nEND\r\n"),

@@ -1,6 +1,8 @@
 //! Whose a `set` is: the fill for which miss, if any. Decision 0010 says why it is decided like this.
 
-use super::{Cas, Held, Kind, Leases, Owner, Ticket, TicketId};
+use super::{Cas, Held, Kind, Leases, Now, Owner, Ticket, TicketId};
+use crate::guard::ask::Item;
+use crate::guard::stub::{Stub, StubId};
 
 /// What a `set` means for the leases of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,58 +17,97 @@ pub enum Attribution {
         lease: bool,
         /// Whose it was, if somebody else's: they are remembered, because their own `set` may come yet.
         owner: Option<Owner>,
-        /// It may as well belong to another ticket or none: if it cannot be stored, what stands there must go too.
-        wary: bool,
     },
-    /// It is the fill for a lease that an invalidation has ended: to be dropped.
+    /// It is the fill for a miss that an invalidation, or the time, has ended: to be dropped.
     Doomed,
+    /// Its connection was told more misses than are remembered, and this key may be among them: to be refused.
+    Unknown,
     /// The lease is being renewed at this moment, which changes the CAS that the fill needs: try again when woken.
     Renewing,
 }
 
+/// What a connection knows of its own misses of a key, which is more than the table does: the table forgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Told {
+    /// It was told none, or it has set the key, deleted it, or been served it since.
+    Nothing,
+    /// It was told one.
+    Miss,
+    /// It was told so many that this key may be among those that are forgotten.
+    Unknown,
+}
+
+/// Who sends a `set`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setter {
+    /// Its connection.
+    pub owner: Owner,
+    /// What was told there.
+    pub told: Told,
+    /// Whether it may be the fill for a miss that another connection of its client was told.
+    pub pooled: bool,
+}
+
 impl<W> Leases<W> {
-    /// Which ticket a `set` of `owner` belongs to: the one of its own connection; else, because clients with pools read on one
-    /// connection and write on another, one that this sidecar holds for the key.
+    /// Which ticket a `set` belongs to: the one of its own connection; else, if its client has a pool, one of another connection
+    /// of that client that is not too old to be filled.
     ///
     /// Then a doomed one comes first, unless this very connection doomed it: the `set` that follows a `delete` on one
-    /// connection is newer than it. Where there is no lease either, somebody was told a miss without one, and this may be
-    /// their value or a new one: it is stored over what the latest of them saw, or else nothing is left there.
-    pub fn attribute(&mut self, key: &[u8], owner: Owner) -> Attribution {
+    /// connection is newer than it. Then the lease, then the latest miss without one.
+    pub fn attribute(&mut self, key: &[u8], setter: Setter, now: Now) -> Attribution {
+        let Setter { owner, told, pooled } = setter;
+        let own = self.own(key, owner).map(|held| (held.id, held.kind, held.ends() <= now.mono));
+        match (own, told) {
+            (Some((_, Kind::Lease { renewing: true, .. }, _)), _) => Attribution::Renewing,
+            (Some((id, kind, is_late)), _) => {
+                let taken = self.take(key, id);
+                match (kind, taken) {
+                    (Kind::Doomed { .. } | Kind::Spent { doomed: true }, _) | (_, None) => {
+                        Attribution::Doomed
+                    }
+                    _ if is_late => Attribution::Doomed,
+                    (_, Some(ticket)) => {
+                        let lease = matches!(kind, Kind::Lease { .. });
+                        Attribution::Fill { ticket, lease, owner: None }
+                    }
+                }
+            }
+            (None, Told::Miss) => Attribution::Doomed,
+            (None, Told::Unknown) => Attribution::Unknown,
+            (None, Told::Nothing) if pooled => self.attribute_to_peers(key, owner, now),
+            (None, Told::Nothing) => Attribution::Blind,
+        }
+    }
+
+    /// Whether a `set` without a miss of its own connection could be the fill for one of another connection, which no `set` has
+    /// been counted for.
+    pub fn pairs_with_peers(&mut self, key: &[u8], owner: Owner, now: Now) -> bool {
+        let mut tickets = self.keys.get_mut(key).into_iter().flat_map(|state| &mut state.tickets);
+        let pair = tickets.find(|held| !held.paired && rank(held, owner, now).is_some());
+        pair.map(|held| held.paired = true).is_some()
+    }
+
+    fn attribute_to_peers(&mut self, key: &[u8], owner: Owner, now: Now) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
-        let rank = |held: &Held| match held.kind {
-            _ if held.owner == owner => Some((0, held.id)),
-            Kind::Doomed { by } if by != Some(owner) => Some((1, held.id)),
-            Kind::Lease { .. } => Some((2, held.id)),
-            Kind::Seen => Some((3, TicketId::MAX - held.id)),
-            Kind::Doomed { .. } | Kind::Spent { .. } => None,
-        };
-        let ranked = state.tickets.iter_mut().filter_map(|held| Some((rank(held)?, held)));
+        let ranked = state.tickets.iter_mut().filter_map(|held| Some((rank(held, owner, now)?, held)));
         let Some((_, held)) = ranked.min_by_key(|(rank, _)| *rank) else { return Attribution::Blind };
         let Held { id, owner: whose, kind, ticket, .. } = held.clone();
         if matches!(kind, Kind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
         }
-        let doomed = matches!(kind, Kind::Doomed { .. } | Kind::Spent { doomed: true });
-        if whose == owner {
-            self.remove_where(key, |held| held.id == id);
-        } else {
-            held.kind = Kind::Spent { doomed };
-            // One refusal is enough to say that misses were told while nothing was known; the next `set` counts again.
-            for other in state.tickets.iter_mut().filter(|other| other.ticket.base.is_none()) {
-                if ticket.base.is_none() && other.kind == Kind::Seen {
-                    other.kind = Kind::Spent { doomed: false };
-                }
+        let doomed = matches!(kind, Kind::Doomed { .. });
+        held.kind = Kind::Spent { doomed };
+        // One refusal is enough to say that misses were told while nothing was known; the next `set` counts again.
+        for other in state.tickets.iter_mut().filter(|other| other.ticket.base.is_none()) {
+            if ticket.base.is_none() && other.kind == Kind::Seen {
+                other.kind = Kind::Spent { doomed: false };
             }
         }
-        match kind {
-            _ if doomed => Attribution::Doomed,
-            kind => Attribution::Fill {
-                ticket,
-                lease: matches!(kind, Kind::Lease { .. }),
-                owner: (whose != owner).then_some(whose),
-                wary: matches!(kind, Kind::Spent { .. }) || (whose != owner && kind == Kind::Seen),
-            },
+        let lease = matches!(kind, Kind::Lease { .. });
+        if lease {
+            self.owners.leases_less(whose, id);
         }
+        if doomed { Attribution::Doomed } else { Attribution::Fill { ticket, lease, owner: Some(whose) } }
     }
 
     /// Which ticket a `set` of `owner` belongs to that names the CAS of its miss: the one of its own connection, else the lease,
@@ -78,11 +119,10 @@ impl<W> Leases<W> {
     /// and would pass for somebody else's. `dooms`: it is a delete, behind which the winner's own `set` is dropped when it comes.
     pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner, dooms: bool) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
-        let is_lease = |held: &Held| matches!(held.kind, Kind::Lease { .. });
         let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
         let own = shown().find(|held| held.owner == owner);
         let named = own
-            .or_else(|| shown().find(|held| is_lease(held)))
+            .or_else(|| shown().find(|held| held.is_lease()))
             .or_else(|| shown().find(|held| held.kind == Kind::Seen));
         let Some(Held { id, owner: whose, kind, mut ticket, .. }) = named.cloned() else {
             return Attribution::Blind;
@@ -90,38 +130,67 @@ impl<W> Leases<W> {
         let lease = match kind {
             Kind::Lease { renewing: true, .. } => return Attribution::Renewing,
             Kind::Lease { .. } => true,
+            // The value that has been stored since has another CAS than the one that is named.
+            Kind::Seen if ticket.filled => return Attribution::Blind,
             Kind::Seen => false,
             Kind::Doomed { .. } | Kind::Spent { .. } => {
-                self.remove_where(key, |held| held.id == id);
+                self.take(key, id);
                 return Attribution::Blind;
             }
         };
         match whose == owner {
-            true => self.remove_where(key, |held| held.id == id),
+            true => drop(self.take(key, id)),
             false if lease => {
                 if let Some(held) = self.find(key, id) {
                     held.kind = Kind::Spent { doomed: dooms };
+                    self.owners.leases_less(whose, id);
                 }
             }
             // Versions that no tag ever has.
             false => ticket.versions.iter_mut().for_each(|version| *version = 0),
         }
         let owner = (whose != owner && lease).then_some(whose);
-        Attribution::Fill { ticket, lease, owner, wary: false }
+        Attribution::Fill { ticket, lease, owner }
+    }
+
+    /// Whether this is the CAS that `owner` was shown with the miss that it was told.
+    pub fn was_shown(&self, key: &[u8], cas: u64, owner: Owner) -> bool {
+        self.own(key, owner).is_some_and(|held| held.shown == Some(cas))
     }
 
     /// What `owner` may store over, if it is no fill (a `replace`, or what a count begins with) and this connection was told a miss
     /// that still counts: what it stores may be as old as that. The ticket stays, because its `set` may come yet.
-    pub fn bound(&self, key: &[u8], owner: Owner) -> Bound {
-        let mut held = self.keys.get(key).into_iter().flat_map(|state| &state.tickets);
-        match held.find(|held| held.owner == owner) {
-            None => Bound::Free,
-            Some(Held { kind: Kind::Lease { renewing: true, .. }, .. }) => Bound::Renewing,
-            Some(Held { kind: Kind::Doomed { .. } | Kind::Spent { doomed: true }, .. }) => {
-                Bound::Over(Cas::NONE)
+    pub fn bound(&self, key: &[u8], owner: Owner, told: Told) -> Bound {
+        match (self.own(key, owner), told) {
+            (None, Told::Nothing) => Bound::Free,
+            (None, Told::Miss) => Bound::Over(Base::NONE),
+            (None, Told::Unknown) => Bound::Unknown,
+            (Some(Held { kind: Kind::Lease { renewing: true, .. }, .. }), _) => Bound::Renewing,
+            (Some(Held { kind: Kind::Doomed { .. } | Kind::Spent { doomed: true }, .. }), _) => {
+                Bound::Over(Base::NONE)
             }
-            Some(held) => Bound::Over(held.ticket.base.unwrap_or(Cas::NONE)),
+            (Some(held), _) => Bound::Over(held.ticket.over()),
         }
+    }
+
+    fn take(&mut self, key: &[u8], id: TicketId) -> Option<Ticket> {
+        let ticket = self.find(key, id)?.ticket.clone();
+        self.remove_where(key, |held| held.id == id);
+        self.tidy(key);
+        Some(ticket)
+    }
+}
+
+/// In which order the tickets of other connections are taken for what a `set` fills; `None`: not at all.
+fn rank(held: &Held, owner: Owner, now: Now) -> Option<(u8, TicketId)> {
+    if held.owner == owner || held.owner.peers != owner.peers || held.ends() <= now.mono {
+        return None;
+    }
+    match held.kind {
+        Kind::Doomed { by } if by != Some(owner) => Some((1, held.id)),
+        Kind::Lease { .. } => Some((2, held.id)),
+        Kind::Seen => Some((3, TicketId::MAX - held.id)),
+        Kind::Doomed { .. } | Kind::Spent { .. } => None,
     }
 }
 
@@ -130,8 +199,31 @@ impl<W> Leases<W> {
 pub enum Bound {
     /// Whatever the command itself allows.
     Free,
-    /// Only what its miss saw; [`Cas::NONE`], which nothing has: nothing.
-    Over(Cas),
+    /// Only what its miss saw; [`Base::NONE`], which nothing is: nothing.
+    Over(Base),
     /// Its lease is being renewed at this moment, which may change what that is: try again when woken.
     Renewing,
+    /// Nobody knows: as [`Attribution::Unknown`].
+    Unknown,
+}
+
+/// What a miss saw, to be stored over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Base {
+    /// Its CAS.
+    pub cas: Cas,
+    /// Which stub it was, if it was one.
+    pub stub: Option<StubId>,
+}
+
+impl Base {
+    /// Nothing is this.
+    pub const NONE: Base = Base { cas: Cas::NONE, stub: None };
+
+    /// Whether an item is still what was seen. A restarted server counts its CASes anew, so a stub must have been read in the same
+    /// life of the connection.
+    pub(in crate::guard) fn is(&self, item: &Item) -> bool {
+        let stub = self.stub.zip(Stub::of(item)).is_some_and(|(seen, stub)| seen == stub.id);
+        item.cas == self.cas || (stub && item.cas.epoch == self.cas.epoch)
+    }
 }

@@ -4,8 +4,9 @@ use smallvec::smallvec;
 
 use crate::metrics::LeaseEnd as End;
 
-use super::{Kind, Leases, Ticket, TicketId, millis, release};
+use super::{Kind, Leases, Ticket, TicketId, give_back_lock, millis};
 use crate::guard::ask::{Answer, Ask, Asks, At, Mode, Now, Stored, What, delete, peek, sure_ms};
+use crate::guard::stub::{Stub, StubId, new_stub};
 use crate::guard::{Policy, TagName, envelope::LockRecord};
 
 /// How much before a stale value vanishes a stub is put in its place, in ms.
@@ -64,12 +65,18 @@ impl<W> Leases<W> {
         sidecar: u64,
     ) -> Due {
         let Some(held) = self.find(key, id) else { return Due::Nothing };
-        let Kind::Lease { renewing, .. } = &mut held.kind else { return Due::Nothing };
-        if now.mono >= held.ticket.at.mono + millis(policy.max_rebuild) {
-            held.kind = Kind::Doomed { by: None };
-            return Due::Expire(release(&held.ticket));
+        if !held.is_lease() {
+            return Due::Nothing;
         }
-        *renewing = true;
+        if now.mono >= held.ends() {
+            let asks = held.release();
+            self.remove_where(key, |held| held.id == id);
+            self.tidy(key);
+            return Due::Expire(asks);
+        }
+        if let Kind::Lease { renewing, .. } = &mut held.kind {
+            *renewing = true;
+        }
         held.clearing = is_vanishing(&held.ticket, now);
         Due::Renew(renew(&held.ticket, now, policy, tags, sidecar))
     }
@@ -92,6 +99,7 @@ impl<W> Leases<W> {
             // The stub stands in the stale value's place now, and is the right to rebuild.
             (Some(Answer::Stored(cas)), Some(_)) if held.clearing => {
                 held.ticket.base = Some(*cas);
+                held.ticket.stub = Some(StubId::of(cas.number));
                 held.ticket.lock = None;
                 held.ticket.vanishes = None;
             }
@@ -109,52 +117,53 @@ impl<W> Leases<W> {
                 };
             }
             (Some(Answer::Stored(cas)), None) => held.ticket.base = Some(*cas),
+            (Some(Answer::Exists), None) => {
+                let stands = match answers.get(1) {
+                    Some(Answer::Item(item)) if held.ticket.over().is(item) => {
+                        Stub::of(item).filter(|stub| !stub.is_free).map(|_| item.cas)
+                    }
+                    _ => None,
+                };
+                lost = stands.is_none();
+                held.ticket.base = stands.or(held.ticket.base);
+            }
             // Nothing is known; the next renewal will tell.
             (Some(Answer::Failed(_)) | None, _) => {}
             _ => lost = true,
         }
-        held.kind = match (lost, orphan) {
-            (true, _) => Kind::Doomed { by: None },
-            (false, orphan) => Kind::Lease { renewing: false, orphan },
+        held.kind = match lost {
+            true => Kind::Doomed { by: None },
+            false => Kind::Lease { renewing: false, orphan },
         };
-        let ticket = held.ticket.clone();
+        let (owner, held) = (held.owner, held.clone());
         if lost {
-            let stands = ticket.lock.filter(|_| matches!(answers.first(), Some(Answer::Stored(_))));
-            return Err((
-                Some(End::Lost),
-                stands.into_iter().map(|lock| delete(At::Lock, Some(lock))).collect(),
-            ));
+            self.owners.leases_less(owner, id);
+            let stands = matches!(answers.first(), Some(Answer::Stored(_)));
+            let asks = if stands { give_back_lock(&held.ticket) } else { Asks::new() };
+            return Err((Some(End::Lost), asks));
         }
         if orphan {
+            let asks = held.release();
             self.remove_where(key, |held| held.id == id);
-            return Err((Some(End::Disconnected), release(&ticket)));
+            self.tidy(key);
+            return Err((Some(End::Disconnected), asks));
         }
-        Ok(ticket)
+        Ok(held.ticket)
     }
 }
 
-/// What keeps a lease for another `lock_ttl`. A stub says in its flags for how many ms it has been held, for readers
-/// elsewhere.
+/// What keeps a lease for another `lock_ttl`. A stub says for how long it has been held, for readers elsewhere.
 fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Asks {
     let exptime = i64::from(policy.lock_seconds());
-    let age = now.mono.saturating_sub(ticket.at.mono);
-    let stub = |cas| {
-        let flags = u32::try_from(age).unwrap_or(u32::MAX);
-        Ask {
-            at: At::Item,
-            what: What::Store {
-                mode: Mode::Set,
-                value: Stored::default(),
-                flags,
-                exptime,
-                cas,
-                explicit: None,
-            },
-        }
+    let Some(lock) = ticket.lock else {
+        let age = now.mono.saturating_sub(ticket.at.mono);
+        let stub = ticket.stub_id().map(|id| Stub { id, age, is_free: false });
+        let stub = stub.map(|stub| stub.ask(ticket.base, policy.lock_seconds()));
+        // With a look: a renewal that nobody heard of, or a touch that hit the stub, has given it another CAS.
+        return stub.into_iter().chain([peek(At::Item)]).collect();
     };
-    let Some(lock) = ticket.lock else { return smallvec![stub(ticket.base)] };
     if is_vanishing(ticket, now) {
-        return smallvec![stub(ticket.base), delete(At::Lock, Some(lock))];
+        return smallvec![new_stub(ticket.base, policy), delete(At::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
     let names = tags.iter().chain(&ticket.learnt).cloned();

@@ -1,83 +1,222 @@
+use smallvec::smallvec;
+
 use super::renewal::CLEARING_MARGIN_MS;
+use super::waiting::{HOPELESS_MS, MAX_KEYS, MAX_WAITERS_PER_KEY};
 use super::*;
+use crate::guard::ask::{Answer, delete};
 use crate::metrics::LeaseEnd as End;
 
 const KEY: &[u8] = b"k";
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
 fn ticket(base: u64) -> Ticket {
+    let stub = Some(StubId::of(base));
     let base = Some(Cas { number: base, epoch: 1 });
-    Ticket { base, ..Ticket::nothing(NOW) }
+    Ticket { base, stub, ..Ticket::nothing(NOW) }
 }
 
 /// A table in which connection 1 holds a lease over CAS 7.
 fn leased() -> Leases<u32> {
     let mut leases = Leases::default();
-    leases.grant(KEY, 1, ticket(7), &Policy::default()).0.unwrap();
+    leases.grant(KEY, 1.into(), ticket(7), &Policy::default()).0.unwrap();
     leases
 }
 
-fn fill(leases: &mut Leases<u32>, owner: Owner) -> (Option<u64>, bool, bool) {
-    match leases.attribute(KEY, owner) {
-        Attribution::Fill { ticket, lease, wary, .. } => (ticket.base.map(|cas| cas.number), lease, wary),
+/// A `set` of a connection that knows nothing of a miss that the table does not know of.
+fn set(leases: &mut Leases<u32>, connection: u64, pooled: bool) -> Attribution {
+    let owner = connection.into();
+    let told = if leases.own(KEY, owner).is_some() { Told::Miss } else { Told::Nothing };
+    leases.attribute(KEY, Setter { owner, told, pooled }, NOW)
+}
+
+/// The same where clients have pools.
+fn pooled(leases: &mut Leases<u32>, connection: u64) -> Attribution {
+    set(leases, connection, true)
+}
+
+/// What it is stored over, and whether it is a lease and over a value that was stored since the miss.
+fn fill(leases: &mut Leases<u32>, connection: u64) -> (Option<u64>, bool, bool) {
+    match pooled(leases, connection) {
+        Attribution::Fill { ticket, lease, .. } => (ticket.base.map(|cas| cas.number), lease, ticket.filled),
         other => panic!("{other:?}"),
     }
+}
+
+fn filled(leases: &mut Leases<u32>, cas: u64, ticket: &Ticket, spent: u64) {
+    leases.filled(KEY, Cas { number: cas, epoch: 1 }, ticket, Some(spent.into()), &Policy::default());
 }
 
 #[test]
 fn a_set_fills_the_lease_of_its_own_connection_and_only_once() {
     let mut leases = leased();
     assert_eq!(fill(&mut leases, 1), (Some(7), true, false));
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
 }
 
 #[test]
-fn a_set_of_another_connection_fills_it_too_and_the_winners_own_set_is_wary_then() {
+fn with_pools_a_set_of_another_connection_fills_it_too_and_the_winners_own_is_stored_over_that_alone() {
     let mut leases = leased();
     assert_eq!(fill(&mut leases, 2), (Some(7), true, false));
-    assert_eq!(leases.attribute(KEY, 3), Attribution::Blind);
-    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, ticket(7))), &Policy::default());
+    assert_eq!(pooled(&mut leases, 3), Attribution::Blind);
+    filled(&mut leases, 8, &ticket(7), 1);
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
 }
 
 #[test]
-fn a_delete_of_another_connection_dooms_the_winners_set_wherever_it_comes() {
-    for pooled in [false, true] {
+fn without_pools_no_set_of_another_connection_ends_a_miss_or_is_dropped_for_it() {
+    let mut leases = leased();
+    leases.saw(KEY, 2.into(), ticket(7), &Policy::default());
+    assert_eq!(set(&mut leases, 3, false), Attribution::Blind);
+    leases.invalidate(KEY, 9.into());
+    assert_eq!(set(&mut leases, 3, false), Attribution::Blind);
+    assert_eq!([1, 2].map(|own| set(&mut leases, own, false)), [Attribution::Doomed, Attribution::Doomed]);
+}
+
+#[test]
+fn a_pool_has_one_listener_and_process_and_no_miss_is_its_that_is_older_than_a_rebuild() {
+    let peer = |connection, peers| Owner { connection, peers };
+    let mut leases: Leases<u32> = Leases::default();
+    leases.saw(KEY, peer(1, 5), ticket(7), &Policy::default());
+    let mut set = |owner, mono| {
+        let setter = Setter { owner, told: Told::Nothing, pooled: true };
+        leases.attribute(KEY, setter, Now { mono, ..NOW })
+    };
+    assert_eq!(set(peer(2, 6), NOW.mono), Attribution::Blind);
+    assert_eq!(set(peer(2, 5), NOW.mono + 60_000), Attribution::Blind);
+    assert!(matches!(set(peer(2, 5), NOW.mono + 59_999), Attribution::Fill { lease: false, .. }));
+}
+
+#[test]
+fn a_set_whose_miss_the_table_has_forgotten_is_dropped_and_one_that_may_be_such_refused() {
+    for (told, expected) in [
+        (Told::Nothing, Attribution::Blind),
+        (Told::Miss, Attribution::Doomed),
+        (Told::Unknown, Attribution::Unknown),
+    ] {
+        let mut leases: Leases<u32> = Leases::default();
+        let setter = Setter { owner: 1.into(), told, pooled: false };
+        assert_eq!(leases.attribute(KEY, setter, NOW), expected);
+        let bound = match told {
+            Told::Nothing => Bound::Free,
+            Told::Miss => Bound::Over(Base::NONE),
+            Told::Unknown => Bound::Unknown,
+        };
+        assert_eq!(leases.bound(KEY, 1.into(), told), bound);
+    }
+}
+
+#[test]
+fn a_miss_is_filled_until_max_rebuild_and_no_longer() {
+    for (later, dropped) in [(59_999, false), (60_000, true)] {
         let mut leases = leased();
-        assert_eq!(leases.invalidate(KEY, 9), 1);
-        assert_eq!(leases.attribute(KEY, if pooled { 2 } else { 1 }), Attribution::Doomed);
-        assert_eq!(leases.attribute(KEY, 3), Attribution::Blind, "one miss dooms one set");
+        leases.saw(KEY, 2.into(), ticket(7), &Policy::default());
+        for owner in [1, 2] {
+            let setter = Setter { owner: owner.into(), told: Told::Miss, pooled: false };
+            let now = Now { mono: NOW.mono + later, ..NOW };
+            assert_eq!(leases.attribute(KEY, setter, now) == Attribution::Doomed, dropped);
+        }
+    }
+}
+
+#[test]
+fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_else_may() {
+    let mut leases = leased();
+    // The winner has renewed it, and its stub has another CAS by now.
+    leases.saw(KEY, 2.into(), Ticket { stub: Some(StubId::of(7)), ..ticket(6) }, &Policy::default());
+    leases.saw(KEY, 3.into(), ticket(5), &Policy::default());
+    leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket(7), None, &Policy::default());
+    assert_eq!(fill(&mut leases, 2), (Some(8), false, true));
+    assert_eq!(fill(&mut leases, 3), (Some(5), false, false));
+}
+
+#[test]
+fn whoever_empties_the_servers_ends_all_misses_and_what_it_sets_then_is_new() {
+    let mut leases = leased();
+    leases.saw(b"other", 2.into(), ticket(9), &Policy::default());
+    assert_eq!(leases.flush(2.into()), [Box::from(KEY)]);
+    assert_eq!(set(&mut leases, 2, false), Attribution::Blind);
+    assert_eq!(set(&mut leases, 1, false), Attribution::Doomed);
+    assert!(leases.keys.is_empty() && leases.owners.is_empty());
+}
+
+#[test]
+fn what_a_connection_sets_behind_its_own_bump_is_newer_than_that_and_no_newer_than_anybody_elses() {
+    let policy = Policy::default();
+    let tag = |name: &[u8]| TagName::from_slice(name);
+    let versions = |seen: &[u64]| Versions::from_slice(seen);
+    let mut leases: Leases<u32> = Leases::default();
+    let ticket = Ticket { versions: versions(&[5, 6, 7]), learnt: vec![tag(b"c")], ..ticket(7) };
+    leases.grant(KEY, 1.into(), ticket.clone(), &policy);
+    leases.saw(KEY, 2.into(), ticket, &policy);
+    // Of the second, another had moved it from 6 to 60 before.
+    for (name, step) in [(&b"a"[..], (5, 50)), (b"b", (60, 61)), (b"c", (7, 70)), (b"d", (5, 80))] {
+        leases.bumped(1.into(), &tag(name), step, |_| [tag(b"a"), tag(b"b")]);
+    }
+    let sealed = |leases: &mut Leases<u32>, own| match set(leases, own, false) {
+        Attribution::Fill { ticket, .. } => ticket.versions,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sealed(&mut leases, 1), versions(&[50, 6, 70]));
+    assert_eq!(sealed(&mut leases, 2), versions(&[5, 6, 7]), "another's is as old as it was");
+}
+
+#[test]
+fn whoever_misses_another_stub_than_the_one_it_won_has_lost_that() {
+    for (stub, kept) in [(7, true), (9, false)] {
+        let mut leases = leased();
+        // The same one has another CAS, once it has been renewed.
+        let seen = Ticket { stub: Some(StubId::of(stub)), ..ticket(9) };
+        let ended = leases.saw(KEY, 1.into(), seen, &Policy::default());
+        assert_eq!((ended.is_empty(), leases.rebuilds(1)), (kept, kept));
+        assert_eq!(fill(&mut leases, 1), (Some(if kept { 7 } else { 9 }), kept, false));
+    }
+}
+
+#[test]
+fn nobody_waits_for_what_its_own_connection_builds() {
+    let mut leases = leased();
+    assert_eq!(leases.wait(KEY, 1.into(), NOW, &Policy::default(), 5), Admission::Refused);
+    assert!(matches!(leases.wait(KEY, 2.into(), NOW, &Policy::default(), 6), Admission::Waits { .. }));
+}
+
+#[test]
+fn a_delete_of_another_connection_dooms_the_winners_set_wherever_it_comes() {
+    for elsewhere in [false, true] {
+        let mut leases = leased();
+        assert_eq!(leases.invalidate(KEY, 9.into()), 1);
+        assert_eq!(pooled(&mut leases, if elsewhere { 2 } else { 1 }), Attribution::Doomed);
+        assert_eq!(pooled(&mut leases, 3), Attribution::Blind, "one miss dooms one set");
     }
 }
 
 #[test]
 fn a_winners_own_set_stays_doomed_when_a_pooled_one_was_taken_for_it() {
     let mut leases = leased();
-    leases.invalidate(KEY, 9);
-    assert_eq!(leases.attribute(KEY, 2), Attribution::Doomed);
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+    leases.invalidate(KEY, 9.into());
+    assert_eq!(pooled(&mut leases, 2), Attribution::Doomed);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
 }
 
 #[test]
 fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
     let mut leases = leased();
-    leases.invalidate(KEY, 9);
-    assert_eq!(leases.attribute(KEY, 9), Attribution::Blind);
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+    leases.invalidate(KEY, 9.into());
+    assert_eq!(pooled(&mut leases, 9), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
     let mut leases = leased();
-    assert_eq!(leases.invalidate(KEY, 1), 1, "the winner gives it up");
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+    assert_eq!(leases.invalidate(KEY, 1.into()), 1, "the winner gives it up");
+    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
 }
 
 #[test]
 fn whoever_holds_a_lease_rebuilds_until_it_has_ended_and_nobody_else_does() {
     let mut leases = leased();
-    leases.saw(b"other", 2, ticket(1), &Policy::default());
+    leases.saw(b"other", 2.into(), ticket(1), &Policy::default());
     assert_eq!([1, 2, 3].map(|owner| leases.rebuilds(owner)), [true, false, false]);
-    leases.attribute(KEY, 1);
+    pooled(&mut leases, 1);
     assert!(!leases.rebuilds(1));
     let mut leases = leased();
-    leases.invalidate(KEY, 9);
+    leases.invalidate(KEY, 9.into());
     assert!(!leases.rebuilds(1), "what it builds cannot be kept");
 }
 
@@ -85,42 +224,48 @@ fn whoever_holds_a_lease_rebuilds_until_it_has_ended_and_nobody_else_does() {
 fn so_many_may_wait_for_a_key_and_no_more() {
     let mut leases = leased();
     for waiter in 0..MAX_WAITERS_PER_KEY as u32 {
-        assert!(matches!(leases.wait(KEY, NOW, &Policy::default(), waiter), Admission::Waits { .. }));
+        assert!(matches!(
+            leases.wait(KEY, 99.into(), NOW, &Policy::default(), waiter),
+            Admission::Waits { .. }
+        ));
     }
-    assert_eq!(leases.wait(KEY, NOW, &Policy::default(), 0), Admission::Full);
+    assert_eq!(leases.wait(KEY, 99.into(), NOW, &Policy::default(), 0), Admission::Full);
     leases.wake(KEY);
-    assert!(matches!(leases.wait(KEY, NOW, &Policy::default(), 0), Admission::Waits { .. }));
+    assert!(matches!(leases.wait(KEY, 99.into(), NOW, &Policy::default(), 0), Admission::Waits { .. }));
 }
 
 #[test]
-fn a_fresh_hit_ends_an_earlier_miss_but_not_a_lease() {
+fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_value() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.saw(KEY, 1, ticket(7), &Policy::default());
-    leases.hit(KEY, 1);
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
-    let mut leases = leased();
-    leases.hit(KEY, 1);
-    assert_eq!(fill(&mut leases, 1), (Some(7), true, false));
+    leases.saw(KEY, 1.into(), ticket(7), &Policy::default());
+    assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(Vec::new()));
+    assert_eq!(set(&mut leases, 1, false), Attribution::Blind);
+    let lock = Cas { number: 9, epoch: 1 };
+    let refreshes = Ticket { lock: Some(lock), stub: None, ..ticket(7) };
+    leases.grant(KEY, 1.into(), refreshes, &Policy::default()).0.unwrap();
+    assert_eq!(leases.hit(KEY, 1.into(), 7), AfterHit::Refreshes);
+    let asks = Asks::from_iter([delete(At::Lock, Some(lock))]);
+    let ended = Ended { key: KEY.into(), end: End::Lost, asks };
+    assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(vec![ended]));
+    assert_eq!(set(&mut leases, 1, false), Attribution::Blind);
 }
 
 #[test]
-fn a_set_that_may_be_anybodys_is_stored_over_what_the_miss_saw_or_clears_the_key() {
+fn with_pools_a_set_may_end_any_miss_of_another_connection_and_only_one() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.saw(KEY, 1, ticket(7), &Policy::default());
-    assert_eq!(fill(&mut leases, 1), (Some(7), false, false), "its own");
-    leases.saw(KEY, 1, ticket(7), &Policy::default());
-    assert_eq!(fill(&mut leases, 3), (Some(7), false, true));
-    assert_eq!(leases.attribute(KEY, 3), Attribution::Blind);
+    leases.saw(KEY, 1.into(), ticket(7), &Policy::default());
+    assert_eq!(fill(&mut leases, 3), (Some(7), false, false));
+    assert_eq!(pooled(&mut leases, 3), Attribution::Blind);
 }
 
 #[test]
 fn misses_of_a_dead_server_refuse_one_set_of_another_connection_in_all() {
     let mut leases: Leases<u32> = Leases::default();
     for owner in 1..=3 {
-        leases.saw(KEY, owner, Ticket { base: None, ..ticket(7) }, &Policy::default());
+        leases.saw(KEY, owner.into(), Ticket { base: None, ..ticket(7) }, &Policy::default());
     }
     assert_eq!(fill(&mut leases, 9).0, None);
-    assert_eq!(leases.attribute(KEY, 9), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 9), Attribution::Blind);
     assert_eq!(fill(&mut leases, 1).0, None, "its own is refused too");
 }
 
@@ -129,33 +274,64 @@ fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     leases.unfilled(KEY, NOW);
-    assert!(matches!(leases.wait(KEY, NOW, &policy, 1), Admission::Waits { poll: Some(Pace::Soon), .. }));
+    assert!(matches!(
+        leases.wait(KEY, 99.into(), NOW, &policy, 1),
+        Admission::Waits { poll: Some(Pace::Soon), .. }
+    ));
     assert_eq!(leases.unfilled(KEY, NOW), [1]);
-    assert_eq!(leases.wait(KEY, NOW, &policy, 2), Admission::Refused);
+    assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2), Admission::Refused);
     let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
-    assert!(matches!(leases.wait(KEY, later, &policy, 3), Admission::Waits { .. }));
+    assert!(matches!(leases.wait(KEY, 99.into(), later, &policy, 3), Admission::Waits { .. }));
+}
+
+#[test]
+fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_wait_are_woken() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let waits = |leases: &mut Leases<u32>, key: &[u8], now| {
+        matches!(leases.wait(key, 99.into(), now, &policy, 7), Admission::Waits { .. })
+    };
+    for key in 0..2 * MAX_KEYS as u64 {
+        for _ in 0..2 {
+            assert!(leases.unfilled(&key.to_le_bytes(), NOW).is_empty());
+        }
+    }
+    assert_eq!(leases.keys.len(), MAX_KEYS);
+    let (first, further) = (0_u64.to_le_bytes(), (MAX_KEYS as u64).to_le_bytes());
+    assert!(!waits(&mut leases, &first, NOW), "it is remembered");
+    // As for any key, until `cold_wait` is over; and whoever waits for it hears that it was given up.
+    assert!(waits(&mut leases, &further, NOW));
+    assert_eq!(leases.unfilled(&further, NOW), [7]);
+    assert!(!leases.is_awaited(&further), "whoever polls for them ends");
+    // Once the others are forgotten there is room again.
+    let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
+    leases.sweep(later);
+    assert!(leases.keys.is_empty());
+    (0..2).for_each(|_| assert!(leases.unfilled(&further, later).is_empty()));
+    assert!(!waits(&mut leases, &further, later));
 }
 
 #[test]
 fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_renewal_gave() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Renewing);
-    assert!(leases.disconnect(1).is_empty());
+    assert_eq!(pooled(&mut leases, 1), Attribution::Renewing);
+    assert!(leases.disconnect(1.into()).is_empty());
     let renewed = Cas { number: 8, epoch: 1 };
     let released = leases.renewed(KEY, id, &[Answer::Stored(renewed)], NOW.mono).unwrap_err();
-    assert_eq!(released, (Some(End::Disconnected), smallvec![delete(At::Item, Some(renewed))]));
+    let free = Stub { id: StubId::of(7), age: 0, is_free: true }.ask(Some(renewed), 60);
+    assert_eq!(released, (Some(End::Disconnected), smallvec![free]));
 }
 
 #[test]
 fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
-    assert_eq!(leases.invalidate(KEY, 2), 1);
+    assert_eq!(leases.invalidate(KEY, 2.into()), 1);
     let after = leases.renewed(KEY, id, &[Answer::Exists], NOW.mono).unwrap_err();
     assert_eq!(after, (None, Asks::new()));
 }
@@ -164,18 +340,18 @@ fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
 fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
-    leases.saw(KEY, 2, ticket(6), &policy);
-    assert_eq!(leases.named(KEY, 5, 2, false), Attribution::Blind);
-    assert!(matches!(leases.named(KEY, 6, 2, false), Attribution::Fill { lease: false, wary: false, .. }));
-    assert_eq!(leases.named(KEY, 6, 2, false), Attribution::Blind, "it is taken");
+    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
+    leases.saw(KEY, 2.into(), ticket(6), &policy);
+    assert_eq!(leases.named(KEY, 5, 2.into(), false), Attribution::Blind);
+    assert!(matches!(leases.named(KEY, 6, 2.into(), false), Attribution::Fill { lease: false, .. }));
+    assert_eq!(leases.named(KEY, 6, 2.into(), false), Attribution::Blind, "it is taken");
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
-    assert_eq!(leases.named(KEY, 7, 1, false), Attribution::Renewing);
+    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Renewing);
     let renewed = Cas { number: 8, epoch: 1 };
     leases.renewed(KEY, id, &[Answer::Stored(renewed)], NOW.mono).unwrap();
     // The client was shown 7, and knows nothing of the renewal.
-    assert_eq!(leases.named(KEY, 8, 1, false), Attribution::Blind);
-    let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7, 1, false) else {
+    assert_eq!(leases.named(KEY, 8, 1.into(), false), Attribution::Blind);
+    let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7, 1.into(), false) else {
         panic!("it is the lease")
     };
     assert_eq!(ticket.base, Some(renewed));
@@ -185,51 +361,47 @@ fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
 fn what_a_loser_was_told_is_its_own_though_another_names_the_same_cas() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    leases.grant(KEY, 1, ticket(7), &policy);
-    leases.saw(KEY, 2, Ticket { versions: Versions::from_slice(&[50]), ..ticket(7) }, &policy);
-    assert!(matches!(leases.named(KEY, 7, 1, false), Attribution::Fill { lease: true, owner: None, .. }));
-    let Attribution::Fill { ticket, lease: false, owner: None, .. } = leases.named(KEY, 7, 3, false) else {
+    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    leases.saw(KEY, 2.into(), Ticket { versions: Versions::from_slice(&[50]), ..ticket(7) }, &policy);
+    assert!(matches!(
+        leases.named(KEY, 7, 1.into(), false),
+        Attribution::Fill { lease: true, owner: None, .. }
+    ));
+    let Attribution::Fill { ticket, lease: false, owner: None, .. } = leases.named(KEY, 7, 3.into(), false)
+    else {
         panic!("the CAS is what it is")
     };
     assert_eq!(ticket.versions[..], [0], "what 2 was told may be newer than what 3 has built");
-    assert!(matches!(
-        leases.attribute(KEY, 2),
-        Attribution::Fill { lease: false, wary: false, owner: None, .. }
-    ));
+    assert!(matches!(pooled(&mut leases, 2), Attribution::Fill { lease: false, owner: None, .. }));
 }
 
 #[test]
 fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_its_own() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.grant(KEY, 1, ticket(7), &Policy::default());
-    assert!(matches!(leases.named(KEY, 7, 2, false), Attribution::Fill { lease: true, owner: Some(1), .. }));
-    assert!(matches!(leases.attribute(KEY, 1), Attribution::Fill { lease: false, wary: true, .. }));
-}
-
-#[test]
-fn a_winner_whose_lease_another_connection_filled_is_remembered_though_it_takes_longer_than_max_rebuild() {
-    let mut leases: Leases<u32> = Leases::default();
-    let policy = Policy::default();
-    leases.grant(KEY, 1, ticket(7), &policy);
-    let Attribution::Fill { ticket, owner: Some(1), .. } = leases.attribute(KEY, 2) else {
-        panic!("it is the fill")
-    };
-    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, ticket)), &policy);
-    leases.sweep(Now { mono: NOW.mono + 90_000, ..NOW });
-    assert!(matches!(leases.attribute(KEY, 1), Attribution::Fill { wary: true, .. }));
+    leases.grant(KEY, 1.into(), ticket(7), &Policy::default());
+    assert!(matches!(
+        leases.named(KEY, 7, 2.into(), false),
+        Attribution::Fill { lease: true, owner: Some(Owner { connection: 1, .. }), .. }
+    ));
+    assert!(matches!(pooled(&mut leases, 1), Attribution::Fill { lease: false, .. }));
 }
 
 #[test]
 fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_one_unclear() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    leases.grant(KEY, 1, ticket(7), &policy);
-    let Attribution::Fill { ticket: first, owner: Some(1), .. } = leases.named(KEY, 7, 2, false) else {
+    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    let Attribution::Fill { ticket: first, owner: Some(Owner { connection: 1, .. }), .. } =
+        leases.named(KEY, 7, 2.into(), false)
+    else {
         panic!("it is the lease")
     };
-    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, first)), &policy);
-    leases.grant(KEY, 3, ticket(8), &policy);
-    assert!(matches!(leases.named(KEY, 8, 2, false), Attribution::Fill { lease: true, owner: Some(3), .. }));
+    filled(&mut leases, 8, &first, 1);
+    leases.grant(KEY, 3.into(), ticket(8), &policy);
+    assert!(matches!(
+        leases.named(KEY, 8, 2.into(), false),
+        Attribution::Fill { lease: true, owner: Some(Owner { connection: 3, .. }), .. }
+    ));
 }
 
 #[test]
@@ -238,9 +410,9 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
     for (winner, named) in [(2, true), (9, true), (1, false)] {
         let mut leases = Leases::<u32>::default();
         // Both read the same value, which may not be served; the second one got its lock later on.
-        leases.saw(KEY, 1, ticket(7), &policy);
-        leases.grant(KEY, 2, ticket(7), &policy).0.unwrap();
-        let Attribution::Fill { lease, .. } = leases.named(KEY, 7, winner, false) else {
+        leases.saw(KEY, 1.into(), ticket(7), &policy);
+        leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+        let Attribution::Fill { lease, .. } = leases.named(KEY, 7, winner.into(), false) else {
             panic!("it is named")
         };
         assert_eq!(lease, named, "{winner}");
@@ -248,51 +420,52 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
     }
     // The first took longer than max_rebuild, and the second won the same value.
     let mut leases = leased();
-    leases.grant(KEY, 2, ticket(7), &policy).0.unwrap();
-    assert!(matches!(leases.named(KEY, 7, 2, false), Attribution::Fill { lease: true, .. }));
-    assert_eq!(leases.named(KEY, 7, 1, false), Attribution::Blind);
+    leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+    assert!(matches!(leases.named(KEY, 7, 2.into(), false), Attribution::Fill { lease: true, .. }));
+    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Blind);
 }
 
 #[test]
 fn a_set_of_the_winner_is_none_without_a_miss_when_another_has_named_its_lease() {
-    let policy = Policy::default();
     // Filled by name: a delete that follows dooms the winner's own set, and without one it may be a new value.
     let mut leases = leased();
-    let Attribution::Fill { owner: Some(1), ticket, .. } = leases.named(KEY, 7, 2, false) else {
+    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket, .. } =
+        leases.named(KEY, 7, 2.into(), false)
+    else {
         panic!("its lease")
     };
-    leases.filled(KEY, Cas { number: 8, epoch: 1 }, Some((1, ticket)), &policy);
+    filled(&mut leases, 8, &ticket, 1);
     let mut deleted = leases.clone();
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
-    deleted.invalidate(KEY, 3);
-    assert_eq!(deleted.attribute(KEY, 1), Attribution::Doomed);
+    deleted.invalidate(KEY, 3.into());
+    assert_eq!(pooled(&mut deleted, 1), Attribution::Doomed);
     // Deleted by name.
     let mut leases = leased();
-    assert!(matches!(leases.named(KEY, 7, 2, true), Attribution::Fill { lease: true, .. }));
+    assert!(matches!(leases.named(KEY, 7, 2.into(), true), Attribution::Fill { lease: true, .. }));
     assert!(!leases.rebuilds(1));
-    assert_eq!(leases.attribute(KEY, 3), Attribution::Blind, "it dooms nobody else's");
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+    assert_eq!(pooled(&mut leases, 3), Attribution::Blind, "it dooms nobody else's");
+    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
     // By the winner itself: what it sets behind that is newer.
     let mut leases = leased();
-    leases.named(KEY, 7, 1, true);
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+    leases.named(KEY, 7, 1.into(), true);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
 }
 
 #[test]
 fn a_set_that_names_a_doomed_ticket_has_been_told_and_dooms_nothing_that_follows() {
     let mut leases = leased();
-    leases.invalidate(KEY, 9);
-    assert_eq!(leases.named(KEY, 7, 1, false), Attribution::Blind);
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Blind);
+    leases.invalidate(KEY, 9.into());
+    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
 }
 
 #[test]
 fn what_is_forgotten_leaves_nothing_behind() {
     let mut leases = leased();
-    leases.invalidate(KEY, 9);
+    leases.invalidate(KEY, 9.into());
     leases.unfilled(KEY, NOW);
     leases.sweep(Now { mono: NOW.mono + 10_000_000, ..NOW });
-    assert!(leases.keys.is_empty() && leases.owned.is_empty() && leases.tickets == 0);
+    assert!(leases.keys.is_empty() && leases.owners.is_empty());
 }
 
 #[test]
@@ -319,7 +492,7 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
     ] {
         let mut leases: Leases<u32> = Leases::default();
         let won = Ticket { lock: Some(lock(8)), ..ticket(7) };
-        let id = leases.grant(KEY, 1, won, &policy).0.unwrap();
+        let id = leases.grant(KEY, 1.into(), won, &policy).0.unwrap();
         let Due::Renew(asks) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("it is renewed") };
         assert_eq!(asks.len(), 2);
         let renewed = leases.renewed(KEY, id, &[Answer::Stored(lock(10)), found.clone()], NOW.mono);
@@ -328,7 +501,7 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
             true => {
                 let back = Asks::from_iter([delete(At::Lock, Some(lock(10)))]);
                 assert_eq!(renewed.unwrap_err(), (Some(End::Lost), back), "{found:?}");
-                assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+                assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
             }
         }
     }
@@ -339,8 +512,8 @@ fn a_win_that_is_heard_of_late_does_not_end_the_one_that_came_after_it() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     // The stub of the first was lost, and the second won another. The first's answer was the later to be looked at.
-    leases.grant(KEY, 2, ticket(9), &policy).0.unwrap();
-    assert_eq!(leases.grant(KEY, 1, ticket(7), &policy), (None, Vec::new()));
+    leases.grant(KEY, 2.into(), ticket(9), &policy).0.unwrap();
+    assert_eq!(leases.grant(KEY, 1.into(), ticket(7), &policy), (None, Vec::new()));
     assert_eq!(fill(&mut leases, 2), (Some(9), true, false));
     // Stored over nothing but what it saw, and that is gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
@@ -351,11 +524,12 @@ fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let lock = Cas { number: 8, epoch: 1 };
-    leases.grant(KEY, 1, Ticket { lock: Some(lock), ..ticket(7) }, &policy).0.unwrap();
+    leases.grant(KEY, 1.into(), Ticket { lock: Some(lock), ..ticket(7) }, &policy).0.unwrap();
     // The value was evicted, and the second found a stub in its place.
-    let (id, superseded) = leases.grant(KEY, 2, ticket(9), &policy);
-    assert!(id.is_some() && superseded == [Asks::from_iter([delete(At::Lock, Some(lock))])]);
-    assert_eq!(leases.attribute(KEY, 1), Attribution::Doomed);
+    let (id, superseded) = leases.grant(KEY, 2.into(), ticket(9), &policy);
+    let asks = Asks::from_iter([delete(At::Lock, Some(lock))]);
+    assert!(id.is_some() && superseded == [Ended { key: KEY.into(), end: End::Superseded, asks }]);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
 }
 
 #[test]
@@ -364,16 +538,19 @@ fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here(
     for (leased, pace) in [(false, Pace::Soon), (true, Pace::Seldom)] {
         let mut leases: Leases<u32> = Leases::default();
         if leased {
-            leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+            leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
         }
-        let mut begin = |waiter| match leases.wait(KEY, NOW, &policy, waiter) {
+        let mut begin = |waiter| match leases.wait(KEY, 99.into(), NOW, &policy, waiter) {
             Admission::Waits { poll, .. } => poll,
             admission => panic!("{admission:?}"),
         };
         assert_eq!([begin(1), begin(2)], [Some(pace), None]);
         assert_eq!(leases.polled(KEY, Polled::Unchanged, NOW), [] as [u32; 0]);
         assert_eq!(leases.polled(KEY, Polled::Freed, NOW), [1, 2]);
-        assert!(matches!(leases.wait(KEY, NOW, &policy, 3), Admission::Waits { poll: Some(_), .. }));
+        assert!(matches!(
+            leases.wait(KEY, 99.into(), NOW, &policy, 3),
+            Admission::Waits { poll: Some(_), .. }
+        ));
     }
 }
 
@@ -383,13 +560,13 @@ fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_cou
     for (leased, hopeless) in [(false, true), (true, false)] {
         let mut leases: Leases<u32> = Leases::default();
         if leased {
-            leases.grant(KEY, 1, ticket(7), &policy).0.unwrap();
+            leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
         }
         leases.polled(KEY, Polled::Filled, NOW);
-        leases.wait(KEY, NOW, &policy, 1);
+        leases.wait(KEY, 99.into(), NOW, &policy, 1);
         leases.polled(KEY, Polled::Freed, NOW);
         leases.unfilled(KEY, NOW);
-        assert_eq!(leases.wait(KEY, NOW, &policy, 2) == Admission::Refused, hopeless);
+        assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2) == Admission::Refused, hopeless);
     }
 }
 
@@ -414,7 +591,7 @@ fn stale(
             usage,
         })
     };
-    (leases.grant(KEY, 1, won, &Policy::default()).0.unwrap(), look)
+    (leases.grant(KEY, 1.into(), won, &Policy::default()).0.unwrap(), look)
 }
 
 fn renews(leases: &mut Leases<u32>, id: TicketId, now: Now) {
@@ -470,45 +647,27 @@ fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
 }
 
 #[test]
-fn nobody_is_remembered_for_a_ticket_that_has_made_room_for_others() {
-    let mut leases: Leases<u32> = Leases::default();
-    for key in 0..10_u32 {
-        for owner in 0..=MAX_TICKETS_PER_KEY as u64 {
-            leases.saw(&key.to_le_bytes(), owner, ticket(7), &Policy::default());
-        }
-    }
-    assert_eq!(leases.tickets, 10 * MAX_TICKETS_PER_KEY);
-    leases.sweep(Now { mono: NOW.mono + 10_000_000, ..NOW });
-    assert_eq!((leases.keys.len(), leases.tickets, leases.owned.len()), (0, 0, 0));
-}
-
-#[test]
 fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
-    let over = |number| Bound::Over(Cas { number, epoch: 1 });
+    let over = |number| Bound::Over(Base { cas: Cas { number, epoch: 1 }, stub: Some(StubId::of(number)) });
     let mut leases = leased();
-    leases.saw(KEY, 2, ticket(6), &Policy::default());
-    leases.saw(KEY, 3, Ticket { base: None, ..ticket(7) }, &Policy::default());
-    let bound = |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner));
-    assert_eq!(bound(&leases), [over(7), over(6), Bound::Over(Cas::NONE), Bound::Free]);
+    leases.saw(KEY, 2.into(), ticket(6), &Policy::default());
+    leases.saw(KEY, 3.into(), Ticket { base: None, stub: None, ..ticket(7) }, &Policy::default());
+    let bound =
+        |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner.into(), Told::Nothing));
+    assert_eq!(bound(&leases), [over(7), over(6), Bound::Over(Base::NONE), Bound::Free]);
     assert_eq!(fill(&mut leases, 1), (Some(7), true, false), "its set is the fill all the same");
-    leases.invalidate(KEY, 3);
-    assert_eq!(bound(&leases), [Bound::Free, Bound::Over(Cas::NONE), Bound::Free, Bound::Free]);
-    leases.hit(KEY, 2);
-    assert_eq!(leases.bound(KEY, 2), Bound::Free);
-    let id = leases.grant(KEY, 1, ticket(7), &Policy::default()).0.unwrap();
+    leases.invalidate(KEY, 3.into());
+    assert_eq!(bound(&leases), [Bound::Free, Bound::Over(Base::NONE), Bound::Free, Bound::Free]);
+    leases.hit(KEY, 2.into(), 0);
+    assert_eq!(leases.bound(KEY, 2.into(), Told::Nothing), Bound::Free);
+    let id = leases.grant(KEY, 1.into(), ticket(7), &Policy::default()).0.unwrap();
     renews(&mut leases, id, NOW);
-    assert_eq!(leases.bound(KEY, 1), Bound::Renewing);
+    assert_eq!(leases.bound(KEY, 1.into(), Told::Nothing), Bound::Renewing);
 }
 
 #[test]
-fn only_a_full_table_is_full_and_an_older_win_is_no_sign_of_it() {
-    let mut leases: Leases<u32> = Leases::default();
-    leases.grant(KEY, 1, ticket(7), &Policy::default()).0.unwrap();
-    assert_eq!(leases.grant(KEY, 2, ticket(6), &Policy::default()).0, None, "it was heard of too late");
-    assert!(!leases.is_full());
-    for key in 0..MAX_TICKETS as u32 {
-        leases.saw(&key.to_le_bytes(), 3, ticket(1), &Policy::default());
-    }
-    assert!(leases.is_full());
-    assert_eq!(leases.grant(b"another", 2, ticket(8), &Policy::default()).0, None);
+fn a_win_that_is_heard_of_too_late_is_a_miss() {
+    let mut leases = leased();
+    assert_eq!(leases.grant(KEY, 2.into(), ticket(6), &Policy::default()).0, None);
+    assert_eq!(fill(&mut leases, 2), (Some(6), false, false));
 }

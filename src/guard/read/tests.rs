@@ -183,3 +183,49 @@ fn a_value_that_somebody_else_has_marked_is_marked_again_by_whoever_holds_the_lo
     let next = asks(read.resume(Event::Answers(smallvec![Answer::Exists, filled]), &scene));
     assert_eq!(next[0], delete(At::Lock, Some(Cas { number: 8, epoch: 1 })));
 }
+
+#[test]
+fn a_read_that_others_keep_overtaking_is_told_what_there_is_and_leaves_no_lock() {
+    for (on_tag, stale) in [(Leaves::Stale, true), (Leaves::Nothing, false)] {
+        let policy = Policy { on_tag, ..policy() };
+        let tags = [TagName::from_slice(b"t")];
+        let scene = scene(&policy, &tags);
+        let (mut read, _) = Read::start(&scene);
+        let (mut number, mut holds, mut rounds) = (7, false, 0);
+        // Its tag has moved; and between its look and its lock somebody has stored another value like it.
+        let mut answers: Answers =
+            smallvec![item(sealed(&tags[0], 100), number), item(Bytes::from_static(b"200"), 1)];
+        let end = loop {
+            rounds += 1;
+            let asks = match read.resume(Event::Answers(std::mem::take(&mut answers)), &scene) {
+                Step::Ask(asks) => asks,
+                Step::Done(end) => break end,
+                step => panic!("{step:?}"),
+            };
+            for ask in &asks {
+                answers.push(match (&ask.at, &ask.what) {
+                    (At::Lock, What::Store { .. }) => {
+                        number += 1;
+                        assert!(!std::mem::replace(&mut holds, true));
+                        Answer::Stored(Cas { number: 1_000, epoch: 1 })
+                    }
+                    (At::Lock, What::Delete { cas: Some(_) }) => {
+                        assert!(std::mem::replace(&mut holds, false));
+                        Answer::Done
+                    }
+                    (At::Lock, _) => Answer::Absent,
+                    (At::Tag(_), _) => item(Bytes::from_static(b"200"), 1),
+                    _ => item(sealed(&tags[0], 100), number),
+                });
+            }
+            assert!(rounds < 100, "it gives up");
+        };
+        assert!(rounds > usize::from(MAX_ROUNDS), "{rounds} rounds");
+        assert!(!holds, "the lock is free for the next reader");
+        match end {
+            ReadEnd::Stale(_) if stale => {}
+            ReadEnd::Missed { .. } if !stale => {}
+            end => panic!("{end:?}"),
+        }
+    }
+}

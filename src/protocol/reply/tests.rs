@@ -159,25 +159,6 @@ fn values_already_framed_are_not_looked_at_again() {
 }
 
 #[test]
-fn a_quiet_reply_ends_at_its_mn_and_may_have_another_before_it() {
-    for reply in ["MN\r\n", "NF\r\nMN\r\n", "VA 4 t5\r\nMN\r\n\r\nMN\r\n", "CLIENT_ERROR x\r\nMN\r\n"] {
-        let stream = format!("{reply}HD\r\n");
-        assert_eq!(whole(Shape::Quiet, stream.as_bytes()), reply.len());
-        for cut in 0..reply.len() {
-            let mut framer = Framer::new(Shape::Quiet, MAX);
-            let Ok(Frame::Partial { at_least }) = framer.frame(&stream.as_bytes()[..cut], &[]) else {
-                panic!("{reply:?} is whole after {cut} bytes")
-            };
-            assert!(cut + at_least <= reply.len(), "{reply:?} wants too much after {cut} bytes");
-            assert_eq!(framer.frame(stream.as_bytes(), &[]), Ok(Frame::Whole(reply.len())));
-        }
-    }
-    for garbage in ["HD\r\nHD\r\n", "MN x\r\n", "HD\r\nMN x\r\n"] {
-        assert!(frame(Shape::Quiet, garbage.as_bytes(), MAX).is_err(), "{garbage:?}");
-    }
-}
-
-#[test]
 fn one_key_has_one_value_at_most_and_it_is_its_own() {
     for reply in ["VALUE k 0 1\r\nx\r\nEND\r\n", "VALUE k 0 0 7\r\n\r\nEND\r\n", "END\r\n", "ERROR\r\n"] {
         assert_eq!(whole(Shape::Value, reply.as_bytes()), reply.len());

@@ -1,4 +1,9 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
 use bytes::BufMut;
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
 
 use super::*;
 use crate::metrics::{Metrics, ServerName};
@@ -15,6 +20,16 @@ fn connection() -> Rc<Connection> {
     Connection::new(Arc::new(server), metrics.worker(0))
 }
 
+/// Whether somebody was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A connection that has been made, and the inboxes of two who ask.
 fn asked_by_two() -> (Rc<Connection>, Rc<Inbox>, Rc<Inbox>) {
     let connection = connection();
@@ -29,7 +44,7 @@ fn ask(connection: &Connection, inbox: &Rc<Inbox>, keys: &[&str], how: How) -> T
 }
 
 fn line(connection: &Connection, inbox: &Rc<Inbox>, text: &str) -> Ticket {
-    connection.send(inbox, Shape::Line, None, |out| out.extend_from_slice(text.as_bytes()))
+    connection.send(inbox, Shape::Line, |out| out.extend_from_slice(text.as_bytes()))
 }
 
 fn queued(connection: &Connection) -> String {
@@ -166,4 +181,123 @@ fn what_is_not_believed_ends_the_connection_that_it_came_over_and_no_later_one()
     assert!(!distrusted(9));
     (connection.state.borrow_mut().phase, connection.state.borrow_mut().made) = (Phase::Up, 3);
     assert_eq!([2, 3, 4].map(distrusted), [false, true, true]);
+}
+
+/// A connection that is still to be made, with a command of a client, one of the guard, and another of each behind them.
+fn asked_early() -> (Rc<Connection>, Rc<Inbox>, [Ticket; 4]) {
+    let (connection, inbox) = (connection(), Rc::<Inbox>::default());
+    let guard = |text: &str| connection.ask(&inbox, None, |out| out.extend_from_slice(text.as_bytes()));
+    let tickets = [
+        connection.get(&inbox, b"a", GET),
+        guard("mg k v\r\n"),
+        connection.get(&inbox, b"b", GET),
+        connection.read(&inbox, |out| out.extend_from_slice(b"mg l v\r\n")).0,
+    ];
+    (connection, inbox, tickets)
+}
+
+#[test]
+fn what_was_asked_before_the_first_connection_is_sent_if_the_server_can_guard() {
+    let (connection, inbox, tickets) = asked_early();
+    connection.opened(&Capabilities::default());
+    assert_eq!(queued(&connection), "get a b\r\nmg k v\r\nmg l v\r\n");
+    let since: Vec<Instant> = connection.state.borrow().owed.iter().map(|owed| owed.since).collect();
+    assert!(since.is_sorted(), "the first is the first to time out");
+    read(&connection, b"END\r\nEN\r\nHD\r\n");
+    assert_eq!(tickets.map(|ticket| said(&inbox, ticket)), ["END\r\n", "EN\r\n", "END\r\n", "HD\r\n"]);
+}
+
+#[test]
+fn a_server_that_cannot_guard_is_sent_what_clients_ask_and_nothing_of_the_guard() {
+    let (connection, inbox, [a, k, b, l]) = asked_early();
+    connection.opened(&Capabilities { lack: Some(Lack::Cas), ..Capabilities::default() });
+    let later = [
+        connection.ask(&inbox, Some(0), |out| out.extend_from_slice(b"md k C1\r\n")),
+        connection.read(&inbox, |out| out.extend_from_slice(b"mg k v\r\n")).0,
+    ];
+    for ticket in [k, l, later[0], later[1]] {
+        let reply = inbox.take(ticket);
+        assert!(matches!(reply, Some(Reply::Failed(Failure::Unguarded))), "{reply:?}");
+    }
+    assert_eq!(queued(&connection), "get a b\r\n");
+    read(&connection, b"END\r\n");
+    assert_eq!([a, b].map(|ticket| said(&inbox, ticket)), ["END\r\n"; 2]);
+    // The next connection may be to a server that can.
+    connection.opened(&Capabilities::default());
+    connection.ask(&inbox, None, |out| out.extend_from_slice(b"mg k v\r\n"));
+    assert_eq!(queued(&connection), "get a b\r\nmg k v\r\n");
+}
+
+#[test]
+fn a_server_that_owes_too_much_is_asked_no_more_and_every_reply_is_still_its_askers() {
+    let (connection, one, other) = asked_by_two();
+    let touch = |inbox: &Rc<Inbox>, n: usize| line(&connection, inbox, &format!("incr k{n} 1\r\n"));
+    let asked: Vec<Ticket> =
+        (0..MAX_OWED).map(|n| touch(if n % 2 == 0 { &one } else { &other }, n)).collect();
+    let before = connection.state.borrow().out.len();
+    for refused in [touch(&one, 0), connection.get(&other, b"a", GET)] {
+        let reply = one.take(refused).or_else(|| other.take(refused));
+        assert!(matches!(reply, Some(Reply::Failed(Failure::Overloaded))), "{reply:?}");
+    }
+    assert_eq!(connection.state.borrow().out.len(), before, "nothing of it was queued");
+    let replies: String = (0..MAX_OWED).map(|n| format!("{n}\r\n")).collect();
+    read(&connection, replies.as_bytes());
+    for (n, ticket) in asked.into_iter().enumerate() {
+        assert_eq!(said(if n % 2 == 0 { &one } else { &other }, ticket), format!("{n}\r\n"));
+    }
+    let again = touch(&one, 0);
+    read(&connection, b"7\r\n");
+    assert_eq!(said(&one, again), "7\r\n");
+}
+
+#[tokio::test]
+async fn large_requests_wait_for_a_server_that_takes_nothing_before_any_request_is_refused() {
+    let (connection, one, other) = asked_by_two();
+    let large = format!("set k 0 0 {0}\r\n{1}\r\n", 1 << 20, "x".repeat(1 << 20));
+    assert!(!connection.is_congested(&one));
+    for _ in 0..MAX_EASY >> 20 {
+        line(&connection, &one, &large);
+    }
+    assert!(connection.is_congested(&one), "its next one waits");
+    let small = line(&connection, &other, "incr n 1\r\n");
+    assert!(!other.is_here(small), "it is not refused");
+    // Whoever sends on all the same is told so, and loses nobody else's command.
+    while connection.state.borrow().out.len() < MAX_OUT {
+        line(&connection, &one, &large);
+    }
+    let before = connection.state.borrow().out.len();
+    let refused = line(&connection, &one, &large);
+    assert!(matches!(one.take(refused), Some(Reply::Failed(Failure::Overloaded))));
+    assert_eq!(connection.state.borrow().out.len(), before);
+    // The server takes it: whoever waits is woken before it has taken all.
+    let (ours, mut theirs) = tokio::net::UnixStream::pair().unwrap();
+    let mut ours = Socket::Right(ours);
+    let (woken, mut left) = (Arc::new(Woken::default()), None);
+    one.wake_on_next(&Context::from_waker(&Arc::clone(&woken).into()));
+    let writing = poll_fn(|cx| {
+        assert!(!matches!(connection.poll_write(&mut ours, cx), Poll::Ready(_)));
+        let waiting = connection.state.borrow().out.len();
+        if woken.0.load(Ordering::Relaxed) {
+            left.get_or_insert(waiting);
+        }
+        if waiting == 0 { Poll::Ready(()) } else { Poll::Pending }
+    });
+    let reading = async {
+        let mut taken = 0;
+        while taken < before {
+            taken += theirs.read(&mut vec![0; 1 << 20]).await.unwrap();
+        }
+    };
+    timeout(Duration::from_secs(20), async { tokio::join!(writing, reading) }).await.unwrap();
+    assert!(left.is_some_and(|left| (1..MAX_EASY).contains(&left)), "{left:?} left when it was woken");
+    assert!(!connection.is_congested(&one));
+}
+
+#[test]
+fn a_value_larger_than_any_server_may_send_is_garbage() {
+    for (length, believed) in [(1 << 30, true), ((1 << 30) + 1, false)] {
+        let mut reading = Reading::new();
+        reading.room().put_slice(format!("VALUE a 0 {length}\r\nx").as_bytes());
+        assert_eq!(reading.frame(Shape::Values, &[]).is_ok(), believed, "{length}");
+    }
 }

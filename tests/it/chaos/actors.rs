@@ -183,7 +183,9 @@ impl<'a> Actor<'a> {
     fn read(&mut self, key: usize) -> bool {
         let (kind, Key { name, .. }) = &self.stage.keys[key];
         let meta = *kind == Kind::Stale;
-        let command = if meta { format!("mg {name} v\r\n") } else { format!("get {name}\r\n") };
+        // Half of them show that they know `W`, and win with the old value in hand; the others are told a miss.
+        let knows = if meta && self.random.bool() { " R0" } else { "" };
+        let command = if meta { format!("mg {name} v{knows}\r\n") } else { format!("get {name}\r\n") };
         let begin = self.stage.now();
         let (what, rebuilds) = match self.ask(command.as_bytes(), !meta) {
             Ok(Reply::Value { body, flags }) => {

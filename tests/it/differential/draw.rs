@@ -162,12 +162,14 @@ impl Draw {
         stream.0.push(Turn { connection: self.connection, commands, cut, early });
     }
 
-    /// A command that may be sent. A block that is announced and not there is filled up with other commands.
+    /// A command that may be sent. A block that is announced and not there is filled up with other commands. Behind a refused `ms`
+    /// there is a store that takes the CAS that memcached has put by.
     fn command(&mut self) -> (Command, Vetted) {
         loop {
             let mut command = self.any();
             while let Some(vetted) = vet(&command, self.mode) {
                 match vetted.lacks {
+                    0 if vetted.puts_by => command.push(b"set put-by 0 0 0\r\n\r\n"),
                     0 if vetted.closes || command.ends() => return (command, vetted),
                     0 => command.push(b"\r\n"),
                     1..=4096 => {

@@ -90,10 +90,14 @@ enum Dial<'a> {
     Embedded(&'a Embedded),
 }
 
+/// memcached shows whoever wins a stale value that value, whatever they asked with.
+const KNOWS_W: &str = "meta_winner = \"stale\"";
+
 impl Sides {
     /// Starts both.
     pub(super) fn start(mode: Mode) -> Sides {
-        let servers = |n| -> Vec<Memcached> { (0..n).map(|_| Memcached::start(QUIET)).collect() };
+        let start = if mode.oldest() { Memcached::start } else { Memcached::newest };
+        let servers = |n| -> Vec<Memcached> { (0..n).map(|_| start(QUIET)).collect() };
         let kennel = |n, rule: String| {
             let servers = servers(n);
             let toml = sidecar_toml(&addresses(&servers), &[rule]);
@@ -102,19 +106,21 @@ impl Sides {
             Other::Kennel { kennel: Kennel::start(&toml), _servers: servers }
         };
         let other = match mode {
-            Mode::Raw(n) => kennel(n, raw("everything", "*")),
-            Mode::Guarded(n) => kennel(n, guarded("guarded", "g:*", "cold_wait = \"0ms\"")),
+            Mode::Raw(n) | Mode::RawOldest(n) => kennel(n, raw("everything", "*")),
+            Mode::Guarded(n) => {
+                kennel(n, guarded("guarded", "g:*", &format!("cold_wait = \"0ms\"\n{KNOWS_W}")))
+            }
             // It waits, wherever nothing is behind: but behind everything is the turn's end.
-            Mode::Tagged(n) => {
-                let tags = "tags = [\"all\", \"of:{x}\"]";
-                kennel(n, guarded("drawn", "g:{x}:*", tags) + &guarded("short", "g:{x}", tags))
+            Mode::Tagged(n) | Mode::TaggedOldest(n) => {
+                let tags = format!("tags = [\"all\", \"of:{{x}}\"]\n{KNOWS_W}");
+                kennel(n, guarded("drawn", "g:{x}:*", &tags) + &guarded("short", "g:{x}", &tags))
             }
             Mode::Embedded => {
                 Other::Embedded(Embedded::start(1 << 30, kennel::clock::unix_ms).expect("a thread"))
             }
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        Sides { mode, reference: Memcached::start(QUIET), other, runtime, runs: 0 }
+        Sides { mode, reference: Memcached::newest(QUIET), other, runtime, runs: 0 }
     }
 
     /// What they are.
@@ -140,7 +146,7 @@ impl Sides {
             false => Names::new(pool),
         };
         let mut sides = [
-            Side::new(Dial::Tcp(self.reference.address), names(), patience),
+            Side::new(Dial::Tcp(self.reference.address), names().memcached(), patience),
             Side::new(dial, names(), patience),
         ];
         // Other keys need no new names: they are empty.

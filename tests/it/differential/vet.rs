@@ -36,7 +36,7 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "numbers from 2^62 in values, and digits appended to others",
-        "above 2^63 memcached looks for a minus sign behind the number, as far as memory goes",
+        "before the oldest servers: above 2^63 they look for a minus sign behind the number, as far as memory goes",
     ),
     (
         "too long a key behind others in a `get`",
@@ -53,10 +53,23 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ),
     ("CAS numbers made up from 1 to 2^62", "each side counts its own, and whether they are above it shows"),
     ("blocks that are announced and not sent", "nobody would answer"),
-    ("too long an opaque on `md`, `ma` and `mg`", "memcached complains after the deed, Kennel before it"),
+    ("too long an opaque on `ma` and `mg`", "memcached complains after the deed, Kennel before it"),
+    ("a NUL in a line", "an older memcached takes it for the line's end, so Kennel refuses it"),
     (
-        "`E` with another mistake; `E` and `md x` against the embedded memcached",
-        "they are flags of later versions: what is wrong first depends on the server",
+        "`ms` with a flag that is no letter",
+        "memcached runs its block as commands; Kennel swallows it, as that of any other refused store",
+    ),
+    (
+        "`ms` with a bad block or too long an opaque, unless a classic store is next",
+        "memcached gives that store the CAS that it had put by, which is lower than what was given since",
+    ),
+    (
+        "too long a key in a `get` that ends in `noreply`",
+        "memcached says nothing but an empty line; Kennel says the error",
+    ),
+    (
+        "the empty line behind the error of a `get` of too long a key",
+        "taken out of what memcached says: a client would take it for the next reply",
     ),
     (
         "`h` of guarded keys",
@@ -81,7 +94,10 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "there is no item, so Kennel says 0",
     ),
     ("guarded: `T` of an `ma` that counts up", "memcached forgets it when the number becomes longer"),
-    ("guarded: `E` and `md x`", "1.6.18 refuses them"),
+    (
+        "before the oldest servers: `E`, `md x`, `C` on a raw `mg`, `s` and `N` on a raw `ms`",
+        "they do not know them: Kennel says what the server says",
+    ),
     ("guarded: `me`", "it shows the item as it is stored"),
     ("`flush_all` on guarded keys", "it invalidates: what was built after a miss before it is dropped"),
     (
@@ -95,12 +111,16 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
 pub(super) enum Mode {
     /// Kennel with a raw rule before so many servers.
     Raw(usize),
+    /// The same, before the oldest servers that are supported.
+    RawOldest(usize),
     /// The embedded memcached itself.
     Embedded,
     /// Kennel with a guarded rule before so many servers.
     Guarded(usize),
     /// The same, and the rule has two tags.
     Tagged(usize),
+    /// The same, before the oldest servers that are supported.
+    TaggedOldest(usize),
 }
 
 impl Mode {
@@ -109,9 +129,14 @@ impl Mode {
         !matches!(self, Mode::Raw(1) | Mode::Guarded(1) | Mode::Tagged(1) | Mode::Embedded)
     }
 
+    /// Whether Kennel's servers are older than the memcached it is compared with.
+    pub(super) fn oldest(self) -> bool {
+        matches!(self, Mode::RawOldest(_) | Mode::TaggedOldest(_))
+    }
+
     /// Commands with guarded keys.
     pub(super) fn guarded(self) -> bool {
-        matches!(self, Mode::Guarded(_) | Mode::Tagged(_))
+        matches!(self, Mode::Guarded(_) | Mode::Tagged(_) | Mode::TaggedOldest(_))
     }
 
     /// Whether this key is under the guarded rule.
@@ -135,6 +160,8 @@ pub(super) struct Vetted {
     pub(super) early: usize,
     /// Bytes that are lacking: a data block is longer than what is there.
     pub(super) lacks: usize,
+    /// memcached has put a CAS by for an `ms` that it then refused, and gives it to the connection's next classic store.
+    pub(super) puts_by: bool,
     /// What the command leaves of a guarded key until its last request.
     unsettled: Option<Unsettled>,
     /// The guarded key, as sent, that its last request deleted, or stored whatever stood there.
@@ -193,16 +220,13 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
             return None;
         }
         let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
-        let get = [&b"get"[..], b"gets", b"bget"].contains(&word(rest));
-        let indent = rest.iter().take_while(|&&byte| byte == b' ').count();
-        let long =
-            [&b"get "[..], b"gets "].iter().any(|word| rest[indent..].starts_with(word)) && indent < 100;
-        if line > 2048 && !long && (rest.ends_with(b"\n") || rest.len() < 2100) {
+        let get = [&b"get"[..], b"gets"].contains(&word(rest));
+        let long = [&b"get "[..], b"gets "].iter().any(|word| rest.starts_with(word));
+        if line > 2048 && !long && (rest.ends_with(b"\n") || rest.len() < 2100 || rest[0] == b' ') {
             return None;
         }
-        let knows_more = rest[..line].windows(2).any(|pair| pair == b" E") && word(rest).starts_with(b"m");
-        let refused = matches!(parse(rest, &LIMITS), Parsed::Refused(_));
-        if knows_more && (refused || mode == Mode::Embedded) {
+        if rest[..line].contains(&0) || runs_its_block(&rest[..line]) || is_told_an_empty_line(&rest[..line])
+        {
             return None;
         }
         let taken = match parse(rest, &LIMITS) {
@@ -231,10 +255,16 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                     None => unsettles(&request, mode, vetted.settled.as_deref())?,
                 };
                 vetted.settled = settled(&request);
+                vetted.puts_by &= !matches!(request, Request::Store(_));
                 consumed
             }
             Parsed::Refused(_) if vetted.unsettled.is_some() => return None,
             Parsed::Refused(refused) => {
+                // A CAS that stands where the length belongs is each side's own length.
+                let length = if word(rest) == b"ms" { 2 } else { 4 };
+                if words(&rest[..line]).nth(length).is_some_and(|word| word.starts_with(ANY_CAS)) {
+                    return None;
+                }
                 let names_a_server: [&[u8]; 9] = [
                     b"cache_memlimit",
                     b"extstore",
@@ -250,9 +280,13 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                     return None;
                 }
                 // The opaque's length is the last thing that is looked at.
-                if refused.reply.starts_with(b"CLIENT_ERROR opaque") && word(rest) != b"ms" {
+                let late = [&b"mg"[..], b"ma"].contains(&word(rest));
+                if refused.reply.starts_with(b"CLIENT_ERROR opaque") && late {
                     return None;
                 }
+                let late = [&b"CLIENT_ERROR bad data chunk"[..], b"CLIENT_ERROR opaque"];
+                vetted.puts_by |=
+                    word(rest) == b"ms" && late.iter().any(|late| refused.reply.starts_with(late));
                 vetted.closes |= refused.close;
                 vetted.alone |= refused.close || (line > 250 && (get || word(rest).starts_with(b"gat")));
                 let taken = refused.consumed + usize::try_from(refused.swallow).ok()?;
@@ -280,6 +314,26 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
     }
     vetted.alone |= vetted.closes && word(&bytes) != b"quit";
     (vetted.unsettled.is_none() || vetted.lacks > 0).then_some(vetted)
+}
+
+/// Whether it is an `ms` of which memcached takes the line, but not the block.
+fn runs_its_block(line: &[u8]) -> bool {
+    let words: Vec<&[u8]> = words(line).collect();
+    words.first() == Some(&&b"ms"[..])
+        && words.iter().skip(3).any(|word| !matches!(word[0], 65..=122 | b'0'..=b'9'))
+}
+
+/// Whether it is a `get` that memcached answers with nothing but an empty line.
+fn is_told_an_empty_line(line: &[u8]) -> bool {
+    let words: Vec<&[u8]> = words(line).collect();
+    let get = words.first().is_some_and(|word| [&b"get"[..], b"gets"].contains(word));
+    get && words.last() == Some(&&b"noreply"[..]) && words.iter().any(|word| word.len() > 250)
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    line.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 
 /// What both [`NO_CAS`] and the number below it begin with.
@@ -326,7 +380,7 @@ pub(super) fn fit(commands: &[Command], mode: Mode) -> bool {
         let lone = (!vetted.alone || commands.len() == 1) && (!vetted.closes || at + 1 == commands.len());
         let counted = vetted.counts.is_disjoint(&reads);
         reads.extend(vetted.reads);
-        lone && counted && vetted.lacks == 0 && (vetted.closes || command.ends())
+        lone && counted && vetted.lacks == 0 && !vetted.puts_by && (vetted.closes || command.ends())
     })
 }
 
@@ -350,7 +404,7 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
         Request::Store(Store { verb, exptime, data, .. }) => {
             let longer = matches!(verb, Verb::Append | Verb::Prepend);
             let near = mode.guarded() && (1_047_000..=1_048_576).contains(&data.len());
-            lasts(exptime).filter(|()| countable(data, longer) && !near)
+            lasts(exptime).filter(|()| countable(data, longer, mode) && !near)
         }
         Request::Touch { exptime, .. } => lasts(exptime),
         Request::Arith { key, delta, decr, .. } => {
@@ -378,15 +432,15 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
                 meta.token(b'M').is_some_and(|mode| mode.first().is_some_and(|mode| b"APap".contains(mode)));
             let start = meta.token(b'J').filter(|_| meta.verb == MetaVerb::Arith).unwrap_or(b"0");
             let delta = meta.token(b'D').filter(|_| meta.verb == MetaVerb::Arith).unwrap_or(b"1");
-            let number = [start, delta].iter().all(|number| countable(number, false));
+            let number = [start, delta].iter().all(|number| countable(number, false, mode));
             let near = mode.guarded() && (1_047_000..=1_048_576).contains(&meta.data.len());
-            if !number || near || (meta.verb == MetaVerb::Set && !countable(meta.data, longer)) {
+            if !number || near || (meta.verb == MetaVerb::Set && !countable(meta.data, longer, mode)) {
                 return None;
             }
-            if mode == Mode::Embedded && meta.verb == MetaVerb::Delete && meta.token(b'x').is_some() {
+            if mode.oldest() && !mode.guards(&key) && !the_oldest_know(&meta) {
                 return None;
             }
-            if mode.guards(&key) && !means_the_same(&meta) {
+            if mode.guards(&key) && !means_the_same(&meta, mode) {
                 return None;
             }
             match meta.verb {
@@ -400,14 +454,26 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
     }
 }
 
+/// Whether the oldest servers take a meta command as the newest do.
+fn the_oldest_know(meta: &Meta<'_>) -> bool {
+    let has = |flag| meta.token(flag).is_some();
+    match meta.verb {
+        _ if has(b'E') => false,
+        MetaVerb::Get => !has(b'C'),
+        MetaVerb::Set => !has(b's') && !has(b'N'),
+        MetaVerb::Delete => !has(b'x'),
+        _ => true,
+    }
+}
+
 /// Whether a meta command on a guarded key means what it means to memcached.
-fn means_the_same(meta: &Meta<'_>) -> bool {
+fn means_the_same(meta: &Meta<'_>, mode: Mode) -> bool {
     let has = |flag| meta.token(flag).is_some();
     let over = |flag| meta.token(flag).and_then(int32).is_some_and(|time| !(0..=2_592_000).contains(&time));
-    let ends = over(b'T') || (has(b'N') && over(b'N') && !matches!(meta.verb, MetaVerb::Set));
+    let ends = over(b'T') || (has(b'N') && over(b'N'));
     match meta.verb {
         MetaVerb::Debug => false,
-        _ if has(b'E') || (has(b'x') && meta.verb == MetaVerb::Delete) => false,
+        _ if mode.oldest() && has(b'E') => false,
         MetaVerb::Get => !(over(b'N') || ((has(b'R') || has(b'N')) && has(b'T')) || (has(b't') && ends)),
         MetaVerb::Set => !(has(b'I') && has(b'C') || has(b'c') && ends),
         MetaVerb::Delete => !(has(b'I') && ends),
@@ -458,7 +524,7 @@ fn unsettles(request: &Request<'_>, mode: Mode, settled: Option<&[u8]>) -> Optio
 }
 
 /// Whether what `incr` makes of a value is a matter of the value alone. `longer`: it is put to another.
-fn countable(data: &[u8], longer: bool) -> bool {
+fn countable(data: &[u8], longer: bool, mode: Mode) -> bool {
     let blank = |byte: &u8| b" \t\n\x0b\x0c\r".contains(byte);
     let blanks = data.iter().take_while(|byte| blank(byte)).count();
     if data.len() > 24 {
@@ -467,8 +533,11 @@ fn countable(data: &[u8], longer: bool) -> bool {
     let digits = data[blanks..].iter().skip_while(|byte| b"+-".contains(byte));
     let digits: String =
         digits.take_while(|byte| byte.is_ascii_digit()).map(|&byte| char::from(byte)).collect();
-    let large = digits.parse().is_ok_and(|number: u128| (1 << 62..1 << 64).contains(&number));
-    let digit = longer && data.iter().any(|byte| byte.is_ascii_digit() || byte == &b'-' || blank(byte));
+    let large =
+        mode.oldest() && digits.parse().is_ok_and(|number: u128| (1 << 62..1 << 64).contains(&number));
+    let digit = mode.oldest()
+        && longer
+        && data.iter().any(|byte| byte.is_ascii_digit() || byte == &b'-' || blank(byte));
     !large && !digit && (data.is_empty() || blanks < data.len())
 }
 

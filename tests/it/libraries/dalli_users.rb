@@ -113,7 +113,7 @@ same client.gat(k('absent'), 100), nil
 done 'touch and gat'
 
 client.set(k('gone'), 'x', 100)
-client.touch(k('gone'), 1_000_000_000)
+client.touch(k('gone'), -1)
 same client.get(k('gone')), nil
 client.set(k('gone'), 'x', -1)
 same client.get(k('gone')), nil

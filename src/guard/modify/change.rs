@@ -1,0 +1,110 @@
+//! What a command asks that looks at a guarded key before it writes it.
+
+use bytes::Bytes;
+
+use crate::guard::ask::{Cas, Lifetime};
+use crate::guard::write::Offer;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// `add`: store if there is no logical item.
+    Add(Offer),
+    /// `replace`: store if there is one.
+    Replace(Offer),
+    /// `append`.
+    Append {
+        /// What to put behind the value.
+        more: Bytes,
+        /// `C`: only if the item's CAS number is this.
+        compare: Option<u64>,
+        /// `E`: the CAS that the client wants it to have.
+        explicit: Option<u64>,
+        /// `N`: what to store if there is no item.
+        create: Option<Box<Offer>>,
+    },
+    /// `prepend`.
+    Prepend {
+        /// What to put before the value.
+        more: Bytes,
+        /// `C`: only if the item's CAS number is this.
+        compare: Option<u64>,
+        /// `E`: the CAS that the client wants it to have.
+        explicit: Option<u64>,
+        /// `N`: what to store if there is no item.
+        create: Option<Box<Offer>>,
+    },
+    /// `cas`: store if the item's CAS number is this.
+    Cas {
+        /// The number.
+        number: u64,
+        /// What to store.
+        offer: Offer,
+        /// Meta clients are shown stale items and stubs with their CAS, and may name those too.
+        sees_stale: bool,
+        /// `I`: if the item's CAS number is higher, store all the same, as stale.
+        invalidate: bool,
+    },
+    /// `incr`, `decr` and `ma`.
+    Count(Count),
+    /// `touch` and `gat`.
+    Touch(Lifetime),
+    /// `md x`: leave the item with neither value nor flags.
+    Empty {
+        /// `C`: only if the item's CAS number is this.
+        compare: Option<u64>,
+        /// `T`.
+        lifetime: Lifetime,
+        /// `E`: the CAS that the client wants it to have.
+        explicit: Option<u64>,
+    },
+}
+
+/// What `incr` and `decr` do, and what `ma` may say beyond them (protocol.txt, "Meta Arithmetic").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Count {
+    /// Down instead of up.
+    pub decr: bool,
+    /// By how much.
+    pub delta: u64,
+    /// `C`: only if the item's CAS number is this.
+    pub compare: Option<u64>,
+    /// `N` and `J`: what to begin with if there is no item, and how long that lasts.
+    pub create: Option<(Lifetime, u64)>,
+    /// `T`: how long the item lasts from now on.
+    pub lifetime: Option<Lifetime>,
+    /// `E`: the CAS that the client wants it to have.
+    pub explicit: Option<u64>,
+}
+
+/// What counting gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counted {
+    /// The number as it is now.
+    pub number: u64,
+    /// The item's CAS.
+    pub cas: Cas,
+    /// Whole seconds until the soft expiry that it had; `None`: none, or it was created.
+    pub ttl: Option<u32>,
+    /// There was no item.
+    pub created: bool,
+}
+
+impl Change {
+    /// What an append is to store if there is no item.
+    pub(super) fn create(&self) -> Option<&Offer> {
+        match self {
+            Change::Append { create, .. } | Change::Prepend { create, .. } => create.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// How many bytes of a value the client sent with it.
+    pub(super) fn sent(&self) -> usize {
+        match self {
+            Change::Add(offer) | Change::Replace(offer) | Change::Cas { offer, .. } => offer.body.len(),
+            Change::Append { more, .. } | Change::Prepend { more, .. } => more.len(),
+            Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
+        }
+    }
+}

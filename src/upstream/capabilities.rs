@@ -1,0 +1,49 @@
+//! What a server can do, as far as Kennel has to know.
+
+use std::fmt;
+
+/// What a server cannot do, though the guard needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// It answers `mg` as no memcached since 1.6.0 does.
+    Meta,
+    /// `mg … N` leaves no item for the first who asks.
+    Vivify,
+    /// All CAS values are 0.
+    Cas,
+    /// `ms` has another syntax.
+    MetaSet,
+    /// `ms` stores though the CAS is another or the item is there, or does not though it should.
+    ConditionalSet,
+    /// `md` deletes or marks though the CAS is another, or does not though it should.
+    ConditionalDelete,
+    /// `md … I` leaves an item that is not stale.
+    StaleMark,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Lack::Meta => "it does not know the meta commands",
+            Lack::Vivify => "its mg leaves no item for the first who asks",
+            Lack::Cas => "it has no CAS: it was started with -C",
+            Lack::MetaSet => {
+                "it does not know ms as newer ones do: memcached 1.6.9 and older have another syntax"
+            }
+            Lack::ConditionalSet => "its ms does not compare CAS values",
+            Lack::ConditionalDelete => "its md does not compare CAS values, as in memcached 1.6.10 to 1.6.12",
+            Lack::StaleMark => "its md does not mark items as stale",
+        })
+    }
+}
+
+/// What a server has shown of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// As it calls itself: `1.6.18`.
+    pub version: String,
+    /// Why its keys cannot be guarded, if so.
+    pub lack: Option<Lack>,
+    /// Its `item_size_max`, if it says so.
+    pub item_size: Option<usize>,
+}

@@ -1,0 +1,34 @@
+//! Who watches Kennel is answered whatever others do at the admin's address.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml, timed};
+
+#[test]
+fn idle_connections_at_the_admins_address_keep_no_probe_out_and_are_closed_after_seconds() {
+    let servers = memcacheds(1);
+    let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("all", "*", "")]));
+    let connect = || TcpStream::connect(kennel.admin()).expect("a connection");
+    let mut idle: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
+    // Some have begun a request.
+    idle.iter_mut().step_by(3).for_each(|stream| {
+        // Who has been closed for another one may not take it.
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost:");
+    });
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let (said, took) = timed(|| kennel.http(path));
+        assert!(said.contains("200 OK") && took < Duration::from_secs(2), "{path}: {took:?}: {said}");
+    }
+    // Those that nobody else needed the place of.
+    let ((), took) = timed(|| {
+        for stream in &mut idle {
+            stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+            let mut said = Vec::new();
+            let ended = stream.read_to_end(&mut said);
+            assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
+        }
+    });
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}

@@ -1,0 +1,64 @@
+//! The smallest schedules of what the attacker has found.
+
+use super::run::{Rule, Setting, World};
+use super::schedule::Schedule;
+
+/// What each was about, and the schedule, as the attacker printed it.
+const REGRESSIONS: &[(&str, &str)] = &[
+    (
+        "an add behind a miss that another connection's add came before",
+        "1 get a\n2 add a 100\n1 add a 200\n3 get a",
+    ),
+    ("two adds behind a flush_all", "1 get a\n1 flush_all\n2 add a 100\n3 add a 200\n3 get a"),
+    (
+        "ms ME behind a miss that another connection's set came before",
+        "1 mg a\n2 set a 100\n1 msE a 200\n3 get a",
+    ),
+    ("two ms ME behind a flush_all", "1 mg a\n1 flush_all\n2 msE a 100\n3 msE a 200\n3 mg a"),
+    ("an add that says NOT_STORED and leaves nothing", "1 get a\n2 flush_all\n3 add a 100\n3 incr a 1"),
+    ("an add that is acknowledged and vanishes", "1 get a\n2 delete a\n1 add a 100\n1 incr a 1"),
+    ("a set of another than who missed, after its flush_all", "1 get a\n2 flush_all\n2 set a 100\n2 get a"),
+    ("a set of another than who missed, after a delete", "1 get a\n2 delete a\n3 set a 100\n1 get a"),
+    (
+        "a fill that lost to two sets takes them away",
+        "1 get a\n2 set a 100\n2 set a 200\n1 set a 300\n2 get a",
+    ),
+    ("a set passes for the fill of whoever missed", "1 get a\n2 get a\n2 set a 100\n3 set a 200\n1 get a"),
+    (
+        "a second set of one's own passes for another's fill",
+        "1 get a\n2 get a\n2 set a 100\n2 set a 200\n1 get a",
+    ),
+    (
+        "a set passes for another's fill, and takes away what stands there",
+        "1 get a\n2 set a 100\n2 append a x1\n1 set a 200\n2 get a",
+    ),
+    (
+        "a set of who was shown the value passes for another's fill",
+        "1 get a\n2 get a\n3 set a 100\n1 get a\n1 set a 200\n3 get a",
+    ),
+    (
+        "five missed, another deletes: five sets of others are dropped",
+        "1 get a\n2 get a\n3 get a\n4 get a\n5 get a\n6 delete a\n7 set a 100\n7 get a\n8 set a 200\n8 get a\n\
+         9 set a 300\n9 get a\n10 set a 400\n10 get a\n11 set a 500\n11 get a",
+    ),
+];
+
+#[test]
+fn what_the_attacker_has_found_is_not_there_any_more() {
+    let mut world = World::start();
+    let mut failed = Vec::new();
+    for (name, text) in REGRESSIONS {
+        let schedule = Schedule::parse(text);
+        let control = world.run(&schedule, Setting::single(Rule::Raw, 1));
+        assert_eq!(control, Ok(0), "memcached itself: {name}");
+        let settings = [(Rule::Guarded, 1), (Rule::Guarded, 2), (Rule::Tagged, 1), (Rule::Tagged, 2)];
+        let settings = settings.map(|(rule, sidecars)| Setting::single(rule, sidecars));
+        let found = settings.into_iter().find_map(|setting| {
+            let why = world.run(&schedule, setting).err()?;
+            Some(format!("{name}: {setting:?}\n{text}\n{why}\n"))
+        });
+        failed.extend(found);
+    }
+    let (failed, all) = (failed.join("\n"), (failed.len(), REGRESSIONS.len()));
+    assert!(failed.is_empty(), "{} of {} schedules fail again:\n{failed}", all.0, all.1);
+}

@@ -1,0 +1,128 @@
+//! A process that may have few files open: its clients are fewer than max_connections, and neither its servers nor its admin lack
+//! anything.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::world::{Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir};
+
+/// Above what two workers, two servers and the admin need.
+const LIMIT: usize = 240;
+const CLIENTS: usize = 400;
+
+fn toml(servers: &[String]) -> String {
+    sidecar_toml(servers, &[guarded("hot", "hot:*", ""), raw("raw", "*")])
+}
+
+/// The numbers in the warning: the configured one, the lowered one.
+fn lowered(said: &str) -> (usize, usize) {
+    let line =
+        said.lines().find(|line| line.contains("listen.max_connections")).unwrap_or_else(|| panic!("{said}"));
+    let numbers: Vec<usize> =
+        line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers.contains(&10_000) && numbers.contains(&LIMIT), "{line}");
+    let clients = line.split("to ").nth(1).and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    (10_000, clients.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}")))
+}
+
+#[test]
+fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others_are_told_so() {
+    let mut servers = memcacheds(2);
+    let kennel = Kennel::start_with_open_files(LIMIT, &toml(&addresses(&servers)));
+    let (_, fit) = lowered(&kennel.said());
+    assert!((50..LIMIT).contains(&fit), "{fit}");
+    // Whoever holds the admin's address takes nothing from the others.
+    let idle: Vec<TcpStream> =
+        (0..80).map(|_| TcpStream::connect(kennel.admin()).expect("a connection")).collect();
+    let (mut inside, mut refused) = (Vec::new(), 0);
+    for n in 0..CLIENTS {
+        let mut client = Client::tcp(kennel.address());
+        client.send(b"version\r\n");
+        let said = client.line();
+        if said.starts_with("VERSION ") {
+            inside.push(client);
+        } else {
+            assert_eq!(said, "ERROR Too many open connections", "client {n}");
+            refused += 1;
+        }
+    }
+    assert_eq!((inside.len(), refused), (fit, CLIENTS - fit));
+    let mut all_served = |round: &str| {
+        for (n, client) in inside.iter_mut().enumerate() {
+            for kind in ["raw", "hot"] {
+                let (key, value) = (format!("{kind}:{round}:{n}"), n.to_string());
+                client.store(&key, value.as_bytes(), 60);
+                assert_eq!(client.get(&key), Some(value.into_bytes()), "{key}");
+            }
+        }
+    };
+    all_served("before");
+    // A connection to a server can be made anew, however many clients there are.
+    servers.iter_mut().for_each(|server| server.restart());
+    eventually("the servers are used again", || kennel.metrics().sum("kennel_upstream_up", &[]) == 2.0);
+    all_served("after");
+    assert!(kennel.http("/healthz").contains("200 OK"));
+    assert_eq!(kennel.metrics().sum("kennel_client_connections_refused_total", &[]), refused as f64);
+    assert!(!kennel.said().contains("os error 24"), "{}", kennel.said());
+    drop(idle);
+    drop(inside);
+    eventually("there is room again", || {
+        let mut stream = TcpStream::connect(kennel.address()).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+        let mut said = [0; 8];
+        stream.write_all(b"version\r\n").is_ok()
+            && stream.read_exact(&mut said).is_ok()
+            && said == *b"VERSION "
+    });
+}
+
+#[test]
+fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_else() {
+    let mut servers = memcacheds(2);
+    let kennel = Kennel::start_with_open_files(LIMIT, &toml(&addresses(&servers)));
+    let (_, fit) = lowered(&kennel.said());
+    let mut streams: Vec<TcpStream> = Vec::new();
+    kennel.standing_still(|| {
+        streams.extend(
+            (0..CLIENTS).map(|_| TcpStream::connect(kennel.address()).expect("a place in the queue")),
+        );
+    });
+    servers.iter_mut().for_each(|server| server.restart());
+    let mut served = 0;
+    for mut stream in &streams {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+        // Who has been refused may have gone.
+        let _ = stream.write_all(b"get raw\r\n");
+        let mut said = [0; 5];
+        stream.read_exact(&mut said).expect("an answer");
+        match &said {
+            b"END\r\n" => served += 1,
+            said => assert_eq!(said, b"ERROR"),
+        }
+    }
+    assert_eq!(served, fit);
+    assert!(!kennel.said().contains("os error 24"), "{}", kennel.said());
+}
+
+#[test]
+fn check_says_how_many_clients_the_descriptors_are_enough_for() {
+    let dir = temp_dir();
+    let file = dir.join("kennel.toml");
+    std::fs::write(&file, toml(&["10.0.0.1:11211".to_owned()])).expect("write the configuration");
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        &format!("ulimit -n {LIMIT}; exec \"$0\" \"$@\""),
+        env!("CARGO_BIN_EXE_kennel"),
+        "check",
+    ]);
+    let output = command.arg(&file).output().expect("run kennel check");
+    let _ = std::fs::remove_dir_all(&dir);
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!((50..LIMIT).contains(&lowered(&said).1), "{said}");
+    assert!(said.contains("warning: listen.max_connections"), "{said}");
+}

@@ -1,0 +1,211 @@
+//! Servers that cannot do what the guard needs: `memcached -C`, 1.6.9, and 1.6.10 to 1.6.12, which answer `EX` to every `md` with a
+//! CAS. Kennel finds that out when it connects, by what the server does, and guards nothing there.
+
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+
+use crate::between::{Between, Over, pump};
+use crate::client::Client;
+use crate::world::{Kennel, Memcached, direct, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir};
+
+/// What every command of the guard is told there.
+const REFUSED: &str = "SERVER_ERROR server cannot guard keys: kennel check --connect says why";
+
+/// memcached 1.6.9 of Debian 11, as scripts/test unpacks it.
+const MEMCACHED_1_6_9: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/debian11/usr/bin/memcached");
+
+fn toml(server: &str) -> String {
+    let rule = guarded("hot", "hot:*", "tags = [\"t\"]\nstale_for = \"3s\"\nlock_ttl = \"3s\"");
+    sidecar_toml(&[server.to_owned()], &[rule, guarded("plain", "plain:*", ""), raw("raw", "*")])
+}
+
+/// A server that compares no CAS when it deletes, as memcached 1.6.10 to 1.6.12: a real one behind a port that changes the CAS of
+/// every `md`.
+fn deletes_under_no_cas(target: SocketAddr) -> Between {
+    Between::start(target, |client, server, over| {
+        let (Ok(mut client_end), Ok(mut server_end)) = (client.try_clone(), server.try_clone()) else {
+            return;
+        };
+        let (over, of_replies): (Over, Over) = (over.clone(), over.clone());
+        std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            pump(&mut client_end, &over, |piece| {
+                rest.extend_from_slice(piece);
+                let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                let lines: Vec<u8> = rest.drain(..whole).collect();
+                let lines = lines.split_inclusive(|byte| *byte == b'\n').map(with_another_cas);
+                server_end.write_all(&lines.collect::<Vec<_>>().concat()).is_ok()
+            });
+            let _ = server_end.shutdown(Shutdown::Both);
+        });
+        let (mut from, mut to): (TcpStream, TcpStream) = (server, client);
+        std::thread::spawn(move || {
+            pump(&mut from, &of_replies, |piece| to.write_all(piece).is_ok());
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    })
+}
+
+fn with_another_cas(line: &[u8]) -> Vec<u8> {
+    let words = line.trim_ascii_end().split(|byte| *byte == b' ');
+    let changed =
+        |word: &[u8]| if word[..1] == *b"C" { b"C18446744073709551615".to_vec() } else { word.to_vec() };
+    match line.starts_with(b"md ") {
+        true => [words.map(changed).collect::<Vec<_>>().join(&b' '), b"\r\n".to_vec()].concat(),
+        false => line.to_vec(),
+    }
+}
+
+/// How many items a server holds.
+fn items(server: &mut Client) -> String {
+    server.send(b"stats\r\n");
+    let stats = String::from_utf8(server.until(b"END\r\n")).expect("ASCII");
+    stats.lines().find_map(|line| line.strip_prefix("STAT curr_items ")).expect("a count").to_owned()
+}
+
+fn body(reply: &str) -> &str {
+    reply.split_once("\r\n\r\n").expect("a header").1
+}
+
+/// Nothing is guarded on this server, for this reason: nothing is stored, nothing acknowledged; and raw keys go on.
+fn guards_nothing(address: &str, mut behind: Client, why: &str) {
+    let kennel = Kennel::start(&toml(address));
+    let mut client = kennel.client();
+    for key in ["hot:k", "plain:k"] {
+        for _ in 0..2 {
+            assert_eq!(client.get(key), None);
+            assert_eq!(client.set(key, b"value", 60), REFUSED);
+        }
+        for command in [
+            "delete",
+            "incr KEY 1",
+            "touch KEY 9",
+            "md",
+            "ms KEY 1 T9\r\nx",
+            "ma KEY N9",
+            "add KEY 0 9 1\r\nx",
+        ] {
+            let asked = if command.contains("KEY") {
+                command.replace("KEY", key)
+            } else {
+                format!("{command} {key}")
+            };
+            assert_eq!(client.ask(&asked), REFUSED, "{asked}");
+        }
+    }
+    for bump in ["delete @tag:t", "incr @tag:t 1"] {
+        assert_eq!(client.ask(bump), REFUSED);
+    }
+    assert_eq!(items(&mut behind), "0", "neither stubs nor locks nor values nor tags, and no probe");
+    client.store("raw", b"value", 60);
+    assert_eq!(client.get("raw").as_deref(), Some(&b"value"[..]));
+    assert_eq!(client.delete("raw"), "DELETED");
+    let ready = kennel.http("/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200 ") || ready.starts_with("HTTP/1.0 200 "), "{ready}");
+    let (first, rest) = body(&ready).split_once('\n').expect("a second line");
+    assert_eq!(first, "ready");
+    assert!(rest.contains(address) && rest.contains("main") && rest.contains(why), "{rest}");
+    let said = kennel.said();
+    assert_eq!(said.matches("cannot guard").count(), 1, "once for all workers: {said}");
+    assert!(said.contains(why), "{said}");
+    let metrics = kennel.metrics();
+    let name = "kennel_upstream_guards";
+    assert!(metrics.0.keys().any(|series| series.starts_with(name)) && metrics.sum(name, &[]) == 0.0);
+    assert!(metrics.sum("kennel_upstream_requests_total", &["outcome=\"unguarded\""]) > 0.0);
+}
+
+#[test]
+fn on_a_server_without_cas_nothing_is_guarded_and_raw_keys_go_on() {
+    let server = Memcached::start(&["-C"]);
+    guards_nothing(&server.address(), direct(&server), "it has no CAS: it was started with -C");
+}
+
+#[test]
+fn on_a_server_that_deletes_under_no_cas_nothing_is_guarded_and_raw_keys_go_on() {
+    let server = Memcached::start(&[]);
+    let old = deletes_under_no_cas(server.address);
+    guards_nothing(&old.address(), direct(&server), "its md does not compare CAS values");
+}
+
+#[test]
+fn on_memcached_1_6_9_nothing_is_guarded_and_raw_keys_go_on() {
+    let server = Memcached::start_program(Path::new(MEMCACHED_1_6_9), &[]);
+    guards_nothing(&server.address(), direct(&server), "it does not know ms as newer ones do");
+}
+
+#[test]
+fn a_server_that_can_guard_is_said_to_be_ready_and_nothing_is_left_on_it() {
+    let servers = memcacheds(1);
+    let kennel = Kennel::start(&toml(&servers[0].address()));
+    eventually("both workers are connected", || {
+        kennel.metrics().sum("kennel_upstream_connections_total", &[]) == 2.0
+    });
+    assert_eq!(body(&kennel.http("/readyz")), "ready");
+    assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 1.0);
+    assert_eq!(items(&mut direct(&servers[0])), "0");
+    assert!(!kennel.said().contains("cannot guard"), "{}", kennel.said());
+    assert!(kennel.said().contains("version=1.6."), "{}", kennel.said());
+}
+
+#[test]
+fn a_server_that_is_replaced_by_one_that_can_guard_guards_again_and_the_other_way_round() {
+    let mut server = Memcached::start(&["-C"]);
+    let kennel = Kennel::start(&toml(&server.address()));
+    let mut client = kennel.client();
+    assert_eq!(client.set("hot:k", b"1", 60), REFUSED);
+    server.restart_with(&[]);
+    eventually("it guards", || client.set("hot:k", b"2", 60) == "STORED");
+    assert_eq!(client.get("hot:k").as_deref(), Some(&b"2"[..]));
+    eventually("and says so", || body(&kennel.http("/readyz")) == "ready");
+    server.restart_with(&["-C"]);
+    eventually("it guards no more", || client.set("hot:k", b"3", 60) == REFUSED);
+    assert_eq!(client.get("hot:k"), None);
+    assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 0.0);
+}
+
+/// Exit code, stdout and stderr of `kennel check --connect`.
+fn check(toml: &str) -> (Option<i32>, String, String) {
+    let dir = temp_dir();
+    let file = dir.join("kennel.toml");
+    std::fs::write(&file, toml).expect("write the configuration");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    command.args(["check", "--connect"]).arg(&file);
+    let output = command.output().expect("run kennel check");
+    let _ = std::fs::remove_dir_all(&dir);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn check_connect_says_of_each_server_what_it_is_and_whether_it_can_guard() {
+    let servers = [Memcached::start(&[]), Memcached::start(&["-C"]), Memcached::start(&[])];
+    let dead = {
+        let mut dead = Memcached::start(&[]);
+        dead.kill();
+        dead.address()
+    };
+    let [good, old, _] = [0, 1, 2].map(|i| servers[i].address());
+    let pools = |main: &[String]| toml("10.0.0.1:1").replace("[\"10.0.0.1:1\"]", &format!("{main:?}"));
+    let (code, out, err) = check(&pools(std::slice::from_ref(&good)));
+    assert_eq!((code, &err[..]), (Some(0), ""));
+    assert!(out.contains(&format!("{good}: memcached 1.6.")) && out.contains("can guard keys"), "{out}");
+    let (code, out, err) = check(&pools(&[good.clone(), old.clone(), dead.clone()]));
+    assert_eq!(code, Some(1), "{out}{err}");
+    assert!(out.contains(&format!("{good}: memcached 1.6.")), "{out}");
+    assert!(
+        err.contains(&format!("{old}: memcached 1.6.")) && err.contains("cannot guard keys: it has no CAS")
+    );
+    assert!(err.contains(&format!("{dead}: ")) && err.contains("Connection refused"), "{err}");
+    assert_eq!(items(&mut direct(&servers[0])), "0");
+    // A pool without guarded keys needs no such server.
+    let raws = sidecar_toml(std::slice::from_ref(&old), &[raw("raw", "*")]);
+    let (code, out, err) = check(&raws);
+    assert_eq!((code, &err[..]), (Some(0), ""), "{out}");
+    assert!(out.contains("cannot guard keys: it has no CAS") && out.contains("and need not"), "{out}");
+    // Mistakes of the file come first, and nothing is connected to.
+    let (code, out, err) = check(&raws.replace("workers = 2", "workers = 100"));
+    assert_eq!((code, &out[..]), (Some(1), ""));
+    assert!(err.contains("listen.workers"), "{err}");
+}

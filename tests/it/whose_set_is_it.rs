@@ -1,0 +1,364 @@
+//! Which miss a `set` ends, if any: one connection is as exact as memcached, no other client's miss costs it a write, and `add` is
+//! exclusive. docs/decisions/0010-whose-set-is-it.md.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::world::{
+    Kennel, Memcached, addresses, clients_are, direct, eventually, guarded, memcacheds, sidecar_toml,
+    temp_dir, within,
+};
+
+/// One server and one sidecar, whose rule says this.
+fn one(rule: &str) -> (Vec<Memcached>, Kennel) {
+    of_clients("auto", rule)
+}
+
+fn of_clients(clients: &str, rule: &str) -> (Vec<Memcached>, Kennel) {
+    let servers = memcacheds(1);
+    let rule = guarded("hot", "hot:*", rule);
+    let kennel = Kennel::start(&clients_are(clients, &sidecar_toml(&addresses(&servers), &[rule])));
+    (servers, kennel)
+}
+
+const QUICK: &str = "cold_wait = \"0ms\"";
+
+/// Runs a script: each line is a client's number, what it asks, and what it is told first.
+fn plays(kennel: &Kennel, script: &[(usize, &str, &str)]) {
+    let mut clients: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
+    for (line, (client, command, reply)) in script.iter().enumerate() {
+        let told = clients[*client].ask(command);
+        assert_eq!(&told, reply, "line {line} of {script:?}");
+        if told.starts_with("VALUE") {
+            clients[*client].line();
+            clients[*client].expect(b"END\r\n");
+        }
+    }
+}
+
+const MISS: &str = "END";
+const HIT: &str = "VALUE hot:k 0 1";
+
+#[test]
+fn what_is_set_behind_a_flush_is_there() {
+    for flusher in [0, 1] {
+        let (_servers, kennel) = one(QUICK);
+        let set = (flusher, "set hot:k 0 0 1\r\nv", "STORED");
+        plays(&kennel, &[(0, "get hot:k", MISS), (flusher, "flush_all", "OK"), set, (1, "get hot:k", HIT)]);
+    }
+}
+
+#[test]
+fn what_is_set_behind_an_own_bump_is_fresh_and_what_anothers_bump_overtakes_is_not() {
+    for bump in ["delete @tag:t", "incr @tag:t 1", "md @tag:t", "set row:1 0 0 1\r\nx"] {
+        let servers = memcacheds(1);
+        let invalidates =
+            "[[rules]]\nname = \"rows\"\nmatch = \"row:*\"\nkind = \"raw\"\ninvalidates = [\"t\"]\n";
+        let rules = [guarded("hot", "hot:*", &format!("tags = [\"t\"]\n{QUICK}")), invalidates.to_owned()];
+        let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
+        for (bumper, found) in [(0, true), (1, false)] {
+            let mut clients = [kennel.client(), kennel.client()];
+            assert_eq!(clients[0].get("hot:k"), None);
+            assert_ne!(clients[bumper].ask(bump), "ERROR");
+            assert_eq!(clients[0].set("hot:k", b"v", 60), "STORED");
+            assert_eq!(kennel.client().get("hot:k").is_some(), found, "{bump} by {bumper}");
+            clients[0].delete("hot:k");
+        }
+    }
+}
+
+#[test]
+fn nobody_elses_miss_costs_a_client_its_write() {
+    let set = |client, value| (client, value, "STORED");
+    for script in [
+        &[(0, "get hot:k", MISS), set(1, "set hot:k 0 0 1\r\n1"), set(1, "set hot:k 0 0 1\r\n2")][..],
+        &[(0, "get hot:k", MISS), (1, "get hot:k", MISS), (2, "delete hot:k", "NOT_FOUND")],
+    ] {
+        let (_servers, kennel) = one(QUICK);
+        plays(&kennel, script);
+        plays(&kennel, &[set(3, "set hot:k 0 0 1\r\n3"), (4, "get hot:k", HIT)]);
+        assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"3"[..]), "{script:?}");
+    }
+    // The first client's own set has lost its race, and takes nothing away.
+    let (_servers, kennel) = one(QUICK);
+    let sets =
+        [set(1, "set hot:k 0 0 1\r\n1"), set(1, "set hot:k 0 0 1\r\n2"), set(0, "set hot:k 0 0 1\r\n0")];
+    plays(&kennel, &[&[(0, "get hot:k", MISS)][..], &sets, &[(2, "get hot:k", HIT)]].concat());
+}
+
+#[test]
+fn five_who_missed_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
+    let (_servers, kennel) = one(QUICK);
+    let mut losers: Vec<Client> = (0..5).map(|_| kennel.client()).collect();
+    losers.iter_mut().for_each(|loser| assert_eq!(loser.get("hot:k"), None));
+    assert_eq!(kennel.client().delete("hot:k"), "NOT_FOUND");
+    for n in 0..5 {
+        let value = n.to_string();
+        let mut client = kennel.client();
+        client.store("hot:k", value.as_bytes(), 60);
+        assert_eq!(client.get("hot:k").as_deref(), Some(value.as_bytes()));
+    }
+    for loser in &mut losers {
+        loser.store("hot:k", b"late", 60);
+    }
+    assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"4"[..]), "and theirs are late");
+}
+
+#[test]
+fn whoever_has_seen_a_value_writes_over_it_though_it_was_told_a_miss_before() {
+    for (seen, said) in [
+        ("get hot:k", "VALUE hot:k 0 1"),
+        ("gets hot:k", "VALUE hot:k 0 1 "),
+        ("gat 60 hot:k", "VALUE hot:k 0 1"),
+        ("incr hot:k 1", "2"),
+        ("append hot:k 0 0 1\r\n1", "STORED"),
+        ("prepend hot:k 0 0 1\r\n1", "STORED"),
+    ] {
+        let (_servers, kennel) = one(QUICK);
+        let (mut first, mut second) = (kennel.client(), kennel.client());
+        assert_eq!(first.get("hot:k"), None);
+        second.store("hot:k", b"1", 60);
+        let told = first.ask(seen);
+        assert!(told.starts_with(said), "{seen}: {told}");
+        if told.starts_with("VALUE") {
+            first.line();
+            first.expect(b"END\r\n");
+        }
+        first.store("hot:k", b"9", 60);
+        assert_eq!(second.get("hot:k").as_deref(), Some(&b"9"[..]), "{seen}");
+    }
+}
+
+#[test]
+fn a_loser_stores_over_the_stub_though_it_is_renewed_or_its_builder_leaves() {
+    let rule = "cold_wait = \"0ms\"\nlock_ttl = \"1s\"";
+    let servers = memcacheds(1);
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", rule)]);
+    let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
+    let mut server = direct(&servers[0]);
+    // Renewals are the winner's sidecar's business: the loser's is another.
+    for elsewhere in [0, 1] {
+        let (mut winner, mut loser) = (sidecars[0].client(), sidecars[elsewhere].client());
+        assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
+        let cas = |server: &mut Client| server.ask("mg hot:k c");
+        let missed = cas(&mut server);
+        eventually("its stub is renewed", || cas(&mut server) != missed);
+        loser.store("hot:k", b"built by the loser", 60);
+        assert_eq!(sidecars[1].client().get("hot:k").as_deref(), Some(&b"built by the loser"[..]));
+        winner.delete("hot:k");
+    }
+    let (mut winner, mut loser) = (sidecars[0].client(), sidecars[0].client());
+    assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
+    drop(winner);
+    eventually("it is given back", || sidecars[0].metrics().sum("kennel_leases_live", &[]) == 0.0);
+    loser.store("hot:k", b"built by the loser", 60);
+    assert_eq!(sidecars[1].client().get("hot:k").as_deref(), Some(&b"built by the loser"[..]));
+}
+
+#[test]
+fn a_key_whose_builder_leaves_is_won_at_once_though_others_may_fill_it_yet() {
+    let servers = memcacheds(1);
+    let rule = guarded("hot", "hot:*", "cold_wait = \"5s\"\nlock_ttl = \"30s\"");
+    let toml = sidecar_toml(&addresses(&servers), &[rule]);
+    let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
+    let (mut winner, mut loser) = (sidecars[0].client(), sidecars[0].client());
+    assert_eq!(winner.get("hot:k"), None);
+    // With a request behind it, it does not wait.
+    loser.send(b"get hot:k\r\nversion\r\n");
+    assert_eq!(loser.line(), MISS);
+    loser.line();
+    let mut waiter = sidecars[1].client();
+    waiter.send(b"get hot:k\r\n");
+    waiter.silent_for(Duration::from_millis(300));
+    drop(winner);
+    assert_eq!(waiter.line(), MISS, "it wins");
+    let mut next = sidecars[0].client();
+    next.send(b"get hot:k\r\n");
+    next.silent_for(Duration::from_millis(300));
+    waiter.store("hot:k", b"new", 60);
+    assert_eq!(next.only_value("hot:k").as_deref(), Some(&b"new"[..]));
+    assert_eq!(sidecars[1].metrics().sum("kennel_leases_total", &["end=\"filled\""]), 1.0);
+}
+
+#[test]
+fn of_all_who_add_a_key_one_stores_whoever_missed_it_and_whoever_won() {
+    for add in ["add hot:k 0 60 1\r\nN", "ms hot:k 1 ME T60\r\nN"] {
+        let is_stored = |said: &str| said == "STORED" || said == "HD";
+        for clients in ["single", "pooled", "auto"] {
+            for adders in [[0, 2, 1], [2, 0, 1], [1, 2, 0], [2, 3, 0], [0, 1, 2]] {
+                let (_servers, kennel) = of_clients(clients, QUICK);
+                let mut all: Vec<Client> = (0..4).map(|_| kennel.client()).collect();
+                // The first wins, the second is told a miss all the same, and the others have not asked.
+                assert_eq!([all[0].get("hot:k"), all[1].get("hot:k")], [None, None]);
+                let said = adders.map(|n| all[n].ask(&add.replace('N', &n.to_string())));
+                let stored = said.each_ref().map(|said| is_stored(said));
+                assert_eq!(stored, [true, false, false], "{add}, {clients}, {adders:?}: {said:?}");
+                assert_eq!(all[3].ask("incr hot:k 1"), (adders[0] + 1).to_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn an_add_that_an_invalidation_has_overtaken_says_that_it_stored_nothing() {
+    let (_servers, kennel) = one(QUICK);
+    let mut clients = [kennel.client(), kennel.client()];
+    assert_eq!(clients[0].get("hot:k"), None);
+    clients[1].delete("hot:k");
+    assert_eq!(clients[0].ask("add hot:k 0 60 3\r\nold"), "NOT_STORED");
+    assert_eq!(clients[1].ask("add hot:k 0 60 3\r\nnew"), "STORED");
+    assert_eq!(clients[0].get("hot:k").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_miss_that_the_table_cannot_keep_makes_its_set_drop() {
+    let (_servers, kennel) = one("cold_wait = \"0ms\"");
+    let mut clients: Vec<Client> = (0..80).map(|_| kennel.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("hot:k"), None);
+    }
+    assert_eq!(kennel.client().delete("hot:k"), "NOT_FOUND");
+    for client in &mut clients {
+        client.store("hot:k", b"old", 60);
+        assert_eq!(kennel.client().get("hot:k"), None, "built before the delete");
+    }
+}
+
+#[test]
+fn a_set_long_after_its_miss_is_dropped_and_so_is_the_winners() {
+    let (_servers, kennel) = one("cold_wait = \"0ms\"\nlock_ttl = \"1s\"\nmax_rebuild = \"2s\"");
+    let (mut winner, mut loser) = (kennel.client(), kennel.client());
+    assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
+    kennel.client().delete("hot:k");
+    // The table is swept every ten seconds, and so knows neither any more.
+    let expired = || kennel.metrics().sum("kennel_leases_live", &[]) == 0.0;
+    within(Duration::from_secs(30), "the lease is over", expired);
+    std::thread::sleep(Duration::from_secs(13));
+    for late in [&mut winner, &mut loser] {
+        late.store("hot:k", b"old", 60);
+        assert_eq!(kennel.client().get("hot:k"), None, "built before the delete");
+        late.store("hot:k", b"new", 60);
+        assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"new"[..]), "one miss drops one set");
+        kennel.client().delete("hot:k");
+    }
+}
+
+#[test]
+fn nobody_waits_for_what_its_own_connection_builds() {
+    for read in ["get hot:k", "gets hot:k", "gat 60 hot:k", "mg hot:k v"] {
+        let (_servers, kennel) = one("cold_wait = \"9s\"");
+        let (mut winner, mut other) = (kennel.client(), kennel.client());
+        assert_eq!(winner.get("hot:k"), None);
+        other.send(format!("{read}\r\n").as_bytes());
+        let said = winner.ask(read);
+        assert!(said == MISS || said == "EN", "{read}: {said}");
+        // The other waits all the while.
+        other.silent_for(Duration::from_millis(50));
+        winner.store("hot:k", b"v", 60);
+        assert!(other.line().starts_with("VA"), "{read}");
+    }
+}
+
+#[test]
+fn where_clients_have_pools_a_late_fill_is_dropped_wherever_it_comes_and_only_there() {
+    for (clients, dropped) in [("pooled", true), ("single", false), ("auto", false)] {
+        let (_servers, kennel) = of_clients(clients, QUICK);
+        let (mut reads, mut writes) = (kennel.client(), kennel.client());
+        assert_eq!(reads.get("hot:k"), None);
+        kennel.client().delete("hot:k");
+        writes.store("hot:k", b"late", 60);
+        assert_eq!(kennel.client().get("hot:k").is_none(), dropped, "{clients}");
+    }
+}
+
+/// A client with a pool of two connections builds a value.
+fn builds(pool: &mut [Client; 2], n: usize) {
+    let key = format!("hot:{n}");
+    assert_eq!(pool[n % 2].get(&key), None);
+    pool[(n + 1) % 2].store(&key, b"v", 60);
+}
+
+#[test]
+fn that_clients_have_pools_is_learnt_and_so_is_that_they_have_none_any_more() {
+    let (_servers, kennel) = one(QUICK);
+    let mode = |to| {
+        let label = format!("to=\"{to}\"");
+        kennel.metrics().sum("kennel_clients_mode_changes_total", &[&label])
+    };
+    let mut pool = [kennel.client(), kennel.client()];
+    (0..40).for_each(|n| builds(&mut pool, n));
+    assert_eq!([mode("pooled"), mode("single")], [1.0, 0.0]);
+    assert!(kennel.said().contains("learnt how clients use their connections"), "{}", kennel.said());
+    // From now on a late fill is dropped on another connection.
+    assert_eq!(pool[0].get("hot:k"), None);
+    kennel.client().delete("hot:k");
+    pool[1].store("hot:k", b"late", 60);
+    assert_eq!(kennel.client().get("hot:k"), None);
+    let mut alone = kennel.client();
+    for n in 1000..1600 {
+        let key = format!("hot:{n}");
+        assert_eq!(alone.get(&key), None);
+        alone.store(&key, b"v", 60);
+    }
+    assert_eq!([mode("pooled"), mode("single")], [1.0, 1.0]);
+    assert_eq!(pool[0].get("hot:j"), None);
+    kennel.client().delete("hot:j");
+    pool[1].store("hot:j", b"new", 60);
+    assert_eq!(kennel.client().get("hot:j").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn at_a_unix_socket_only_connections_of_one_process_are_of_one_pool() {
+    let servers = memcacheds(1);
+    let directory = temp_dir();
+    let path = directory.join("k.sock");
+    let listen = format!("[listen]\nclients = \"pooled\"\nunix = [{:?}]\n", path.display().to_string());
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", QUICK)]);
+    let kennel = Kennel::start(&toml.replacen("[listen]\n", &listen, 1));
+    let script = "import socket, sys\n\
+        s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n\
+        s.sendall(b'get hot:other\\r\\n'); s.recv(100)\n\
+        s.sendall(b'set hot:k 0 60 3\\r\\nnew\\r\\n'); assert s.recv(100) == b'STORED\\r\\n'\n";
+    for (other_process, found) in [(true, true), (false, false)] {
+        let (mut reads, mut writes) = (Client::unix(&path), Client::unix(&path));
+        assert_eq!(reads.get("hot:k"), None);
+        kennel.client().delete("hot:k");
+        match other_process {
+            true => {
+                let ran = std::process::Command::new("python3").args(["-c", script]).arg(&path).status();
+                assert!(ran.expect("run python3").success());
+            }
+            false => writes.store("hot:k", b"late", 60),
+        }
+        assert_eq!(kennel.client().get("hot:k").is_some(), found, "another process: {other_process}");
+        kennel.client().delete("hot:k");
+    }
+    std::fs::remove_dir_all(directory).expect("remove it");
+}
+
+#[test]
+fn a_client_that_is_told_misses_and_answers_none_costs_nobody_else_a_lease_and_few_renewals() {
+    let (servers, kennel) = one("cold_wait = \"0ms\"\nlock_ttl = \"1s\"\nmax_rebuild = \"60s\"");
+    let mut behaves = kennel.client();
+    assert_eq!(behaves.get("hot:mine"), None);
+    let mut crawler = kennel.client();
+    for start in (0..40_000).step_by(100) {
+        let keys: Vec<String> = (start..start + 100).map(|n| format!("hot:{n}")).collect();
+        assert_eq!(crawler.get_many(&keys.iter().map(String::as_str).collect::<Vec<_>>()), []);
+    }
+    let live = kennel.metrics().sum("kennel_leases_live", &[]);
+    assert!(live <= 16.0 * 32.0 + 1.0, "{live} leases");
+    // What it holds is free for others.
+    let mut server = direct(&servers[0]);
+    let renewed = |server: &mut Client| server.ask("mg hot:mine c");
+    let before = renewed(&mut server);
+    eventually("the other's lease is renewed", || renewed(&mut server) != before);
+    let mut other = kennel.client();
+    assert_eq!(other.get("hot:7"), None);
+    other.store("hot:7", b"v", 60);
+    behaves.store("hot:mine", b"v", 60);
+    assert_eq!(crawler.get("hot:mine").as_deref(), Some(&b"v"[..]));
+    // And its own writes are as good as anybody's.
+    crawler.store("hot:39999", b"v", 60);
+    assert_eq!(other.get("hot:39999").as_deref(), Some(&b"v"[..]));
+}

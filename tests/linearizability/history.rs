@@ -1,0 +1,182 @@
+//! What is recorded: one operation on one key by one connection.
+
+use std::fmt::{self, Display, Formatter};
+
+/// One command on one key, and what was answered. A command on several keys is one operation in the history of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Operation {
+    /// Numbers the connection. One that is made anew has a new number.
+    pub(crate) connection: usize,
+    /// Numbers the client that owns the connection. It differs from `connection` only for a client with a pool.
+    pub(crate) client: usize,
+    /// When the command was sent, and when its answer had been read. Any unit; the same clock for all.
+    pub(crate) invoked: u64,
+    pub(crate) answered: u64,
+    pub(crate) command: Command,
+    pub(crate) answer: Answer,
+}
+
+/// What a command means for its key. Classic and meta commands that mean the same are one variant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// `get`, `gets`, `gat`, `gats`, `mg`.
+    Get,
+    /// `set`, `ms`.
+    Set(String),
+    /// `add`, `ms ME`.
+    Add(String),
+    /// `replace`, `ms MR`.
+    Replace(String),
+    /// `append`, `ms MA`.
+    Append(String),
+    /// `prepend`, `ms MP`.
+    Prepend(String),
+    /// `cas`, `ms C`.
+    Cas { unique: u64, value: String },
+    /// `incr`, `decr`, `ma`; with `initial`, what `ma N J` begins with.
+    Count { delta: u64, decr: bool, initial: Option<u64> },
+    /// `delete`, `md`.
+    Delete,
+    /// `touch`.
+    Touch,
+    /// `flush_all`.
+    Flush,
+    /// The bump of a tag of the key whose rule says `on_tag = "drop"`. It ends no miss: behind it, a store is newer than this bump, and
+    /// no newer than what others have changed.
+    Bump,
+}
+
+/// What was answered. Meta answers are given in the classic words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// A value, and its cas unique if the command asked for it.
+    Hit { value: String, unique: Option<u64> },
+    /// `END`, `EN`.
+    Miss,
+    /// `STORED`, `HD` to `ms`.
+    Stored,
+    /// `NOT_STORED`, `NS`.
+    NotStored,
+    /// `EXISTS`, `EX`.
+    Exists,
+    /// `NOT_FOUND`, `NF`.
+    NotFound,
+    /// The number of an `incr`, a `decr` or an `ma`.
+    Number(u64),
+    /// `CLIENT_ERROR cannot increment or decrement non-numeric value`.
+    NotANumber,
+    /// `DELETED`, `HD` to `md`.
+    Deleted,
+    /// `TOUCHED`.
+    Touched,
+    /// `OK` to `flush_all`.
+    Flushed,
+    /// `SERVER_ERROR`, or no answer at all: the command may have taken effect, may yet, or never.
+    Unknown,
+}
+
+impl Operation {
+    /// Until when it may take effect.
+    pub(crate) fn deadline(&self) -> u64 {
+        if self.answer == Answer::Unknown { u64::MAX } else { self.answered }
+    }
+
+    /// It was told a miss.
+    pub(crate) fn missed(&self) -> bool {
+        self.answer == Answer::Miss
+    }
+
+    /// It changes nothing, with this answer.
+    pub(crate) fn only_looks(&self) -> bool {
+        let fails = matches!(
+            self.answer,
+            Answer::NotFound | Answer::NotStored | Answer::Exists | Answer::NotANumber | Answer::Touched
+        );
+        match self.command {
+            Command::Get => self.answer != Answer::Unknown,
+            Command::Delete | Command::Flush | Command::Bump => false,
+            _ => fails,
+        }
+    }
+
+    /// The value that it leaves, if it is one that it names.
+    pub(crate) fn stores(&self) -> Option<String> {
+        match (&self.command, &self.answer) {
+            (Command::Count { .. }, Answer::Number(number)) => Some(number.to_string()),
+            (
+                Command::Set(value)
+                | Command::Add(value)
+                | Command::Replace(value)
+                | Command::Cas { value, .. },
+                Answer::Stored | Answer::Unknown,
+            ) => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    /// It ends the miss that its connection was told: the connection has stored, deleted, or been shown the value.
+    pub(crate) fn ends_miss(&self) -> bool {
+        self.command != Command::Bump
+            && matches!(
+                self.answer,
+                Answer::Hit { .. } | Answer::Stored | Answer::Number(_) | Answer::Deleted | Answer::Flushed
+            )
+            || matches!((&self.command, &self.answer), (Command::Delete, Answer::NotFound))
+    }
+}
+
+impl Display for Command {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Command::Get => write!(f, "get"),
+            Command::Set(value) => write!(f, "set {value}"),
+            Command::Add(value) => write!(f, "add {value}"),
+            Command::Replace(value) => write!(f, "replace {value}"),
+            Command::Append(value) => write!(f, "append {value}"),
+            Command::Prepend(value) => write!(f, "prepend {value}"),
+            Command::Cas { unique, value } => write!(f, "cas {unique} {value}"),
+            Command::Count { delta, decr, initial } => {
+                write!(f, "{} {delta}", if *decr { "decr" } else { "incr" })?;
+                initial.map_or(Ok(()), |initial| write!(f, " else {initial}"))
+            }
+            Command::Delete => write!(f, "delete"),
+            Command::Touch => write!(f, "touch"),
+            Command::Flush => write!(f, "flush_all"),
+            Command::Bump => write!(f, "bump"),
+        }
+    }
+}
+
+impl Display for Answer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Hit { value, unique: None } => write!(f, "VALUE {value}"),
+            Answer::Hit { value, unique: Some(unique) } => write!(f, "VALUE {value} (cas {unique})"),
+            Answer::Miss => write!(f, "END"),
+            Answer::Stored => write!(f, "STORED"),
+            Answer::NotStored => write!(f, "NOT_STORED"),
+            Answer::Exists => write!(f, "EXISTS"),
+            Answer::NotFound => write!(f, "NOT_FOUND"),
+            Answer::Number(number) => write!(f, "{number}"),
+            Answer::NotANumber => write!(f, "CLIENT_ERROR not a number"),
+            Answer::Deleted => write!(f, "DELETED"),
+            Answer::Touched => write!(f, "TOUCHED"),
+            Answer::Flushed => write!(f, "OK"),
+            Answer::Unknown => write!(f, "SERVER_ERROR or no answer"),
+        }
+    }
+}
+
+/// The history as a reader wants it, in the order of the invocations. `placed` are the indexes of the operations in the longest
+/// beginning of an order that was found: the others are marked with `!`.
+pub(crate) fn show(history: &[Operation], placed: &[usize]) -> String {
+    let mut order: Vec<usize> = (0..history.len()).collect();
+    order.sort_by_key(|at| (history[*at].invoked, history[*at].answered));
+    let line = |at: usize| {
+        let Operation { connection, client, invoked, answered, command, answer } = &history[at];
+        let mark = if placed.is_empty() || placed.contains(&at) { ' ' } else { '!' };
+        let who = if client == connection { format!("{client}") } else { format!("{client}/{connection}") };
+        format!("{mark} {invoked:>8} ..{answered:>8}  {who:>6}: {command} -> {answer}")
+    };
+    order.into_iter().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,199 @@
+//! The search for an order of the operations that the model could have carried them out in.
+//!
+//! Wing and Gong's search with Lowe's memory of what was seen, as in Porcupine: from each state every operation is tried that no
+//! other one must precede. What was tried once, the same operations done with the same state left, is not tried again.
+
+use std::collections::{HashMap, HashSet};
+
+use super::history::{Answer, Command, Operation};
+use super::model::{Allowances, Horizon, State};
+
+/// How many states are looked at before a history counts as undecided.
+const MAX_STATES: usize = 100_000;
+
+/// What the search has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// There is an order.
+    Linearizable,
+    /// There is none. The longest beginning of one that there is: indexes into the history.
+    Broken { longest: Vec<usize> },
+    /// There were too many to try.
+    Undecided,
+}
+
+/// What was done so far.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Done {
+    /// All before this one, in the order of invocations.
+    before: usize,
+    /// And these behind it, sorted.
+    beyond: Vec<usize>,
+}
+
+impl Done {
+    fn has(&self, at: usize) -> bool {
+        at < self.before || self.beyond.binary_search(&at).is_ok()
+    }
+
+    fn with(&self, at: usize) -> Done {
+        let mut done = self.clone();
+        if let Err(place) = done.beyond.binary_search(&at) {
+            done.beyond.insert(place, at);
+        }
+        while done.beyond.first() == Some(&done.before) {
+            done.beyond.remove(0);
+            done.before += 1;
+        }
+        done
+    }
+}
+
+/// One place in the search: what leads on from it, and has not been tried.
+struct Node {
+    /// Which operation led here; none at the beginning.
+    by: Option<usize>,
+    next: Vec<(usize, Done, State)>,
+}
+
+/// Whether these operations on one key are linearizable. Those of one connection take effect in the order in which they were sent;
+/// where they were sent at the same time, in the order in which they stand in the history.
+pub(crate) fn check(history: &[Operation], allowances: &Allowances) -> Verdict {
+    let search = Search::new(history, allowances);
+    search.run()
+}
+
+struct Search<'a> {
+    allowances: &'a Allowances,
+    /// In the order of their invocations, connections numbered from 0.
+    operations: Vec<Operation>,
+    /// Where each stands in the history.
+    origin: Vec<usize>,
+    /// The client of each connection.
+    clients: Vec<usize>,
+    /// For each, the one of the same connection that must take effect before it.
+    follows: Vec<Option<usize>>,
+    /// For each, when it is best tried among others: by its deadline, or with the last read of what it stores.
+    best: Vec<u64>,
+    /// Which were told a miss, and which are deletes.
+    misses: Vec<usize>,
+    deletes: Vec<usize>,
+}
+
+impl<'a> Search<'a> {
+    fn new(history: &[Operation], allowances: &'a Allowances) -> Search<'a> {
+        let mut origin: Vec<usize> = (0..history.len()).collect();
+        origin.sort_by_key(|at| history[*at].invoked);
+        let (mut connections, mut clients): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+        let mut operations: Vec<Operation> = Vec::new();
+        let mut follows = Vec::new();
+        for &at in &origin {
+            let mut operation = history[at].clone();
+            let known = connections.iter().position(|connection| *connection == operation.connection);
+            operation.connection = known.unwrap_or_else(|| {
+                connections.push(operation.connection);
+                clients.push(operation.client);
+                connections.len() - 1
+            });
+            // One without an answer may take effect at any later time.
+            let earlier = |other: &Operation| {
+                other.connection == operation.connection && other.answer != Answer::Unknown
+            };
+            follows.push(operations.iter().rposition(earlier));
+            operations.push(operation);
+        }
+        let mut read = HashMap::new();
+        for operation in &operations {
+            if let Answer::Hit { value, .. } = &operation.answer {
+                let last = read.entry(value.clone()).or_insert(0);
+                *last = operation.invoked.max(*last);
+            }
+        }
+        let best = |operation: &Operation| {
+            let read = operation.stores().and_then(|value| read.get(&value)).copied();
+            operation.deadline().max(read.unwrap_or(0))
+        };
+        let best = operations.iter().map(best).collect();
+        let deletes = (0..operations.len()).filter(|at| operations[*at].command == Command::Delete).collect();
+        let misses = (0..operations.len()).filter(|at| operations[*at].missed()).collect();
+        Search { allowances, operations, origin, clients, follows, best, misses, deletes }
+    }
+
+    fn run(&self) -> Verdict {
+        let mut seen = HashSet::new();
+        let start = Done { before: 0, beyond: Vec::new() };
+        let state = State::absent(self.clients.len());
+        let mut path = vec![Node { by: None, next: self.next(&start, &state) }];
+        let mut longest = Vec::new();
+        if self.is_complete(&start) {
+            return Verdict::Linearizable;
+        }
+        while let Some(node) = path.last_mut() {
+            let Some((by, done, state)) = node.next.pop() else {
+                path.pop();
+                continue;
+            };
+            if self.is_complete(&done) {
+                return Verdict::Linearizable;
+            }
+            let next = self.next(&done, &state);
+            if !seen.insert((done, state)) {
+                continue;
+            }
+            if seen.len() > MAX_STATES {
+                return Verdict::Undecided;
+            }
+            path.push(Node { by: Some(by), next });
+            if path.len() > longest.len() + 1 {
+                longest = path.iter().filter_map(|node| Some(self.origin[node.by?])).collect();
+            }
+        }
+        Verdict::Broken { longest }
+    }
+
+    /// Everything that was answered has its place. What was not may never take effect.
+    fn is_complete(&self, done: &Done) -> bool {
+        let left = &self.operations[done.before..];
+        let mut left = left.iter().enumerate().filter(|(at, _)| !done.has(done.before + at));
+        left.all(|(_, operation)| operation.answer == Answer::Unknown)
+    }
+
+    /// What may come next: an operation that was invoked before the first answer among those that are left. The likeliest comes
+    /// last, and so is tried first.
+    fn next(&self, done: &Done, state: &State) -> Vec<(usize, Done, State)> {
+        let (mut candidates, mut deadline) = (Vec::new(), u64::MAX);
+        for at in (done.before..self.operations.len()).filter(|at| !done.has(*at)) {
+            let operation = &self.operations[at];
+            if operation.invoked > deadline {
+                break;
+            }
+            deadline = deadline.min(operation.deadline());
+            candidates.push(at);
+        }
+        let first = |of: &[usize]| {
+            let later = &of[of.partition_point(|at| *at < done.before)..];
+            let first = later.iter().find(|at| !done.has(**at));
+            first.map_or(u64::MAX, |at| self.operations[*at].invoked)
+        };
+        let horizon = Horizon { miss: first(&self.misses), delete: first(&self.deletes) };
+        candidates.retain(|at| self.follows[*at].is_none_or(|before| done.has(before)));
+        candidates.sort_by_key(|at| std::cmp::Reverse((self.best[*at], *at)));
+        let mut next = Vec::new();
+        for at in candidates {
+            let operation = &self.operations[at];
+            let states = state.after(operation, &self.clients, self.allowances, horizon);
+            // A refusal that counts for a miss uses it up, and may be told for what stands there later instead.
+            let reader = (operation.command == Command::Get).then_some(operation.connection);
+            if operation.only_looks()
+                && let [after] = &states[..]
+                && after.leaves(state, reader)
+            {
+                // It changes nothing for the others: if there is an order, there is one in which it comes now.
+                return vec![(at, done.with(at), after.clone())];
+            }
+            // The first is what memcached does: it is tried first.
+            next.extend(states.into_iter().rev().map(|state| (at, done.with(at), state)));
+        }
+        next
+    }
+}

@@ -1,0 +1,416 @@
+//! Clients that send ordinary commands on few keys in random order, and hardly pause. What they are told is judged by the
+//! linearizability checker. Nothing expires here and nothing goes wrong: what is wrong with a history is wrong by itself.
+
+use bytes::Bytes;
+use kennel::error::Failure;
+use kennel::guard::leases::{Attribution, Bound, Leases, Owner, Setter, Ticket};
+use kennel::guard::{
+    Change, Count, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Read, ReadEnd,
+    Removal, Scene, Set, SetEnd, Step, TagNames, Wish,
+};
+
+use super::checker::{Broken, broken, millis};
+use super::linearizability::{Allowances, Answer, Command, Operation, Verdict, check_key};
+use super::operation::{Doing, End, OpId, Purpose};
+use super::world::{Event, World};
+
+/// How many commands each client sends.
+const COMMANDS: usize = 24;
+/// The connections of one with a pool.
+const POOL: usize = 3;
+
+/// One client: one connection, or a pool.
+#[derive(Debug, Clone)]
+pub struct Commander {
+    sidecar: usize,
+    connections: Vec<Owner>,
+    sent: usize,
+    /// The cas unique that it was shown last, by key.
+    shown: Vec<Option<u64>>,
+    /// It was just told a miss of this key.
+    missed: Option<usize>,
+}
+
+/// A command on its way.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    which: usize,
+    pub owner: Owner,
+    key: usize,
+    command: Command,
+    /// Where it stands in the history of its key.
+    place: usize,
+    /// What its miss saw, and whose that was if another connection's.
+    fills: Option<(Ticket, Option<Owner>)>,
+}
+
+impl World {
+    pub fn new_commander(&mut self) {
+        let which = self.commanders.len();
+        let connections = if self.plan.pooled { POOL } else { 1 };
+        let connections = (0..connections).map(|_| self.new_owner()).collect();
+        let (sidecar, shown) = (which % self.plan.sidecars, vec![None; self.plan.keys.len()]);
+        self.commanders.push(Commander { sidecar, connections, sent: 0, shown, missed: None });
+        let first = 1 + self.below(self.plan.pause);
+        self.at(first, Event::Command { which });
+    }
+
+    fn new_owner(&mut self) -> Owner {
+        self.next += 1;
+        self.next.into()
+    }
+
+    /// A client sends its next command.
+    pub fn next_command(&mut self, which: usize) -> Result<(), Broken> {
+        if self.commanders[which].sent == COMMANDS {
+            return Ok(());
+        }
+        self.commanders[which].sent += 1;
+        let (key, command) = self.draw_command(which);
+        let Commander { connections, .. } = &self.commanders[which];
+        let owner = connections[self.chance.below(connections.len() as u64) as usize];
+        self.trace(|| format!("client {which} on {}: key {key} {command}", owner.connection));
+        if command == Command::Flush {
+            for key in 0..self.plan.keys.len() {
+                self.invoked(which, owner, key, &command);
+            }
+            return self.flush(which, owner);
+        }
+        let place = self.invoked(which, owner, key, &command);
+        self.carry_out(Sent { which, owner, key, command, place, fills: None })
+    }
+
+    /// No `flush_all` where there are tags: it takes those at one moment and the keys at another.
+    fn draw_command(&mut self, which: usize) -> (usize, Command) {
+        let keys = self.plan.keys.len() as u64;
+        let missed = self.commanders[which].missed.take();
+        let missed = missed.filter(|_| self.below(2) == 0);
+        let key = missed.unwrap_or_else(|| self.chance.below(keys) as usize);
+        self.next += 1;
+        let value = (self.next * 100).to_string();
+        let number = self.next * 100;
+        let unique = self.commanders[which].shown[key];
+        let drawn = if missed.is_some() { 10 + self.below(6) } else { self.below(32) };
+        let command = match drawn {
+            0..=9 => Command::Get,
+            10..=13 => Command::Set(value),
+            14..=16 => Command::Add(value),
+            17 => Command::Replace(value),
+            18 | 19 => match unique {
+                Some(unique) => Command::Cas { unique, value },
+                None => Command::Get,
+            },
+            20..=22 => Command::Count { delta: 1, decr: false, initial: None },
+            23 => Command::Count { delta: 1, decr: false, initial: Some(number) },
+            24 => Command::Append(format!("x{value}")),
+            25 => Command::Prepend(format!("{value}y")),
+            26 if self.plan.tags == 0 => Command::Flush,
+            27 => Command::Touch,
+            _ => Command::Delete,
+        };
+        (key, command)
+    }
+
+    /// Nobody has answered yet; if nobody does, it stays like this.
+    fn invoked(&mut self, which: usize, owner: Owner, key: usize, command: &Command) -> usize {
+        let connection = owner.connection as usize;
+        // Whose pool a connection belongs to nobody can see: it may be that of any client of its sidecar.
+        let client = if self.plan.pooled { self.commanders[which].sidecar } else { connection };
+        let (invoked, answered, command) = (self.now, u64::MAX, command.clone());
+        let answer = Answer::Unknown;
+        self.histories[key].push(Operation { connection, client, invoked, answered, command, answer });
+        self.histories[key].len() - 1
+    }
+
+    fn answered(&mut self, sent: &Sent, answer: Answer) -> Result<(), Broken> {
+        let Sent { which, key, place, .. } = *sent;
+        let commander = &mut self.commanders[which];
+        match &answer {
+            Answer::Miss => commander.missed = Some(key),
+            Answer::Hit { unique, .. } => commander.shown[key] = *unique,
+            _ => {}
+        }
+        self.checker.seen.commands += 1;
+        let operation = &mut self.histories[key][place];
+        (operation.answered, operation.answer) = (self.now, answer);
+        self.pauses(which);
+        Ok(())
+    }
+
+    fn pauses(&mut self, which: usize) {
+        let pause = 1 + self.below(self.plan.pause);
+        self.at(pause, Event::Command { which });
+    }
+
+    /// `flush_all`: to every server, each at its own time.
+    fn flush(&mut self, which: usize, owner: Owner) -> Result<(), Broken> {
+        let sidecar = self.commanders[which].sidecar;
+        let of = &mut self.sidecars[sidecar];
+        of.told.retain(|(its, _)| *its != owner);
+        of.leases.flush(owner);
+        let mut last = 0;
+        for server in 0..self.plan.servers {
+            let arrives = 1 + self.below(self.plan.delay);
+            self.at(arrives, Event::Flush { server, which: None });
+            last = last.max(arrives);
+        }
+        let back = last + 1 + self.below(self.plan.delay);
+        self.at(back, Event::Flush { server: 0, which: Some(which) });
+        Ok(())
+    }
+
+    /// It arrives at a server, or (`which`) its client is answered.
+    pub fn flushes(&mut self, server: usize, which: Option<usize>) {
+        let Some(which) = which else {
+            let wall = self.wall();
+            return self.servers[server].flush(wall);
+        };
+        let now = self.now;
+        let connections = self.commanders[which].connections.clone();
+        for history in &mut self.histories {
+            let its = |operation: &&mut Operation| {
+                operation.command == Command::Flush
+                    && connections.contains(&Owner::from(operation.connection as u64))
+            };
+            for operation in history.iter_mut().filter(its).filter(|flush| flush.answered == u64::MAX) {
+                (operation.answered, operation.answer) = (now, Answer::Flushed);
+            }
+        }
+        self.pauses(which);
+    }
+
+    /// It is at its sidecar, or may go on there. The same as in src/proxy/guarded.rs.
+    pub fn carry_out(&mut self, mut sent: Sent) -> Result<(), Broken> {
+        let (key, owner) = (sent.key, sent.owner);
+        let sidecar = self.commanders[sent.which].sidecar;
+        let name = self.plan.keys[key].key.clone();
+        let offer = |value: &str| Offer {
+            body: Bytes::copy_from_slice(value.as_bytes()),
+            flags: 0,
+            lifetime: Lifetime::Endless,
+            explicit: None,
+            tags: TagNames::new(),
+        };
+        let (told, now) = (self.told(sidecar, key, owner), self.moment(sidecar));
+        let refused = self.is_refused(sidecar, key, owner);
+        let leases = &mut self.sidecars[sidecar].leases;
+        let change = match &sent.command {
+            Command::Get => {
+                let (read, asks) = self.on_scene(sidecar, key, |scene| Read::wishing(Wish::default(), scene));
+                let mut op = self.op(sidecar, key, Doing::Read(read), Purpose::Command(sent));
+                op.glances = true;
+                self.ask(op, asks);
+                return Ok(());
+            }
+            Command::Delete => {
+                leases.invalidate(&name, owner);
+                self.sidecars[sidecar].told.remove(&(owner, key));
+                let start = |scene: &Scene<'_>| Delete::removing(Removal::default(), scene);
+                let (delete, asks) = self.on_scene(sidecar, key, start);
+                let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::Command(sent));
+                self.ask(op, asks);
+                return Ok(());
+            }
+            Command::Set(value) | Command::Add(value) => {
+                let pooled = self.plan.pooled;
+                let adds = matches!(sent.command, Command::Add(_));
+                let attribution = match adds && refused {
+                    true => Attribution::Blind,
+                    false => leases.attribute(&name, Setter { owner, told, pooled }, now),
+                };
+                if attribution != Attribution::Renewing && !adds {
+                    self.sidecars[sidecar].told.remove(&(owner, key));
+                }
+                match attribution {
+                    Attribution::Renewing => return self.parks(sidecar, sent),
+                    Attribution::Doomed if adds => {
+                        self.sidecars[sidecar].refused.insert((owner, key));
+                        return self.answered(&sent, Answer::NotStored);
+                    }
+                    Attribution::Doomed => return self.answered(&sent, Answer::Stored),
+                    Attribution::Unknown => {
+                        return broken(format!("no miss is forgotten here: {sent:?}"));
+                    }
+                    Attribution::Fill { ticket, owner: whose, .. } if adds && ticket.filled => {
+                        if whose.is_none() {
+                            let policy = self.plan.keys[key].policy.clone();
+                            self.sidecars[sidecar].leases.saw(&name, owner, ticket, &policy);
+                        }
+                        self.sidecars[sidecar].refused.insert((owner, key));
+                        return self.answered(&sent, Answer::NotStored);
+                    }
+                    Attribution::Fill { ticket, owner, .. } => {
+                        let offer = offer(value);
+                        let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, scene);
+                        let (fill, step) = self.on_scene(sidecar, key, start);
+                        sent.fills = Some((ticket, owner));
+                        let Step::Ask(asks) = step else {
+                            return broken(format!("nothing is unknown here: {sent:?}"));
+                        };
+                        let op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Command(sent));
+                        self.ask(op, asks);
+                        return Ok(());
+                    }
+                    Attribution::Blind if !adds => {
+                        let offer = offer(value);
+                        let (set, asks) = self.on_scene(sidecar, key, |scene| Set::start(offer, scene));
+                        let op = self.op(sidecar, key, Doing::Set(set), Purpose::Command(sent));
+                        self.ask(op, asks);
+                        return Ok(());
+                    }
+                    Attribution::Blind => Change::Add(offer(value)),
+                }
+            }
+            Command::Replace(value) => Change::Replace(offer(value)),
+            Command::Cas { unique: number, value } => {
+                Change::Cas { number: *number, offer: offer(value), sees_stale: false, invalidate: false }
+            }
+            Command::Append(more) => {
+                Change::Append { more: more.clone().into(), compare: None, create: None, explicit: None }
+            }
+            Command::Prepend(more) => {
+                Change::Prepend { more: more.clone().into(), compare: None, create: None, explicit: None }
+            }
+            Command::Count { delta, decr, initial } => {
+                let create = initial.map(|initial| (Lifetime::Endless, initial));
+                Change::Count(Count { delta: *delta, decr: *decr, create, ..Count::default() })
+            }
+            Command::Touch => Change::Touch(Lifetime::Endless),
+            Command::Flush | Command::Bump => return broken(format!("it goes to every server: {sent:?}")),
+        };
+        let over = match &change {
+            Change::Replace(_) | Change::Count(Count { create: Some(_), .. })
+                if matches!(change, Change::Replace(_)) || !refused =>
+            {
+                match self.sidecars[sidecar].leases.bound(&name, owner, told) {
+                    Bound::Free => None,
+                    Bound::Over(base) => Some(base),
+                    Bound::Unknown => return broken(format!("no miss is forgotten here: {sent:?}")),
+                    Bound::Renewing => return self.parks(sidecar, sent),
+                }
+            }
+            _ => None,
+        };
+        let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::bound(change, over, scene));
+        let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Command(sent));
+        self.ask(op, asks);
+        Ok(())
+    }
+
+    /// Until the renewal of its lease has ended.
+    fn parks(&mut self, sidecar: usize, sent: Sent) -> Result<(), Broken> {
+        let key = sent.key;
+        let op = self.op(sidecar, key, Doing::Parked, Purpose::Command(sent));
+        let name = &self.plan.keys[key].key;
+        self.sidecars[sidecar].leases.await_renewal(name, op.id);
+        self.ops.insert(op.id, op);
+        Ok(())
+    }
+
+    /// Its machine has ended: what that means for the leases of the key, and for the client.
+    pub fn command_done(&mut self, sidecar: usize, sent: Sent, end: End) -> Result<(), Broken> {
+        let (key, owner) = (sent.key, sent.owner);
+        let name = self.plan.keys[key].key.clone();
+        let policy = self.plan.keys[key].policy.clone();
+        let answer = match end {
+            End::Read(end) => self.command_read(sidecar, &sent, end)?,
+            End::Fill(FillEnd::Stored { cas, .. }) => {
+                self.sidecars[sidecar].told.remove(&(owner, key));
+                let Some((ticket, spent)) = &sent.fills else {
+                    return broken(format!("it fills no miss: {sent:?}"));
+                };
+                let bells = self.sidecars[sidecar].leases.filled(&name, cas, ticket, *spent, &policy);
+                self.wake_all(bells);
+                Answer::Stored
+            }
+            End::Fill(FillEnd::Dropped { .. }) => {
+                self.wake_key(sidecar, key);
+                match sent.command {
+                    Command::Add(_) => {
+                        self.sidecars[sidecar].refused.insert((owner, key));
+                        Answer::NotStored
+                    }
+                    _ => Answer::Stored,
+                }
+            }
+            // Too many others have changed it meanwhile.
+            End::Fill(FillEnd::Failed(Failure::Overloaded))
+            | End::Set(SetEnd::Failed(Failure::Overloaded))
+            | End::Modify(ModifyEnd::Failed(Failure::Overloaded)) => Answer::Unknown,
+            End::Set(SetEnd::Stored { .. } | SetEnd::Dropped) => {
+                self.wake_key(sidecar, key);
+                Answer::Stored
+            }
+            End::Delete(end) => {
+                self.wake_key(sidecar, key);
+                match end {
+                    DeleteEnd::Deleted => Answer::Deleted,
+                    DeleteEnd::NotFound => Answer::NotFound,
+                    end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
+                }
+            }
+            End::Modify(end) => match self.modified(sidecar, key, owner, end) {
+                ModifyEnd::Stored(_) | ModifyEnd::Extended { .. } | ModifyEnd::Dropped => Answer::Stored,
+                ModifyEnd::NotStored => {
+                    if matches!(sent.command, Command::Count { initial: Some(_), .. }) {
+                        self.sidecars[sidecar].refused.insert((owner, key));
+                    }
+                    Answer::NotStored
+                }
+                ModifyEnd::Exists => Answer::Exists,
+                ModifyEnd::NotFound => Answer::NotFound,
+                ModifyEnd::NotANumber => Answer::NotANumber,
+                ModifyEnd::Touched(_) => Answer::Touched,
+                ModifyEnd::Counted(counted) => Answer::Number(counted.number),
+                end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
+            },
+            end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
+        };
+        self.answered(&sent, answer)
+    }
+
+    fn command_read(&mut self, sidecar: usize, sent: &Sent, end: ReadEnd) -> Result<Answer, Broken> {
+        let (key, owner) = (sent.key, sent.owner);
+        let name = self.plan.keys[key].key.clone();
+        let policy = self.plan.keys[key].policy.clone();
+        match end {
+            ReadEnd::Fresh(hit) => {
+                self.has_seen(sidecar, key, owner, hit.cas.number);
+                let value = String::from_utf8_lossy(&hit.payload).into_owned();
+                Ok(Answer::Hit { value, unique: Some(hit.cas.number) })
+            }
+            ReadEnd::Won { lease, early: false, old: None } => {
+                let (now, life) = (self.moment(sidecar), self.sidecars[sidecar].life);
+                let due = Leases::<OpId>::next_due(&lease, &policy, now);
+                self.is_told_a_miss(sidecar, key, owner);
+                let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
+                self.give_back(sidecar, ended, &Purpose::Superseded);
+                if let Some(id) = id {
+                    self.at(due - self.now, Event::Due { sidecar, life, key, id });
+                }
+                Ok(Answer::Miss)
+            }
+            ReadEnd::Missed { seen, .. } => {
+                self.is_told_a_miss(sidecar, key, owner);
+                self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
+                Ok(Answer::Miss)
+            }
+            end => broken(format!("nothing is stale here, and nothing fails: {sent:?} {end:?}")),
+        }
+    }
+
+    /// Whether what was told could have been told by memcached, and by what the guard may do beyond it.
+    pub fn check_histories(&mut self) -> Result<(), Broken> {
+        for (key, history) in self.histories.iter().enumerate() {
+            let allowances = match self.plan.pooled {
+                true => Allowances::pooled(millis(self.plan.keys[key].policy.max_rebuild)),
+                false => Allowances::SINGLE,
+            };
+            match check_key(history, &allowances) {
+                Ok(verdict) => self.checker.seen.undecided += u64::from(verdict == Verdict::Undecided),
+                Err(why) => return broken(format!("key {key}: {why}")),
+            }
+        }
+        Ok(())
+    }
+}
