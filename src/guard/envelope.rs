@@ -45,7 +45,7 @@ pub type Tags = SmallVec<[(TagName, u64); 2]>;
 pub struct Envelope {
     /// How many of the item's last seconds in memcached are stale ones: stale is a remaining TTL of at most this.
     pub stale_for: u32,
-    /// Wall-clock ms at which the lease was granted whose fill this is.
+    /// See [`built_at`].
     pub built_at: u64,
     /// How long the rebuild took, in ms (XFetch's Δ); 0 when unknown.
     pub rebuild: u32,
@@ -58,11 +58,20 @@ pub struct Envelope {
 pub struct Header<'a> {
     /// See [`Envelope::stale_for`], in seconds.
     pub stale_for: u32,
-    /// See [`Envelope::built_at`], in wall-clock ms.
+    /// See [`built_at`].
     pub built_at: u64,
     /// See [`Envelope::rebuild`], in ms.
     pub rebuild: u32,
     tags: &'a [u8],
+}
+
+/// The bits of an envelope's `built_at` that are the millisecond; they last until the year 2527.
+const MS_BITS: u32 = 44;
+
+/// When a value was begun to be built, and over which stub it is stored: the wall-clock ms at which the lease was granted whose fill
+/// this is, and above them the number of the stub (20 bits; 0: it is not known).
+pub fn built_at(ms: u64, stub: u32) -> u64 {
+    ms.min((1 << MS_BITS) - 1) | u64::from(stub) << MS_BITS
 }
 
 /// What an item turned out to be. An empty item is [`Opened::Plain`] here; whether it is a stub, its length says.
@@ -132,6 +141,16 @@ impl<'a> Header<'a> {
             Ok((envelope, payload_at)) => Opened::Sealed { envelope, payload_at },
             Err(why) => Opened::Unreadable(why),
         }
+    }
+
+    /// The wall-clock ms at which the lease was granted whose fill this is.
+    pub fn begun_at(&self) -> u64 {
+        self.built_at & ((1 << MS_BITS) - 1)
+    }
+
+    /// The number of the stub that it was stored over, or that what it was stored over had been stored over; 0: it is not known.
+    pub fn stub(&self) -> u32 {
+        (self.built_at >> MS_BITS) as u32
     }
 
     /// The tags in the order of the rule.

@@ -35,7 +35,8 @@ pub use waiting::{Admission, Pace, Polled};
 pub struct Ticket {
     /// The CAS of what stood there; `None`: nothing is known, so nothing may be stored on the strength of it.
     pub base: Option<Cas>,
-    /// Which stub it was, if it was one: renewals give a stub another CAS.
+    /// Which stub it was, if it was one: renewals give a stub another CAS. Where a value stood that nobody is to see: which stub takes
+    /// its place.
     pub stub: Option<StubId>,
     /// The base is a value that was stored since the miss, over the very stub that was seen.
     pub filled: bool,
@@ -77,6 +78,22 @@ impl Ticket {
         self.stub.or_else(|| Some(StubId::of(self.base?.number)))
     }
 
+    /// What gives the lease back that it is.
+    pub fn release(&self, policy: &Policy) -> Asks {
+        self.release_within(millis(policy.max_rebuild))
+    }
+
+    /// The lock is deleted if it is still this one. A stub is marked as free for whoever reads it next, and stays for as long as anybody
+    /// who was told a miss over it may build: so they can tell that nothing has been stored or deleted since.
+    fn release_within(&self, max_rebuild: u64) -> Asks {
+        if self.lock.is_some() {
+            return give_back_lock(self);
+        }
+        let seconds = u32::try_from(max_rebuild.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
+        let stub = self.stub_id().map(|id| Stub { id, age: 0, is_free: true });
+        stub.map(|stub| stub.ask(self.base, seconds)).into_iter().collect()
+    }
+
     /// What may be stored over on the strength of it.
     fn over(&self) -> Base {
         Base { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub }
@@ -107,8 +124,8 @@ enum Kind {
     Lease { renewing: bool, orphan: bool },
     /// A miss without that right.
     Seen,
-    /// A lease that ended before its client's `set` came: that `set` is dropped. `by`: whose delete ended it.
-    Doomed { by: Option<Owner> },
+    /// Whoever builds it builds in vain, for it was invalidated through this sidecar: the `set` is dropped. `by`: whose delete that was.
+    Doomed { by: Owner },
     /// A miss whose `set` came on another connection, or so it seemed: its own client may come yet, and must not pass for
     /// one that was told no miss. `doomed`: that `set` is dropped.
     Spent { doomed: bool },
@@ -135,16 +152,8 @@ impl Held {
         matches!(self.kind, Kind::Lease { .. })
     }
 
-    /// What gives a lease back. The lock is deleted if it is still this one. A stub is marked as free for whoever reads it next, and
-    /// stays for as long as anybody who was told a miss over it may build: so they can tell that nothing has been stored or
-    /// deleted since.
     fn release(&self) -> Asks {
-        if self.ticket.lock.is_some() {
-            return give_back_lock(&self.ticket);
-        }
-        let seconds = u32::try_from(self.max_rebuild.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
-        let stub = self.ticket.stub_id().map(|id| Stub { id, age: 0, is_free: true });
-        stub.map(|stub| stub.ask(self.ticket.base, seconds)).into_iter().collect()
+        self.ticket.release_within(self.max_rebuild)
     }
 
     /// When (monotonic ms) it is too late to be filled.
@@ -221,8 +230,9 @@ impl<W> Leases<W> {
         Leases { keys: BTreeMap::new(), owners: bounds::Owners::new(max_bytes), forgotten: 0, next: 0 }
     }
 
-    /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is doomed. It, and
-    /// what makes room for the new one, is to be given back. `None`: the client holds nothing, because this one is the older.
+    /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is a miss like others from
+    /// now on, whose `set` is stored if nothing has happened to the key since. It, and what makes room for the new one, is to be
+    /// given back. `None`: the client holds nothing, because this one is the older.
     pub fn grant(
         &mut self,
         key: &[u8],
@@ -240,7 +250,7 @@ impl<W> Leases<W> {
         let state = self.keys.get_mut(key);
         for held in state.into_iter().flat_map(|state| &mut state.tickets) {
             if held.is_lease() {
-                held.kind = Kind::Doomed { by: None };
+                held.kind = Kind::Seen;
                 self.owners.leases_less(held.owner, held.id);
                 let asks = held.release();
                 ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, asks });
@@ -253,12 +263,19 @@ impl<W> Leases<W> {
     }
 
     /// A miss without the right to rebuild. A lease of the same owner stays, unless something else stands there by now: whoever
-    /// reads again what they are rebuilding has not given it up. Returns the leases that have ended: that one, or what made room.
+    /// reads again what they are rebuilding has not given it up. What they build from now on is as new as this miss. Returns the leases
+    /// that have ended: that one, or what made room.
     pub fn saw(&mut self, key: &[u8], owner: Owner, ticket: Ticket, policy: &Policy) -> Vec<Ended> {
         let mut ended = Vec::new();
-        if let Some(held) = self.own(key, owner).filter(|held| held.is_lease()) {
+        if let Some(held) = self.own_mut(key, owner).filter(|held| held.is_lease()) {
             let same_stub = ticket.stub.is_some() && ticket.stub == held.ticket.stub;
-            if same_stub || ticket.base.is_none() || ticket.base == held.ticket.base {
+            if ticket.base.is_none() {
+                return ended;
+            }
+            if same_stub || ticket.base == held.ticket.base {
+                let Ticket { versions, learnt, at, .. } = ticket;
+                held.ticket = Ticket { versions, learnt, ..held.ticket.clone() };
+                held.ticket.at.wall = at.wall;
                 return ended;
             }
             ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, asks: give_back_lock(&held.ticket) });
@@ -342,8 +359,8 @@ impl<W> Leases<W> {
     }
 
     /// A fill was stored under `cas`, over what `ticket` saw. `spent`: whose ticket it was, if another connection's. Whoever else was
-    /// told a miss over the same stub may store over this value: nothing has been invalidated between their miss and it. Returns who
-    /// waits.
+    /// told a miss over the same stub may store over this value: nothing has been invalidated between their miss and it, if they
+    /// saw the same versions. Returns who waits.
     pub fn filled(
         &mut self,
         key: &[u8],
@@ -364,6 +381,7 @@ impl<W> Leases<W> {
                 !seen.filled
                     && seen.stub.is_some()
                     && seen.stub == ticket.stub
+                    && seen.versions == ticket.versions
                     && epoch(seen) == epoch(ticket)
             };
             for held in state.tickets.iter_mut().filter(|held| held.kind == Kind::Seen && same(&held.ticket))
@@ -387,7 +405,7 @@ impl<W> Leases<W> {
             held.kind = match held.kind {
                 // Its set has most likely come; it must not cast doubt on what others store.
                 Kind::Spent { .. } => Kind::Spent { doomed: true },
-                _ => Kind::Doomed { by: Some(owner) },
+                _ => Kind::Doomed { by: owner },
             }
         }
         self.remove_where(key, |held| held.owner == owner);

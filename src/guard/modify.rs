@@ -15,7 +15,7 @@ use super::ask::{
 use super::envelope::{Header, LockRecord, Opened, TagName};
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Base;
-use super::stub::Stub;
+use super::stub::{Stub, StubId};
 use super::tags::{Gather, Versions};
 use super::write::{NEVER, Offer, may_have_moved, version_of};
 use super::{Event, Machine, Scene, Step, TagNames};
@@ -220,10 +220,7 @@ impl Modify {
             (Change::Add(offer), None) if offer.lifetime == Lifetime::Gone => {
                 return Step::Done(ModifyEnd::Stored(Cas::NONE));
             }
-            (Change::Add(offer), None) => match physical {
-                None => offered(offer, Mode::Add, None, now, scene),
-                cas => offered(offer, Mode::Set, cas, now, scene),
-            },
+            (Change::Add(offer), None) => created(offer, item.as_ref(), now, scene),
             (
                 Change::Append { create: Some(offer), .. } | Change::Prepend { create: Some(offer), .. },
                 None,
@@ -237,7 +234,7 @@ impl Modify {
                 if offer.lifetime == Lifetime::Gone {
                     return Step::Done(self.done(counted));
                 }
-                offered(offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, now, scene)
+                created(offer, item.as_ref(), now, scene)
             }
             (Change::Replace(_) | Change::Append { .. } | Change::Prepend { .. }, None) => {
                 return Step::Done(ModifyEnd::NotStored);
@@ -257,7 +254,10 @@ impl Modify {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 let offer = begun(lifetime, *initial, explicit);
-                offered(&offer, physical.map_or(Mode::Add, |_| Mode::Set), physical, now, scene)
+                match lifetime {
+                    Lifetime::Gone => offered(&offer, Mode::Set, physical, now, scene),
+                    _ => created(&offer, item.as_ref(), now, scene),
+                }
             }
             (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
                 return Step::Done(ModifyEnd::NotFound);
@@ -571,9 +571,19 @@ fn offered(
         (Lifetime::Gone, Some(cas)) => delete(At::Item, Some(cas)),
         _ => {
             let (tags, began) = (offer.tags(scene, version), (scene.now, 0));
-            offer.clone().store(mode, cas, tags, began, scene).0
+            offer.clone().store(mode, cas, tags, began, None, scene).0
         }
     }
+}
+
+/// Stores an offer where there is no logical item, in place of what stands there.
+fn created(offer: &Offer, item: Option<&Item>, version: impl Fn(&TagName) -> u64, scene: &Scene<'_>) -> Ask {
+    let (mode, cas) = match item {
+        None => (Mode::Add, None),
+        Some(item) => (Mode::Set, Some(item.cas)),
+    };
+    let (tags, began) = (offer.tags(scene, version), (scene.now, 0));
+    offer.clone().store(mode, cas, tags, began, item.map(StubId::of_item), scene).0
 }
 
 /// Gives the item so many seconds, and asks what it had.
@@ -605,7 +615,7 @@ fn sealed_version(name: &TagName, hit: &Hit, versions: Option<&Versions>, scene:
         return now.and_then(|versions| version_of(name, versions, scene)).unwrap_or(NEVER);
     };
     let sealed = envelope.tags().find(|(sealed, _)| *sealed == &name[..]).map(|(_, version)| version);
-    let unmoved = |version: &u64| !may_have_moved(*version, envelope.built_at);
+    let unmoved = |version: &u64| !may_have_moved(*version, envelope.begun_at());
     let now = || versions.and_then(|versions| version_of(name, versions, scene)).filter(unmoved);
     sealed.or_else(now).unwrap_or(NEVER)
 }

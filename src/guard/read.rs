@@ -249,7 +249,12 @@ impl Read {
             }
             Standing::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
             Standing::Stale(hit) => Fallback::Stale(hit),
-            Standing::Unservable => Fallback::Miss(Ticket::seen(Some(item.cas), versions.clone(), scene)),
+            // Nobody is to see it: whoever wins puts a stub in its place.
+            Standing::Unservable => {
+                let id = StubId::of_item(&item);
+                let seen = Ticket::of_stub(item.cas, id, versions, scene);
+                return self.adopt(seen, Stub { id, age: 0, is_free: true }, scene);
+            }
         };
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {

@@ -6,19 +6,24 @@
 
 use super::Policy;
 use super::ask::{Ask, At, Cas, Item, Mode, Stored, What};
+use super::envelope::{Header, Opened};
 
 /// The flags have the layout of this page, not those of a stub that was never renewed.
 const RENEWED: u32 = 1 << 31;
 /// Nobody builds the value: the next reader may.
 const FREE: u32 = 1 << 30;
 /// So many bits of the first CAS tell one stub of a key from another.
-const ID_BITS: u32 = 22;
-/// The other bits are the age, in units of so many milliseconds. The highest stands for all that are older.
+const ID_BITS: u32 = 20;
+/// The lowest bits are the age, in units of so many milliseconds. The highest stands for all that are older.
 const AGE_BITS: u32 = 8;
 const AGE_UNIT_MS: u64 = 256;
 
-/// Which of the stubs that a key ever had. Two that stood under one key share a number only if 2^22 CASes lie between them, or a
+/// Which of the stubs that a key ever had. Two that stood under one key share a number only if 2^20 CASes lie between them, or a
 /// multiple of that.
+///
+/// What is stored over a stub, or over a value that was stored over it, goes on telling which stub that was
+/// ([`Header::stub`]). So a value whose tag has moved can be known as one before which the key was not invalidated
+/// since that stub stood there; and what takes its place is known as that stub again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StubId(u32);
 
@@ -41,6 +46,23 @@ impl StubId {
     /// Of a stub that is stored, or was made, under this CAS number.
     pub(super) fn of(number: u64) -> StubId {
         StubId(RENEWED | ((number & ((1 << ID_BITS) - 1)) as u32) << AGE_BITS)
+    }
+
+    /// Of the stub that stands there, or stood there before what stands there by now; of one that takes the place of this item, if
+    /// the item does not know.
+    pub(super) fn of_item(item: &Item) -> StubId {
+        if let Some(stub) = Stub::of(item) {
+            return stub.id;
+        }
+        match Header::open(&item.value) {
+            Opened::Sealed { envelope, .. } if envelope.stub() != 0 => StubId::of(envelope.stub().into()),
+            _ => StubId::of(item.cas.number),
+        }
+    }
+
+    /// Its number, of 20 bits.
+    pub(super) fn number(self) -> u32 {
+        self.0 >> AGE_BITS & ((1 << ID_BITS) - 1)
     }
 }
 

@@ -6,11 +6,12 @@ use smallvec::smallvec;
 use crate::error::Failure;
 
 use super::ask::{
-    Answer, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, look_or_stub, peek,
+    Answer, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, get, look_or_stub, peek,
 };
-use super::envelope::{Envelope, TagName, Tags};
+use super::envelope::{Envelope, Header, Opened, TagName, Tags, built_at};
 use super::leases::{Base, Ticket};
 use super::modify::PATIENCE_MS;
+use super::stub::{Stub, StubId};
 use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
 use super::{Event, Machine, Scene, Step, TagNames};
 
@@ -50,7 +51,8 @@ impl Offer {
         names.map(|name| (name.clone(), version(name))).collect()
     }
 
-    /// The command that stores it, wrapped and sealed with the versions that were read before it was built.
+    /// The command that stores it, wrapped and sealed with the versions that were read before it was built. `stub`: over which it is
+    /// stored, if that is known.
     ///
     /// A value that would be too large once wrapped is stored plain, if it has no tags that a plain value would outlive.
     pub(super) fn store(
@@ -59,6 +61,7 @@ impl Offer {
         cas: Option<Cas>,
         tags: Tags,
         built: (Now, u64),
+        stub: Option<StubId>,
         scene: &Scene<'_>,
     ) -> (Ask, bool) {
         let (began, rebuild) = built;
@@ -67,7 +70,7 @@ impl Offer {
         let untagged = tags.is_empty();
         let sealed = Envelope {
             stale_for: scene.policy.stale_seconds(),
-            built_at: began.wall,
+            built_at: built_at(began.wall, stub.map_or(0, StubId::number)),
             rebuild: u32::try_from(rebuild).unwrap_or(u32::MAX),
             tags,
         }
@@ -93,6 +96,9 @@ pub(super) fn may_have_moved(version: u64, since: u64) -> bool {
 }
 
 /// The `set` that ends a rebuild: stored only if nothing has happened to the key since the miss was answered.
+///
+/// What stands there may have another CAS though nothing has happened to the key: the stub may have been renewed, or another's fill may
+/// stand in its place that was out of date before it was stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fill {
     plain: bool,
@@ -102,10 +108,10 @@ pub struct Fill {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum FillState {
-    /// It comes with tags that were not looked at when the miss was answered.
+    /// It comes with tags that were not looked at when the miss was answered, or is to be stored only if no tag has moved since.
     Tagging(Box<Tagging>),
     Storing(Box<Storing>),
-    /// The stub that it was to be stored over has another CAS: it may have been renewed.
+    /// What it was to be stored over has another CAS.
     Looking(Box<Storing>),
     Done,
 }
@@ -115,12 +121,15 @@ enum FillState {
 struct Storing {
     ask: Ask,
     over: Option<Base>,
+    /// The versions of the rule's tags that the miss saw.
+    versions: Versions,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Tagging {
     lease: Ticket,
     offer: Offer,
+    adds: bool,
     gather: Gather,
 }
 
@@ -140,6 +149,8 @@ pub enum FillEnd {
         /// Something else stands there now.
         exists: bool,
     },
+    /// It is an `add`, and a tag has moved since the miss: nothing is stored. What the miss saw may stand there yet.
+    Outdated,
     /// The server refuses values of this size.
     TooLarge,
     /// Whether it is stored is not known.
@@ -155,19 +166,22 @@ impl Ticket {
 }
 
 impl Fill {
-    /// Begins.
-    pub fn start(lease: &Ticket, offer: Offer, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
+    /// Begins. `adds`: it is told whether it was stored, so it is not if a tag has moved since the miss; else it may be
+    /// stored as a value that is stale from the start.
+    pub fn start(lease: &Ticket, offer: Offer, adds: bool, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
         let mut fill = Fill { plain: false, state: FillState::Done, rounds: 0 };
         if lease.base.is_none() {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         }
-        if offer.tags.iter().all(|name| lease.version(name, scene).is_some()) {
+        let checks = |name: &TagName| adds && scene.own().contains(name);
+        let knows = |name: &TagName| lease.version(name, scene).is_some();
+        if offer.tags.iter().all(knows) && !scene.own().iter().any(checks) {
             let tags = offer.tags(scene, |name| lease.version(name, scene).unwrap_or(NEVER));
             let step = fill.store(lease, offer, tags, scene);
             return (fill, step);
         }
-        let known = scene.tags.iter().map(|name| lease.version(name, scene));
-        let mut tagging = Tagging { lease: lease.clone(), offer, gather: Gather::knowing(known) };
+        let known = scene.tags.iter().map(|name| lease.version(name, scene).filter(|_| !checks(name)));
+        let mut tagging = Tagging { lease: lease.clone(), offer, adds, gather: Gather::knowing(known) };
         let mut asks = Asks::new();
         tagging.gather.ask(&mut asks, scene);
         fill.state = FillState::Tagging(Box::new(tagging));
@@ -176,7 +190,8 @@ impl Fill {
 
     fn store(&mut self, lease: &Ticket, offer: Offer, tags: Tags, scene: &Scene<'_>) -> Step<FillEnd> {
         let rebuild = scene.now.mono.saturating_sub(lease.at.mono);
-        let (ask, plain) = offer.store(Mode::Set, lease.base, tags, (lease.at, rebuild), scene);
+        let built = (lease.at, rebuild);
+        let (ask, plain) = offer.store(Mode::Set, lease.base, tags, built, lease.stub, scene);
         self.plain = plain;
         let mut asks: Asks = smallvec![ask.clone()];
         if let Some(lock) = lease.lock {
@@ -184,18 +199,31 @@ impl Fill {
         }
         let over = lease.base.zip(lease.stub).filter(|_| !lease.filled);
         let over = over.map(|(cas, stub)| Base { cas, stub: Some(stub) });
-        self.state = FillState::Storing(Box::new(Storing { ask, over }));
+        let versions = lease.versions.iter().take(scene.own().len()).copied().collect();
+        self.state = FillState::Storing(Box::new(Storing { ask, over, versions }));
+        Step::Ask(asks)
+    }
+
+    /// Looks at what stands there, and with tags at whether that is out of date.
+    fn look(&mut self, storing: Box<Storing>, scene: &Scene<'_>) -> Step<FillEnd> {
+        let mut asks: Asks =
+            smallvec![if storing.versions.is_empty() { peek(At::Item) } else { get(At::Item) }];
+        Gather::new(scene.tags.len()).ask(&mut asks, scene);
+        self.rounds += 1;
+        self.state = FillState::Looking(storing);
         Step::Ask(asks)
     }
 
     /// What stands there has another CAS. If it is still the stub of the miss, nothing has been stored or deleted since.
-    fn looked(&mut self, mut storing: Box<Storing>, answers: &[Answer]) -> Step<FillEnd> {
-        let item = match answers.first() {
-            Some(Answer::Item(item)) => item,
-            Some(Answer::Failed(failure)) => return Step::Done(FillEnd::Failed(*failure)),
+    fn looked(&mut self, mut storing: Box<Storing>, answers: &[Answer], scene: &Scene<'_>) -> Step<FillEnd> {
+        let (item, tags) = match answers {
+            [Answer::Item(item), tags @ ..] => (item, tags),
+            [Answer::Failed(failure), ..] => return Step::Done(FillEnd::Failed(*failure)),
             _ => return Step::Done(FillEnd::Dropped { exists: false }),
         };
-        if self.rounds > MAX_ROUNDS || !storing.over.is_some_and(|over| over.is(item)) {
+        let is_over =
+            storing.over.is_some_and(|over| over.is(item) || storing.outlives(over, item, tags, scene));
+        if self.rounds > MAX_ROUNDS || !is_over {
             return Step::Done(FillEnd::Dropped { exists: true });
         }
         if let What::Store { cas, .. } = &mut storing.ask.what {
@@ -217,7 +245,11 @@ impl Fill {
             self.state = FillState::Tagging(tagging);
             return Step::Ask(asks);
         };
-        let Tagging { lease, offer, .. } = *tagging;
+        let Tagging { lease, offer, adds, .. } = *tagging;
+        let has_moved = |name| version_of(name, &versions, scene) != lease.version(name, scene);
+        if adds && scene.own().iter().any(has_moved) {
+            return Step::Done(FillEnd::Outdated);
+        }
         let tags = offer.tags(scene, |name| match lease.version(name, scene) {
             Some(version) => version,
             None => version_of(name, &versions, scene)
@@ -228,6 +260,27 @@ impl Fill {
     }
 }
 
+impl Storing {
+    /// Whether what stands there was stored over the very stub of the miss, but a tag of it had moved before that miss, and none has
+    /// since. Then it counts for nothing, and whoever stored it has invalidated nothing.
+    ///
+    /// A stub ends with every delete. So nothing was deleted between that stub and what was stored over it. A value
+    /// that was marked stale since is not looked at: that mark may have been a delete.
+    fn outlives(&self, over: Base, item: &Item, tags: &[Answer], scene: &Scene<'_>) -> bool {
+        let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
+        let is_same = over.stub.is_some_and(|stub| stub.number() != 0 && stub.number() == envelope.stub());
+        if item.stale || !is_same {
+            return false;
+        }
+        let mut gather = Gather::new(scene.tags.len());
+        let Some(now) = gather.absorb(tags, scene).ok().and_then(|()| gather.known()) else { return false };
+        let is_current = now.get(..scene.own().len()) == Some(&self.versions[..]);
+        let version = |name: &[u8]| scene.own().iter().zip(&now).find(|(own, _)| own[..] == *name);
+        let has_moved = |(name, sealed)| version(name).is_some_and(|(_, now)| *now != sealed);
+        is_current && envelope.tags().any(has_moved)
+    }
+}
+
 impl Machine for Fill {
     type End = FillEnd;
 
@@ -235,17 +288,13 @@ impl Machine for Fill {
         let answers = event.answers();
         let storing = match std::mem::replace(&mut self.state, FillState::Done) {
             FillState::Tagging(tagging) => return self.tagged(tagging, &answers, scene),
-            FillState::Looking(storing) => return self.looked(storing, &answers),
+            FillState::Looking(storing) => return self.looked(storing, &answers, scene),
             FillState::Storing(storing) => storing,
             FillState::Done => return Step::Done(FillEnd::Failed(Failure::Refused)),
         };
         Step::Done(match answers.into_iter().next() {
             Some(Answer::Stored(cas)) => FillEnd::Stored { cas, plain: self.plain },
-            Some(Answer::Exists) if storing.over.is_some() => {
-                self.rounds += 1;
-                self.state = FillState::Looking(storing);
-                return Step::Ask(smallvec![peek(At::Item)]);
-            }
+            Some(Answer::Exists) if storing.over.is_some() => return self.look(storing, scene),
             Some(Answer::Exists) => FillEnd::Dropped { exists: true },
             Some(Answer::Absent | Answer::NotStored) => FillEnd::Dropped { exists: false },
             Some(Answer::TooLarge) => FillEnd::TooLarge,
@@ -268,6 +317,8 @@ pub struct Set {
     first: Option<Versions>,
     state: Setting,
     plain: bool,
+    /// The stub that it saw.
+    stub: Option<StubId>,
     /// On the monotonic clock.
     began: u64,
 }
@@ -307,7 +358,7 @@ impl Set {
     pub fn start(offer: Offer, scene: &Scene<'_>) -> (Set, Asks) {
         let gather = Gather::new(scene.tags.len());
         let (first, state, began) = (None, Setting::Looking, scene.now.mono);
-        let mut set = Set { offer, gather, first, state, plain: false, began };
+        let mut set = Set { offer, gather, first, state, plain: false, stub: None, began };
         let mut asks: Asks = smallvec![look_or_stub(scene)];
         set.gather.ask(&mut asks, scene);
         (set, asks)
@@ -315,6 +366,7 @@ impl Set {
 
     /// What was sent before a bump is no newer for having been overtaken: it must not replace what has been stored since.
     fn looked(&mut self, item: &Item, tags: &[Answer], scene: &Scene<'_>) -> Step<SetEnd> {
+        self.stub = Stub::of(item).map(|stub| stub.id);
         let Some(before) = self.first.clone() else { return self.seen(item.cas, tags, scene) };
         let mut now = Gather::new(scene.tags.len());
         if let Err(failure) = now.absorb(tags, scene) {
@@ -347,7 +399,8 @@ impl Set {
                 let built = (scene.now, 0);
                 let version = |name: &TagName| version_of(name, &versions, scene).unwrap_or(NEVER);
                 let tags = self.offer.tags(scene, version);
-                let (ask, plain) = self.offer.clone().store(Mode::Set, Some(base), tags, built, scene);
+                let offer = self.offer.clone();
+                let (ask, plain) = offer.store(Mode::Set, Some(base), tags, built, self.stub, scene);
                 (self.state, self.plain) = (Setting::Storing, plain);
                 asks.push(ask);
             }
@@ -392,7 +445,7 @@ impl Machine for Set {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{Count, Item, Modify, Policy, Usage, modify::Change};
+    use crate::guard::{Answers, Count, Item, Modify, Policy, Usage, modify::Change};
 
     fn on<T>(mono: u64, run: impl FnOnce(&Scene<'_>) -> T) -> T {
         let now = Now { wall: 1_700_000_000_000 + mono, mono };
@@ -474,6 +527,63 @@ mod tests {
         answered(1, &[item("", 11), item("50", 3)]);
         let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
         assert_eq!(answered(PATIENCE_MS, &[Answer::Exists]), end);
+    }
+
+    const SEEN: Cas = Cas { number: 11, epoch: 1 };
+
+    /// Of whoever was told a miss over the stub 11, while the tag was at 50.
+    fn ticket() -> Ticket {
+        on(0, |scene| Ticket::of_stub(SEEN, StubId::of(SEEN.number), smallvec![50], scene))
+    }
+
+    /// A value that stands there, sealed at this version over the stub with this number.
+    fn stands(version: u64, stub: u64, stale: bool) -> Answer {
+        let tags = [(TagName::from_slice(b"tag"), version)].into_iter().collect();
+        let built_at = built_at(7, StubId::of(stub).number());
+        let mut value = BytesMut::new();
+        Envelope { stale_for: 60, built_at, rebuild: 0, tags }.seal(&mut value).unwrap();
+        let Answer::Item(item) = item("", 20) else { panic!("an item") };
+        Answer::Item(Item { size: value.len(), value: value.freeze(), stale, ..item })
+    }
+
+    #[test]
+    fn a_fill_replaces_what_was_out_of_date_before_its_miss_and_was_stored_over_the_same_stub() {
+        let cases = [
+            (stands(49, 11, false), "50", true),
+            (stands(50, 11, false), "50", false),
+            (stands(49, 11, false), "51", false),
+            (stands(49, 12, false), "50", false),
+            (stands(49, 0, false), "50", false),
+            (stands(49, 11, true), "50", false),
+        ];
+        for (stands, tag, replaces) in cases {
+            let (mut fill, step) = on(0, |scene| Fill::start(&ticket(), offer(), false, scene));
+            let Step::Ask(asks) = step else { panic!("{step:?}") };
+            assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50)));
+            let mut answered = |answers: Answers| on(1, |scene| fill.resume(Event::Answers(answers), scene));
+            let Step::Ask(asks) = answered(smallvec![Answer::Exists]) else { panic!("it looks") };
+            assert_eq!(asks[0], get(At::Item));
+            let end = answered(smallvec![stands.clone(), item(tag, 3)]);
+            match (replaces, end) {
+                (true, Step::Ask(asks)) => assert_eq!(store(&asks), (Mode::Set, Some(20), Some(50))),
+                (false, end) => assert_eq!(end, Step::Done(FillEnd::Dropped { exists: true }), "{stands:?}"),
+                (true, end) => panic!("{end:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_add_is_stored_only_if_no_tag_has_moved_since_its_miss() {
+        for (tag, stored) in [("50", true), ("51", false)] {
+            let (mut fill, step) = on(0, |scene| Fill::start(&ticket(), offer(), true, scene));
+            let Step::Ask(asks) = step else { panic!("{step:?}") };
+            assert!(asks.iter().all(|ask| ask.at == At::Tag(0)), "{asks:?}");
+            let answers = Event::Answers(smallvec![item(tag, 3)]);
+            match on(1, |scene| fill.resume(answers, scene)) {
+                Step::Ask(asks) if stored => assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50))),
+                end => assert_eq!((end, stored), (Step::Done(FillEnd::Outdated), false)),
+            }
+        }
     }
 
     #[test]

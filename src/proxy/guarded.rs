@@ -18,7 +18,7 @@ use super::read::end_earlier_miss;
 use super::scope::Scope;
 use super::wording::{Said, Voice};
 use crate::error::Failure;
-use crate::guard::leases::{Attribution, Bound, Leases, Owner, Paired, Setter, Ticket, Told};
+use crate::guard::leases::{Attribution, Bound, Ended, Leases, Owner, Paired, Setter, Ticket, Told};
 use crate::guard::{
     Bump, BumpEnd, Cas, Change, Count, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Now,
     Offer, Removal, Set, SetEnd, Step, TagName,
@@ -463,7 +463,7 @@ fn begin_store(how: How, offer: Offer, of: &Guarded, proxy: &Rc<Proxy>, client: 
         }
         Attribution::Fill { ticket, lease, owner } => {
             drop(leases);
-            let (fill, step) = Fill::start(&ticket, offer.clone(), &scene);
+            let (fill, step) = Fill::start(&ticket, offer.clone(), how == How::Add, &scene);
             let filling = Filling { how, offer, ticket, lease, owner };
             match step {
                 Step::Ask(asks) => {
@@ -649,6 +649,16 @@ fn filled(
                 }
                 _ => (Said::Stored(Cas::NONE), Outcome::FillDropped),
             }
+        }
+        FillEnd::Outdated => {
+            proxy.metrics.fill_dropped(rule, DropReason::Changed);
+            if filling.lease {
+                let asks = filling.ticket.release(proxy.policy(of.guard));
+                let ended = Ended { key: of.key.as_slice().into(), end: LeaseEnd::Dropped, asks };
+                proxy.give_back(vec![ended]);
+            }
+            client.refuse_add(of, proxy);
+            (Said::NotStored, Outcome::NotStored)
         }
         FillEnd::TooLarge => {
             ended(LeaseEnd::Dropped);

@@ -122,6 +122,7 @@ impl State {
         horizon: Horizon,
     ) -> Vec<State> {
         let mut states = Vec::from_iter(self.plain(operation, allowances));
+        states.extend(states.first().and_then(|state| state.unpadded(operation)));
         // What is kept may be counted for a miss, or for none: behind an own delete, say.
         let counted = states.iter().flat_map(|state| state.counted(self, operation, clients, allowances));
         states.extend(Vec::from_iter(counted));
@@ -154,7 +155,7 @@ impl State {
         match &operation.command {
             Command::Get => match &operation.answer {
                 Answer::Hit { value, unique } => {
-                    let item = item.filter(|item| item.value == *value)?;
+                    let item = item.filter(|item| item.value.trim_end() == value)?;
                     match (item.unique, *unique) {
                         (Some(known), Some(unique)) if known != unique => return None,
                         (None, Some(unique)) => next.show(unique)?,
@@ -217,7 +218,9 @@ impl State {
                     if !said(Answer::Number(count)) {
                         return None;
                     }
-                    next.store(count.to_string(), operation);
+                    // It keeps its length, by trailing spaces, if it got shorter (protocol.txt, "Increment/Decrement").
+                    let length = item.map_or(0, |item| item.value.len());
+                    next.store(format!("{count:<length$}"), operation);
                 }
                 (Some(_), None, _) if said(Answer::NotANumber) => {}
                 (None, _, Some(initial)) if said(Answer::Number(*initial)) => {
@@ -247,6 +250,15 @@ impl State {
             (next.connections[by].miss, next.connections[by].spent) = (None, None);
         }
         Some(next)
+    }
+
+    /// A count that got shorter keeps no trailing spaces where memcached cannot write in place: while another client is sent the
+    /// value, that is.
+    fn unpadded(&self, operation: &Operation) -> Option<State> {
+        let is_count = matches!(operation.command, Command::Count { .. });
+        let item = self.item.as_ref().filter(|item| is_count && item.value.ends_with(' '))?;
+        let value = item.value.trim_end().to_owned();
+        Some(State { item: Some(Item { value, ..item.clone() }), ..self.clone() })
     }
 
     /// As the guard may do it beyond memcached.
@@ -329,10 +341,11 @@ impl State {
         counted
     }
 
+    /// What memcached counts from: digits, and behind them nothing or a space.
     fn number(&self) -> Option<u64> {
         let Item { value, .. } = self.item.as_ref()?;
         // `parse` takes a plus sign, and so does memcached, which nobody sends here.
-        value.parse().ok()
+        value.split(' ').next()?.parse().ok()
     }
 
     fn store(&mut self, value: String, operation: &Operation) {

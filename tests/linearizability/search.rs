@@ -182,8 +182,10 @@ impl<'a> Search<'a> {
         for at in candidates {
             let operation = &self.operations[at];
             let states = state.after(operation, &self.clients, self.allowances, horizon);
-            // A refusal that counts for a miss uses it up, and may be told for what stands there later instead.
-            let reader = (operation.command == Command::Get).then_some(operation.connection);
+            // A refusal that counts for a miss uses it up, and may be told for what stands there later instead. Where clients have
+            // pools, what others store may be counted for the reader's miss, which a later one replaces.
+            let is_its_own = operation.command == Command::Get && self.allowances.pooled.is_none();
+            let reader = is_its_own.then_some(operation.connection);
             if operation.only_looks()
                 && let [after] = &states[..]
                 && after.leaves(state, reader)

@@ -478,7 +478,7 @@ impl World {
                     let version = std::str::from_utf8(&tag.value).ok().and_then(|text| text.parse().ok());
                     ticket.versions = version.into_iter().collect();
                 }
-                let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, scene);
+                let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, false, scene);
                 let (fill, step) = on_scene(plan, s, self.now(), start);
                 let held = ticket.lock.or(ticket.base).filter(|_| lease);
                 match step {
@@ -509,7 +509,7 @@ impl World {
         let leases = &mut self.sidecars[s].leases;
         let bells = match end {
             FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, ticket, spent, &plan.policy),
-            FillEnd::Dropped { .. } => leases.wake(KEY),
+            FillEnd::Dropped { .. } | FillEnd::Outdated => leases.wake(KEY),
             FillEnd::TooLarge | FillEnd::Failed(_) => leases.unfilled(KEY, now),
         };
         self.wake(s, bells, plan)?;

@@ -241,7 +241,7 @@ impl World {
                     }
                     Attribution::Fill { ticket, owner, .. } => {
                         let offer = offer(value);
-                        let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, scene);
+                        let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, adds, scene);
                         let (fill, step) = self.on_scene(sidecar, key, start);
                         sent.fills = Some((ticket, owner));
                         let Step::Ask(asks) = step else {
@@ -323,7 +323,7 @@ impl World {
                 self.wake_all(bells);
                 Answer::Stored
             }
-            End::Fill(FillEnd::Dropped { .. }) => {
+            End::Fill(FillEnd::Dropped { .. } | FillEnd::Outdated) => {
                 self.wake_key(sidecar, key);
                 match sent.command {
                     Command::Add(_) => {

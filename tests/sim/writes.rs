@@ -349,8 +349,9 @@ impl World {
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
                     ticket.versions = tags.unwrap_or(ticket.versions);
                 }
-                let (fill, step) =
-                    self.on_scene_with(sidecar, key, &extra, |scene| Fill::start(&ticket, offer, scene));
+                let adds = put.making.how == How::Add;
+                let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, adds, scene);
+                let (fill, step) = self.on_scene_with(sidecar, key, &extra, start);
                 let named = matches!(put.making.how, How::Named { .. });
                 put.astray |= named && !lease && put.making.rebuild.is_some();
                 put.fills = Some((ticket, owner));
@@ -388,7 +389,7 @@ impl World {
                 }
                 self.stored(put, true)
             }
-            FillEnd::Dropped { .. } => {
+            FillEnd::Dropped { .. } | FillEnd::Outdated => {
                 self.wake_key(put.sidecar, key);
                 self.dropped(put, false)
             }

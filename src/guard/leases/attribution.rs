@@ -187,7 +187,7 @@ fn rank(held: &Held, owner: Owner, now: Now) -> Option<(u8, TicketId)> {
         return None;
     }
     match held.kind {
-        Kind::Doomed { by } if by != Some(owner) => Some((1, held.id)),
+        Kind::Doomed { by } if by != owner => Some((1, held.id)),
         Kind::Lease { .. } => Some((2, held.id)),
         Kind::Seen => Some((3, TicketId::MAX - held.id)),
         Kind::Doomed { .. } | Kind::Spent { .. } => None,

@@ -132,7 +132,7 @@ impl<W> Leases<W> {
             _ => lost = true,
         }
         held.kind = match lost {
-            true => Kind::Doomed { by: None },
+            true => Kind::Seen,
             false => Kind::Lease { renewing: false, orphan },
         };
         let (owner, held) = (held.owner, held.clone());

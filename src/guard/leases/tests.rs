@@ -124,9 +124,25 @@ fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_e
     // The winner has renewed it, and its stub has another CAS by now.
     leases.saw(KEY, 2.into(), Ticket { stub: Some(StubId::of(7)), ..ticket(6) }, &Policy::default());
     leases.saw(KEY, 3.into(), ticket(5), &Policy::default());
+    // A tag had moved before this one: to store over the value would make it older.
+    leases.saw(KEY, 4.into(), Ticket { versions: smallvec![5], ..ticket(7) }, &Policy::default());
     leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket(7), None, &Policy::default());
     assert_eq!(fill(&mut leases, 2), (Some(8), false, true));
     assert_eq!(fill(&mut leases, 3), (Some(5), false, false));
+    assert_eq!(fill(&mut leases, 4), (Some(7), false, false));
+}
+
+#[test]
+fn what_a_winner_builds_is_as_new_as_the_last_miss_that_it_was_told() {
+    let mut leases = leased();
+    let later = Now { wall: NOW.wall + 5_000, mono: NOW.mono + 5_000 };
+    let again = Ticket { versions: smallvec![5], at: later, ..ticket(7) };
+    assert!(leases.saw(KEY, 1.into(), again, &Policy::default()).is_empty());
+    let Attribution::Fill { ticket, lease: true, .. } = set(&mut leases, 1, false) else {
+        panic!("its lease")
+    };
+    assert_eq!(ticket.versions[..], [5]);
+    assert_eq!(ticket.at, Now { wall: later.wall, ..NOW }, "it ends no later");
 }
 
 #[test]
@@ -422,7 +438,7 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
     let mut leases = leased();
     leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
     assert!(matches!(leases.named(KEY, 7, 2.into(), false), Attribution::Fill { lease: true, .. }));
-    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Blind);
+    assert!(matches!(leases.named(KEY, 7, 1.into(), false), Attribution::Fill { lease: false, .. }));
 }
 
 #[test]
@@ -501,7 +517,8 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
             true => {
                 let back = Asks::from_iter([delete(At::Lock, Some(lock(10)))]);
                 assert_eq!(renewed.unwrap_err(), (Some(End::Lost), back), "{found:?}");
-                assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
+                // Stored over nothing but what it saw, and that is gone.
+                assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
             }
         }
     }
@@ -529,7 +546,9 @@ fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
     let (id, superseded) = leases.grant(KEY, 2.into(), ticket(9), &policy);
     let asks = Asks::from_iter([delete(At::Lock, Some(lock))]);
     assert!(id.is_some() && superseded == [Ended { key: KEY.into(), end: End::Superseded, asks }]);
-    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
+    assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
+    // Stored over nothing but what it saw, and that is gone.
+    assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
 }
 
 #[test]

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::envelope::{Envelope, TagName};
+use super::super::envelope::{Envelope, TagName, built_at};
 use super::super::{Now, Policy, Usage};
 use super::*;
 
@@ -107,17 +107,54 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
 }
 
 #[test]
-fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_ends() {
+fn a_value_that_nobody_is_to_see_gives_way_to_a_stub_and_all_who_saw_it_know_that_stub() {
     let policy = Policy { on_tag: Leaves::Nothing, cold_wait: Duration::from_secs(2), ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
+    let tag = || item(Bytes::from_static(b"200"), 1);
+    let (mut read, _) = Read::start(&scene);
+    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    let stub = asks(told(smallvec![item(sealed(&tags[0], 100), 7), tag()]));
+    let id = StubId::of(7);
+    assert_eq!(
+        stub[..],
+        [Stub { id, age: 0, is_free: false }.ask(Some(Cas { number: 7, epoch: 1 }), policy.lock_seconds())]
+    );
+    let won = told(smallvec![Answer::Stored(Cas { number: 8, epoch: 1 })]);
+    let Step::Done(ReadEnd::Won { lease, early: false, old: None }) = won else { panic!("{won:?}") };
+    assert_eq!((lease.base.map(|cas| cas.number), lease.stub, lease.lock), (Some(8), Some(id), None));
+
+    // Somebody else was quicker, and builds it: it is waited for, however soon the value would have ended.
     let (mut read, _) = Read::start(&scene);
     let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
     let Answer::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
-    let moved = Answer::Item(Item { ttl: Some(1), ..moved });
-    asks(told(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
-    let held = told(smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
-    assert_eq!(held, Step::Wait(2_000));
+    asks(told(smallvec![Answer::Item(Item { ttl: Some(1), ..moved }), tag()]));
+    assert_eq!(asks(told(smallvec![Answer::Exists]))[0].at, At::Item);
+    let Answer::Item(stub) = item(Bytes::new(), 8) else { panic!("an item") };
+    let stub = Answer::Item(Item { flags: id.flags(), ttl: Some(6), ..stub });
+    assert_eq!(told(smallvec![stub, tag()]), Step::Wait(2_000));
+    let missed = read.resume(Event::Over, &scene);
+    let Step::Done(ReadEnd::Missed { seen, held: true }) = missed else { panic!("{missed:?}") };
+    assert_eq!(seen.stub, Some(id));
+}
+
+#[test]
+fn what_was_stored_over_a_stub_gives_way_to_that_stub() {
+    let policy = Policy { on_tag: Leaves::Nothing, ..policy() };
+    let tags = [TagName::from_slice(b"t")];
+    let scene = scene(&policy, &tags);
+    let (mut read, _) = Read::start(&scene);
+    let mut value = BytesMut::new();
+    let sealed_with = [(tags[0].clone(), 100)].into_iter().collect();
+    let built_at = built_at(5, StubId::of(3).number());
+    Envelope { stale_for: 10, built_at, rebuild: 0, tags: sealed_with }.seal(&mut value).unwrap();
+    let answers = smallvec![item(value.freeze(), 7), item(Bytes::from_static(b"200"), 1)];
+    let stub = asks(read.resume(Event::Answers(answers), &scene));
+    let id = StubId::of(3);
+    assert_eq!(
+        stub[..],
+        [Stub { id, age: 0, is_free: false }.ask(Some(Cas { number: 7, epoch: 1 }), policy.lock_seconds())]
+    );
 }
 
 /// A read of a stale value whose lock it got, up to the mark.
