@@ -29,6 +29,7 @@ mod large;
 mod misses;
 pub mod pooling;
 mod raw;
+mod fills;
 mod gets;
 mod tag_reads;
 mod read;
