@@ -134,8 +134,13 @@ impl WorkerMetrics {
     /// A connection to a server was established; it is up, and can do what the guard needs or not. Worker's thread only.
     pub fn upstream_connected(&self, server: usize, can_guard: bool) {
         self.own.bump(self.at.connections(server), 1);
-        self.own.set(self.at.guards(server), 1 + u64::from(can_guard));
+        self.upstream_guards(server, can_guard);
         self.upstream_up(server, true);
+    }
+
+    /// This worker has found that a server can do what the guard needs, or that it cannot. Worker's thread only.
+    pub fn upstream_guards(&self, server: usize, can_guard: bool) {
+        self.own.set(self.at.guards(server), 1 + u64::from(can_guard));
     }
 
     /// This worker gave a server up, or takes it for good again. Worker's thread only.

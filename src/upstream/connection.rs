@@ -23,19 +23,19 @@ use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_read_buf;
-use tracing::{info, warn};
 
-use super::capabilities::{Capabilities, Lack};
+use super::capabilities::Lack;
 use super::inbox::{Inbox, Reply, Ticket};
 use super::joined::{How, Line, Names};
-use super::probe::{self, Broken};
+use super::probe::Broken;
 use super::reading::Reading;
 use super::server::{Server, Socket};
 use super::unwritten::{Kind, Unwritten};
-use crate::chance::Chance;
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::protocol::reply::{Frame, Garbage, Shape, digest};
+
+mod connecting;
 
 /// The most commands that one server may owe one worker. More are answered "overloaded" at once.
 const MAX_OWED: usize = 64 * 1024;
@@ -45,10 +45,6 @@ const MAX_OUT: usize = 64 * 1024 * 1024;
 const MAX_KEPT: usize = 1024 * 1024;
 /// With more than this waiting, large requests are held back, so that small ones find room.
 const MAX_EASY: usize = 16 * 1024 * 1024;
-/// The first and the longest pause between attempts to connect.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// Another reason why a server cannot be connected to is logged that much later at the soonest.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// A connection on which nothing has come for so many `request_timeout`s, though something is owed, is remade.
 const STALLED_TIMEOUTS: u32 = 4;
 
@@ -63,7 +59,7 @@ struct State {
     phase: Phase,
     /// The server's epoch when this connection was made.
     made: u32,
-    /// What the server cannot do though the guard needs it, as this connection has found.
+    /// What the server cannot do though the guard needs it, as far as this worker knows.
     lack: Option<Lack>,
     out: BytesMut,
     owed: VecDeque<Owed>,
@@ -372,66 +368,6 @@ impl Connection {
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
-    }
-
-    /// Connects, serves, and connects again, for as long as it is polled.
-    pub async fn drive(self: Rc<Self>, mut chance: Chance) {
-        let (first, longest) = BACKOFF;
-        let mut pause = first;
-        // What was last said of why there is no connection, and when.
-        let mut said: Option<(String, Instant)> = None;
-        loop {
-            let known = self.lack();
-            let broken = match probe::open(&self.server, known, &mut chance).await {
-                Ok((mut socket, found)) => {
-                    self.opened(&found);
-                    (pause, said) = (first, None);
-                    self.serve(&mut socket).await
-                }
-                Err(broken) => broken,
-            };
-            self.metrics.upstream_up(self.server.index, false);
-            let why = broken.to_string();
-            // The first reason may not be the one that stays, and it is tried several times a second.
-            let is_known = said.as_ref().is_some_and(|(last, at)| *last == why || at.elapsed() < SAY_AGAIN);
-            if !is_known {
-                warn!(server = %self.server.address(), why, "not connected");
-                said = Some((why, Instant::now()));
-            }
-            self.fail_all(&broken);
-            sleep(chance.jitter(pause, 0.5)).await;
-            pause = (pause * 2).min(longest);
-        }
-    }
-
-    /// A connection was made to a server that can do this.
-    fn opened(&self, found: &Capabilities) {
-        let (made, before) = self.server.connected(found);
-        let (address, version) = (self.server.address(), &found.version);
-        info!(server = %address, %version, "connected");
-        // Once, though every worker connects.
-        match (before.and_then(|before| before.lack), found.lack) {
-            (before, Some(lack)) if before != Some(lack) => {
-                warn!(
-                    server = %address, %version, why = %lack,
-                    "cannot guard: its guarded keys are misses and cannot be stored; its raw keys are served"
-                );
-            }
-            (Some(_), None) => info!(server = %address, %version, "guards again"),
-            _ => {}
-        }
-        self.metrics.upstream_connected(self.server.index, found.lack.is_none());
-        let mut state = self.state.borrow_mut();
-        (state.phase, state.made, state.lack) = (Phase::Up, made, found.lack);
-        let Early { out, owed } = std::mem::take(&mut state.early);
-        if found.lack.is_some() {
-            drop(state);
-            return self.fail_each(owed, Failure::Unguarded, UpstreamOutcome::Unguarded);
-        }
-        state.out.extend_from_slice(&out);
-        // Their time begins when they are sent: what waits behind another must not time out before it.
-        let since = Instant::now();
-        state.owed.extend(owed.into_iter().map(|owed| Owed { since, ..owed }));
     }
 
     /// What the server cannot do, though the guard needs it.

@@ -87,12 +87,15 @@ impl Server {
         self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A connection was made, and found this: the new epoch, and what was found before.
-    pub(super) fn connected(&self, capabilities: &Capabilities) -> (u32, Option<Capabilities>) {
+    /// A connection was made: the new epoch.
+    pub(super) fn connected(&self) -> u32 {
+        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// This was found; gives what was found before.
+    pub(super) fn found(&self, capabilities: &Capabilities) -> Option<Capabilities> {
         self.item_size.store(capabilities.item_size.unwrap_or(DEFAULT_ITEM_SIZE), Ordering::Relaxed);
-        let before =
-            self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).replace(capabilities.clone());
-        (self.epoch.fetch_add(1, Ordering::AcqRel) + 1, before)
+        self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).replace(capabilities.clone())
     }
 
     pub(super) async fn connect(&self) -> io::Result<Socket> {
@@ -120,7 +123,7 @@ mod tests {
         let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
         let sizes = [None, Some(8 << 20), None, Some(1 << 10)].map(|item_size| {
             let before = server.item_size();
-            server.connected(&Capabilities { item_size, ..Capabilities::default() });
+            server.found(&Capabilities { item_size, ..Capabilities::default() });
             (before, server.item_size())
         });
         let (unsaid, large, small) = (DEFAULT_ITEM_SIZE, 8 << 20, 1 << 10);
