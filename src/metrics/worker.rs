@@ -121,6 +121,11 @@ impl WorkerMetrics {
         self.observe(&LATENCY, self.at.upstream_duration(server), took, requests);
     }
 
+    /// A request that was queued for a server has been answered without being sent. Worker's thread only.
+    pub fn upstream_withdrawn(&self, server: usize) {
+        self.own.bump(self.at.in_flight(server), 1_u64.wrapping_neg());
+    }
+
     /// A read was not queued for its server, because the same one was already. Worker's thread only.
     pub fn upstream_shared(&self, server: usize) {
         self.own.bump(self.at.shared(server), 1);

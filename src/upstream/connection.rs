@@ -9,7 +9,7 @@
 //! **Architecture invariant:** a slot leaves `owed` only with its reply or with the connection. A command that timed out,
 //! or whose asker has gone, keeps its slot, and its reply is read and thrown away; so replies never cross.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
@@ -23,6 +23,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_read_buf;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::capabilities::Lack;
 use super::inbox::{Inbox, Reply, Ticket};
@@ -52,6 +53,7 @@ const STALLED_TIMEOUTS: u32 = 4;
 pub struct Connection {
     server: Arc<Server>,
     metrics: Arc<WorkerMetrics>,
+    first_attempt: Cell<Option<TaskTrackerToken>>,
     state: RefCell<State>,
 }
 
@@ -81,7 +83,7 @@ struct State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The first attempt is under way: what is sent waits for it.
+    /// The first attempt of this worker or of another is under way: what is sent waits for it.
     Opening,
     Up,
     /// What is sent fails at once.
@@ -92,7 +94,15 @@ enum Phase {
 #[derive(Default)]
 struct Early {
     out: BytesMut,
-    owed: VecDeque<Owed>,
+    asked: VecDeque<EarlyAsk>,
+}
+
+struct EarlyAsk {
+    owed: Owed,
+    /// How many bytes of what is to be written are its command.
+    length: usize,
+    /// The epoch of the CAS that it is conditional on.
+    seen: Option<u32>,
 }
 
 /// Who sends a command.
@@ -144,7 +154,11 @@ impl State {
 
 impl Connection {
     /// A connection to be driven by [`Connection::drive`].
-    pub fn new(server: Arc<Server>, metrics: Arc<WorkerMetrics>) -> Rc<Connection> {
+    pub(super) fn new(
+        server: Arc<Server>,
+        first_attempt: TaskTrackerToken,
+        metrics: Arc<WorkerMetrics>,
+    ) -> Rc<Connection> {
         let state = State {
             phase: Phase::Opening,
             made: 0,
@@ -161,7 +175,8 @@ impl Connection {
             gathering: None,
             waker: None,
         };
-        Rc::new(Connection { server, metrics, state: RefCell::new(state) })
+        let first_attempt = Cell::new(Some(first_attempt));
+        Rc::new(Connection { server, metrics, first_attempt, state: RefCell::new(state) })
     }
 
     /// The server it goes to.
@@ -194,11 +209,16 @@ impl Connection {
         let ticket = inbox.expect();
         let Some(mut state) = self.admit(inbox, ticket, sender, seen) else { return ticket };
         state.unwritten.new_turn();
-        match (sender, state.phase) {
-            (Sender::Guard, Phase::Opening) => write(&mut state.early.out),
-            _ => write(&mut state.out),
+        if (sender, state.phase) == (Sender::Guard, Phase::Opening) {
+            let owed = self.owed(&mut state, inbox, ticket, shape, 0);
+            let Early { out, asked } = &mut state.early;
+            let before = out.len();
+            write(out);
+            asked.push_back(EarlyAsk { owed, length: out.len() - before, seen });
+        } else {
+            write(&mut state.out);
+            self.owe(state, inbox, ticket, shape, 0);
         }
-        self.owe(state, inbox, ticket, sender, shape, 0);
         ticket
     }
 
@@ -220,7 +240,7 @@ impl Connection {
             return (ticket, true);
         }
         unwritten.note(of, kind, from..out.len(), owed.len());
-        self.owe(state, inbox, ticket, Sender::Guard, Shape::Meta, 0);
+        self.owe(state, inbox, ticket, Shape::Meta, 0);
         (ticket, false)
     }
 
@@ -247,7 +267,7 @@ impl Connection {
             let next = state.owed.len();
             state.unwritten.note(of, kind, at, next);
         }
-        self.owe(state, inbox, ticket, Sender::Client, Shape::Value, 1);
+        self.owe(state, inbox, ticket, Shape::Value, 1);
         ticket
     }
 
@@ -273,7 +293,7 @@ impl Connection {
         let Some(mut state) = self.admit(inbox, ticket, Sender::Client, None) else { return ticket };
         state.put(key, of, how);
         state.unwritten.forget(of);
-        self.owe(state, inbox, ticket, Sender::Client, Shape::Values, 1);
+        self.owe(state, inbox, ticket, Shape::Values, 1);
         ticket
     }
 
@@ -290,11 +310,9 @@ impl Connection {
             (Phase::Up, _) if sender == Sender::Guard && state.lack.is_some() => {
                 (Reply::Failed(Failure::Unguarded), Some(UpstreamOutcome::Unguarded))
             }
-            (Phase::Down, _) | (Phase::Opening, Some(_)) => {
-                (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down))
-            }
+            (Phase::Down, _) => (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down)),
             (Phase::Up, Some(seen)) if state.made > seen => (Reply::Moved, None),
-            _ if state.owed.len() + state.early.owed.len() >= MAX_OWED
+            _ if state.owed.len() + state.early.asked.len() >= MAX_OWED
                 || state.out.len() + state.early.out.len() >= MAX_OUT =>
             {
                 (Reply::Failed(Failure::Overloaded), Some(UpstreamOutcome::Overloaded))
@@ -321,25 +339,25 @@ impl Connection {
         mut state: RefMut<'_, State>,
         inbox: &Rc<Inbox>,
         ticket: Ticket,
-        sender: Sender,
         shape: Shape,
         keys: usize,
     ) {
+        let owed = self.owed(&mut state, inbox, ticket, shape, keys);
+        state.owed.push_back(owed);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn owed(&self, state: &mut State, inbox: &Rc<Inbox>, ticket: Ticket, shape: Shape, keys: usize) -> Owed {
         let since = match state.phase {
             Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
             // Nothing is written yet, and it may take a while.
             Phase::Opening | Phase::Down => Instant::now(),
         };
         let (asker, epoch) = (Some((Rc::clone(inbox), ticket)), self.server.epoch());
-        let owed = Owed { asker, sharers: Vec::new(), shape, keys, since, epoch };
-        match (sender, state.phase) {
-            (Sender::Guard, Phase::Opening) => state.early.owed.push_back(owed),
-            _ => state.owed.push_back(owed),
-        }
         self.metrics.upstream_sent(self.server.index);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
+        Owed { asker, sharers: Vec::new(), shape, keys, since, epoch }
     }
 
     /// It is answered with that one of the owed.
@@ -560,7 +578,7 @@ impl Connection {
         state.names.clear();
         state.crowd.drain(..).for_each(|waits| waits.wake());
         let mut owed = std::mem::take(&mut state.owed);
-        owed.append(&mut std::mem::take(&mut state.early).owed);
+        owed.extend(std::mem::take(&mut state.early).asked.into_iter().map(|early| early.owed));
         drop(state);
         self.fail_each(owed, failure, outcome);
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::capabilities::Capabilities;
 use super::{Address, ServerSpec};
@@ -29,6 +31,8 @@ pub struct Server {
     address: Address,
     embedded: Option<Embedded>,
     epoch: AtomicU32,
+    /// The workers' first attempts to connect that are not over.
+    first_attempts: TaskTracker,
     item_size: AtomicUsize,
     /// What the latest connection has found; `None` before the first.
     capabilities: Mutex<Option<Capabilities>>,
@@ -49,11 +53,14 @@ impl Server {
             Address::Embedded { limit } => Some(Embedded::start(limit, clock)?),
             _ => None,
         };
+        let first_attempts = TaskTracker::new();
+        first_attempts.close();
         Ok(Server {
             index,
             address: spec.address.clone(),
             embedded,
             epoch: AtomicU32::new(0),
+            first_attempts,
             item_size: AtomicUsize::new(DEFAULT_ITEM_SIZE),
             capabilities: Mutex::default(),
             connect_timeout,
@@ -80,6 +87,16 @@ impl Server {
     /// besides was measured: under the default 1 MiB it takes 1,048,064 bytes.
     pub fn room(&self, key: usize) -> usize {
         self.item_size().saturating_sub(512 + key)
+    }
+
+    /// A worker's first attempt to connect, which is over when this is dropped.
+    pub(super) fn first_attempt(&self) -> TaskTrackerToken {
+        self.first_attempts.token()
+    }
+
+    /// Waits until all first attempts are over that have been announced: the limits of connecting are theirs.
+    pub(super) async fn first_attempts(&self) {
+        self.first_attempts.wait().await;
     }
 
     /// What it can do, as the latest connection has found; `None` before the first.

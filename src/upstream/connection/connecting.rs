@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::{Connection, Early, Owed, Phase};
+use super::{Connection, Early, EarlyAsk, Owed, Phase};
 use crate::chance::Chance;
 use crate::error::Failure;
 use crate::metrics::UpstreamOutcome;
 use crate::upstream::capabilities::{Capabilities, Lack};
+use crate::upstream::inbox::Reply;
 use crate::upstream::probe;
 
 /// The first and the longest pause between attempts to connect.
@@ -29,11 +30,18 @@ impl Connection {
         let mut pause = first;
         // What was last said of why there is no connection, and when.
         let mut said: Option<(String, Instant)> = None;
+        let mut first_attempt = self.first_attempt.take();
         loop {
             let opened = probe::open(&self.server, &mut chance).await;
             let opened = opened.map(|(socket, found)| (socket, self.server.connected(), found));
+            let was_first = first_attempt.take().is_some();
             let broken = match opened {
                 Ok((mut socket, made, found)) => {
+                    // A CAS holds over connections that were made before it was read, and a client of one worker may fill
+                    // what it missed over that of another: so nothing is read before every worker has its first.
+                    if was_first {
+                        self.server.first_attempts().await;
+                    }
                     self.opened(made, &found);
                     (pause, said) = (first, None);
                     if self.is_unknown() {
@@ -69,15 +77,26 @@ impl Connection {
         self.found(found);
         let mut state = self.state.borrow_mut();
         (state.phase, state.made) = (Phase::Up, made);
-        let Early { out, owed } = std::mem::take(&mut state.early);
+        let Early { mut out, asked } = std::mem::take(&mut state.early);
         if found.lack.is_some() {
             drop(state);
+            let owed = asked.into_iter().map(|early| early.owed).collect();
             return self.fail_each(owed, Failure::Unguarded, UpstreamOutcome::Unguarded);
         }
-        state.out.extend_from_slice(&out);
         // Their time begins when they are sent: what waits behind another must not time out before it.
-        let since = Instant::now();
-        state.owed.extend(owed.into_iter().map(|owed| Owed { since, ..owed }));
+        let (since, epoch) = (Instant::now(), self.server.epoch());
+        for EarlyAsk { owed, length, seen } in asked {
+            let command = out.split_to(length);
+            if let Some((inbox, ticket)) = &owed.asker
+                && seen.is_some_and(|seen| made > seen)
+            {
+                self.metrics.upstream_withdrawn(self.server.index);
+                inbox.deliver(*ticket, Reply::Moved);
+            } else {
+                state.out.extend_from_slice(&command);
+                state.owed.push_back(Owed { since, epoch, ..owed });
+            }
+        }
     }
 
     /// This was found of the server.

@@ -18,7 +18,8 @@ fn connection() -> Rc<Connection> {
     let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
     let spec = ServerSpec { address, weight: 1, name: None };
     let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
-    Connection::new(Arc::new(server), metrics.worker(0))
+    let first_attempt = server.first_attempt();
+    Connection::new(Arc::new(server), first_attempt, metrics.worker(0))
 }
 
 /// Whether somebody was woken.
@@ -206,6 +207,29 @@ fn what_was_asked_before_the_first_connection_is_sent_if_the_server_can_guard() 
     assert!(since.is_sorted(), "the first is the first to time out");
     read(&connection, b"END\r\nEN\r\nHD\r\n");
     assert_eq!(tickets.map(|ticket| said(&inbox, ticket)), ["END\r\n", "EN\r\n", "END\r\n", "HD\r\n"]);
+}
+
+#[test]
+fn what_depends_on_a_cas_waits_for_the_first_connection_and_is_sent_if_that_is_no_younger() {
+    let (connection, inbox) = (connection(), Rc::<Inbox>::default());
+    connection.server.connected();
+    // Two that were read over another worker's connections: before this one was made, and after.
+    let [old, new] = [1, 2].map(|epoch| {
+        let text = format!("md k{epoch} C1\r\n");
+        connection.ask(&inbox, Some(epoch), |out| out.extend_from_slice(text.as_bytes()))
+    });
+    let read_early = connection.ask(&inbox, None, |out| out.extend_from_slice(b"mg k v c\r\n"));
+    assert!([old, new].iter().all(|ticket| !inbox.is_here(*ticket)), "the attempt is not over");
+    let made = connection.server.connected();
+    // Another worker's, before anything is read over this one: what is read holds over that one too.
+    let later = connection.server.connected();
+    connection.opened(made, &Capabilities::default());
+    assert!(matches!(inbox.take(old), Some(Reply::Moved)));
+    assert_eq!(queued(&connection), "md k2 C1\r\nmg k v c\r\n");
+    read(&connection, b"HD\r\nEN\r\n");
+    assert_eq!(said(&inbox, new), "HD\r\n");
+    let reply = inbox.take(read_early);
+    assert!(matches!(reply, Some(Reply::Answered { epoch, .. }) if epoch == later), "{reply:?}");
 }
 
 #[test]
