@@ -113,17 +113,19 @@ impl App {
             threads: Vec::new(),
         };
         let door = Arc::new(Doorkeeper::new(max_connections));
-        for (at, sockets) in sockets.into_iter().enumerate() {
-            let worker = Worker {
-                sockets,
-                shared: shared.clone(),
-                pools: pools.clone(),
-                door: Arc::clone(&door),
-                idle_timeout: config.listen.idle_timeout,
-                max_buffered: (config.listen.max_buffered - max_tickets) / workers,
-                metrics: app.metrics.worker(at),
-                stop: app.stop.child_token(),
-            };
+        let worker = |(at, sockets)| Worker {
+            sockets,
+            shared: shared.clone(),
+            pools: pools.iter().map(SharedPool::for_worker).collect(),
+            door: Arc::clone(&door),
+            idle_timeout: config.listen.idle_timeout,
+            max_buffered: (config.listen.max_buffered - max_tickets) / workers,
+            metrics: app.metrics.worker(at),
+            stop: app.stop.child_token(),
+        };
+        // None begins before all are there: they wait for each other's first connections.
+        let all: Vec<Worker> = sockets.into_iter().enumerate().map(worker).collect();
+        for (at, worker) in all.into_iter().enumerate() {
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
         if let Some((_, listener)) = admin {

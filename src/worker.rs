@@ -28,7 +28,7 @@ use crate::porter::{Lodge, Stream};
 use crate::proxy::pooling::Pooling;
 use crate::proxy::{Proxy, Shared};
 use crate::session::{self, Asked, Spoke};
-use crate::upstream::pool::{Pool, SharedPool};
+use crate::upstream::pool::{Pool, UnconnectedPool};
 use crate::upstream::roll::{Queues, Roll};
 
 /// How long clients may take to be answered once Kennel is told to stop.
@@ -96,7 +96,7 @@ pub struct Worker {
     /// What it shares with the others.
     pub shared: Shared,
     /// The pools.
-    pub pools: Vec<Arc<SharedPool>>,
+    pub pools: Vec<UnconnectedPool>,
     /// How many clients there may be.
     pub door: Arc<Doorkeeper>,
     /// After how long without doing anything a client is hung up on; zero: never.

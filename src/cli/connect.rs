@@ -43,7 +43,7 @@ async fn ask_all(config: &Config) -> io::Result<Found> {
         if !is_embedded {
             let server = Server::new(at, spec, pool.connect_timeout, pool.request_timeout, unix_ms)?;
             asked.spawn_local(async move {
-                let opened = probe::open(&server, None, &mut Chance::from_entropy()).await;
+                let opened = probe::open(&server, &mut Chance::from_entropy()).await;
                 (at, opened.map(|(_, found)| found).map_err(|broken| broken.to_string()))
             });
         }

@@ -241,7 +241,7 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
         }),
     };
     let counts = metrics.worker(0);
-    let pool = Pool::new(Arc::new(SharedPool::new(pool, 0, unix_ms)?), &counts);
+    let pool = Pool::new(Arc::new(SharedPool::new(pool, 0, unix_ms)?).for_worker(), &counts);
     Ok(Proxy::new(shared, vec![pool], chance, counts))
 }
 

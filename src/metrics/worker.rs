@@ -121,6 +121,11 @@ impl WorkerMetrics {
         self.observe(&LATENCY, self.at.upstream_duration(server), took, requests);
     }
 
+    /// A request that was queued for a server has been answered without being sent. Worker's thread only.
+    pub fn upstream_withdrawn(&self, server: usize) {
+        self.own.bump(self.at.in_flight(server), 1_u64.wrapping_neg());
+    }
+
     /// A read was not queued for its server, because the same one was already. Worker's thread only.
     pub fn upstream_shared(&self, server: usize) {
         self.own.bump(self.at.shared(server), 1);
@@ -134,8 +139,13 @@ impl WorkerMetrics {
     /// A connection to a server was established; it is up, and can do what the guard needs or not. Worker's thread only.
     pub fn upstream_connected(&self, server: usize, can_guard: bool) {
         self.own.bump(self.at.connections(server), 1);
-        self.own.set(self.at.guards(server), 1 + u64::from(can_guard));
+        self.upstream_guards(server, can_guard);
         self.upstream_up(server, true);
+    }
+
+    /// This worker has found that a server can do what the guard needs, or that it cannot. Worker's thread only.
+    pub fn upstream_guards(&self, server: usize, can_guard: bool) {
+        self.own.set(self.at.guards(server), 1 + u64::from(can_guard));
     }
 
     /// This worker gave a server up, or takes it for good again. Worker's thread only.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a server cannot do, though the guard needs it.
+/// What a server cannot do, or is not known to do, though the guard needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
     /// It answers `mg` as no memcached since 1.6.0 does.
@@ -19,6 +19,19 @@ pub enum Lack {
     ConditionalDelete,
     /// `md … I` leaves an item that is not stale.
     StaleMark,
+    /// What it can do is not known, for this reason. Until it is, nothing is guarded there.
+    Unknown(Unclear),
+}
+
+/// Why a probe could not tell what a server can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unclear {
+    /// The server has no memory for the probe's key.
+    Full,
+    /// The server answers with another `SERVER_ERROR`.
+    Refused,
+    /// The probe's keys are gone, or changed, before the probe is over.
+    Lost,
 }
 
 impl fmt::Display for Lack {
@@ -33,6 +46,9 @@ impl fmt::Display for Lack {
             Lack::ConditionalSet => "its ms does not compare CAS values",
             Lack::ConditionalDelete => "its md does not compare CAS values, as in memcached 1.6.10 to 1.6.12",
             Lack::StaleMark => "its md does not mark items as stale",
+            Lack::Unknown(Unclear::Full) => "it is full: what it can do is not known yet",
+            Lack::Unknown(Unclear::Refused) => "it answers SERVER_ERROR: what it can do is not known yet",
+            Lack::Unknown(Unclear::Lost) => "it loses keys at once: what it can do is not known yet",
         })
     }
 }

@@ -9,7 +9,7 @@
 //! **Architecture invariant:** a slot leaves `owed` only with its reply or with the connection. A command that timed out,
 //! or whose asker has gone, keeps its slot, and its reply is read and thrown away; so replies never cross.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
@@ -23,19 +23,20 @@ use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_read_buf;
-use tracing::{info, warn};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::capabilities::{Capabilities, Lack};
+use super::capabilities::Lack;
 use super::inbox::{Inbox, Reply, Ticket};
 use super::joined::{How, Line, Names};
-use super::probe::{self, Broken};
+use super::probe::Broken;
 use super::reading::Reading;
 use super::server::{Server, Socket};
 use super::unwritten::{Kind, Unwritten};
-use crate::chance::Chance;
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::protocol::reply::{Frame, Garbage, Shape, digest};
+
+mod connecting;
 
 /// The most commands that one server may owe one worker. More are answered "overloaded" at once.
 const MAX_OWED: usize = 64 * 1024;
@@ -45,10 +46,6 @@ const MAX_OUT: usize = 64 * 1024 * 1024;
 const MAX_KEPT: usize = 1024 * 1024;
 /// With more than this waiting, large requests are held back, so that small ones find room.
 const MAX_EASY: usize = 16 * 1024 * 1024;
-/// The first and the longest pause between attempts to connect.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// Another reason why a server cannot be connected to is logged that much later at the soonest.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// A connection on which nothing has come for so many `request_timeout`s, though something is owed, is remade.
 const STALLED_TIMEOUTS: u32 = 4;
 
@@ -56,6 +53,7 @@ const STALLED_TIMEOUTS: u32 = 4;
 pub struct Connection {
     server: Arc<Server>,
     metrics: Arc<WorkerMetrics>,
+    first_attempt: Cell<Option<TaskTrackerToken>>,
     state: RefCell<State>,
 }
 
@@ -63,7 +61,7 @@ struct State {
     phase: Phase,
     /// The server's epoch when this connection was made.
     made: u32,
-    /// What the server cannot do though the guard needs it, as this connection has found.
+    /// What the server cannot do though the guard needs it, as far as this worker knows.
     lack: Option<Lack>,
     out: BytesMut,
     owed: VecDeque<Owed>,
@@ -85,7 +83,7 @@ struct State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The first attempt is under way: what is sent waits for it.
+    /// The first attempt of this worker or of another is under way: what is sent waits for it.
     Opening,
     Up,
     /// What is sent fails at once.
@@ -96,7 +94,15 @@ enum Phase {
 #[derive(Default)]
 struct Early {
     out: BytesMut,
-    owed: VecDeque<Owed>,
+    asked: VecDeque<EarlyAsk>,
+}
+
+struct EarlyAsk {
+    owed: Owed,
+    /// How many bytes of what is to be written are its command.
+    length: usize,
+    /// The epoch of the CAS that it is conditional on.
+    seen: Option<u32>,
 }
 
 /// Who sends a command.
@@ -148,7 +154,11 @@ impl State {
 
 impl Connection {
     /// A connection to be driven by [`Connection::drive`].
-    pub fn new(server: Arc<Server>, metrics: Arc<WorkerMetrics>) -> Rc<Connection> {
+    pub(super) fn new(
+        server: Arc<Server>,
+        first_attempt: TaskTrackerToken,
+        metrics: Arc<WorkerMetrics>,
+    ) -> Rc<Connection> {
         let state = State {
             phase: Phase::Opening,
             made: 0,
@@ -165,7 +175,8 @@ impl Connection {
             gathering: None,
             waker: None,
         };
-        Rc::new(Connection { server, metrics, state: RefCell::new(state) })
+        let first_attempt = Cell::new(Some(first_attempt));
+        Rc::new(Connection { server, metrics, first_attempt, state: RefCell::new(state) })
     }
 
     /// The server it goes to.
@@ -198,11 +209,16 @@ impl Connection {
         let ticket = inbox.expect();
         let Some(mut state) = self.admit(inbox, ticket, sender, seen) else { return ticket };
         state.unwritten.new_turn();
-        match (sender, state.phase) {
-            (Sender::Guard, Phase::Opening) => write(&mut state.early.out),
-            _ => write(&mut state.out),
+        if (sender, state.phase) == (Sender::Guard, Phase::Opening) {
+            let owed = self.owed(&mut state, inbox, ticket, shape, 0);
+            let Early { out, asked } = &mut state.early;
+            let before = out.len();
+            write(out);
+            asked.push_back(EarlyAsk { owed, length: out.len() - before, seen });
+        } else {
+            write(&mut state.out);
+            self.owe(state, inbox, ticket, shape, 0);
         }
-        self.owe(state, inbox, ticket, sender, shape, 0);
         ticket
     }
 
@@ -224,7 +240,7 @@ impl Connection {
             return (ticket, true);
         }
         unwritten.note(of, kind, from..out.len(), owed.len());
-        self.owe(state, inbox, ticket, Sender::Guard, Shape::Meta, 0);
+        self.owe(state, inbox, ticket, Shape::Meta, 0);
         (ticket, false)
     }
 
@@ -251,7 +267,7 @@ impl Connection {
             let next = state.owed.len();
             state.unwritten.note(of, kind, at, next);
         }
-        self.owe(state, inbox, ticket, Sender::Client, Shape::Value, 1);
+        self.owe(state, inbox, ticket, Shape::Value, 1);
         ticket
     }
 
@@ -277,7 +293,7 @@ impl Connection {
         let Some(mut state) = self.admit(inbox, ticket, Sender::Client, None) else { return ticket };
         state.put(key, of, how);
         state.unwritten.forget(of);
-        self.owe(state, inbox, ticket, Sender::Client, Shape::Values, 1);
+        self.owe(state, inbox, ticket, Shape::Values, 1);
         ticket
     }
 
@@ -294,11 +310,9 @@ impl Connection {
             (Phase::Up, _) if sender == Sender::Guard && state.lack.is_some() => {
                 (Reply::Failed(Failure::Unguarded), Some(UpstreamOutcome::Unguarded))
             }
-            (Phase::Down, _) | (Phase::Opening, Some(_)) => {
-                (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down))
-            }
+            (Phase::Down, _) => (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down)),
             (Phase::Up, Some(seen)) if state.made > seen => (Reply::Moved, None),
-            _ if state.owed.len() + state.early.owed.len() >= MAX_OWED
+            _ if state.owed.len() + state.early.asked.len() >= MAX_OWED
                 || state.out.len() + state.early.out.len() >= MAX_OUT =>
             {
                 (Reply::Failed(Failure::Overloaded), Some(UpstreamOutcome::Overloaded))
@@ -325,25 +339,25 @@ impl Connection {
         mut state: RefMut<'_, State>,
         inbox: &Rc<Inbox>,
         ticket: Ticket,
-        sender: Sender,
         shape: Shape,
         keys: usize,
     ) {
+        let owed = self.owed(&mut state, inbox, ticket, shape, keys);
+        state.owed.push_back(owed);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn owed(&self, state: &mut State, inbox: &Rc<Inbox>, ticket: Ticket, shape: Shape, keys: usize) -> Owed {
         let since = match state.phase {
             Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
             // Nothing is written yet, and it may take a while.
             Phase::Opening | Phase::Down => Instant::now(),
         };
         let (asker, epoch) = (Some((Rc::clone(inbox), ticket)), self.server.epoch());
-        let owed = Owed { asker, sharers: Vec::new(), shape, keys, since, epoch };
-        match (sender, state.phase) {
-            (Sender::Guard, Phase::Opening) => state.early.owed.push_back(owed),
-            _ => state.owed.push_back(owed),
-        }
         self.metrics.upstream_sent(self.server.index);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
+        Owed { asker, sharers: Vec::new(), shape, keys, since, epoch }
     }
 
     /// It is answered with that one of the owed.
@@ -372,66 +386,6 @@ impl Connection {
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
-    }
-
-    /// Connects, serves, and connects again, for as long as it is polled.
-    pub async fn drive(self: Rc<Self>, mut chance: Chance) {
-        let (first, longest) = BACKOFF;
-        let mut pause = first;
-        // What was last said of why there is no connection, and when.
-        let mut said: Option<(String, Instant)> = None;
-        loop {
-            let known = self.lack();
-            let broken = match probe::open(&self.server, known, &mut chance).await {
-                Ok((mut socket, found)) => {
-                    self.opened(&found);
-                    (pause, said) = (first, None);
-                    self.serve(&mut socket).await
-                }
-                Err(broken) => broken,
-            };
-            self.metrics.upstream_up(self.server.index, false);
-            let why = broken.to_string();
-            // The first reason may not be the one that stays, and it is tried several times a second.
-            let is_known = said.as_ref().is_some_and(|(last, at)| *last == why || at.elapsed() < SAY_AGAIN);
-            if !is_known {
-                warn!(server = %self.server.address(), why, "not connected");
-                said = Some((why, Instant::now()));
-            }
-            self.fail_all(&broken);
-            sleep(chance.jitter(pause, 0.5)).await;
-            pause = (pause * 2).min(longest);
-        }
-    }
-
-    /// A connection was made to a server that can do this.
-    fn opened(&self, found: &Capabilities) {
-        let (made, before) = self.server.connected(found);
-        let (address, version) = (self.server.address(), &found.version);
-        info!(server = %address, %version, "connected");
-        // Once, though every worker connects.
-        match (before.and_then(|before| before.lack), found.lack) {
-            (before, Some(lack)) if before != Some(lack) => {
-                warn!(
-                    server = %address, %version, why = %lack,
-                    "cannot guard: its guarded keys are misses and cannot be stored; its raw keys are served"
-                );
-            }
-            (Some(_), None) => info!(server = %address, %version, "guards again"),
-            _ => {}
-        }
-        self.metrics.upstream_connected(self.server.index, found.lack.is_none());
-        let mut state = self.state.borrow_mut();
-        (state.phase, state.made, state.lack) = (Phase::Up, made, found.lack);
-        let Early { out, owed } = std::mem::take(&mut state.early);
-        if found.lack.is_some() {
-            drop(state);
-            return self.fail_each(owed, Failure::Unguarded, UpstreamOutcome::Unguarded);
-        }
-        state.out.extend_from_slice(&out);
-        // Their time begins when they are sent: what waits behind another must not time out before it.
-        let since = Instant::now();
-        state.owed.extend(owed.into_iter().map(|owed| Owed { since, ..owed }));
     }
 
     /// What the server cannot do, though the guard needs it.
@@ -624,7 +578,7 @@ impl Connection {
         state.names.clear();
         state.crowd.drain(..).for_each(|waits| waits.wake());
         let mut owed = std::mem::take(&mut state.owed);
-        owed.append(&mut std::mem::take(&mut state.early).owed);
+        owed.extend(std::mem::take(&mut state.early).asked.into_iter().map(|early| early.owed));
         drop(state);
         self.fail_each(owed, failure, outcome);
     }

@@ -4,6 +4,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
 use super::connection::Connection;
 use super::places::Places;
 use super::ring::Ring;
@@ -40,6 +42,18 @@ impl SharedPool {
     pub fn servers(&self) -> &[Arc<Server>] {
         &self.servers
     }
+
+    /// The pool for one worker. If there are several, all are given theirs before any of them begins to connect.
+    pub fn for_worker(self: &Arc<Self>) -> UnconnectedPool {
+        let first_attempts = self.servers.iter().map(|server| server.first_attempt()).collect();
+        UnconnectedPool { shared: Arc::clone(self), first_attempts }
+    }
+}
+
+/// A pool for a worker that is yet to connect. While it exists, other workers' first connections wait for it.
+pub struct UnconnectedPool {
+    shared: Arc<SharedPool>,
+    first_attempts: Vec<TaskTrackerToken>,
 }
 
 /// A pool as one worker knows it.
@@ -51,9 +65,12 @@ pub struct Pool {
 
 impl Pool {
     /// With connections that are still to be driven.
-    pub fn new(shared: Arc<SharedPool>, metrics: &Arc<WorkerMetrics>) -> Pool {
-        let connect = |server: &Arc<Server>| Connection::new(Arc::clone(server), Arc::clone(metrics));
-        let connections = shared.servers.iter().map(connect).collect();
+    pub fn new(unconnected: UnconnectedPool, metrics: &Arc<WorkerMetrics>) -> Pool {
+        let UnconnectedPool { shared, first_attempts } = unconnected;
+        let connect = |(server, first_attempt): (&Arc<Server>, _)| {
+            Connection::new(Arc::clone(server), first_attempt, Arc::clone(metrics))
+        };
+        let connections = shared.servers.iter().zip(first_attempts).map(connect).collect();
         Pool { shared, connections, places: Places::default() }
     }
 

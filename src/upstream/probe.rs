@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::capabilities::{Capabilities, Lack};
+use super::capabilities::{Capabilities, Lack, Unclear};
 use super::server::{Server, Socket};
 use crate::chance::Chance;
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
@@ -21,7 +21,7 @@ use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 const PROBE_TTL: u32 = 10;
 /// The most bytes that a server may say to one round of a probe.
 const MAX_ANSWER: usize = 16 * 1024;
-/// So often the probe is repeated if its key is lost on the way, or the server has no memory for it.
+/// The most probes of one connection: if the key of one is lost, the next has another key.
 const MAX_PROBES: usize = 3;
 
 /// Why a connection ended.
@@ -49,23 +49,20 @@ impl fmt::Display for Broken {
 }
 
 /// Connects, and finds out what the server is: one that is stopped accepts connections but does not answer.
-pub(crate) async fn open(
-    server: &Server,
-    known: Option<Lack>,
-    chance: &mut Chance,
-) -> Result<(Socket, Capabilities), Broken> {
+///
+/// What was found over an earlier connection says nothing: the server may have been replaced since.
+pub(crate) async fn open(server: &Server, chance: &mut Chance) -> Result<(Socket, Capabilities), Broken> {
     let timed_out = |_| Broken::Io(io::ErrorKind::TimedOut.into());
     let connecting = timeout(server.connect_timeout, server.connect());
     let mut socket = connecting.await.map_err(timed_out)?.map_err(Broken::Io)?;
-    // Where nothing can be found out, what was known of it holds.
-    let mut capabilities = Capabilities { lack: known, ..Capabilities::default() };
+    let mut capabilities = Capabilities::default();
     let asking = timeout(server.request_timeout, ask_item_size(&mut socket));
     capabilities.item_size = asking.await.map_err(timed_out)??;
     let mut probe = Probe { socket: &mut socket, limit: server.request_timeout, version: String::new() };
     for _ in 0..MAX_PROBES {
         let key = format!("@probe:{:016x}", chance.below(u64::MAX));
-        if let Some(lack) = probe.find_lack(&key).await? {
-            capabilities.lack = lack;
+        capabilities.lack = probe.find_lack(&key).await?;
+        if capabilities.lack != Some(LOST) {
             break;
         }
     }
@@ -91,6 +88,9 @@ async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
     Ok(size.and_then(|size| std::str::from_utf8(size).ok()?.trim().parse().ok()))
 }
 
+/// What is found when the key is not as it was left.
+const LOST: Lack = Lack::Unknown(Unclear::Lost);
+
 struct Probe<'a, S> {
     socket: &'a mut S,
     /// For each round trip.
@@ -106,9 +106,11 @@ impl Answers {
         self.0.get(at).map_or("", String::as_str)
     }
 
-    /// Whether it had no room: that says nothing of what it can do.
-    fn is_unclear(&self) -> bool {
-        self.0.iter().any(|line| line.starts_with("SERVER_ERROR"))
+    /// Why they say nothing of what the server can do, if so.
+    fn unclear(&self) -> Option<Lack> {
+        let error = self.0.iter().find_map(|line| line.strip_prefix("SERVER_ERROR"))?;
+        let is_full = error.to_ascii_lowercase().contains("out of memory");
+        Some(Lack::Unknown(if is_full { Unclear::Full } else { Unclear::Refused }))
     }
 }
 
@@ -122,25 +124,25 @@ fn has(line: &str, flag: &str) -> bool {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
-    /// What the server lacks, if anything. `None`: it cannot be told, for the key was lost, or there was no room for it.
-    async fn find_lack(&mut self, key: &str) -> Result<Option<Option<Lack>>, Broken> {
+    /// What the server lacks, if anything.
+    async fn find_lack(&mut self, key: &str) -> Result<Option<Lack>, Broken> {
         let found = self.try_all(key).await?;
-        if found != Some(None) {
+        if found.is_some() {
             self.ask(&format!("delete {key}\r\n")).await?;
         }
         Ok(found)
     }
 
-    async fn try_all(&mut self, key: &str) -> Result<Option<Option<Lack>>, Broken> {
-        let lacks = |lack| Ok(Some(Some(lack)));
+    async fn try_all(&mut self, key: &str) -> Result<Option<Lack>, Broken> {
+        let lacks = |lack| Ok(Some(lack));
         let said = self.ask(&format!("mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
-        if said.is_unclear() {
-            return Ok(None);
+        if let Some(unclear) = said.unclear() {
+            return lacks(unclear);
         }
         let stub = match cas(said.line(0)) {
             Some(0) => return lacks(Lack::Cas),
             Some(stub) if said.line(0).starts_with("VA 0 ") => stub,
-            _ if said.line(0).starts_with("EN") => return lacks(Lack::Vivify),
+            _ if said.line(0).starts_with("EN") => return self.why_no_stub(key).await.map(Some),
             _ => return lacks(Lack::Meta),
         };
         if !has(said.line(0), "W") {
@@ -150,12 +152,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         // One `ms` alone: who does not know it may take its data for commands.
         let said = self.ask(&format!("ms {key} 2 c ME T{PROBE_TTL}\r\nab\r\n")).await?;
         match said.line(0) {
-            _ if said.is_unclear() => return Ok(None),
+            _ if said.unclear().is_some() => return Ok(said.unclear()),
             line if line.starts_with("CLIENT_ERROR") || line.starts_with("ERROR") => {
                 return lacks(Lack::MetaSet);
             }
             // The stub is gone.
-            line if line.starts_with("HD") => return Ok(None),
+            line if line.starts_with("HD") => return lacks(LOST),
             line if !line.starts_with("NS") => return lacks(Lack::ConditionalSet),
             _ => {}
         }
@@ -163,8 +165,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         let set = |cas| format!("ms {key} 2 c C{cas} T{PROBE_TTL} F7\r\nab\r\n");
         let said = self.ask(&format!("{}{}", set(other), set(stub))).await?;
         let stored = match (said.line(0), said.line(1)) {
-            _ if said.is_unclear() => return Ok(None),
-            (_, second) if second.starts_with("NF") => return Ok(None),
+            _ if said.unclear().is_some() => return Ok(said.unclear()),
+            (_, second) if second.starts_with("NF") => return lacks(LOST),
             (first, second) if first.starts_with("EX") && second.starts_with("HD") => cas(second),
             _ => return lacks(Lack::ConditionalSet),
         };
@@ -176,28 +178,43 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         let look = format!("mg {key} v t f c\r\n");
         let said = self.ask(&format!("{}{}{look}", mark(other), mark(stored))).await?;
         match (said.line(0), said.line(1)) {
-            (_, second) if second.starts_with("NF") => return Ok(None),
+            _ if said.unclear().is_some() => return Ok(said.unclear()),
+            (_, second) if second.starts_with("NF") => return lacks(LOST),
             (first, second) if first.starts_with("EX") && second.starts_with("HD") => {}
             _ => return lacks(Lack::ConditionalDelete),
         }
         let look = said.line(2);
         let marked = match cas(look) {
             Some(marked) if has(look, "X") && has(look, "W") && has(look, "f7") && marked != stored => marked,
-            _ if look.starts_with("EN") => return Ok(None),
+            _ if look.starts_with("EN") => return lacks(LOST),
             _ => return lacks(Lack::StaleMark),
         };
 
         let delete = |cas| format!("md {key} C{cas}\r\n");
         let said = self.ask(&format!("{}{}mg {key} c\r\n", delete(stored), delete(marked))).await?;
         match (said.line(0), said.line(1), said.line(2)) {
-            (_, second, _) if second.starts_with("NF") => Ok(None),
+            _ if said.unclear().is_some() => Ok(said.unclear()),
+            (_, second, _) if second.starts_with("NF") => lacks(LOST),
             (first, second, third)
                 if first.starts_with("EX") && second.starts_with("HD") && third.starts_with("EN") =>
             {
-                Ok(Some(None))
+                Ok(None)
             }
             _ => lacks(Lack::ConditionalDelete),
         }
+    }
+
+    /// Why `mg … N` has left no item. A full server that evicts nothing (`-M`) answers `EN` too, so the same item is stored by
+    /// a command that says whether there was room.
+    async fn why_no_stub(&mut self, key: &str) -> Result<Lack, Broken> {
+        let store = format!("set {key} 0 {PROBE_TTL} 0\r\n\r\ndelete {key}\r\n");
+        let said = self.ask(&format!("{store}mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
+        Ok(match said.unclear() {
+            Some(unclear) => unclear,
+            // There was no room for the first, and there is now.
+            None if said.line(2).starts_with("VA ") => Lack::Unknown(Unclear::Lost),
+            None => Lack::Vivify,
+        })
     }
 
     /// Sends commands, and `version` behind them: whatever the server makes of them, that has a known answer.
@@ -241,11 +258,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use tokio::io::{AsyncBufReadExt, BufStream};
+
     use super::*;
     use crate::upstream::{Address, ServerSpec};
 
     /// What is found of a server that answers each round of a probe with the next of these.
-    async fn found(answers: &'static [&'static str]) -> Option<Option<Lack>> {
+    async fn found(answers: &'static [&'static str]) -> Option<Lack> {
         let (mut here, mut there) = tokio::io::duplex(4096);
         let server = tokio::spawn(async move {
             for answer in answers {
@@ -275,7 +296,7 @@ mod tests {
         let cases: &[(&'static [&str], Option<Lack>)] = &[
             (&[STUB, "NS c0\r\n", SET, MARKED, DELETED], None),
             (&["ERROR\r\n", GONE], Some(Lack::Meta)),
-            (&["EN\r\n", GONE], Some(Lack::Vivify)),
+            (&["EN\r\n", "STORED\r\nDELETED\r\nEN\r\n", GONE], Some(Lack::Vivify)),
             (&["VA 0 t-1 f0 c5\r\n\r\n", GONE], Some(Lack::Vivify)),
             (&["VA 0 t-1 f0 c0 W\r\n\r\n", GONE], Some(Lack::Cas)),
             (&[STUB, "CLIENT_ERROR invalid flag\r\nERROR\r\n", GONE], Some(Lack::MetaSet)),
@@ -295,24 +316,81 @@ mod tests {
             (&[STUB, "NS c0\r\n", SET, MARKED, "EX\r\nEX\r\nHD c7\r\n", GONE], Some(Lack::ConditionalDelete)),
         ];
         for (answers, lack) in cases {
-            assert_eq!(found(answers).await, Some(*lack), "{answers:?}");
+            assert_eq!(found(answers).await, *lack, "{answers:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_key_that_is_lost_on_the_way_and_a_full_server_say_nothing() {
-        let cases: &[&'static [&str]] = &[
-            &[FULL, GONE],
-            &[STUB, FULL, GONE],
-            &[STUB, "HD c9\r\n", GONE],
-            &[STUB, "NS c0\r\n", "NF\r\nNF\r\n", GONE],
-            &[STUB, "NS c0\r\n", SET, "NF\r\nNF\r\nEN\r\n", GONE],
-            &[STUB, "NS c0\r\n", SET, "EX\r\nHD\r\nEN\r\n", GONE],
-            &[STUB, "NS c0\r\n", SET, MARKED, "NF\r\nNF\r\nEN\r\n", GONE],
+    async fn of_a_full_server_and_one_that_loses_the_key_it_is_not_known_what_they_can_do() {
+        use Unclear::{Full, Lost, Refused};
+        const NO_ROOM: &str = "SERVER_ERROR out of memory storing object\r\nNOT_FOUND\r\nEN\r\n";
+        let cases: &[(&'static [&str], Unclear)] = &[
+            (&[FULL, GONE], Full),
+            // As memcached -M says it.
+            (&["EN\r\n", NO_ROOM, GONE], Full),
+            (&["EN\r\n", "STORED\r\nDELETED\r\nVA 0 t-1 f0 c5 W\r\n\r\n", GONE], Lost),
+            (&["SERVER_ERROR backend failure\r\n", GONE], Refused),
+            (&[STUB, FULL, GONE], Full),
+            (&[STUB, "HD c9\r\n", GONE], Lost),
+            (&[STUB, "NS c0\r\n", "EX c0\r\nSERVER_ERROR Out of memory\r\n", GONE], Full),
+            (&[STUB, "NS c0\r\n", "NF\r\nNF\r\n", GONE], Lost),
+            (&[STUB, "NS c0\r\n", SET, "NF\r\nNF\r\nEN\r\n", GONE], Lost),
+            (&[STUB, "NS c0\r\n", SET, "EX\r\nHD\r\nEN\r\n", GONE], Lost),
+            (&[STUB, "NS c0\r\n", SET, "EX\r\nSERVER_ERROR no\r\nEN\r\n", GONE], Refused),
+            (&[STUB, "NS c0\r\n", SET, MARKED, "NF\r\nNF\r\nEN\r\n", GONE], Lost),
+            (&[STUB, "NS c0\r\n", SET, MARKED, "EX\r\nSERVER_ERROR no\r\nEN\r\n", GONE], Refused),
         ];
-        for answers in cases {
-            assert_eq!(found(answers).await, None, "{answers:?}");
+        for (answers, why) in cases {
+            assert_eq!(found(answers).await, Some(Lack::Unknown(*why)), "{answers:?}");
         }
+    }
+
+    /// What is found of a server that answers each `mg` with these lines and, if it is sent any, `ms` and `set` with this one; and how
+    /// many keys it was asked about.
+    async fn opened(mg: &'static str, store: &'static str) -> (Option<Lack>, usize) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
+        let spec = ServerSpec { address, weight: 1, name: None };
+        let limit = Duration::from_secs(5);
+        let server = Server::new(0, &spec, limit, limit, || 1_700_000_000_000).unwrap();
+        let answering = async {
+            let mut socket = BufStream::new(listener.accept().await.unwrap().0);
+            let (mut keys, mut line) = (HashSet::new(), String::new());
+            while socket.read_line(&mut line).await.unwrap() > 0 {
+                let words: Vec<&str> = line.split_ascii_whitespace().collect();
+                let answer = match words[..] {
+                    ["stats", ..] => "END\r\n",
+                    ["mg", key, ..] => {
+                        keys.insert(key.to_owned());
+                        mg
+                    }
+                    ["ms" | "set", ..] => store,
+                    ["delete", ..] => GONE,
+                    ["version"] => "VERSION 1.6.x\r\n",
+                    // The data of a store.
+                    _ => "",
+                };
+                socket.write_all(answer.as_bytes()).await.unwrap();
+                if matches!(words[..], ["stats" | "version", ..]) {
+                    socket.flush().await.unwrap();
+                }
+                line.clear();
+            }
+            keys.len()
+        };
+        let mut chance = Chance::seeded(7);
+        let opening = async { open(&server, &mut chance).await.unwrap().1.lack };
+        tokio::join!(opening, answering)
+    }
+
+    #[tokio::test]
+    async fn a_server_of_which_nothing_can_be_found_out_is_never_taken_for_one_that_can_guard() {
+        let unknown = |why| Some(Lack::Unknown(why));
+        // Another key may be luckier.
+        assert_eq!(opened(STUB, "HD c9\r\n").await, (unknown(Unclear::Lost), MAX_PROBES));
+        // Memory takes longer to become free.
+        assert_eq!(opened(STUB, FULL).await, (unknown(Unclear::Full), 1));
+        assert_eq!(opened("EN\r\n", FULL).await, (unknown(Unclear::Full), 1));
     }
 
     #[tokio::test]
@@ -320,7 +398,7 @@ mod tests {
         let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
         let spec = ServerSpec { address, weight: 1, name: None };
         let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
-        let (mut socket, capabilities) = open(&server, None, &mut Chance::seeded(7)).await.unwrap();
+        let (mut socket, capabilities) = open(&server, &mut Chance::seeded(7)).await.unwrap();
         assert_eq!(capabilities.lack, None);
         assert!(
             capabilities.version.starts_with("1.6.") && capabilities.item_size.is_some(),
@@ -337,12 +415,14 @@ mod tests {
 
     #[tokio::test]
     async fn whatever_a_probe_leaves_behind_ends_by_itself_and_a_server_that_says_too_much_is_garbage() {
-        let answers = [STUB, "NS c0\r\n", SET, MARKED];
-        for rounds in 1..=answers.len() {
+        let answers: [&[&str]; 2] =
+            [&[STUB, "NS c0\r\n", SET, MARKED], &["EN\r\n", "STORED\r\nDELETED\r\nEN\r\n"]];
+        let ended_after = |answers: &'static [&'static str]| (1..=answers.len()).map(move |n| &answers[..n]);
+        for answers in answers.into_iter().flat_map(ended_after) {
             let (mut here, mut there) = tokio::io::duplex(64 * 1024);
             let server = async {
                 let mut all = Vec::new();
-                for answer in &answers[..rounds] {
+                for answer in answers {
                     let mut asked = BytesMut::new();
                     while !asked.ends_with(b"version\r\n") {
                         assert!(there.read_buf(&mut asked).await.unwrap() > 0);
@@ -358,9 +438,12 @@ mod tests {
                 Probe { socket: &mut here, limit: Duration::from_secs(5), version: String::new() };
             let (found, asked) = tokio::join!(probe.find_lack("k"), server);
             assert!(matches!(found, Err(Broken::Garbage("too much to a probe"))), "{found:?}");
-            let ends = [format!("N{PROBE_TTL}"), format!("T{PROBE_TTL}")];
+            let ends = [format!("N{PROBE_TTL}"), format!("T{PROBE_TTL}"), PROBE_TTL.to_string()];
             for line in asked.iter().flat_map(|asked| asked.lines()) {
-                let leaves = line.starts_with("ms ") || line.contains(" I ") || line.contains(" N");
+                let leaves = line.starts_with("ms ")
+                    || line.starts_with("set ")
+                    || line.contains(" I ")
+                    || line.contains(" N");
                 let has_end = line.split(' ').any(|word| ends.iter().any(|end| end == word));
                 assert!(!leaves || has_end, "{line}");
             }

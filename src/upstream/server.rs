@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::capabilities::Capabilities;
 use super::{Address, ServerSpec};
@@ -29,6 +31,8 @@ pub struct Server {
     address: Address,
     embedded: Option<Embedded>,
     epoch: AtomicU32,
+    /// The workers' first attempts to connect that are not over.
+    first_attempts: TaskTracker,
     item_size: AtomicUsize,
     /// What the latest connection has found; `None` before the first.
     capabilities: Mutex<Option<Capabilities>>,
@@ -49,11 +53,14 @@ impl Server {
             Address::Embedded { limit } => Some(Embedded::start(limit, clock)?),
             _ => None,
         };
+        let first_attempts = TaskTracker::new();
+        first_attempts.close();
         Ok(Server {
             index,
             address: spec.address.clone(),
             embedded,
             epoch: AtomicU32::new(0),
+            first_attempts,
             item_size: AtomicUsize::new(DEFAULT_ITEM_SIZE),
             capabilities: Mutex::default(),
             connect_timeout,
@@ -82,17 +89,30 @@ impl Server {
         self.item_size().saturating_sub(512 + key)
     }
 
+    /// A worker's first attempt to connect, which is over when this is dropped.
+    pub(super) fn first_attempt(&self) -> TaskTrackerToken {
+        self.first_attempts.token()
+    }
+
+    /// Waits until all first attempts are over that have been announced: the limits of connecting are theirs.
+    pub(super) async fn first_attempts(&self) {
+        self.first_attempts.wait().await;
+    }
+
     /// What it can do, as the latest connection has found; `None` before the first.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A connection was made, and found this: the new epoch, and what was found before.
-    pub(super) fn connected(&self, capabilities: &Capabilities) -> (u32, Option<Capabilities>) {
+    /// A connection was made: the new epoch.
+    pub(super) fn connected(&self) -> u32 {
+        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// This was found; gives what was found before.
+    pub(super) fn found(&self, capabilities: &Capabilities) -> Option<Capabilities> {
         self.item_size.store(capabilities.item_size.unwrap_or(DEFAULT_ITEM_SIZE), Ordering::Relaxed);
-        let before =
-            self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).replace(capabilities.clone());
-        (self.epoch.fetch_add(1, Ordering::AcqRel) + 1, before)
+        self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).replace(capabilities.clone())
     }
 
     pub(super) async fn connect(&self) -> io::Result<Socket> {
@@ -120,7 +140,7 @@ mod tests {
         let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
         let sizes = [None, Some(8 << 20), None, Some(1 << 10)].map(|item_size| {
             let before = server.item_size();
-            server.connected(&Capabilities { item_size, ..Capabilities::default() });
+            server.found(&Capabilities { item_size, ..Capabilities::default() });
             (before, server.item_size())
         });
         let (unsaid, large, small) = (DEFAULT_ITEM_SIZE, 8 << 20, 1 << 10);

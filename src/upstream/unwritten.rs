@@ -115,7 +115,8 @@ mod tests {
         let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
         let spec = ServerSpec { address, weight: 1, name: None };
         let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
-        let connection = Connection::new(Arc::new(server), metrics.worker(0));
+        let first_attempt = server.first_attempt();
+        let connection = Connection::new(Arc::new(server), first_attempt, metrics.worker(0));
         let (one, other) = (Rc::new(Inbox::default()), Rc::new(Inbox::default()));
         let send = |command: &'static str, shape| {
             connection.send(&one, shape, |out| out.extend_from_slice(command.as_bytes()))

@@ -165,6 +165,80 @@ fn a_server_that_is_replaced_by_one_that_can_guard_guards_again_and_the_other_wa
     assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 0.0);
 }
 
+/// Fills a server that was started with `-M` until it has no room for another item of the size of a probe's; gives how many it took.
+fn fill(server: &mut Client) -> usize {
+    let stored = |n: &usize| server.ask(&format!("set {} 0 0 2\r\nab", filler(*n))) == "STORED";
+    (0..100_000).take_while(stored).count()
+}
+
+fn filler(n: usize) -> String {
+    format!("@fill:{n:017}")
+}
+
+/// One worker, so that what one knows of the server is what Kennel knows.
+fn toml_of_one_worker(server: &str) -> String {
+    toml(server).replace("workers = 2", "workers = 1")
+}
+
+/// Of a server without room for a probe it is not known what it can do: nothing is guarded there, and raw keys are served.
+fn is_full(kennel: &Kennel, client: &mut Client, taken: usize) {
+    for key in ["hot:k", "plain:k"] {
+        assert_eq!(client.get(key), None);
+        assert_eq!(client.set(key, b"value", 60), REFUSED);
+        assert_eq!(client.delete(key), REFUSED);
+    }
+    assert_eq!(client.get(&filler(taken - 1)).as_deref(), Some(&b"ab"[..]), "a raw key");
+    assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 0.0);
+    let ready = kennel.http("/readyz");
+    let why = "it is full: what it can do is not known yet";
+    assert!(body(&ready).starts_with("ready\n") && ready.contains(why), "{ready}");
+    assert!(kennel.said().contains(why), "{}", kennel.said());
+}
+
+const FULL: &[&str] = &["-M", "-m", "2"];
+
+#[test]
+fn a_server_that_cannot_guard_is_not_taken_for_one_that_can_because_it_is_full() {
+    let server = Memcached::start(FULL);
+    let old = deletes_under_no_cas(server.address);
+    let mut behind = direct(&server);
+    let taken = fill(&mut behind);
+    // Room for the first item of a probe, and not for the second.
+    assert_eq!(behind.delete(&filler(0)), "DELETED");
+    let kennel = Kennel::start(&toml_of_one_worker(&old.address()));
+    let mut client = kennel.client();
+    is_full(&kennel, &mut client, taken);
+    (1..taken).for_each(|n| assert_eq!(behind.delete(&filler(n)), "DELETED"));
+    eventually("it is told what the server lacks", || {
+        kennel.http("/readyz").contains("its md does not compare CAS values")
+    });
+    assert_eq!(client.set("hot:k", b"value", 60), REFUSED);
+    assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 0.0);
+    assert_eq!(items(&mut behind), "0");
+}
+
+#[test]
+fn a_server_that_is_full_when_it_is_connected_to_guards_as_soon_as_it_has_room() {
+    for server in [Memcached::start(FULL), Memcached::newest(FULL)] {
+        let mut behind = direct(&server);
+        let taken = fill(&mut behind);
+        let kennel = Kennel::start(&toml_of_one_worker(&server.address()));
+        let mut client = kennel.client();
+        is_full(&kennel, &mut client, taken);
+        (0..taken - 1).for_each(|n| assert_eq!(behind.delete(&filler(n)), "DELETED"));
+        eventually("it guards", || kennel.metrics().sum("kennel_upstream_guards", &[]) == 1.0);
+        assert_eq!(body(&kennel.http("/readyz")), "ready");
+        let mut client = kennel.client();
+        assert_eq!(client.set("hot:k", b"value", 60), "STORED");
+        assert_eq!(client.get("hot:k").as_deref(), Some(&b"value"[..]));
+        assert_eq!(client.ask("delete @tag:t"), "DELETED");
+        // What clients ask goes on over the connection that was there.
+        let metrics = kennel.metrics();
+        assert_eq!(metrics.sum("kennel_upstream_connections_total", &[]), 1.0);
+        assert_eq!(metrics.sum("kennel_upstream_in_flight", &[]), 0.0);
+    }
+}
+
 /// Exit code, stdout and stderr of `kennel check --connect`.
 fn check(toml: &str) -> (Option<i32>, String, String) {
     let dir = temp_dir();

@@ -1,8 +1,12 @@
 //! Which miss a `set` ends, if any: one connection is as exact as memcached, no other client's miss costs it a write, and `add` is
 //! exclusive. docs/decisions/0010-whose-set-is-it.md.
 
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::between::{Between, pump};
 use crate::client::Client;
 use crate::world::{
     Kennel, Memcached, addresses, clients_are, direct, eventually, guarded, memcacheds, sidecar_toml,
@@ -197,6 +201,47 @@ fn of_all_who_add_a_key_one_stores_whoever_missed_it_and_whoever_won() {
             }
         }
     }
+}
+
+/// A server whose second connection is answered late: at its start, one worker of a sidecar is connected earlier than the other.
+fn answers_the_second_late(target: SocketAddr) -> Between {
+    let connections = AtomicUsize::new(0);
+    Between::start(target, move |client, server, over| {
+        let late = connections.fetch_add(1, Ordering::Relaxed) == 1;
+        let (Ok(mut client_end), Ok(mut server_end)) = (client.try_clone(), server.try_clone()) else {
+            return;
+        };
+        let (over, of_replies) = (over.clone(), over.clone());
+        std::thread::spawn(move || {
+            pump(&mut client_end, &over, |piece| server_end.write_all(piece).is_ok());
+            let _ = server_end.shutdown(Shutdown::Both);
+        });
+        let (mut from, mut to): (TcpStream, TcpStream) = (server, client);
+        std::thread::spawn(move || {
+            if late {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            pump(&mut from, &of_replies, |piece| to.write_all(piece).is_ok());
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    })
+}
+
+#[test]
+fn a_miss_of_one_worker_is_filled_over_another_that_connects_later() {
+    let server = Memcached::start(&[]);
+    let slow = answers_the_second_late(server.address);
+    let toml = sidecar_toml(&[slow.address()], &[guarded("hot", "hot:*", QUICK)]);
+    let kennel = Kennel::start(&clients_are("pooled", &toml));
+    // So many that both workers have some, and some keys are missed over one and filled over the other.
+    let mut clients: Vec<Client> = (0..16).map(|_| kennel.client()).collect();
+    for n in 0..16 {
+        let key = format!("hot:{n}");
+        assert_eq!(clients[n].get(&key), None);
+        assert_eq!(clients[(n + 1) % 16].ask(&format!("add {key} 0 60 1\r\n1")), "STORED");
+        assert_eq!(clients[n].get(&key).as_deref(), Some(&b"1"[..]));
+    }
+    assert_eq!(kennel.metrics().sum("kennel_upstream_connections_total", &[]), 2.0);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::metrics::{Metrics, ServerName};
+use crate::upstream::capabilities::{Capabilities, Unclear};
 use crate::upstream::{Address, ServerSpec};
 
 const GET: How = How { exptime: None, cas: false };
@@ -17,7 +18,8 @@ fn connection() -> Rc<Connection> {
     let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
     let spec = ServerSpec { address, weight: 1, name: None };
     let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
-    Connection::new(Arc::new(server), metrics.worker(0))
+    let first_attempt = server.first_attempt();
+    Connection::new(Arc::new(server), first_attempt, metrics.worker(0))
 }
 
 /// Whether somebody was woken.
@@ -199,7 +201,7 @@ fn asked_early() -> (Rc<Connection>, Rc<Inbox>, [Ticket; 4]) {
 #[test]
 fn what_was_asked_before_the_first_connection_is_sent_if_the_server_can_guard() {
     let (connection, inbox, tickets) = asked_early();
-    connection.opened(&Capabilities::default());
+    connection.opened(connection.server.connected(), &Capabilities::default());
     assert_eq!(queued(&connection), "get a b\r\nmg k v\r\nmg l v\r\n");
     let since: Vec<Instant> = connection.state.borrow().owed.iter().map(|owed| owed.since).collect();
     assert!(since.is_sorted(), "the first is the first to time out");
@@ -208,9 +210,49 @@ fn what_was_asked_before_the_first_connection_is_sent_if_the_server_can_guard() 
 }
 
 #[test]
+fn what_depends_on_a_cas_waits_for_the_first_connection_and_is_sent_if_that_is_no_younger() {
+    let (connection, inbox) = (connection(), Rc::<Inbox>::default());
+    connection.server.connected();
+    // Two that were read over another worker's connections: before this one was made, and after.
+    let [old, new] = [1, 2].map(|epoch| {
+        let text = format!("md k{epoch} C1\r\n");
+        connection.ask(&inbox, Some(epoch), |out| out.extend_from_slice(text.as_bytes()))
+    });
+    let read_early = connection.ask(&inbox, None, |out| out.extend_from_slice(b"mg k v c\r\n"));
+    assert!([old, new].iter().all(|ticket| !inbox.is_here(*ticket)), "the attempt is not over");
+    let made = connection.server.connected();
+    // Another worker's, before anything is read over this one: what is read holds over that one too.
+    let later = connection.server.connected();
+    connection.opened(made, &Capabilities::default());
+    assert!(matches!(inbox.take(old), Some(Reply::Moved)));
+    assert_eq!(queued(&connection), "md k2 C1\r\nmg k v c\r\n");
+    read(&connection, b"HD\r\nEN\r\n");
+    assert_eq!(said(&inbox, new), "HD\r\n");
+    let reply = inbox.take(read_early);
+    assert!(matches!(reply, Some(Reply::Answered { epoch, .. }) if epoch == later), "{reply:?}");
+}
+
+#[test]
+fn a_server_of_which_nothing_is_known_is_guarded_from_when_that_is_found_out() {
+    let (connection, inbox, tickets) = asked_early();
+    let found = |lack| Capabilities { lack, ..Capabilities::default() };
+    connection.opened(connection.server.connected(), &found(Some(Lack::Unknown(Unclear::Full))));
+    for ticket in [tickets[1], tickets[3]] {
+        assert!(matches!(inbox.take(ticket), Some(Reply::Failed(Failure::Unguarded))));
+    }
+    connection.found(&found(None));
+    connection.ask(&inbox, Some(1), |out| out.extend_from_slice(b"md k C1\r\n"));
+    assert_eq!(queued(&connection), "get a b\r\nmd k C1\r\n", "over the same connection");
+    assert_eq!((connection.lack(), connection.server.epoch()), (None, 1));
+}
+
+#[test]
 fn a_server_that_cannot_guard_is_sent_what_clients_ask_and_nothing_of_the_guard() {
     let (connection, inbox, [a, k, b, l]) = asked_early();
-    connection.opened(&Capabilities { lack: Some(Lack::Cas), ..Capabilities::default() });
+    connection.opened(
+        connection.server.connected(),
+        &Capabilities { lack: Some(Lack::Cas), ..Capabilities::default() },
+    );
     let later = [
         connection.ask(&inbox, Some(0), |out| out.extend_from_slice(b"md k C1\r\n")),
         connection.read(&inbox, |out| out.extend_from_slice(b"mg k v\r\n")).0,
@@ -223,7 +265,7 @@ fn a_server_that_cannot_guard_is_sent_what_clients_ask_and_nothing_of_the_guard(
     read(&connection, b"END\r\n");
     assert_eq!([a, b].map(|ticket| said(&inbox, ticket)), ["END\r\n"; 2]);
     // The next connection may be to a server that can.
-    connection.opened(&Capabilities::default());
+    connection.opened(connection.server.connected(), &Capabilities::default());
     connection.ask(&inbox, None, |out| out.extend_from_slice(b"mg k v\r\n"));
     assert_eq!(queued(&connection), "get a b\r\nmg k v\r\n");
 }
