@@ -397,11 +397,11 @@ mod tests {
     fn sealed() -> Vec<(Envelope, Vec<u8>, Vec<u8>)> {
         let envelope = |c: &[&str]| Envelope {
             stale_for: c[2].parse().unwrap(),
-            built_at: c[3].parse().unwrap(),
-            rebuild: c[4].parse().unwrap(),
-            tags: tags(c[5]),
+            built_at: built_at(c[3].parse().unwrap(), c[4].parse().unwrap()),
+            rebuild: c[5].parse().unwrap(),
+            tags: tags(c[6]),
         };
-        golden("sealed").iter().map(|c| (envelope(c), hex(c[6]), hex(c[7]))).collect()
+        golden("sealed").iter().map(|c| (envelope(c), hex(c[7]), hex(c[8]))).collect()
     }
 
     #[test]
@@ -600,9 +600,9 @@ for line in open(sys.argv[1], encoding="utf-8"):
     kind, _, *rest = line.split()
     value = lambda column: bytes.fromhex(column.replace("-", ""))
     if kind == "sealed":
-        numbers = tuple(map(int, rest[:3]))
-        tags = [(n.encode(), int(v)) for n, v in (t.split("=") for t in rest[3].split(",") if t != "-")]
-        assert read(value(rest[4]) + value(rest[5])) == ((*numbers, tags), value(rest[5])), line
+        numbers = tuple(map(int, rest[:4]))
+        tags = [(n.encode(), int(v)) for n, v in (t.split("=") for t in rest[4].split(",") if t != "-")]
+        assert read(value(rest[5]) + value(rest[6])) == ((*numbers, tags), value(rest[6])), line
     elif kind == "plain":
         assert read(value(rest[0])) == (None, value(rest[0])), line
     elif kind == "unreadable":

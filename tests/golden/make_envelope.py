@@ -21,8 +21,8 @@ def tag_list(tags):
     return out
 
 
-def header(stale_for, built_at, rebuild, tags, version=1):
-    rest = struct.pack("<IQI", stale_for, built_at, rebuild) + tag_list(tags)
+def header(stale_for, built_at, rebuild, tags, version=1, stub=0):
+    rest = struct.pack("<IQI", stale_for, built_at | stub << 44, rebuild) + tag_list(tags)
     return MAGIC + struct.pack("<BH", version, 7 + len(rest)) + rest
 
 
@@ -30,9 +30,9 @@ def shown(tags):
     return ",".join(f"{name}={version}" for name, version in tags) or "-"
 
 
-def sealed(what, stale_for, built_at, rebuild, tags, payload):
-    head = header(stale_for, built_at, rebuild, tags)
-    print("sealed", what, stale_for, built_at, rebuild, shown(tags), head.hex(), payload.hex() or "-")
+def sealed(what, stale_for, built_at, rebuild, tags, payload, stub=0):
+    head = header(stale_for, built_at, rebuild, tags, stub=stub)
+    print("sealed", what, stale_for, built_at, stub, rebuild, shown(tags), head.hex(), payload.hex() or "-")
 
 
 def unreadable(what, item):
@@ -49,12 +49,13 @@ def lock(what, granted_at, sidecar, tags):
 
 
 print("# Stored bytes and what they mean; made by make_envelope.py. '-' is nothing.")
-print("# sealed WHAT STALE_FOR(s) BUILT_AT(ms) REBUILD(ms) TAGS(name=version,…) HEADER(hex) PAYLOAD(hex)")
+print("# sealed WHAT STALE_FOR(s) BUILT_AT(ms) STUB REBUILD(ms) TAGS(name=version,…) HEADER(hex) PAYLOAD(hex)")
 sealed("zero-tags", 60, 1700000000000, 250, [], b"hello")
 sealed("two-tags", 60, 1700000000000, 250, [("blog:7", 1699999999000), ("posts", 1600000000000)], b"<p>Hi</p>")
 sealed("empty-payload", 0, 0, 0, [("t", 0)], b"")
 sealed("payload-that-is-an-envelope", 1, 2, 3, [], header(4, 5, 6, []))
-sealed("max-values", 2**32 - 1, 2**64 - 1, 2**32 - 1, [("n" * 250, 2**64 - 1)], b"x")
+sealed("max-values", 2**32 - 1, 2**44 - 1, 2**32 - 1, [("n" * 250, 2**64 - 1)], b"x", stub=2**20 - 1)
+sealed("over-a-stub", 60, 1700000000000, 250, [("posts", 1600000000000)], b"hello", stub=0x12345)
 sealed("most-tags", 86400, 1700000000000, 9, [(f"tag-{n}", n) for n in range(64)], b"x")
 sealed("longest-header", 7, 8, 9, [("n" * 247, n) for n in range(63)] + [("n" * 223, 63)], b"x")
 
