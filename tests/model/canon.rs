@@ -40,6 +40,8 @@ impl Hash for Who {
 enum Word {
     Long(u64),
     Byte(u8),
+    /// The CAS of a stub that was never renewed: which stub it is.
+    Stub(u64),
 }
 
 /// A hasher that renames.
@@ -49,6 +51,8 @@ pub struct Canon {
     ids: SmallVec<[u64; 8]>,
     versions: SmallVec<[u64; 8]>,
     last: Option<Word>,
+    /// How much of an item without a value has been seen: its size, its flags.
+    empty: u8,
     /// In a table of leases: its last number is the next ticket's, and no part of the state.
     table: bool,
     inside: bool,
@@ -56,20 +60,20 @@ pub struct Canon {
     epochs: [u32; 2],
     /// Both sides are exchanged.
     flipped: bool,
-    /// The CASes that stand somewhere, if all others are the same: those that have gone for ever.
-    standing: Option<[Option<u64>; 3]>,
+    /// The CASes that stand somewhere or may yet be heard of, if all others are the same: those that have gone for ever.
+    standing: Option<SmallVec<[u64; 8]>>,
 }
 
 impl Canon {
     pub fn new(epochs: [u32; 2], flipped: bool) -> Canon {
         let (cases, ids, versions) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        let (table, inside, last) = (false, false, None);
-        Canon { lanes: [0; 2], cases, ids, versions, last, table, inside, epochs, flipped, standing: None }
+        let (table, inside, last, lanes) = (false, false, None, [0; 2]);
+        Canon { lanes, cases, ids, versions, last, empty: 0, table, inside, epochs, flipped, standing: None }
     }
 
     /// No CAS but these will ever stand anywhere again, nor be compared with anything but what stands there.
-    pub fn only(&mut self, standing: [Option<u64>; 3]) {
-        self.standing = Some(standing);
+    pub fn only(&mut self, standing: impl Iterator<Item = u64>) {
+        self.standing = Some(standing.collect());
     }
 
     /// Tickets and waiters are numbered by each sidecar for itself.
@@ -124,7 +128,7 @@ impl Canon {
         let (found, count, kind) = if self.inside && IDS.contains(&number) {
             (at(&mut self.ids), self.ids.len(), 1 << 60)
         } else if CASES.contains(&number) {
-            if self.standing.is_some_and(|standing| !standing.contains(&Some(number))) {
+            if self.standing.as_ref().is_some_and(|standing| !standing.contains(&number)) {
                 return self.mix(4 << 60);
             }
             (at(&mut self.cases), self.cases.len(), 2 << 60)
@@ -145,6 +149,13 @@ impl Canon {
         self.mix(kind + found.unwrap_or(count) as u64);
     }
 
+    /// Which stub it is, by the CAS that it had first: that is compared though it may have gone.
+    fn rename_stub(&mut self, cas: u64) {
+        let standing = self.standing.take();
+        self.rename(cas);
+        self.standing = standing;
+    }
+
     fn person(&self, number: u64) -> u64 {
         // Behind these come the operations that are nobody's, and then the connections through the other sidecar.
         let has_a_twin = matches!(number - OWNERS, 0 | 1 | 10 | 11);
@@ -156,6 +167,7 @@ impl Canon {
             // The CAS that a client was shown with its miss: only meta clients name it.
             Some(Word::Long(cas)) if self.table && CASES.contains(&cas) => {}
             Some(Word::Long(number)) => self.rename(number),
+            Some(Word::Stub(cas)) => self.rename_stub(cas),
             Some(Word::Byte(number)) => self.mix(u64::from(number)),
             None => {}
         }
@@ -186,6 +198,7 @@ impl Hasher for Canon {
     /// What is stored says when it was built and by whom, which decides nothing.
     fn write(&mut self, bytes: &[u8]) {
         self.flush();
+        self.empty = 0;
         if let Opened::Sealed { envelope, payload_at } = Header::open(bytes) {
             self.mix(u64::from(envelope.stale_for));
             for (_, version) in envelope.tags() {
@@ -206,6 +219,7 @@ impl Hasher for Canon {
     /// How often a machine has tried decides nothing below sixteen times. A read has that behind the moment it began, and
     /// what gathers tags before what it creates them with.
     fn write_u8(&mut self, number: u8) {
+        self.empty = 0;
         if self.table {
             // Twice in vain is as good as more often.
             return self.plain(u64::from(number.min(2)));
@@ -218,19 +232,19 @@ impl Hasher for Canon {
     }
 
     fn write_u32(&mut self, number: u32) {
+        self.empty = if (self.empty, number) == (1, 0) { 2 } else { 0 };
         match self.last {
-            Some(Word::Long(cas)) if CASES.contains(&cas) && number >= FIRST_EPOCH => {
-                self.last = None;
-                self.rename(cas);
+            Some(Word::Long(cas) | Word::Stub(cas)) if CASES.contains(&cas) && number >= FIRST_EPOCH => {
+                match self.last.take() {
+                    Some(Word::Stub(_)) => self.rename_stub(cas),
+                    _ => self.rename(cas),
+                }
                 let epoch = self.epochs[usize::from(cas >= FIRST_CAS_OF_TAGS)];
                 self.mix(u64::from(epoch.wrapping_sub(number)));
             }
-            // Which stub it is: the CAS that it had first. It is compared though that may have gone.
             _ if number >= STUBS => {
                 self.flush();
-                let standing = self.standing.take();
-                self.rename(FIRST_CAS + u64::from(number >> 8 & STUB_IDS));
-                self.standing = standing;
+                self.rename_stub(FIRST_CAS + u64::from(number >> 8 & STUB_IDS));
                 self.mix(u64::from(number & !(STUB_IDS << 8)));
             }
             _ => self.plain(u64::from(number)),
@@ -244,18 +258,22 @@ impl Hasher for Canon {
             Some(Word::Long(wall)) if number == MONO && VERSIONS.contains(&wall) => {}
             _ => self.flush(),
         }
-        self.last = Some(Word::Long(number));
+        let is_stub = std::mem::take(&mut self.empty) == 2;
+        self.last = Some(if is_stub { Word::Stub(number) } else { Word::Long(number) });
     }
 
     fn write_i64(&mut self, number: i64) {
+        self.empty = 0;
         self.plain(number as u64);
     }
 
     fn write_usize(&mut self, number: usize) {
         self.plain(number as u64);
+        self.empty = u8::from(number == 0);
     }
 
     fn write_isize(&mut self, number: isize) {
+        self.empty = 0;
         self.plain(number as u64);
     }
 }
@@ -307,6 +325,22 @@ mod tests {
         let cas = |epoch| Cas { number: FIRST_CAS + 7, epoch: FIRST_EPOCH + epoch };
         assert!(!same(&cas(5), &cas(4)));
         assert!(same(&cas(4), &Cas { number: FIRST_CAS + 8, ..cas(4) }));
+    }
+
+    #[test]
+    fn which_stub_it_is_is_part_of_the_state_though_no_cas_of_it_stands() {
+        let print = |state: &dyn Fn(&mut Canon)| {
+            let mut canon = Canon::new([FIRST_EPOCH; 2], false);
+            canon.only([].into_iter());
+            state(&mut canon);
+            canon.end()
+        };
+        let cas = |n| Cas { number: FIRST_CAS + n, epoch: FIRST_EPOCH };
+        let renewed = |n: u32| STUBS | n << 8;
+        // An item, as a machine keeps it: its size, its flags, its CAS; and the stub that a ticket was told.
+        let seen = |size: usize, n| move |canon: &mut Canon| (size, 0_u32, cas(n), renewed(1)).hash(canon);
+        assert_ne!(print(&seen(0, 1)), print(&seen(0, 2)));
+        assert_eq!(print(&seen(7, 1)), print(&seen(7, 2)));
     }
 
     #[test]

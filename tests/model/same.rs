@@ -4,7 +4,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use kennel::guard::leases::Due;
-use kennel::guard::{Ask, At, Cas, What};
+use kennel::guard::{Answer, Ask, At, Cas, What};
 
 use super::canon::{Canon, Who};
 use super::operation::{Command, Doing, Op};
@@ -30,9 +30,8 @@ impl World {
         let mut canon = Canon::new([self.epoch, self.epoch_of_tags], flipped);
         (&server.item, &server.lock, &server.tag, server.again).hash(&mut canon);
         if self.compares_only_with_what_stands(plan) {
-            canon.only(
-                [&server.item, &server.lock, &server.tag].map(|entry| entry.as_ref().map(|its| its.cas)),
-            );
+            let entries = [&server.item, &server.lock, &server.tag].into_iter().flatten();
+            canon.only(entries.map(|entry| entry.cas).chain(self.half_heard()));
         }
         let order = if flipped { [1, 0] } else { [0, 1] };
         for s in order {
@@ -72,13 +71,20 @@ impl World {
         world.fingerprint(plan).0
     }
 
-    /// Whether a CAS that stands nowhere is like any other. Not if a restart may bring it back, nor if an answer with it is kept
-    /// until others come.
+    /// Whether a CAS that stands nowhere, and is in no answer that is kept until others come, is like any other. Not if a restart
+    /// may bring it back.
     pub fn compares_only_with_what_stands(&self, plan: &Plan) -> bool {
-        let half_answered = |op: &Op| op.answers.iter().any(Option::is_some);
-        let half_answered =
-            self.sidecars.iter().any(|sidecar| sidecar.ops.iter().any(|(_, op)| half_answered(op)));
-        plan.hears_at_once() && !self.may_restart(plan) && self.server.again.is_none() && !half_answered
+        plan.hears_at_once() && !self.may_restart(plan) && self.server.again.is_none()
+    }
+
+    /// The CASes in answers that are kept until the others of their round come.
+    fn half_heard(&self) -> impl Iterator<Item = u64> {
+        let ops = self.sidecars.iter().flat_map(|sidecar| &sidecar.ops);
+        ops.flat_map(|(_, op)| op.answers.iter().flatten()).filter_map(|answer| match answer {
+            Answer::Item(item) => Some(item.cas.number),
+            Answer::Stored(cas) => Some(cas.number),
+            _ => None,
+        })
     }
 
     pub fn may_restart(&self, plan: &Plan) -> bool {

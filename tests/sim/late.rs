@@ -8,8 +8,6 @@ use super::world::{Event, TIMEOUT, World};
 
 /// After so many time-outs in which nothing comes, a connection is remade.
 const STALLED: u64 = 4;
-/// The longest that anything is held back, in ms.
-const LONGEST: u64 = 5000;
 
 impl Plan {
     /// Whether a command may arrive after it was given up.
@@ -26,7 +24,7 @@ impl World {
 
     /// How long something is held back from now on: nothing beyond the quiet.
     fn holds(&mut self) -> u64 {
-        (200 + self.below(LONGEST)).min(self.plan.quiet.saturating_sub(self.now))
+        (200 + self.below(self.plan.longest)).min(self.plan.quiet.saturating_sub(self.now))
     }
 
     /// What this sidecar sends to this server arrives in order, and much later.

@@ -76,11 +76,6 @@ pub fn plan_near(seed: u64, mutant: Option<Mutant>) -> Plan {
     plan
 }
 
-/// The same, with servers so far away that it matters from when an age counts.
-pub fn plan_far(seed: u64, mutant: Option<Mutant>) -> Plan {
-    Plan { delay: 100, invalidators: (2, 900), ..plan_near(seed, mutant) }
-}
-
 impl Checker {
     /// How much later a sidecar may see what others have invalidated.
     pub fn near(&self, key: usize, by: usize, sidecar: usize) -> u64 {

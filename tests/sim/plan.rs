@@ -129,6 +129,8 @@ pub struct Plan {
     pub mutant: Option<Mutant>,
     /// The longest that a command or its reply travels, in ms.
     pub delay: u64,
+    /// The longest that anything is held back, beyond 200 ms.
+    pub longest: u64,
     /// The longest rebuild, in ms.
     pub think: u64,
     /// The longest pause of a reader, in ms.
@@ -191,6 +193,7 @@ impl Plan {
             faults,
             mutant,
             delay: [2, 10, 60][c.below(3) as usize],
+            longest: 5000,
             think,
             pause: [50, 300, 900][c.below(3) as usize],
             quiet,

@@ -1,6 +1,7 @@
 //! Many seeds, on all cores, and the one that fails.
 //!
 //! `KENNEL_SIM_SEEDS=100000` runs so many, `KENNEL_SIM_SEEDS=5000..9000` these, `KENNEL_SIM_SEED=17` one, with its trace.
+//! `KENNEL_SIM_RATE=1000` says how many of so many seeds catch each mutant.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -49,10 +50,13 @@ fn run_all(
                 break;
             }
             for seed in chunk.clone() {
+                if stop.load(Relaxed) {
+                    break;
+                }
                 match run(seed) {
                     Ok(more) => seen.add(&more),
                     Err(why) => {
-                        if enough > 1 {
+                        if enough == ENOUGH {
                             eprintln!("seed {seed}: {why}");
                         }
                         let mut found = found.lock().expect("no thread panics with it");
@@ -109,6 +113,11 @@ pub fn is_caught(mutant: Mutant, planned: Planned, seeds: u64, as_breaking: &str
         Err((broken, _)) if !broken.0.contains(as_breaking) => Ok(Seen::default()),
         outcome => outcome.map_err(|(broken, _)| broken.0),
     };
+    if let Ok(text) = std::env::var("KENNEL_SIM_RATE") {
+        let (_, caught) = run_all(0..setting(&text), usize::MAX, run);
+        let first: Vec<u64> = caught.iter().map(|(seed, _)| *seed).take(5).collect();
+        return println!("{mutant:?}: caught by {} of {text} seeds, first by {first:?}", caught.len());
+    }
     let (_, caught) = run_all(0..seeds, 1, run);
     let Some((seed, why)) = caught.first() else { panic!("{mutant:?} was not caught by {seeds} seeds") };
     println!("{mutant:?}: caught by seed {seed}: {why}");

@@ -410,7 +410,8 @@ impl World {
     /// It was not stored, and its client is told that it was: only if something has happened to the key since its miss.
     fn dropped(&mut self, put: Put, doomed: bool) -> Result<(), Broken> {
         self.checker.seen.dropped += 1;
-        let exact = !self.plan.faults_matter() && !self.plan.pooled && !put.astray;
+        // In a storm a renewal may be overtaken by the end of what it renews.
+        let exact = !(self.plan.faults_matter() || self.plan.is_storm() || self.plan.pooled || put.astray);
         match put.making.rebuild {
             Some(rebuild) if exact && !self.is_overtaken(rebuild) => {
                 let (key, looked) = (put.making.key, self.checker.rebuilds[rebuild].looked);
