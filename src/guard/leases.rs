@@ -361,18 +361,11 @@ impl<W> Leases<W> {
     /// A fill was stored under `cas`, over what `ticket` saw. `spent`: whose ticket it was, if another connection's. Whoever else was
     /// told a miss over the same stub may store over this value: nothing has been invalidated between their miss and it, if they
     /// saw the same versions. Returns who waits.
-    pub fn filled(
-        &mut self,
-        key: &[u8],
-        cas: Cas,
-        ticket: &Ticket,
-        spent: Option<Owner>,
-        policy: &Policy,
-    ) -> Vec<W> {
-        // It may have won again while the fill was on its way.
-        if let Some(owner) = spent.filter(|owner| !self.own(key, *owner).is_some_and(Held::is_lease)) {
-            let ticket = Ticket { base: Some(cas), lock: None, filled: true, ..ticket.clone() };
-            self.insert(key, owner, Kind::Spent { doomed: false }, ticket, millis(policy.max_rebuild));
+    pub fn filled(&mut self, key: &[u8], cas: Cas, ticket: &Ticket, spent: Option<Owner>) -> Vec<W> {
+        // Whoever has ended that miss itself meanwhile, or was told another, has nothing to do with it any more.
+        let spent = spent.and_then(|owner| self.own_mut(key, owner));
+        if let Some(held) = spent.filter(|held| matches!(held.kind, Kind::Spent { .. })) {
+            held.ticket = Ticket { base: Some(cas), lock: None, filled: true, ..ticket.clone() };
         }
         if let Some(state) = self.keys.get_mut(key) {
             state.unfilled = 0;

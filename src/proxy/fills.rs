@@ -96,9 +96,8 @@ pub(super) fn filled(
             client.end_miss(of, proxy);
             ended(LeaseEnd::Filled);
             count_plain(plain, of, proxy);
-            let policy = proxy.policy(of.guard);
             let mut leases = proxy.desk.of(&of.key);
-            let bells = leases.filled(&of.key, cas, &filling.ticket, filling.owner, policy);
+            let bells = leases.filled(&of.key, cas, &filling.ticket, filling.owner);
             drop(leases);
             ring(bells, WaitEnd::Filled);
             (Said::Stored(cas), Outcome::Stored)

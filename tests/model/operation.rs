@@ -508,7 +508,7 @@ impl World {
         let now = self.now();
         let leases = &mut self.sidecars[s].leases;
         let bells = match end {
-            FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, ticket, spent, &plan.policy),
+            FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, ticket, spent),
             FillEnd::Dropped { .. } | FillEnd::Outdated => leases.wake(KEY),
             FillEnd::TooLarge | FillEnd::Failed(_) => leases.unfilled(KEY, now),
         };

@@ -311,7 +311,6 @@ impl World {
     pub fn command_done(&mut self, sidecar: usize, sent: Sent, end: End) -> Result<(), Broken> {
         let (key, owner) = (sent.key, sent.owner);
         let name = self.plan.keys[key].key.clone();
-        let policy = self.plan.keys[key].policy.clone();
         let answer = match end {
             End::Read(end) => self.command_read(sidecar, &sent, end)?,
             End::Fill(FillEnd::Stored { cas, .. }) => {
@@ -319,7 +318,7 @@ impl World {
                 let Some((ticket, spent)) = &sent.fills else {
                     return broken(format!("it fills no miss: {sent:?}"));
                 };
-                let bells = self.sidecars[sidecar].leases.filled(&name, cas, ticket, *spent, &policy);
+                let bells = self.sidecars[sidecar].leases.filled(&name, cas, ticket, *spent);
                 self.wake_all(bells);
                 Answer::Stored
             }

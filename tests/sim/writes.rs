@@ -379,7 +379,7 @@ impl World {
                 self.sidecars[put.sidecar].told.remove(&(put.owner, key));
                 let leases = &mut self.sidecars[put.sidecar].leases;
                 let (ticket, spent) = put.fills.take().expect("it fills a miss");
-                let bells = leases.filled(&name, cas, &ticket, spent, &policy);
+                let bells = leases.filled(&name, cas, &ticket, spent);
                 if !self.plan.is(Mutant::FillWakesNobody) {
                     self.wake_all(bells);
                 }

@@ -43,7 +43,7 @@ fn fill(leases: &mut Leases<u32>, connection: u64) -> (Option<u64>, bool, bool) 
 }
 
 fn filled(leases: &mut Leases<u32>, cas: u64, ticket: &Ticket, spent: u64) {
-    leases.filled(KEY, Cas { number: cas, epoch: 1 }, ticket, Some(spent.into()), &Policy::default());
+    leases.filled(KEY, Cas { number: cas, epoch: 1 }, ticket, Some(spent.into()));
 }
 
 #[test]
@@ -126,10 +126,27 @@ fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_e
     leases.saw(KEY, 3.into(), ticket(5), &Policy::default());
     // A tag had moved before this one: to store over the value would make it older.
     leases.saw(KEY, 4.into(), Ticket { versions: smallvec![5], ..ticket(7) }, &Policy::default());
-    leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket(7), None, &Policy::default());
+    leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket(7), None);
     assert_eq!(fill(&mut leases, 2), (Some(8), false, true));
     assert_eq!(fill(&mut leases, 3), (Some(5), false, false));
     assert_eq!(fill(&mut leases, 4), (Some(7), false, false));
+}
+
+#[test]
+fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it_is_stored() {
+    let mut leases: Leases<u32> = Leases::default();
+    leases.saw(KEY, 1.into(), ticket(7), &Policy::default());
+    let Attribution::Fill { ticket, owner: Some(owner), .. } = pooled(&mut leases, 2) else {
+        panic!("its miss")
+    };
+    let mut deletes = leases.clone();
+    deletes.invalidate(KEY, 1.into());
+    for leases in [&mut leases, &mut deletes] {
+        leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket, Some(owner));
+    }
+    assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
+    assert_eq!(deletes.bound(KEY, 1.into(), Told::Nothing), Bound::Free);
+    assert_eq!(pooled(&mut deletes, 1), Attribution::Blind);
 }
 
 #[test]
