@@ -256,6 +256,16 @@ fn an_add_that_an_invalidation_has_overtaken_says_that_it_stored_nothing() {
 }
 
 #[test]
+fn a_cas_that_a_client_was_not_shown_with_its_miss_does_not_end_that() {
+    let (_servers, kennel) = one(QUICK);
+    let overtaken = [(0, "get hot:k", MISS), (1, "delete hot:k", "NOT_FOUND")];
+    let refused = (0, "add hot:k 0 0 1\r\n0", "NOT_STORED");
+    let names = (0, "ms hot:k 1 C12345\r\nx", "NF");
+    let late = [(0, "set hot:k 0 0 1\r\n0", "STORED"), (2, "get hot:k", MISS)];
+    plays(&kennel, &[&overtaken[..], &[refused, names], &late].concat());
+}
+
+#[test]
 fn a_miss_that_the_table_cannot_keep_makes_its_set_drop() {
     let (_servers, kennel) = one("cold_wait = \"0ms\"");
     let mut clients: Vec<Client> = (0..80).map(|_| kennel.client()).collect();
