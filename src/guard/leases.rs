@@ -348,13 +348,10 @@ impl<W> Leases<W> {
     }
 
     /// `owner` has created the value by counting: whatever it was told a miss for, what it sends from now on is new, as behind an
-    /// `add`. But not if somebody else has invalidated the key meanwhile. Returns its lease, if it had one, and who waits; the
-    /// lock of a stale value ends by itself.
+    /// `add`. Returns its lease, if it had one, and who waits; the lock of a stale value ends by itself.
     pub fn created(&mut self, key: &[u8], owner: Owner) -> (Option<Ticket>, Vec<W>) {
         let lease = self.own(key, owner).filter(|held| held.is_lease()).map(|held| held.ticket.clone());
-        self.remove_where(key, |held| {
-            held.owner == owner && matches!(held.kind, Kind::Lease { .. } | Kind::Seen)
-        });
+        self.remove_where(key, |held| held.owner == owner);
         (lease, self.wake(key))
     }
 

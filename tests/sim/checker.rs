@@ -362,6 +362,11 @@ impl Checker {
         self.fills[key] = Some(Filled { at: now, sidecar, expires });
     }
 
+    /// Whether a fill was stored at that moment or later.
+    pub fn is_filled_since(&self, key: usize, moment: u64) -> bool {
+        self.fills[key].as_ref().is_some_and(|filled| filled.at >= moment)
+    }
+
     fn is_fresh(&mut self, key: usize, now: u64) {
         if now >= self.plan.quiet {
             self.first_fresh[key].get_or_insert(now);

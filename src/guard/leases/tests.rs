@@ -206,6 +206,18 @@ fn whoever_misses_another_stub_than_the_one_it_won_has_lost_that() {
 }
 
 #[test]
+fn what_a_client_sets_behind_a_value_that_it_has_created_is_new_though_its_miss_was_overtaken() {
+    for (overtaken, led) in [(false, true), (true, false)] {
+        let mut leases = leased();
+        if overtaken {
+            leases.invalidate(KEY, 9.into());
+        }
+        assert_eq!(leases.created(KEY, 1.into()).0.is_some(), led);
+        assert_eq!(set(&mut leases, 1, false), Attribution::Blind);
+    }
+}
+
+#[test]
 fn nobody_waits_for_what_its_own_connection_builds() {
     let mut leases = leased();
     assert_eq!(leases.wait(KEY, 1.into(), NOW, &Policy::default(), 5), Admission::Refused);
