@@ -84,6 +84,12 @@ pub(super) fn unknown_tags(item: &Item, scene: &Scene<'_>) -> TagNames {
     }
 }
 
+/// Whether one of the rule's own tags has moved since a value was sealed with it. `now`: the versions of the scene's tags.
+pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, scene: &Scene<'_>) -> bool {
+    let version = |name: &[u8]| scene.own().iter().zip(now).find(|(own, _)| own[..] == *name);
+    envelope.tags().any(|(name, sealed)| version(name).is_some_and(|(_, now)| *now != sealed))
+}
+
 /// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
 /// fresh.
 pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>) -> Standing {

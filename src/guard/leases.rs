@@ -35,8 +35,8 @@ pub use waiting::{Admission, Pace, Polled};
 pub struct Ticket {
     /// The CAS of what stood there; `None`: nothing is known, so nothing may be stored on the strength of it.
     pub base: Option<Cas>,
-    /// Which stub it was, if it was one: renewals give a stub another CAS. Where a value stood that nobody is to see: which stub takes
-    /// its place.
+    /// Which stub it was, if it was one: renewals give a stub another CAS. Where a value stood that nobody is to see: which stub that was
+    /// stored over.
     pub stub: Option<StubId>,
     /// The base is a value that was stored since the miss, over the very stub that was seen.
     pub filled: bool,
@@ -95,8 +95,8 @@ impl Ticket {
     }
 
     /// What may be stored over on the strength of it.
-    fn over(&self) -> Base {
-        Base { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub }
+    pub(super) fn over(&self) -> Base {
+        Base { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
     }
 }
 
@@ -267,15 +267,16 @@ impl<W> Leases<W> {
     /// that have ended: that one, or what made room.
     pub fn saw(&mut self, key: &[u8], owner: Owner, ticket: Ticket, policy: &Policy) -> Vec<Ended> {
         let mut ended = Vec::new();
-        if let Some(held) = self.own_mut(key, owner).filter(|held| held.is_lease()) {
+        if let Some(held) = self.own(key, owner).filter(|held| held.is_lease()) {
             let same_stub = ticket.stub.is_some() && ticket.stub == held.ticket.stub;
             if ticket.base.is_none() {
                 return ended;
             }
             if same_stub || ticket.base == held.ticket.base {
-                let Ticket { versions, learnt, at, .. } = ticket;
-                held.ticket = Ticket { versions, learnt, ..held.ticket.clone() };
-                held.ticket.at.wall = at.wall;
+                let Ticket { versions, learnt, at: Now { wall, .. }, .. } = ticket;
+                self.amend(key, owner, |held| {
+                    (held.versions, held.learnt, held.at.wall) = (versions, learnt, wall);
+                });
                 return ended;
             }
             ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, asks: give_back_lock(&held.ticket) });
@@ -329,6 +330,13 @@ impl<W> Leases<W> {
         self.state(key)?.tickets.iter_mut().find(|held| held.owner == owner)
     }
 
+    fn amend(&mut self, key: &[u8], owner: Owner, change: impl FnOnce(&mut Ticket)) {
+        let tickets = self.keys.get_mut(key).into_iter().flat_map(|state| &mut state.tickets);
+        if let Some(held) = tickets.into_iter().find(|held| held.owner == owner) {
+            self.owners.amend(key, held, change);
+        }
+    }
+
     /// `owner` was served a fresh value, which has this CAS: what it sends from now on is no fill for a miss that it was told
     /// before.
     pub fn hit(&mut self, key: &[u8], owner: Owner, cas: u64) -> AfterHit {
@@ -360,9 +368,10 @@ impl<W> Leases<W> {
     /// saw the same versions. Returns who waits.
     pub fn filled(&mut self, key: &[u8], cas: Cas, ticket: &Ticket, spent: Option<Owner>) -> Vec<W> {
         // Whoever has ended that miss itself meanwhile, or was told another, has nothing to do with it any more.
-        let spent = spent.and_then(|owner| self.own_mut(key, owner));
-        if let Some(held) = spent.filter(|held| matches!(held.kind, Kind::Spent { .. })) {
-            held.ticket = Ticket { base: Some(cas), lock: None, filled: true, ..ticket.clone() };
+        let is_spent = |held: &&Held| matches!(held.kind, Kind::Spent { .. });
+        if let Some(owner) = spent.filter(|owner| self.own(key, *owner).filter(is_spent).is_some()) {
+            let ticket = Ticket { base: Some(cas), lock: None, filled: true, ..ticket.clone() };
+            self.amend(key, owner, |held| *held = ticket);
         }
         if let Some(state) = self.keys.get_mut(key) {
             state.unfilled = 0;

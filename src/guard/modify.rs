@@ -15,7 +15,7 @@ use super::ask::{
 use super::envelope::{Header, LockRecord, Opened, TagName};
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Base;
-use super::stub::{Stub, StubId};
+use super::stub::Stub;
 use super::tags::{Gather, Versions};
 use super::write::{NEVER, Offer, may_have_moved, version_of};
 use super::{Event, Machine, Scene, Step, TagNames};
@@ -130,8 +130,10 @@ impl Modify {
     }
 
     /// Whether what stands there is not what alone it may be stored over.
-    fn is_beyond(&self, stands: Option<&Item>) -> bool {
-        self.over.is_some_and(|over| !stands.is_some_and(|item| over.is(item)))
+    fn is_beyond(&self, stands: Option<&Item>, versions: &Versions, scene: &Scene<'_>) -> bool {
+        let is_over =
+            |over: &Base| stands.is_some_and(|item| over.is(item) || over.outlives(item, versions, scene));
+        self.over.as_ref().is_some_and(|over| !is_over(over))
     }
 
     fn look(&mut self, scene: &Scene<'_>) -> Asks {
@@ -227,7 +229,7 @@ impl Modify {
             ) => {
                 let counted = extended(offer.body.len(), true);
                 self.state = State::Writing { counted, used: None };
-                if self.is_beyond(item.as_ref()) {
+                if self.is_beyond(item.as_ref(), versions, scene) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 // What is gone at once takes no place.
@@ -250,7 +252,7 @@ impl Modify {
                 let (lifetime, explicit) = (*lifetime, *explicit);
                 let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
                 self.state = State::Writing { counted, used: None };
-                if self.is_beyond(item.as_ref()) {
+                if self.is_beyond(item.as_ref(), versions, scene) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 let offer = begun(lifetime, *initial, explicit);
@@ -273,7 +275,7 @@ impl Modify {
                 | Change::Empty { compare: Some(compare), .. },
                 Some(hit),
             ) if *compare != hit.cas.number => return Step::Done(ModifyEnd::Exists),
-            (Change::Replace(_), Some(_)) if self.is_beyond(item.as_ref()) => {
+            (Change::Replace(_), Some(_)) if self.is_beyond(item.as_ref(), versions, scene) => {
                 return Step::Done(ModifyEnd::Dropped);
             }
             (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), now, scene),
@@ -583,7 +585,8 @@ fn created(offer: &Offer, item: Option<&Item>, version: impl Fn(&TagName) -> u64
         Some(item) => (Mode::Set, Some(item.cas)),
     };
     let (tags, began) = (offer.tags(scene, version), (scene.now, 0));
-    offer.clone().store(mode, cas, tags, began, item.map(StubId::of_item), scene).0
+    let stub = item.and_then(Stub::of).map(|stub| stub.id);
+    offer.clone().store(mode, cas, tags, began, stub, scene).0
 }
 
 /// Gives the item so many seconds, and asks what it had.

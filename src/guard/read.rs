@@ -16,19 +16,20 @@
 //! Marking gives the stale value a CAS that belongs to this win alone: whoever won it before, and lost the lock since, stores
 //! nothing any more, and cannot be taken for this winner.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use smallvec::smallvec;
 
 use crate::error::Failure;
 
 use super::ask::{
-    Answer, Answers, Ask, Asks, At, Cas, Item, Look, Mode, Stored, What, delete, get, peek, sure_ms,
+    Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, What, delete, get, peek, sure_ms,
 };
-use super::envelope::LockRecord;
+use super::envelope::{Envelope, LockRecord, built_at};
 use super::freshness::{Hit, Standing, judge, unknown_tags};
 use super::leases::Ticket;
-use super::stub::{Stub, StubId, new_stub};
+use super::stub::{Stub, StubId, stub_in_place};
 use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
+use super::write::NEVER;
 use super::{Event, Leaves, Machine, Policy, Scene, Step};
 
 /// How a read ended.
@@ -249,11 +250,9 @@ impl Read {
             }
             Standing::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
             Standing::Stale(hit) => Fallback::Stale(hit),
-            // Nobody is to see it: whoever wins puts a stub in its place.
             Standing::Unservable => {
-                let id = StubId::of_item(&item);
-                let seen = Ticket::of_stub(item.cas, id, versions, scene);
-                return self.adopt(seen, Stub { id, age: 0, is_free: true }, scene);
+                let stub = StubId::of_unseen(&item);
+                Fallback::Miss(Ticket::of_stub(item.cas, stub, versions.clone(), scene))
             }
         };
         self.rounds += 1;
@@ -304,7 +303,7 @@ impl Read {
                     Fallback::Fresh(_) => self.won(claim, lock, item.ttl, scene),
                     // The stub that takes its place has a CAS of its own.
                     _ if item.ttl.map(sure_ms) == Some(0) => self.won(claim, lock, item.ttl, scene),
-                    _ => self.mark(claim, lock),
+                    _ => self.mark(claim, lock, scene),
                 }
             }
             // Somebody filled or deleted it between our read and our lock.
@@ -322,16 +321,18 @@ impl Read {
     fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, scene: &Scene<'_>) -> Step<ReadEnd> {
         let stands = ttl.map(sure_ms);
         if stands == Some(0) {
-            let stub = new_stub(Some(claim.base), scene.policy);
+            let stub = stub_in_place(claim.fallback.stub(), Some(claim.base), scene.policy);
             self.state = State::Clearing(claim);
             return Step::Ask(smallvec![stub, delete(At::Lock, Some(lock))]);
         }
+        let stub = claim.fallback.stub();
         let (early, old) = claim.fallback.old();
         Step::Done(ReadEnd::Won {
             early,
             old,
             lease: Ticket {
                 lock: Some(lock),
+                stub,
                 vanishes: stands.map(|stands| scene.now.mono + stands),
                 ..Ticket::seen(Some(claim.base), claim.versions, scene)
             },
@@ -341,8 +342,9 @@ impl Read {
     fn cleared(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
         match answers.into_iter().next() {
             Some(Answer::Stored(base)) => {
+                let stub = claim.fallback.stub().unwrap_or(StubId::of(base.number));
                 let (early, old) = claim.fallback.old();
-                let lease = Ticket::of_stub(base, StubId::of(base.number), claim.versions, scene);
+                let lease = Ticket::of_stub(base, stub, claim.versions, scene);
                 Step::Done(ReadEnd::Won { lease, early, old })
             }
             Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
@@ -360,7 +362,7 @@ impl Read {
 
     fn taken_over(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
         match answers.into_iter().next() {
-            Some(Answer::Stored(lock)) => self.mark(claim, lock),
+            Some(Answer::Stored(lock)) => self.mark(claim, lock, scene),
             Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
             // Somebody else took it over first, or it was given up.
             Some(_) => self.again(Asks::new(), scene),
@@ -370,8 +372,13 @@ impl Read {
     /// The fill of whoever won it before must fail, or it would undo ours: marking the value stale moves the CAS it counts on.
     /// Not before the lock is ours: if the old holder has given it up, the mark would hit the next one, who builds something
     /// valid.
-    fn mark(&mut self, claim: Claim, lock: Cas) -> Step<ReadEnd> {
-        let mark = What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
+    ///
+    /// A value that nobody is to see gives way to one that is out of date from the start and is known by the same stub: by
+    /// that its losers know that it has not been deleted, which a mark would not tell.
+    fn mark(&mut self, claim: Claim, lock: Cas, scene: &Scene<'_>) -> Step<ReadEnd> {
+        let unseen = claim.fallback.stub().and_then(|stub| unseen(stub, &claim, scene));
+        let stale = What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
+        let mark = unseen.unwrap_or(stale);
         self.state = State::Marking { claim, lock };
         Step::Ask(smallvec![Ask { at: At::Item, what: mark }, peek(At::Item), peek(At::Lock)])
     }
@@ -384,6 +391,9 @@ impl Read {
             // Still marked, so it was not filled since; and by us, for nobody marks what they do not hold the lock of.
             (Some(Answer::Done), Some(Answer::Item(item))) if item.stale && is_mine => {
                 self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, scene)
+            }
+            (Some(Answer::Stored(cas)), Some(Answer::Item(item))) if item.cas == cas && is_mine => {
+                self.won(Claim { base: cas, ..claim }, lock, item.ttl, scene)
             }
             (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
             // Whoever had the lock before us, or has taken it from us since, has marked it. They count on that CAS: if the lock
@@ -469,7 +479,33 @@ impl Machine for Read {
     }
 }
 
+/// In place of a value that nobody is to see, for as long as that has. `None`: it has no tag that could say so.
+fn unseen(stub: StubId, claim: &Claim, scene: &Scene<'_>) -> Option<What> {
+    let mut header = BytesMut::new();
+    let sealed = Envelope {
+        stale_for: scene.policy.stale_seconds(),
+        built_at: built_at(scene.now.wall, stub.number()),
+        rebuild: 0,
+        tags: scene.tags.iter().map(|name| (name.clone(), NEVER)).collect(),
+    };
+    sealed.seal(&mut header).ok().filter(|()| !scene.tags.is_empty())?;
+    let exptime = match claim.ttl {
+        Some(ttl) => Lifetime::Seconds(u64::from(ttl.max(1))).exptime(0, scene.now),
+        None => 0,
+    };
+    let value = Stored { header: header.freeze(), body: Bytes::new() };
+    Some(What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(claim.base), explicit: None })
+}
+
 impl Fallback {
+    /// Which stub the value was stored over, where all who see it are told a miss.
+    fn stub(&self) -> Option<StubId> {
+        match self {
+            Fallback::Miss(seen) => seen.stub,
+            Fallback::Fresh(_) | Fallback::Stale(_) => None,
+        }
+    }
+
     fn end(self) -> ReadEnd {
         match self {
             Fallback::Fresh(hit) => ReadEnd::Refreshing(hit),

@@ -4,6 +4,8 @@
 //! stores with it what it was known by. So whoever was told a miss over this stub can tell, through any sidecar, that it is still
 //! the same one: nothing has been stored or deleted since. Every store and every delete removes a stub.
 
+use md5::{Digest, Md5};
+
 use super::Policy;
 use super::ask::{Ask, At, Cas, Item, Mode, Stored, What};
 use super::envelope::{Header, Opened};
@@ -21,9 +23,8 @@ const AGE_UNIT_MS: u64 = 256;
 /// Which of the stubs that a key ever had. Two that stood under one key share a number only if 2^20 CASes lie between them, or a
 /// multiple of that.
 ///
-/// What is stored over a stub, or over a value that was stored over it, goes on telling which stub that was
-/// ([`Header::stub`]). So a value whose tag has moved can be known as one before which the key was not invalidated
-/// since that stub stood there; and what takes its place is known as that stub again.
+/// What is stored over a stub goes on telling which stub that was ([`Header::stub`]). So a value whose tag has moved can be known as
+/// one before which the key was not deleted since that stub stood there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StubId(u32);
 
@@ -48,15 +49,23 @@ impl StubId {
         StubId(RENEWED | ((number & ((1 << ID_BITS) - 1)) as u32) << AGE_BITS)
     }
 
-    /// Of the stub that stands there, or stood there before what stands there by now; of one that takes the place of this item, if
-    /// the item does not know.
-    pub(super) fn of_item(item: &Item) -> StubId {
-        if let Some(stub) = Stub::of(item) {
-            return stub.id;
-        }
-        match Header::open(&item.value) {
-            Opened::Sealed { envelope, .. } if envelope.stub() != 0 => StubId::of(envelope.stub().into()),
-            _ => StubId::of(item.cas.number),
+    /// By which all know a value again that find it, and nobody is to see it: the stub that it was stored over. Once it was marked stale
+    /// it is another one, for that may have been a delete.
+    pub(super) fn of_unseen(item: &Item) -> StubId {
+        let marked = StubId::of(item.cas.number);
+        if item.stale { marked } else { StubId::of_value(&item.value).unwrap_or(marked) }
+    }
+
+    /// Of the stub that this value was stored over; if it does not know, of one that would have left this header and no other. `None`: it
+    /// has no header that can be read.
+    pub(super) fn of_value(value: &[u8]) -> Option<StubId> {
+        let Opened::Sealed { envelope, payload_at } = Header::open(value) else { return None };
+        match envelope.stub() {
+            0 => {
+                let digest = Md5::digest(&value[..payload_at]);
+                Some(StubId::of(u64::from(u32::from_le_bytes([digest[0], digest[1], digest[2], 0]))))
+            }
+            stub => Some(StubId::of(stub.into())),
         }
     }
 
@@ -86,9 +95,9 @@ impl Stub {
     }
 }
 
-/// Puts a stub in the place of what has this CAS. It is known by the CAS that it is given with that, as one that memcached makes.
-pub(super) fn new_stub(cas: Option<Cas>, policy: &Policy) -> Ask {
-    store(0, cas, policy.lock_seconds())
+/// Puts a stub in the place of what has this CAS. `None`: it is known by the CAS that it is given with that, as one that memcached makes.
+pub(super) fn stub_in_place(id: Option<StubId>, cas: Option<Cas>, policy: &Policy) -> Ask {
+    store(id.map_or(0, StubId::flags), cas, policy.lock_seconds())
 }
 
 fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> Ask {

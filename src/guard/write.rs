@@ -113,6 +113,8 @@ enum FillState {
     Storing(Box<Storing>),
     /// What it was to be stored over has another CAS.
     Looking(Box<Storing>),
+    /// It is stored under this CAS, in place of what another builds anew.
+    Unlocking(Cas),
     Done,
 }
 
@@ -121,8 +123,8 @@ enum FillState {
 struct Storing {
     ask: Ask,
     over: Option<Base>,
-    /// The versions of the rule's tags that the miss saw.
-    versions: Versions,
+    /// The lock of whoever builds what it replaces: nobody is to wait for that any more.
+    lock: Option<Cas>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -197,17 +199,15 @@ impl Fill {
         if let Some(lock) = lease.lock {
             asks.push(delete(At::Lock, Some(lock)));
         }
-        let over = lease.base.zip(lease.stub).filter(|_| !lease.filled);
-        let over = over.map(|(cas, stub)| Base { cas, stub: Some(stub) });
-        let versions = lease.versions.iter().take(scene.own().len()).copied().collect();
-        self.state = FillState::Storing(Box::new(Storing { ask, over, versions }));
+        let over = (lease.stub.is_some() && !lease.filled).then(|| lease.over());
+        self.state = FillState::Storing(Box::new(Storing { ask, over, lock: None }));
         Step::Ask(asks)
     }
 
     /// Looks at what stands there, and with tags at whether that is out of date.
     fn look(&mut self, storing: Box<Storing>, scene: &Scene<'_>) -> Step<FillEnd> {
-        let mut asks: Asks =
-            smallvec![if storing.versions.is_empty() { peek(At::Item) } else { get(At::Item) }];
+        let mut asks: Asks = smallvec![if scene.own().is_empty() { peek(At::Item) } else { get(At::Item) }];
+        asks.push(peek(At::Lock));
         Gather::new(scene.tags.len()).ask(&mut asks, scene);
         self.rounds += 1;
         self.state = FillState::Looking(storing);
@@ -216,14 +216,22 @@ impl Fill {
 
     /// What stands there has another CAS. If it is still the stub of the miss, nothing has been stored or deleted since.
     fn looked(&mut self, mut storing: Box<Storing>, answers: &[Answer], scene: &Scene<'_>) -> Step<FillEnd> {
-        let (item, tags) = match answers {
-            [Answer::Item(item), tags @ ..] => (item, tags),
+        let (item, lock, tags) = match answers {
+            [Answer::Item(item), lock, tags @ ..] => (item, lock, tags),
             [Answer::Failed(failure), ..] => return Step::Done(FillEnd::Failed(*failure)),
             _ => return Step::Done(FillEnd::Dropped { exists: false }),
         };
-        let is_over =
-            storing.over.is_some_and(|over| over.is(item) || storing.outlives(over, item, tags, scene));
-        if self.rounds > MAX_ROUNDS || !is_over {
+        storing.lock = match lock {
+            Answer::Item(lock) => Some(lock.cas),
+            _ => None,
+        };
+        let mut gather = Gather::new(scene.tags.len());
+        let now = gather.absorb(tags, scene).ok().and_then(|()| gather.known());
+        // What is out of date before it is stored would only be in the way of whoever builds it anew.
+        let is_current = now.as_ref().is_none_or(|now| storing.is_current(now, scene));
+        let outlives = |over: &Base| now.as_ref().is_some_and(|now| over.outlives(item, now, scene));
+        let is_over = storing.over.as_ref().is_some_and(|over| over.is(item) || outlives(over));
+        if self.rounds > MAX_ROUNDS || !is_over || !is_current {
             return Step::Done(FillEnd::Dropped { exists: true });
         }
         if let What::Store { cas, .. } = &mut storing.ask.what {
@@ -261,23 +269,13 @@ impl Fill {
 }
 
 impl Storing {
-    /// Whether what stands there was stored over the very stub of the miss, but a tag of it had moved before that miss, and none has
-    /// since. Then it counts for nothing, and whoever stored it has invalidated nothing.
-    ///
-    /// A stub ends with every delete. So nothing was deleted between that stub and what was stored over it. A value
-    /// that was marked stale since is not looked at: that mark may have been a delete.
-    fn outlives(&self, over: Base, item: &Item, tags: &[Answer], scene: &Scene<'_>) -> bool {
-        let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
-        let is_same = over.stub.is_some_and(|stub| stub.number() != 0 && stub.number() == envelope.stub());
-        if item.stale || !is_same {
-            return false;
-        }
-        let mut gather = Gather::new(scene.tags.len());
-        let Some(now) = gather.absorb(tags, scene).ok().and_then(|()| gather.known()) else { return false };
-        let is_current = now.get(..scene.own().len()) == Some(&self.versions[..]);
-        let version = |name: &[u8]| scene.own().iter().zip(&now).find(|(own, _)| own[..] == *name);
-        let has_moved = |(name, sealed)| version(name).is_some_and(|(_, now)| *now != sealed);
-        is_current && envelope.tags().any(has_moved)
+    /// Whether it is sealed with these versions of the scene's tags, or with none.
+    fn is_current(&self, now: &Versions, scene: &Scene<'_>) -> bool {
+        let What::Store { value, .. } = &self.ask.what else { return false };
+        let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return false };
+        envelope
+            .tags()
+            .all(|(name, sealed)| version_of(&TagName::from_slice(name), now, scene) == Some(sealed))
     }
 }
 
@@ -290,10 +288,17 @@ impl Machine for Fill {
             FillState::Tagging(tagging) => return self.tagged(tagging, &answers, scene),
             FillState::Looking(storing) => return self.looked(storing, &answers, scene),
             FillState::Storing(storing) => storing,
+            FillState::Unlocking(cas) => return Step::Done(FillEnd::Stored { cas, plain: self.plain }),
             FillState::Done => return Step::Done(FillEnd::Failed(Failure::Refused)),
         };
         Step::Done(match answers.into_iter().next() {
-            Some(Answer::Stored(cas)) => FillEnd::Stored { cas, plain: self.plain },
+            Some(Answer::Stored(cas)) => {
+                if storing.lock.is_some() {
+                    self.state = FillState::Unlocking(cas);
+                    return Step::Ask(smallvec![delete(At::Lock, storing.lock)]);
+                }
+                FillEnd::Stored { cas, plain: self.plain }
+            }
             Some(Answer::Exists) if storing.over.is_some() => return self.look(storing, scene),
             Some(Answer::Exists) => FillEnd::Dropped { exists: true },
             Some(Answer::Absent | Answer::NotStored) => FillEnd::Dropped { exists: false },
@@ -563,13 +568,31 @@ mod tests {
             let mut answered = |answers: Answers| on(1, |scene| fill.resume(Event::Answers(answers), scene));
             let Step::Ask(asks) = answered(smallvec![Answer::Exists]) else { panic!("it looks") };
             assert_eq!(asks[0], get(At::Item));
-            let end = answered(smallvec![stands.clone(), item(tag, 3)]);
+            let end = answered(smallvec![stands.clone(), Answer::Absent, item(tag, 3)]);
             match (replaces, end) {
                 (true, Step::Ask(asks)) => assert_eq!(store(&asks), (Mode::Set, Some(20), Some(50))),
                 (false, end) => assert_eq!(end, Step::Done(FillEnd::Dropped { exists: true }), "{stands:?}"),
                 (true, end) => panic!("{end:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_fill_that_replaces_what_another_builds_anew_takes_the_lock_away_once_it_is_stored() {
+        let (mut fill, _) = on(0, |scene| Fill::start(&ticket(), offer(), false, scene));
+        let mut answered = |answers: Answers| on(1, |scene| fill.resume(Event::Answers(answers), scene));
+        answered(smallvec![Answer::Exists]);
+        let Step::Ask(asks) = answered(smallvec![stands(49, 11, false), item("lock", 9), item("50", 3)])
+        else {
+            panic!("it stores")
+        };
+        assert_eq!(store(&asks), (Mode::Set, Some(20), Some(50)));
+        let cas = Cas { number: 30, epoch: 1 };
+        let unlock = answered(smallvec![Answer::Stored(cas)]);
+        let lock = Some(Cas { number: 9, epoch: 1 });
+        assert_eq!(unlock, Step::Ask(smallvec![delete(At::Lock, lock)]));
+        let end = answered(smallvec![Answer::Done]);
+        assert_eq!(end, Step::Done(FillEnd::Stored { cas, plain: false }));
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Sent {
     place: usize,
     /// What its miss saw, and whose that was if another connection's.
     fills: Option<(Ticket, Option<Owner>)>,
+    /// That was a lease.
+    leads: bool,
 }
 
 impl World {
@@ -77,7 +79,7 @@ impl World {
             return self.flush(which, owner);
         }
         let place = self.invoked(which, owner, key, &command);
-        self.carry_out(Sent { which, owner, key, command, place, fills: None })
+        self.carry_out(Sent { which, owner, key, command, place, fills: None, leads: false })
     }
 
     /// No `flush_all` where there are tags: it takes those at one moment and the keys at another.
@@ -239,11 +241,11 @@ impl World {
                         self.sidecars[sidecar].refused.insert((owner, key));
                         return self.answered(&sent, Answer::NotStored);
                     }
-                    Attribution::Fill { ticket, owner, .. } => {
+                    Attribution::Fill { ticket, owner, lease } => {
                         let offer = offer(value);
                         let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, adds, scene);
                         let (fill, step) = self.on_scene(sidecar, key, start);
-                        sent.fills = Some((ticket, owner));
+                        (sent.fills, sent.leads) = (Some((ticket, owner)), lease);
                         let Step::Ask(asks) = step else {
                             return broken(format!("nothing is unknown here: {sent:?}"));
                         };
@@ -322,7 +324,15 @@ impl World {
                 self.wake_all(bells);
                 Answer::Stored
             }
-            End::Fill(FillEnd::Dropped { .. } | FillEnd::Outdated) => {
+            End::Fill(end @ (FillEnd::Dropped { .. } | FillEnd::Outdated)) => {
+                if let (FillEnd::Outdated, true, Some((ticket, _))) = (end, sent.leads, &sent.fills) {
+                    self.ask_plainly(
+                        sidecar,
+                        key,
+                        ticket.release(&self.plan.keys[key].policy),
+                        Purpose::Superseded,
+                    );
+                }
                 self.wake_key(sidecar, key);
                 match sent.command {
                     Command::Add(_) => {

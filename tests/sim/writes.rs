@@ -68,6 +68,8 @@ pub struct Put {
     astray: bool,
     /// What its miss saw, and whose that was if another connection's.
     fills: Option<(Ticket, Option<Owner>)>,
+    /// That was a lease.
+    leads: bool,
 }
 
 /// A command on its way that changes what stands there.
@@ -225,6 +227,7 @@ impl World {
             late: 0,
             astray: false,
             fills: None,
+            leads: false,
         })
     }
 
@@ -354,6 +357,7 @@ impl World {
                 let (fill, step) = self.on_scene_with(sidecar, key, &extra, start);
                 let named = matches!(put.making.how, How::Named { .. });
                 put.astray |= named && !lease && put.making.rebuild.is_some();
+                put.leads = lease;
                 put.fills = Some((ticket, owner));
                 match step {
                     Step::Ask(asks) => {
@@ -383,13 +387,25 @@ impl World {
                 if !self.plan.is(Mutant::FillWakesNobody) {
                     self.wake_all(bells);
                 }
+                // Whoever builds it anew has nothing left to store over.
+                if put.making.rebuild.is_some() && !put.leads {
+                    let sent = self.sent(&put).unwrap_or(self.now);
+                    self.checker.ledger.note(key, Why::Replaced, sent, Some(self.now));
+                }
                 match put.born_stale {
                     true => self.not_stored(&put, false),
                     false => self.checker.filled(key, put.making.value, put.sidecar, self.now),
                 }
                 self.stored(put, true)
             }
-            FillEnd::Dropped { .. } | FillEnd::Outdated => {
+            FillEnd::Dropped { .. } => {
+                self.wake_key(put.sidecar, key);
+                self.dropped(put, false)
+            }
+            FillEnd::Outdated => {
+                if let Some((ticket, _)) = put.fills.take().filter(|_| put.leads) {
+                    self.ask_plainly(put.sidecar, key, ticket.release(&policy), Purpose::Superseded);
+                }
                 self.wake_key(put.sidecar, key);
                 self.dropped(put, false)
             }

@@ -1,8 +1,12 @@
 //! Whose a `set` is: the fill for which miss, if any. Decision 0010 says why it is decided like this.
 
 use super::{Cas, Held, Kind, Leases, Now, Owner, Ticket, TicketId};
+use crate::guard::Scene;
 use crate::guard::ask::Item;
+use crate::guard::envelope::{Header, Opened};
+use crate::guard::freshness::is_out_of_date;
 use crate::guard::stub::{Stub, StubId};
+use crate::guard::tags::Versions;
 
 /// What a `set` means for the leases of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,11 +167,11 @@ impl<W> Leases<W> {
     pub fn bound(&self, key: &[u8], owner: Owner, told: Told) -> Bound {
         match (self.own(key, owner), told) {
             (None, Told::Nothing) => Bound::Free,
-            (None, Told::Miss) => Bound::Over(Base::NONE),
+            (None, Told::Miss) => Bound::Over(Base::none()),
             (None, Told::Unknown) => Bound::Unknown,
             (Some(Held { kind: Kind::Lease { renewing: true, .. }, .. }), _) => Bound::Renewing,
             (Some(Held { kind: Kind::Doomed { .. } | Kind::Spent { doomed: true }, .. }), _) => {
-                Bound::Over(Base::NONE)
+                Bound::Over(Base::none())
             }
             (Some(held), _) => Bound::Over(held.ticket.over()),
         }
@@ -195,11 +199,11 @@ fn rank(held: &Held, owner: Owner, now: Now) -> Option<(u8, TicketId)> {
 }
 
 /// What a connection may store over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bound {
     /// Whatever the command itself allows.
     Free,
-    /// Only what its miss saw; [`Base::NONE`], which nothing is: nothing.
+    /// Only what its miss saw; [`Base::none()`], which nothing is: nothing.
     Over(Base),
     /// Its lease is being renewed at this moment, which may change what that is: try again when woken.
     Renewing,
@@ -208,22 +212,42 @@ pub enum Bound {
 }
 
 /// What a miss saw, to be stored over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Base {
     /// Its CAS.
     pub cas: Cas,
-    /// Which stub it was, if it was one.
+    /// Which stub it was, if it was one, or was stored over, if nobody was to see it.
     pub stub: Option<StubId>,
+    /// The versions of the rule's tags, and perhaps of others behind them.
+    pub versions: Versions,
 }
 
 impl Base {
     /// Nothing is this.
-    pub const NONE: Base = Base { cas: Cas::NONE, stub: None };
+    pub fn none() -> Base {
+        Base { cas: Cas::NONE, stub: None, versions: Versions::new() }
+    }
 
     /// Whether an item is still what was seen. A restarted server counts its CASes anew, so a stub must have been read in the same
     /// life of the connection.
     pub(in crate::guard) fn is(&self, item: &Item) -> bool {
         let stub = self.stub.zip(Stub::of(item)).is_some_and(|(seen, stub)| seen == stub.id);
         item.cas == self.cas || (stub && item.cas.epoch == self.cas.epoch)
+    }
+
+    /// Whether what stands there was stored over the very stub of the miss, but a tag of it had moved before that miss, and none has
+    /// since. Then it counts for nothing, and whoever stored or won it has deleted nothing. `now`: the versions of the scene's tags.
+    ///
+    /// A stub ends with every delete, so nothing was deleted between that stub and what was stored over it; nor since, for a delete
+    /// that leaves the value marks it stale.
+    pub(in crate::guard) fn outlives(&self, item: &Item, now: &Versions, scene: &Scene<'_>) -> bool {
+        let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
+        let is_same = self.stub.is_some() && self.stub == StubId::of_value(&item.value);
+        if !is_same || item.stale {
+            return false;
+        }
+        let own = scene.own();
+        let is_current = now.get(..own.len()).is_some_and(|now| self.versions.get(..own.len()) == Some(now));
+        is_current && is_out_of_date(&envelope, now, scene)
     }
 }

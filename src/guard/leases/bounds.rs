@@ -78,6 +78,13 @@ impl Owners {
         });
     }
 
+    /// A ticket changes.
+    pub(super) fn amend(&mut self, key: &[u8], held: &mut Held, change: impl FnOnce(&mut super::Ticket)) {
+        self.bytes -= Owners::weigh(key, held);
+        change(&mut held.ticket);
+        self.bytes += Owners::weigh(key, held);
+    }
+
     /// One of its tickets is no lease any more.
     pub(super) fn leases_less(&mut self, owner: Owner, id: TicketId) {
         self.change(owner, |holdings| {

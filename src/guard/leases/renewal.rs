@@ -6,7 +6,7 @@ use crate::metrics::LeaseEnd as End;
 
 use super::{Kind, Leases, Ticket, TicketId, give_back_lock, millis};
 use crate::guard::ask::{Answer, Ask, Asks, At, Mode, Now, Stored, What, delete, peek, sure_ms};
-use crate::guard::stub::{Stub, StubId, new_stub};
+use crate::guard::stub::{Stub, StubId, stub_in_place};
 use crate::guard::{Policy, TagName, envelope::LockRecord};
 
 /// How much before a stale value vanishes a stub is put in its place, in ms.
@@ -99,7 +99,7 @@ impl<W> Leases<W> {
             // The stub stands in the stale value's place now, and is the right to rebuild.
             (Some(Answer::Stored(cas)), Some(_)) if held.clearing => {
                 held.ticket.base = Some(*cas);
-                held.ticket.stub = Some(StubId::of(cas.number));
+                held.ticket.stub.get_or_insert(StubId::of(cas.number));
                 held.ticket.lock = None;
                 held.ticket.vanishes = None;
             }
@@ -163,7 +163,7 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
         return stub.into_iter().chain([peek(At::Item)]).collect();
     };
     if is_vanishing(ticket, now) {
-        return smallvec![new_stub(ticket.base, policy), delete(At::Lock, Some(lock))];
+        return smallvec![stub_in_place(ticket.stub, ticket.base, policy), delete(At::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
     let names = tags.iter().chain(&ticket.learnt).cloned();

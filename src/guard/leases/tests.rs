@@ -98,7 +98,7 @@ fn a_set_whose_miss_the_table_has_forgotten_is_dropped_and_one_that_may_be_such_
         assert_eq!(leases.attribute(KEY, setter, NOW), expected);
         let bound = match told {
             Told::Nothing => Bound::Free,
-            Told::Miss => Bound::Over(Base::NONE),
+            Told::Miss => Bound::Over(Base::none()),
             Told::Unknown => Bound::Unknown,
         };
         assert_eq!(leases.bound(KEY, 1.into(), told), bound);
@@ -153,8 +153,12 @@ fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it
 fn what_a_winner_builds_is_as_new_as_the_last_miss_that_it_was_told() {
     let mut leases = leased();
     let later = Now { wall: NOW.wall + 5_000, mono: NOW.mono + 5_000 };
-    let again = Ticket { versions: smallvec![5], at: later, ..ticket(7) };
+    let learnt = vec![TagName::from_slice(b"learnt")];
+    let again = Ticket { versions: smallvec![5], learnt, at: later, ..ticket(7) };
     assert!(leases.saw(KEY, 1.into(), again, &Policy::default()).is_empty());
+    let mut left = leases.clone();
+    left.disconnect(1.into());
+    assert!(left.owners.is_empty(), "its bytes are counted as they are");
     let Attribution::Fill { ticket, lease: true, .. } = set(&mut leases, 1, false) else {
         panic!("its lease")
     };
@@ -696,16 +700,22 @@ fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
 
 #[test]
 fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
-    let over = |number| Bound::Over(Base { cas: Cas { number, epoch: 1 }, stub: Some(StubId::of(number)) });
+    let over = |number| {
+        Bound::Over(Base {
+            cas: Cas { number, epoch: 1 },
+            stub: Some(StubId::of(number)),
+            versions: Versions::new(),
+        })
+    };
     let mut leases = leased();
     leases.saw(KEY, 2.into(), ticket(6), &Policy::default());
     leases.saw(KEY, 3.into(), Ticket { base: None, stub: None, ..ticket(7) }, &Policy::default());
     let bound =
         |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner.into(), Told::Nothing));
-    assert_eq!(bound(&leases), [over(7), over(6), Bound::Over(Base::NONE), Bound::Free]);
+    assert_eq!(bound(&leases), [over(7), over(6), Bound::Over(Base::none()), Bound::Free]);
     assert_eq!(fill(&mut leases, 1), (Some(7), true, false), "its set is the fill all the same");
     leases.invalidate(KEY, 3.into());
-    assert_eq!(bound(&leases), [Bound::Free, Bound::Over(Base::NONE), Bound::Free, Bound::Free]);
+    assert_eq!(bound(&leases), [Bound::Free, Bound::Over(Base::none()), Bound::Free, Bound::Free]);
     leases.hit(KEY, 2.into(), 0);
     assert_eq!(leases.bound(KEY, 2.into(), Told::Nothing), Bound::Free);
     let id = leases.grant(KEY, 1.into(), ticket(7), &Policy::default()).0.unwrap();

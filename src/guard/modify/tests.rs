@@ -160,8 +160,9 @@ fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
     let count = Change::Count(Count { create, ..Count::default() });
     for (change, stands) in [(Change::Replace(offer(Bytes::from_static(b"v"))), "new"), (count, "")] {
         for (over, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)] {
-            let over = over.map(|number| Base { cas: Cas { number, epoch: 1 }, stub: None });
-            let (mut modify, asks) = on(1 << 20, &[], |scene| Modify::bound(change.clone(), over, scene));
+            let over = over.map(|number| Base { cas: Cas { number, epoch: 1 }, ..Base::none() });
+            let (mut modify, asks) =
+                on(1 << 20, &[], |scene| Modify::bound(change.clone(), over.clone(), scene));
             // A stub would be nobody's.
             let leaves_stub = matches!(asks[0].what, What::Get(Look { vivify: Some(_), .. }));
             assert_eq!(leaves_stub, stands.is_empty() && over.is_none());
@@ -189,7 +190,7 @@ fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
 fn a_count_that_may_be_as_old_as_a_miss_begins_nothing_where_nothing_stands() {
     let create = Some((Lifetime::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
-    let over = Some(Base { cas: Cas { number: 7, epoch: 1 }, stub: None });
+    let over = Some(Base { cas: Cas { number: 7, epoch: 1 }, ..Base::none() });
     let (mut modify, _) = on(1 << 20, &[], |scene| Modify::bound(count, over, scene));
     let end = on(1 << 20, &[], |scene| modify.resume(Event::Answers(smallvec![Answer::Absent]), scene));
     assert_eq!(end, Step::Done(ModifyEnd::NotStored));

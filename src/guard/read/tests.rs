@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::envelope::{Envelope, TagName, built_at};
+use super::super::envelope::{Envelope, Header, Opened, TagName, built_at};
 use super::super::{Now, Policy, Usage};
 use super::*;
 
@@ -107,54 +107,68 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
 }
 
 #[test]
-fn a_value_that_nobody_is_to_see_gives_way_to_a_stub_and_all_who_saw_it_know_that_stub() {
+fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_ends() {
     let policy = Policy { on_tag: Leaves::Nothing, cold_wait: Duration::from_secs(2), ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
-    let tag = || item(Bytes::from_static(b"200"), 1);
-    let (mut read, _) = Read::start(&scene);
-    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
-    let stub = asks(told(smallvec![item(sealed(&tags[0], 100), 7), tag()]));
-    let id = StubId::of(7);
-    assert_eq!(
-        stub[..],
-        [Stub { id, age: 0, is_free: false }.ask(Some(Cas { number: 7, epoch: 1 }), policy.lock_seconds())]
-    );
-    let won = told(smallvec![Answer::Stored(Cas { number: 8, epoch: 1 })]);
-    let Step::Done(ReadEnd::Won { lease, early: false, old: None }) = won else { panic!("{won:?}") };
-    assert_eq!((lease.base.map(|cas| cas.number), lease.stub, lease.lock), (Some(8), Some(id), None));
-
-    // Somebody else was quicker, and builds it: it is waited for, however soon the value would have ended.
     let (mut read, _) = Read::start(&scene);
     let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
     let Answer::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
-    asks(told(smallvec![Answer::Item(Item { ttl: Some(1), ..moved }), tag()]));
-    assert_eq!(asks(told(smallvec![Answer::Exists]))[0].at, At::Item);
-    let Answer::Item(stub) = item(Bytes::new(), 8) else { panic!("an item") };
-    let stub = Answer::Item(Item { flags: id.flags(), ttl: Some(6), ..stub });
-    assert_eq!(told(smallvec![stub, tag()]), Step::Wait(2_000));
-    let missed = read.resume(Event::Over, &scene);
-    let Step::Done(ReadEnd::Missed { seen, held: true }) = missed else { panic!("{missed:?}") };
-    assert_eq!(seen.stub, Some(id));
+    let moved = Answer::Item(Item { ttl: Some(1), ..moved });
+    asks(told(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
+    let held = told(smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
+    assert_eq!(held, Step::Wait(2_000));
+}
+
+/// A value whose tag has moved, stored over this stub; 0: it does not know over which.
+fn stored_over(stub: u64, name: &TagName) -> Bytes {
+    let tags = [(name.clone(), 100)].into_iter().collect();
+    let mut value = BytesMut::new();
+    let built_at = built_at(5, StubId::of(stub).number());
+    Envelope { stale_for: 10, built_at, rebuild: 0, tags }.seal(&mut value).unwrap();
+    value.freeze()
 }
 
 #[test]
-fn what_was_stored_over_a_stub_gives_way_to_that_stub() {
-    let policy = Policy { on_tag: Leaves::Nothing, ..policy() };
+fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_over() {
+    let policy = Policy { on_tag: Leaves::Nothing, cold_wait: Duration::ZERO, ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
-    let (mut read, _) = Read::start(&scene);
-    let mut value = BytesMut::new();
-    let sealed_with = [(tags[0].clone(), 100)].into_iter().collect();
-    let built_at = built_at(5, StubId::of(3).number());
-    Envelope { stale_for: 10, built_at, rebuild: 0, tags: sealed_with }.seal(&mut value).unwrap();
-    let answers = smallvec![item(value.freeze(), 7), item(Bytes::from_static(b"200"), 1)];
-    let stub = asks(read.resume(Event::Answers(answers), &scene));
-    let id = StubId::of(3);
-    assert_eq!(
-        stub[..],
-        [Stub { id, age: 0, is_free: false }.ask(Some(Cas { number: 7, epoch: 1 }), policy.lock_seconds())]
-    );
+    let mut unknown = Vec::new();
+    for stub in [3, 0] {
+        for wins in [true, false] {
+            let (mut read, _) = Read::start(&scene);
+            let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+            let moved = || item(stored_over(stub, &tags[0]), 7);
+            asks(told(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
+            let end = if wins {
+                let lock = Answer::Stored(Cas { number: 8, epoch: 1 });
+                let unseen = asks(told(smallvec![lock, moved(), Answer::Absent]));
+                let What::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].what else {
+                    panic!("{unseen:?}")
+                };
+                let Opened::Sealed { envelope, .. } = Header::open(&value.header) else {
+                    panic!("{value:?}")
+                };
+                assert_eq!((envelope.tags().next(), value.body.len()), (Some((&b"t"[..], NEVER)), 0));
+                assert!(stub == 0 || envelope.stub() == StubId::of(stub).number());
+                told(smallvec![Answer::Stored(Cas { number: 9, epoch: 1 }), marked_as(9), marked_as(8)])
+            } else {
+                told(smallvec![Answer::NotStored, moved(), item(lock(&tags[0], 200), 5)])
+            };
+            let seen = match end {
+                Step::Done(ReadEnd::Won { lease, .. }) if wins => lease,
+                Step::Done(ReadEnd::Missed { seen, held: true }) if !wins => seen,
+                end => panic!("{end:?}"),
+            };
+            assert_eq!(seen.base.map(|cas| cas.number), Some(if wins { 9 } else { 7 }));
+            match stub {
+                0 => unknown.push(seen.stub.unwrap()),
+                stub => assert_eq!(seen.stub, Some(StubId::of(stub))),
+            }
+        }
+    }
+    assert_eq!(unknown[0], unknown[1], "known by its header");
 }
 
 /// A read of a stale value whose lock it got, up to the mark.
