@@ -387,8 +387,10 @@ impl World {
                 if !self.plan.is(Mutant::FillWakesNobody) {
                     self.wake_all(bells);
                 }
-                // Whoever builds it anew has nothing left to store over.
-                if put.making.rebuild.is_some() && !put.leads {
+                // Whoever else builds it has nothing left to store over.
+                let rebuilds = self.checker.rebuilds.iter().enumerate();
+                let mut others = rebuilds.filter(|(at, _)| Some(*at) != put.making.rebuild);
+                if others.any(|(_, other)| other.key == key && other.end.is_none()) {
                     let sent = self.sent(&put).unwrap_or(self.now);
                     self.checker.ledger.note(key, Why::Replaced, sent, Some(self.now));
                 }
