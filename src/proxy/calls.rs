@@ -35,6 +35,8 @@ const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";
 
 /// A call for more keys than this conflicts with every write: they are not compared one by one.
 const MAX_COMPARED: usize = 64;
+/// Reads of more keys than this pass other reads: what that would cost every multi-get is more than it is worth.
+const MAX_ORDERED: usize = 8;
 
 /// Which guarded keys a call reads or writes. A client's own calls take effect in the order it sent them, so one may not begin
 /// while an earlier one that it conflicts with is still on its way.
@@ -67,13 +69,15 @@ impl Footprint {
         self.keys.is_empty() && !self.all
     }
 
-    /// Whether the order of the two matters.
+    /// Whether the order of the two matters. Two reads of one key count too: the first may look again and find what is newer than what
+    /// the second has found.
     pub fn conflicts(&self, other: &Footprint) -> bool {
-        let (either_writes, neither_empty) =
-            (self.write || other.write, !self.is_empty() && !other.is_empty());
-        either_writes
-            && neither_empty
-            && (self.all || other.all || self.keys.iter().any(|key| other.keys.contains(key)))
+        let neither_empty = !self.is_empty() && !other.is_empty();
+        let share_a_key = || self.keys.iter().any(|key| other.keys.contains(key));
+        match self.write || other.write {
+            true => neither_empty && (self.all || other.all || share_a_key()),
+            false => self.keys.len().max(other.keys.len()) <= MAX_ORDERED && share_a_key(),
+        }
     }
 }
 
@@ -617,11 +621,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn two_reads_of_one_key_are_in_order_unless_one_is_of_many_keys() {
+        let of = |keys: std::ops::Range<u64>| Footprint::of(keys, false);
+        assert!(of(1..2).conflicts(&of(1..2)) && !of(1..2).conflicts(&of(2..3)));
+        let most = MAX_ORDERED as u64;
+        assert!(of(0..most).conflicts(&of(most - 1..most)));
+        assert!(!of(0..most + 1).conflicts(&of(most..most + 1)));
+    }
+
+    #[test]
     fn a_call_for_too_many_keys_to_compare_is_in_order_with_every_write() {
         let key = |write| Footprint::of([1_000_000], write);
         for (keys, waits) in [(MAX_COMPARED as u64, false), (MAX_COMPARED as u64 + 1, true)] {
             let many = Footprint::of(0..keys, false);
-            assert!(!many.conflicts(&key(false)), "two reads may pass each other");
+            assert!(!many.conflicts(&key(false)), "two reads of different keys may pass each other");
             assert!(!many.conflicts(&Footprint::of([], true)), "raw keys may pass everything");
             assert_eq!((many.conflicts(&key(true)), key(true).conflicts(&many)), (waits, waits));
             // A key that is read is never written meanwhile.

@@ -1,0 +1,126 @@
+//! Fills and deletes that name the CAS of a miss.
+
+use super::*;
+
+#[test]
+fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
+    leases.saw(KEY, 2.into(), ticket(6), &policy);
+    assert_eq!(leases.named(KEY, 5, 2.into(), false), Attribution::Blind);
+    assert!(matches!(leases.named(KEY, 6, 2.into(), false), Attribution::Fill { lease: false, .. }));
+    assert_eq!(leases.named(KEY, 6, 2.into(), false), Attribution::Blind, "it is taken");
+    assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
+    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Renewing);
+    let renewed = Cas { number: 8, epoch: 1 };
+    leases.renewed(KEY, id, &[Answer::Stored(renewed)], NOW.mono).unwrap();
+    // The client was shown 7, and knows nothing of the renewal.
+    assert_eq!(leases.named(KEY, 8, 1.into(), false), Attribution::Blind);
+    let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7, 1.into(), false) else {
+        panic!("it is the lease")
+    };
+    assert_eq!(ticket.base, Some(renewed));
+}
+
+#[test]
+fn what_a_loser_was_told_is_its_own_though_another_names_the_same_cas() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    leases.saw(KEY, 2.into(), Ticket { versions: Versions::from_slice(&[50]), ..ticket(7) }, &policy);
+    assert!(matches!(
+        leases.named(KEY, 7, 1.into(), false),
+        Attribution::Fill { lease: true, owner: None, .. }
+    ));
+    let Attribution::Fill { ticket, lease: false, owner: None, .. } = leases.named(KEY, 7, 3.into(), false)
+    else {
+        panic!("the CAS is what it is")
+    };
+    assert_eq!(ticket.versions[..], [0], "what 2 was told may be newer than what 3 has built");
+    assert!(matches!(pooled(&mut leases, 2), Attribution::Fill { lease: false, owner: None, .. }));
+}
+
+#[test]
+fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_its_own() {
+    let mut leases: Leases<u32> = Leases::default();
+    leases.grant(KEY, 1.into(), ticket(7), &Policy::default());
+    assert!(matches!(
+        leases.named(KEY, 7, 2.into(), false),
+        Attribution::Fill { lease: true, owner: Some(Owner { connection: 1, .. }), .. }
+    ));
+    assert!(matches!(pooled(&mut leases, 1), Attribution::Fill { lease: false, .. }));
+}
+
+#[test]
+fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_one_unclear() {
+    let mut leases: Leases<u32> = Leases::default();
+    let policy = Policy::default();
+    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    let Attribution::Fill { ticket: first, owner: Some(Owner { connection: 1, .. }), .. } =
+        leases.named(KEY, 7, 2.into(), false)
+    else {
+        panic!("it is the lease")
+    };
+    filled(&mut leases, 8, &first, 1);
+    leases.grant(KEY, 3.into(), ticket(8), &policy);
+    assert!(matches!(
+        leases.named(KEY, 8, 2.into(), false),
+        Attribution::Fill { lease: true, owner: Some(Owner { connection: 3, .. }), .. }
+    ));
+}
+
+#[test]
+fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_comes_before_a_mere_miss() {
+    let policy = Policy::default();
+    for (winner, named) in [(2, true), (9, true), (1, false)] {
+        let mut leases = Leases::<u32>::default();
+        // Both read the same value, which may not be served; the second one got its lock later on.
+        leases.saw(KEY, 1.into(), ticket(7), &policy);
+        leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+        let Attribution::Fill { lease, .. } = leases.named(KEY, 7, winner.into(), false) else {
+            panic!("it is named")
+        };
+        assert_eq!(lease, named, "{winner}");
+        assert_eq!(leases.rebuilds(2), !named);
+    }
+    // The first took longer than max_rebuild, and the second won the same value.
+    let mut leases = leased();
+    leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+    assert!(matches!(leases.named(KEY, 7, 2.into(), false), Attribution::Fill { lease: true, .. }));
+    assert!(matches!(leases.named(KEY, 7, 1.into(), false), Attribution::Fill { lease: false, .. }));
+}
+
+#[test]
+fn a_set_of_the_winner_is_none_without_a_miss_when_another_has_named_its_lease() {
+    // Filled by name: a delete that follows dooms the winner's own set, and without one it may be a new value.
+    let mut leases = leased();
+    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket, .. } =
+        leases.named(KEY, 7, 2.into(), false)
+    else {
+        panic!("its lease")
+    };
+    filled(&mut leases, 8, &ticket, 1);
+    let mut deleted = leases.clone();
+    assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
+    deleted.invalidate(KEY, 3.into());
+    assert_eq!(pooled(&mut deleted, 1), Attribution::Doomed);
+    // Deleted by name.
+    let mut leases = leased();
+    assert!(matches!(leases.named(KEY, 7, 2.into(), true), Attribution::Fill { lease: true, .. }));
+    assert!(!leases.rebuilds(1));
+    assert_eq!(pooled(&mut leases, 3), Attribution::Blind, "it dooms nobody else's");
+    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
+    // By the winner itself: what it sets behind that is newer.
+    let mut leases = leased();
+    leases.named(KEY, 7, 1.into(), true);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
+}
+
+#[test]
+fn a_set_that_names_a_doomed_ticket_has_been_told_and_dooms_nothing_that_follows() {
+    let mut leases = leased();
+    leases.invalidate(KEY, 9.into());
+    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
+}
