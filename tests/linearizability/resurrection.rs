@@ -52,7 +52,7 @@ fn miss_before<'a>(history: &'a [Operation], store: &Operation) -> Option<&'a Op
     let refused = |operation: &Operation| {
         matches!(operation.command, Command::Add(_) | Command::Count { initial: Some(_), .. })
             && operation.answer == Answer::NotStored
-            && operation.invoked >= last.answered
+            && (operation.invoked, operation.answered) > (last.invoked, last.answered)
     };
     let adds = matches!(store.command, Command::Add(_));
     (last.missed() && !(adds && history.iter().filter(own).any(refused))).then_some(last)
