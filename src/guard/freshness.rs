@@ -6,7 +6,9 @@ use super::Scene;
 use super::ask::{Cas, Item, Usage};
 use super::envelope::{Header, Opened, TagName};
 use super::stub::Stub;
-use super::{Leaves, Policy, TagNames, tags::Versions};
+use super::tags::{Versions, moved_at};
+use super::write::NEVER;
+use super::{Leaves, Policy, TagNames};
 
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -84,10 +86,13 @@ pub(super) fn unknown_tags(item: &Item, scene: &Scene<'_>) -> TagNames {
     }
 }
 
-/// Whether one of the rule's own tags has moved since a value was sealed with it. `now`: the versions of the scene's tags.
+/// Whether one of the rule's own tags has moved since a value was sealed with it, and none is older here than it was then: who reads
+/// tags from a cache may know less than what stands there. `now`: the versions of the scene's tags.
 pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, scene: &Scene<'_>) -> bool {
     let version = |name: &[u8]| scene.own().iter().zip(now).find(|(own, _)| own[..] == *name);
-    envelope.tags().any(|(name, sealed)| version(name).is_some_and(|(_, now)| *now != sealed))
+    let versions = || envelope.tags().filter_map(|(name, sealed)| Some((sealed, *version(name)?.1)));
+    let is_behind = |(sealed, now)| moved_at(sealed) < moved_at(now);
+    versions().any(is_behind) && versions().all(|(sealed, now)| sealed == now || is_behind((sealed, now)))
 }
 
 /// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
@@ -116,6 +121,11 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
     hit.payload = item.value.slice(payload_at..);
     hit.header = item.value.slice(..payload_at);
     hit.rebuild = envelope.rebuild;
+    // It stands in the place of what nobody was to see.
+    let is_placeholder = payload_at == item.value.len() && envelope.tags().next().is_some();
+    if is_placeholder && envelope.tags().all(|(_, version)| version == NEVER) {
+        return Standing::Unservable;
+    }
     let moved = match versions {
         None => true,
         Some(versions) => {

@@ -24,8 +24,8 @@ use crate::error::Failure;
 use super::ask::{
     Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, What, delete, get, peek, sure_ms,
 };
-use super::envelope::{Envelope, LockRecord, built_at};
-use super::freshness::{Hit, Standing, judge, unknown_tags};
+use super::envelope::{Envelope, Header, LockRecord, Opened, built_at};
+use super::freshness::{Hit, Standing, is_out_of_date, judge, unknown_tags};
 use super::leases::Ticket;
 use super::stub::{Stub, StubId, stub_in_place};
 use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
@@ -251,8 +251,13 @@ impl Read {
             Standing::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
             Standing::Stale(hit) => Fallback::Stale(hit),
             Standing::Unservable => {
-                let stub = StubId::of_unseen(&item);
-                Fallback::Miss(Ticket::of_stub(item.cas, stub, versions.clone(), scene))
+                let stub = match Header::open(&item.value) {
+                    Opened::Sealed { envelope, .. } if is_out_of_date(&envelope, &versions, scene) => {
+                        StubId::of_unseen(&item)
+                    }
+                    _ => None,
+                };
+                Fallback::Miss(Ticket { stub, ..Ticket::seen(Some(item.cas), versions.clone(), scene) })
             }
         };
         self.rounds += 1;
@@ -376,9 +381,11 @@ impl Read {
     /// A value that nobody is to see gives way to one that is out of date from the start and is known by the same stub: by
     /// that its losers know that it has not been deleted, which a mark would not tell.
     fn mark(&mut self, claim: Claim, lock: Cas, scene: &Scene<'_>) -> Step<ReadEnd> {
-        let unseen = claim.fallback.stub().and_then(|stub| unseen(stub, &claim, scene));
+        let drops = scene.policy.on_tag == Leaves::Nothing;
+        let stub = claim.fallback.stub().filter(|_| drops);
+        let placeholder = stub.and_then(|stub| placeholder(stub, &claim, scene));
         let stale = What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
-        let mark = unseen.unwrap_or(stale);
+        let mark = placeholder.unwrap_or(stale);
         self.state = State::Marking { claim, lock };
         Step::Ask(smallvec![Ask { at: At::Item, what: mark }, peek(At::Item), peek(At::Lock)])
     }
@@ -387,8 +394,10 @@ impl Read {
         let mut answers = answers.into_iter();
         let (marked, stands, held) = (answers.next(), answers.next(), answers.next());
         let is_mine = matches!(held, Some(Answer::Item(held)) if held.cas == lock);
+        // What was marked meanwhile has another number.
+        let may_mark_again = claim.fallback.stub().is_none();
         match (marked, stands) {
-            // Still marked, so it was not filled since; and by us, for nobody marks what they do not hold the lock of.
+            // Still marked, so it was not filled since.
             (Some(Answer::Done), Some(Answer::Item(item))) if item.stale && is_mine => {
                 self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, scene)
             }
@@ -398,7 +407,7 @@ impl Read {
             (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
             // Whoever had the lock before us, or has taken it from us since, has marked it. They count on that CAS: if the lock
             // is still ours, it has to move once more, and that is what storing it anew will tell.
-            (_, Some(Answer::Item(item))) if item.stale && self.rounds <= MAX_ROUNDS => {
+            (_, Some(Answer::Item(item))) if item.stale && may_mark_again && self.rounds <= MAX_ROUNDS => {
                 self.rounds += 1;
                 self.take_over(Claim { base: item.cas, ..claim }, lock, scene)
             }
@@ -479,8 +488,8 @@ impl Machine for Read {
     }
 }
 
-/// In place of a value that nobody is to see, for as long as that has. `None`: it has no tag that could say so.
-fn unseen(stub: StubId, claim: &Claim, scene: &Scene<'_>) -> Option<What> {
+/// In place of a value that nobody is to see, for as long as that has. `None`: its header has no room for that.
+fn placeholder(stub: StubId, claim: &Claim, scene: &Scene<'_>) -> Option<What> {
     let mut header = BytesMut::new();
     let sealed = Envelope {
         stale_for: scene.policy.stale_seconds(),
@@ -488,7 +497,7 @@ fn unseen(stub: StubId, claim: &Claim, scene: &Scene<'_>) -> Option<What> {
         rebuild: 0,
         tags: scene.tags.iter().map(|name| (name.clone(), NEVER)).collect(),
     };
-    sealed.seal(&mut header).ok().filter(|()| !scene.tags.is_empty())?;
+    sealed.seal(&mut header).ok()?;
     let exptime = match claim.ttl {
         Some(ttl) => Lifetime::Seconds(u64::from(ttl.max(1))).exptime(0, scene.now),
         None => 0,

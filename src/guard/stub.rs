@@ -21,7 +21,7 @@ const AGE_BITS: u32 = 8;
 const AGE_UNIT_MS: u64 = 256;
 
 /// Which of the stubs that a key ever had. Two that stood under one key share a number only if 2^20 CASes lie between them, or a
-/// multiple of that.
+/// multiple of that; or, where a number is made from a header, once in 2^20. A value that tells number 0 tells nothing.
 ///
 /// What is stored over a stub goes on telling which stub that was ([`Header::stub`]). So a value whose tag has moved can be known as
 /// one before which the key was not deleted since that stub stood there.
@@ -51,9 +51,8 @@ impl StubId {
 
     /// By which all know a value again that find it, and nobody is to see it: the stub that it was stored over. Once it was marked stale
     /// it is another one, for that may have been a delete.
-    pub(super) fn of_unseen(item: &Item) -> StubId {
-        let marked = StubId::of(item.cas.number);
-        if item.stale { marked } else { StubId::of_value(&item.value).unwrap_or(marked) }
+    pub(super) fn of_unseen(item: &Item) -> Option<StubId> {
+        if item.stale { Some(StubId::of(item.cas.number)) } else { StubId::of_value(&item.value) }
     }
 
     /// Of the stub that this value was stored over; if it does not know, of one that would have left this header and no other. `None`: it

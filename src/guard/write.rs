@@ -272,7 +272,7 @@ impl Storing {
     /// Whether it is sealed with these versions of the scene's tags, or with none.
     fn is_current(&self, now: &Versions, scene: &Scene<'_>) -> bool {
         let What::Store { value, .. } = &self.ask.what else { return false };
-        let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return false };
+        let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return true };
         envelope
             .tags()
             .all(|(name, sealed)| version_of(&TagName::from_slice(name), now, scene) == Some(sealed))
@@ -559,6 +559,8 @@ mod tests {
             (stands(49, 11, false), "51", false),
             (stands(49, 12, false), "50", false),
             (stands(49, 0, false), "50", false),
+            // Whoever stored it knew of a move that this reader has not heard of.
+            (stands(51, 11, false), "50", false),
             (stands(49, 11, true), "50", false),
         ];
         for (stands, tag, replaces) in cases {
@@ -575,6 +577,30 @@ mod tests {
                 (true, end) => panic!("{end:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_value_without_room_for_a_header_is_stored_over_its_stub_though_that_was_renewed() {
+        let run = |mono, run: &mut dyn FnMut(&Scene<'_>) -> Step<FillEnd>| {
+            on(mono, |scene| run(&Scene { tags: &[], room: 1, ..*scene }))
+        };
+        let seen = Ticket { versions: Versions::new(), ..ticket() };
+        let mut fill = None;
+        let step = run(0, &mut |scene| {
+            let (started, step) = Fill::start(&seen, offer(), false, scene);
+            fill = Some(started);
+            step
+        });
+        assert!(matches!(step, Step::Ask(_)), "{step:?}");
+        let mut fill = fill.unwrap();
+        let mut answered =
+            |answers: Answers| run(1, &mut |scene| fill.resume(Event::Answers(answers.clone()), scene));
+        answered(smallvec![Answer::Exists]);
+        let Answer::Item(renewed) = item("", 12) else { panic!("an item") };
+        let renewed = Answer::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
+        let Step::Ask(asks) = answered(smallvec![renewed, Answer::Absent]) else { panic!("it is stored") };
+        let What::Store { value, cas, .. } = &asks[0].what else { panic!("{asks:?}") };
+        assert_eq!((value.header.len(), cas.map(|cas| cas.number)), (0, Some(12)));
     }
 
     #[test]

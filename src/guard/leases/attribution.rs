@@ -243,7 +243,7 @@ impl Base {
     pub(in crate::guard) fn outlives(&self, item: &Item, now: &Versions, scene: &Scene<'_>) -> bool {
         let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
         let is_same = self.stub.is_some() && self.stub == StubId::of_value(&item.value);
-        if !is_same || item.stale {
+        if !is_same || item.stale || item.cas.epoch != self.cas.epoch {
             return false;
         }
         let own = scene.own();

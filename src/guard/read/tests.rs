@@ -171,6 +171,31 @@ fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_o
     assert_eq!(unknown[0], unknown[1], "known by its header");
 }
 
+#[test]
+fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by_nobody() {
+    for on_tag in [Leaves::Stale, Leaves::Nothing] {
+        let policy = Policy { on_tag, ..policy() };
+        let tags = [TagName::from_slice(b"t")];
+        let scene = scene(&policy, &tags);
+        let mut newer = BytesMut::from(&stored_over(3, &tags[0])[..]);
+        newer[4] += 1;
+        let mut placeholder = BytesMut::new();
+        let never = [(tags[0].clone(), NEVER)].into_iter().collect();
+        Envelope { stale_for: 10, built_at: 0, rebuild: 0, tags: never }.seal(&mut placeholder).unwrap();
+        for (value, replaced) in [(newer.freeze(), false), (placeholder.freeze(), on_tag == Leaves::Nothing)]
+        {
+            let (mut read, _) = Read::start(&scene);
+            let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+            let stands = || item(value.clone(), 7);
+            let claim = asks(told(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
+            assert_eq!(claim[0].at, At::Lock, "it is served to nobody");
+            let lock = Answer::Stored(Cas { number: 8, epoch: 1 });
+            let mark = asks(told(smallvec![lock, stands(), Answer::Absent]));
+            assert_eq!(matches!(mark[0].what, What::Store { .. }), replaced, "{mark:?}");
+        }
+    }
+}
+
 /// A read of a stale value whose lock it got, up to the mark.
 fn marking(scene: &Scene<'_>) -> (Read, Asks) {
     let (mut read, _) = Read::start(scene);
