@@ -35,8 +35,8 @@ pub use waiting::{Admission, Pace, Polled};
 pub struct Ticket {
     /// The CAS of what stood there; `None`: nothing is known, so nothing may be stored on the strength of it.
     pub base: Option<Cas>,
-    /// Which stub it was, if it was one: renewals give a stub another CAS. Where a value stood that nobody is to see: which stub that was
-    /// stored over.
+    /// Which stub it was, if it was one: renewals give a stub another CAS. Where a value stood that nobody is to see: by which number
+    /// all know it again ([`StubId::of_unseen`]).
     pub stub: Option<StubId>,
     /// The base is a value that was stored since the miss, over the very stub that was seen.
     pub filled: bool,

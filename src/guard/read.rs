@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Marking gives the stale value a CAS that belongs to this win alone: whoever won it before, and lost the lock since, stores
-//! nothing any more, and cannot be taken for this winner.
+//! nothing any more, and cannot be taken for this winner. A value that nobody is to see (its tag has moved, and the rule says
+//! `on_tag = "drop"`) gives way to a placeholder instead: an envelope without a value that is out of date from the start.
 
 use bytes::{Bytes, BytesMut};
 use smallvec::smallvec;

@@ -179,6 +179,8 @@ pub struct Checker {
     counts: Vec<(ValueId, u64)>,
     /// When each key was filled last, and how it must have stood from then on.
     fills: Vec<Option<Filled>>,
+    /// When a fill of each key was last stored.
+    pub stored: Vec<Option<u64>>,
     /// Each key's fresh hits after the quiet began: the first.
     pub first_fresh: Vec<Option<u64>>,
 }
@@ -206,6 +208,7 @@ impl Checker {
             put_off: Vec::new(),
             counts: Vec::new(),
             fills: vec![None; plan.keys.len()],
+            stored: vec![None; plan.keys.len()],
             first_fresh: vec![None; plan.keys.len()],
         }
     }
@@ -362,9 +365,9 @@ impl Checker {
         self.fills[key] = Some(Filled { at: now, sidecar, expires });
     }
 
-    /// Whether a fill was stored at that moment or later.
-    pub fn is_filled_since(&self, key: usize, moment: u64) -> bool {
-        self.fills[key].as_ref().is_some_and(|filled| filled.at >= moment)
+    /// Whether a fill was stored at that moment or later, if only one that is stale from the start.
+    pub fn is_stored_since(&self, key: usize, moment: u64) -> bool {
+        self.stored[key].is_some_and(|stored| stored >= moment)
     }
 
     fn is_fresh(&mut self, key: usize, now: u64) {

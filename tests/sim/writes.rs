@@ -394,6 +394,7 @@ impl World {
                     let sent = self.sent(&put).unwrap_or(self.now);
                     self.checker.ledger.note(key, Why::Replaced, sent, Some(self.now));
                 }
+                self.checker.stored[key] = Some(self.now);
                 match put.born_stale {
                     true => self.not_stored(&put, false),
                     false => self.checker.filled(key, put.making.value, put.sidecar, self.now),
@@ -440,8 +441,8 @@ impl World {
                     moved.key == key && moved.begin <= now && moved.acked.is_none_or(|acked| acked >= from)
                 });
                 // Whoever missed the same stub may have filled it, though its tags had moved for a while.
-                let is_filled = self.checker.is_filled_since(key, looked);
-                if moves.count() == 0 && !is_filled {
+                let is_stored = self.checker.is_stored_since(key, looked);
+                if moves.count() == 0 && !is_stored {
                     let what = if doomed { "doomed" } else { "dropped" };
                     return broken(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
                 }
