@@ -551,6 +551,12 @@ mod tests {
         Answer::Item(Item { size: value.len(), value: value.freeze(), stale, ..item })
     }
 
+    /// The same, in a server that has been restarted.
+    fn of_another_life(stands: Answer) -> Answer {
+        let Answer::Item(item) = stands else { panic!("an item") };
+        Answer::Item(Item { cas: Cas { epoch: 2, ..item.cas }, ..item })
+    }
+
     #[test]
     fn a_fill_replaces_what_was_out_of_date_before_its_miss_and_was_stored_over_the_same_stub() {
         let cases = [
@@ -562,6 +568,7 @@ mod tests {
             // Whoever stored it knew of a move that this reader has not heard of.
             (stands(51, 11, false), "50", false),
             (stands(49, 11, true), "50", false),
+            (of_another_life(stands(49, 11, false)), "50", false),
         ];
         for (stands, tag, replaces) in cases {
             let (mut fill, step) = on(0, |scene| Fill::start(&ticket(), offer(), false, scene));

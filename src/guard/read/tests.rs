@@ -196,6 +196,21 @@ fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by
     }
 }
 
+#[test]
+fn what_a_delete_has_marked_meanwhile_is_not_replaced_under_the_number_that_it_had_before() {
+    let policy = Policy { on_tag: Leaves::Nothing, ..policy() };
+    let tags = [TagName::from_slice(b"t")];
+    let scene = scene(&policy, &tags);
+    let (mut read, _) = Read::start(&scene);
+    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    let moved = || item(stored_over(3, &tags[0]), 7);
+    asks(told(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
+    asks(told(smallvec![Answer::Stored(Cas { number: 8, epoch: 1 }), moved(), Answer::Absent]));
+    let next = asks(told(smallvec![Answer::Exists, marked_as(9), marked_as(8)]));
+    assert_eq!(next[0], delete(At::Lock, Some(Cas { number: 8, epoch: 1 })));
+    assert_eq!(next[1].at, At::Item, "it looks anew");
+}
+
 /// A read of a stale value whose lock it got, up to the mark.
 fn marking(scene: &Scene<'_>) -> (Read, Asks) {
     let (mut read, _) = Read::start(scene);
