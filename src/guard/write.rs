@@ -587,6 +587,19 @@ mod tests {
     }
 
     #[test]
+    fn a_fill_that_is_out_of_date_by_now_does_not_take_the_place_of_a_renewed_stub() {
+        for (tag, stored) in [("50", true), ("51", false)] {
+            let (mut fill, _) = on(0, |scene| Fill::start(&ticket(), offer(), false, scene));
+            let mut answered = |answers: Answers| on(1, |scene| fill.resume(Event::Answers(answers), scene));
+            answered(smallvec![Answer::Exists]);
+            let Answer::Item(renewed) = item("", 12) else { panic!("an item") };
+            let renewed = Answer::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
+            let end = answered(smallvec![renewed, Answer::Absent, item(tag, 3)]);
+            assert_eq!(matches!(end, Step::Ask(_)), stored, "{end:?}");
+        }
+    }
+
+    #[test]
     fn a_value_without_room_for_a_header_is_stored_over_its_stub_though_that_was_renewed() {
         let run = |mono, run: &mut dyn FnMut(&Scene<'_>) -> Step<FillEnd>| {
             on(mono, |scene| run(&Scene { tags: &[], room: 1, ..*scene }))

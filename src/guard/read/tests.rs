@@ -188,7 +188,12 @@ fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by
             let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
             let stands = || item(value.clone(), 7);
             let claim = asks(told(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
-            assert_eq!(claim[0].at, At::Lock, "it is served to nobody");
+            assert_eq!(claim[0].at, At::Lock);
+            let (mut loser, _) = Read::start(&scene);
+            let mut is_told = |answers: Answers| loser.resume(Event::Answers(answers), &scene);
+            asks(is_told(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
+            let waits = is_told(smallvec![Answer::NotStored, stands(), item(lock(&tags[0], 200), 5)]);
+            assert_eq!(waits, Step::Wait(1_000), "as for nothing: it is served to nobody");
             let lock = Answer::Stored(Cas { number: 8, epoch: 1 });
             let mark = asks(told(smallvec![lock, stands(), Answer::Absent]));
             assert_eq!(matches!(mark[0].what, What::Store { .. }), replaced, "{mark:?}");
