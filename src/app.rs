@@ -14,18 +14,18 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
-use crate::chance::Chance;
+use crate::chance::Random;
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, FlushAll, Kind};
 use crate::guard::near::Changes;
-use crate::listener::{self, BindError, Bound};
+use crate::listener::{self, BindError, BoundListeners};
 use crate::metrics::{Metrics, ServerName};
 use crate::open_files::{self, Budget};
-use crate::proxy::{Desk, Front, Guard, Plan, Route, Shared, TagCache};
+use crate::proxy::{GuardPlan, LeaseTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
 use crate::rule::Rules;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
-use crate::worker::{Doorkeeper, Worker};
+use crate::worker::{ConnectionLimit, Worker};
 
 /// With `workers = 0`: one per core, but no more than this. A sidecar is not what the machine is for.
 const MAX_AUTOMATIC_WORKERS: usize = 4;
@@ -69,7 +69,7 @@ impl From<io::Error> for StartError {
 
 /// A running sidecar. Dropped, it stops without waiting.
 pub struct App {
-    bound: Bound,
+    bound: BoundListeners,
     admin: Option<SocketAddr>,
     stop: CancellationToken,
     readiness: Readiness,
@@ -91,11 +91,11 @@ impl App {
         let metrics = Arc::new(new_metrics(config, workers));
         metrics.config_read(true, unix_ms());
         let pools = start_pools(config)?;
-        let mut chance = Chance::from_entropy();
+        let mut chance = Random::from_entropy();
         let max_tickets = config.listen.max_buffered / TICKETS_SHARE;
         let shared = Shared {
             plan: Arc::new(plan(config)),
-            desk: Arc::new(Desk::new(max_tickets)),
+            desk: Arc::new(LeaseTable::new(max_tickets)),
             tag_cache: TagCache::new(config.tags.cache),
             changes: Arc::new(Changes::new(config.keeps_near())),
             near_memory: config.near.memory / workers,
@@ -112,7 +112,7 @@ impl App {
             metrics,
             threads: Vec::new(),
         };
-        let door = Arc::new(Doorkeeper::new(max_connections));
+        let door = Arc::new(ConnectionLimit::new(max_connections));
         let worker = |(at, sockets)| Worker {
             sockets,
             shared: shared.clone(),
@@ -129,7 +129,7 @@ impl App {
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
         if let Some((_, listener)) = admin {
-            let view: Arc<dyn View> = Arc::new(Seen {
+            let view: Arc<dyn View> = Arc::new(AdminView {
                 metrics: Arc::clone(&app.metrics),
                 start: shared.start,
                 config: config.clone(),
@@ -221,11 +221,18 @@ fn plan(config: &Config) -> Plan {
             Kind::Guarded { policy, tags, tags_in_key, meta_winner } => {
                 let (policy, tags) = (policy.clone(), tags.clone());
                 let (tags_in_key, meta_winner) = (*tags_in_key, *meta_winner);
-                guards.push(Guard { rule: index, pool: rule.pool, policy, tags, tags_in_key, meta_winner });
+                guards.push(GuardPlan {
+                    rule: index,
+                    pool: rule.pool,
+                    policy,
+                    tags,
+                    tags_in_key,
+                    meta_winner,
+                });
                 Some(guards.len() - 1)
             }
         };
-        routes.push(Route { pool: rule.pool, guard, invalidates: rule.invalidates.clone() });
+        routes.push(RulePlan { pool: rule.pool, guard, invalidates: rule.invalidates.clone() });
     }
     let rules = Rules::new(config.rules.iter().map(|rule| rule.pattern.clone()).collect());
     let main_pool = config.pools.iter().position(|pool| pool.name == "main").unwrap_or(0);
@@ -248,13 +255,13 @@ fn workers_of(configured: usize, cores: usize) -> usize {
 
 fn front(
     config: &Config,
-    bound: &Bound,
+    bound: &BoundListeners,
     workers: usize,
     max_connections: usize,
     metrics: &Arc<Metrics>,
-) -> Front {
+) -> ServerInfo {
     let listen = &config.listen;
-    Front {
+    ServerInfo {
         metrics: Arc::clone(metrics),
         max_connections,
         workers,
@@ -278,14 +285,14 @@ fn new_metrics(config: &Config, workers: usize) -> Metrics {
 }
 
 /// What the admin shows.
-struct Seen {
+struct AdminView {
     metrics: Arc<Metrics>,
     start: Instant,
     config: Config,
     pools: Vec<Arc<SharedPool>>,
 }
 
-impl View for Seen {
+impl View for AdminView {
     fn metrics(&self) -> String {
         self.metrics.render()
     }
@@ -318,7 +325,7 @@ impl View for Seen {
         let note = |(pool, server): (&Arc<SharedPool>, &Arc<Server>)| {
             let found = server.capabilities()?;
             let (pool, address, version) = (&pool.name, server.address(), found.version);
-            let why = found.lack?;
+            let why = found.missing_feature?;
             Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
         };
         servers.filter_map(note).collect()

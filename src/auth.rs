@@ -141,12 +141,12 @@ pub enum Step {
 
 /// One client's attempts.
 #[derive(Debug, Default)]
-pub struct Dialog {
+pub struct Authentication {
     /// How many bytes of data are to come, CRLF included, if the line has been read.
     data: Option<usize>,
 }
 
-impl Dialog {
+impl Authentication {
     /// Looks at what has been read, and takes from it what it understands. After [`Verdict::Accepted`] the rest is the
     /// client's first request.
     pub fn step(&mut self, users: &Users, input: &mut BytesMut) -> Step {
@@ -228,7 +228,7 @@ mod tests {
 
     /// What is said to all of this, and what is left for the session if it is let in.
     fn hear(bytes: &[u8]) -> (Vec<String>, Option<Vec<u8>>) {
-        let (users, mut input, mut dialog) = (users(), BytesMut::from(bytes), Dialog::default());
+        let (users, mut input, mut dialog) = (users(), BytesMut::from(bytes), Authentication::default());
         let mut said = Vec::new();
         loop {
             match dialog.step(&users, &mut input) {
@@ -296,7 +296,7 @@ mod tests {
         let bytes: &[u8] = b"get a\r\nset x 0 0 9\r\nuser pasX\r\nset x 0 0 9\r\nuser pass\r\nget b\r\n";
         let whole = hear(bytes).0;
         let (users, mut input, mut dialog, mut said) =
-            (users(), BytesMut::new(), Dialog::default(), Vec::new());
+            (users(), BytesMut::new(), Authentication::default(), Vec::new());
         for byte in bytes {
             input.extend_from_slice(&[*byte]);
             if let Step::Say(verdict, line) = dialog.step(&users, &mut input) {

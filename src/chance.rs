@@ -7,20 +7,20 @@ use std::time::Duration;
 
 /// A stream of chance. The same seed gives the same stream, so a failure replays from its seed.
 #[derive(Debug, Clone)]
-pub struct Chance {
+pub struct Random {
     rng: fastrand::Rng,
 }
 
-impl Chance {
+impl Random {
     /// Seeded by the operating system, differently in every process and at every call. fastrand's own default seed is the
     /// uptime and a thread number, which sidecars started together on equal machines may share.
-    pub fn from_entropy() -> Chance {
-        Chance::seeded(RandomState::new().hash_one(std::process::id()))
+    pub fn from_entropy() -> Random {
+        Random::seeded(RandomState::new().hash_one(std::process::id()))
     }
 
     /// The stream that belongs to `seed`.
-    pub fn seeded(seed: u64) -> Chance {
-        Chance { rng: fastrand::Rng::with_seed(seed) }
+    pub fn seeded(seed: u64) -> Random {
+        Random { rng: fastrand::Rng::with_seed(seed) }
     }
 
     /// A number in (0, 1], evenly spread: never 0, so that its logarithm is finite.
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_seed_replays_its_stream_and_another_seed_does_not() {
         let draw = |seed| {
-            let mut chance = Chance::seeded(seed);
+            let mut chance = Random::seeded(seed);
             (0..32).map(|_| chance.below(1_000_000)).collect::<Vec<_>>()
         };
         assert_eq!(draw(7), draw(7));
@@ -57,13 +57,13 @@ mod tests {
 
     #[test]
     fn entropy_differs_from_call_to_call() {
-        let first = Chance::from_entropy().below(u64::MAX);
-        assert_ne!(first, Chance::from_entropy().below(u64::MAX));
+        let first = Random::from_entropy().below(u64::MAX);
+        assert_ne!(first, Random::from_entropy().below(u64::MAX));
     }
 
     #[test]
     fn a_unit_is_never_zero_and_fills_its_range() {
-        let mut chance = Chance::seeded(1);
+        let mut chance = Random::seeded(1);
         let drawn: Vec<f64> = (0..10_000).map(|_| chance.unit()).collect();
         assert!(drawn.iter().all(|&u| u > 0.0 && u <= 1.0));
         let mean = drawn.iter().sum::<f64>() / 10_000.0;
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn below_reaches_every_number_under_its_limit_and_no_other() {
-        let mut chance = Chance::seeded(2);
+        let mut chance = Random::seeded(2);
         let mut seen = [0u32; 5];
         for _ in 0..1_000 {
             seen[chance.below(5) as usize] += 1;
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn jitter_shortens_by_at_most_its_fraction_and_never_lengthens() {
-        let mut chance = Chance::seeded(3);
+        let mut chance = Random::seeded(3);
         let full = Duration::from_millis(100);
         let drawn: Vec<Duration> = (0..1_000).map(|_| chance.jitter(full, 0.25)).collect();
         assert!(drawn.iter().all(|&d| d >= Duration::from_millis(75) && d <= full));

@@ -14,7 +14,7 @@ pub fn unix_ms() -> u64 {
     now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Where wall time is read from: the system, or a [`Hand`] that a test moves. Clones show the same time.
+/// Where wall time is read from: the system, or a [`ManualClock`] that a test moves. Clones show the same time.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -30,10 +30,10 @@ impl Clock {
         Clock(Source::System)
     }
 
-    /// A clock that stands at [`Hand::START_MS`] until its hand is moved.
-    pub fn manual() -> (Clock, Hand) {
-        let now = Arc::new(AtomicU64::new(Hand::START_MS));
-        (Clock(Source::Manual(Arc::clone(&now))), Hand(now))
+    /// A clock that stands at [`ManualClock::START_MS`] until its hand is moved.
+    pub fn manual() -> (Clock, ManualClock) {
+        let now = Arc::new(AtomicU64::new(ManualClock::START_MS));
+        (Clock(Source::Manual(Arc::clone(&now))), ManualClock(now))
     }
 
     /// Milliseconds since 1970.
@@ -47,9 +47,9 @@ impl Clock {
 
 /// What moves a manual clock. Only a test holds one, so production code cannot set the time.
 #[derive(Debug, Clone)]
-pub struct Hand(Arc<AtomicU64>);
+pub struct ManualClock(Arc<AtomicU64>);
 
-impl Hand {
+impl ManualClock {
     /// Where a manual clock starts: 2023-11-14T22:13:20Z, far enough from 0 that a subtraction does not hide a mistake.
     pub const START_MS: u64 = 1_700_000_000_000;
 
@@ -72,9 +72,9 @@ mod tests {
     fn a_manual_clock_stands_still_until_its_hand_moves() {
         let (clock, hand) = Clock::manual();
         let clone = clock.clone();
-        assert_eq!(clock.now_ms(), Hand::START_MS);
+        assert_eq!(clock.now_ms(), ManualClock::START_MS);
         hand.advance(Duration::from_micros(1_500_999));
-        assert_eq!(clock.now_ms(), Hand::START_MS + 1_500);
+        assert_eq!(clock.now_ms(), ManualClock::START_MS + 1_500);
         assert_eq!(clone.now_ms(), clock.now_ms());
         hand.set_ms(7);
         assert_eq!(clone.now_ms(), 7);

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::porter::{Porter, Terms};
-use crate::proxy::pooling::{Clients, Pooling};
+use crate::porter::{Handshake, Requirements};
+use crate::proxy::pooling::{ConnectionUse, ListenerClients};
 use crate::tls::BadFile;
 
 /// How many connections may wait to be accepted.
@@ -23,9 +23,9 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
     /// TCP addresses, no two alike unless their port is 0.
-    pub tcp: Vec<Entrance<ListenAddress>>,
+    pub tcp: Vec<ListenerSpec<ListenAddress>>,
     /// Paths of Unix sockets, at most 107 bytes each, no two alike.
-    pub unix: Vec<Entrance<PathBuf>>,
+    pub unix: Vec<ListenerSpec<PathBuf>>,
     /// The sockets' permission bits, at most 0o777.
     pub unix_mode: u32,
     /// How many clients at a time, 1 to 1,000,000.
@@ -51,13 +51,13 @@ pub enum FlushAll {
 
 /// One of the places where clients come in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entrance<A> {
+pub struct ListenerSpec<A> {
     /// Which.
     pub at: A,
     /// What is asked of clients there.
-    pub terms: Terms,
+    pub terms: Requirements,
     /// Whether they have pools of connections.
-    pub clients: Clients,
+    pub clients: ConnectionUse,
 }
 
 /// An address to listen on. The host is resolved when the listener is bound.
@@ -119,32 +119,32 @@ impl std::error::Error for BindError {}
 
 /// All the sockets of one worker.
 #[derive(Debug, Default)]
-pub struct Sockets {
+pub struct WorkerSockets {
     /// TCP: each worker has its own, on the same address.
-    pub tcp: Vec<(TcpListener, Door)>,
+    pub tcp: Vec<(TcpListener, ListenerInfo)>,
     /// Unix: all workers share one.
-    pub unix: Vec<(UnixListener, Door)>,
+    pub unix: Vec<(UnixListener, ListenerInfo)>,
 }
 
 /// What is known of a listener's clients before they come. All workers share it.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct ListenerInfo {
     /// What they must show to be let in; `None`: nothing.
-    pub porter: Option<Arc<Porter>>,
+    pub porter: Option<Arc<Handshake>>,
     /// How they use their connections.
-    pub pooling: Arc<Pooling>,
+    pub pooling: Arc<ListenerClients>,
 }
 
 /// What is listened on.
 #[derive(Debug, Default)]
-pub struct Bound {
+pub struct BoundListeners {
     /// TCP, with the ports that the system chose.
     pub tcp: Vec<SocketAddr>,
     /// Unix; removed when this is dropped.
     pub unix: Vec<PathBuf>,
 }
 
-impl Drop for Bound {
+impl Drop for BoundListeners {
     fn drop(&mut self) {
         for path in &self.unix {
             // Somebody may have removed it already.
@@ -154,30 +154,30 @@ impl Drop for Bound {
 }
 
 /// Binds everything that `listen` names, once for each worker.
-pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), BindError> {
-    let mut bound = Bound::default();
-    let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
+pub fn bind(listen: &Listen, workers: usize) -> Result<(BoundListeners, Vec<WorkerSockets>), BindError> {
+    let mut bound = BoundListeners::default();
+    let mut sockets: Vec<WorkerSockets> = (0..workers).map(|_| WorkerSockets::default()).collect();
     let mut numbers = 0..;
     let mut pooling = |name: String, clients| {
         let number = numbers.next().unwrap_or_default();
-        Arc::new(Pooling::new(number, name, clients))
+        Arc::new(ListenerClients::new(number, name, clients))
     };
-    for Entrance { at: address, terms, clients } in &listen.tcp {
+    for ListenerSpec { at: address, terms, clients } in &listen.tcp {
         let error = |error| BindError::Refused {
             key: "listen.tcp",
             variable: "KENNEL_LISTEN__TCP",
             what: address.to_string(),
             error,
         };
-        let porter = Porter::new(terms).map_err(|files| BindError::Files(address.to_string(), files))?;
+        let porter = Handshake::new(terms).map_err(|files| BindError::Files(address.to_string(), files))?;
         let (address, listeners) = bind_tcp(address, workers).map_err(error)?;
         bound.tcp.push(address);
-        let door = Door { porter, pooling: pooling(address.to_string(), *clients) };
+        let door = ListenerInfo { porter, pooling: pooling(address.to_string(), *clients) };
         for (worker, listener) in sockets.iter_mut().zip(listeners) {
             worker.tcp.push((listener, door.clone()));
         }
     }
-    for Entrance { at: path, terms, clients } in &listen.unix {
+    for ListenerSpec { at: path, terms, clients } in &listen.unix {
         let error = |error| BindError::Refused {
             key: "listen.unix",
             variable: "KENNEL_LISTEN__UNIX",
@@ -185,10 +185,10 @@ pub fn bind(listen: &Listen, workers: usize) -> Result<(Bound, Vec<Sockets>), Bi
             error,
         };
         let porter =
-            Porter::new(terms).map_err(|files| BindError::Files(path.display().to_string(), files))?;
+            Handshake::new(terms).map_err(|files| BindError::Files(path.display().to_string(), files))?;
         let listener = bind_unix(path, listen.unix_mode).map_err(error)?;
         bound.unix.push(path.clone());
-        let door = Door { porter, pooling: pooling(path.display().to_string(), *clients) };
+        let door = ListenerInfo { porter, pooling: pooling(path.display().to_string(), *clients) };
         for worker in &mut sockets {
             worker.unix.push((listener.try_clone().map_err(error)?, door.clone()));
         }

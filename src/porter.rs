@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::auth::{Dialog, Step, Users, Verdict};
+use crate::auth::{Authentication, Step, Users, Verdict};
 use crate::metrics::{AuthOutcome, TlsOutcome, WorkerMetrics};
 use crate::tls::{Acceptor, BadFile, TlsFiles};
 
@@ -39,7 +39,7 @@ const READ_SIZE: usize = 4 * 1024;
 
 /// What a listener asks of its clients. By default nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct Requirements {
     /// TLS, with these files.
     pub tls: Option<TlsFiles>,
     /// A user and a password out of this file, which is memcached's (`-Y`).
@@ -48,47 +48,47 @@ pub struct Terms {
 
 /// Stands at a listener that asks for something.
 #[derive(Debug)]
-pub struct Porter {
+pub struct Handshake {
     tls: Option<Acceptor>,
     users: Option<Users>,
 }
 
 /// A client's connection, whatever it is made of.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+pub trait ClientStream: AsyncRead + AsyncWrite + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream for S {}
 
-impl Porter {
+impl Handshake {
     /// Reads the files of these terms; `None` if they ask for nothing. The error is all that is wrong with the files.
-    pub fn new(terms: &Terms) -> Result<Option<Arc<Porter>>, Vec<BadFile>> {
-        let Terms { tls, auth_file } = terms;
+    pub fn new(terms: &Requirements) -> Result<Option<Arc<Handshake>>, Vec<BadFile>> {
+        let Requirements { tls, auth_file } = terms;
         let tls = tls.as_ref().map(Acceptor::read).transpose();
         let users = auth_file.as_deref().map(Users::read).transpose();
         let path = auth_file.clone().unwrap_or_default();
         let users = users.map_err(|what| vec![BadFile { key: "auth_file", path, what }]);
         match (tls, users) {
             (Ok(None), Ok(None)) => Ok(None),
-            (Ok(tls), Ok(users)) => Ok(Some(Arc::new(Porter { tls, users }))),
+            (Ok(tls), Ok(users)) => Ok(Some(Arc::new(Handshake { tls, users }))),
             (tls, users) => Err([tls.err(), users.err()].into_iter().flatten().flatten().collect()),
         }
     }
 
     /// Whether its clients speak TLS, and would not understand anything else.
-    pub fn is_secret(&self) -> bool {
+    pub fn uses_tls(&self) -> bool {
         self.tls.is_some()
     }
 
     /// Lets a client in: its connection, on which its first request is next. `None`: it has been hung up on, or `stop` said to
     /// finish.
-    pub async fn admit<S: Stream + 'static>(
+    pub async fn accept<S: ClientStream + 'static>(
         &self,
         socket: S,
         from: Option<SocketAddr>,
-        lodge: &Lodge,
+        lodge: &HandshakeLimits,
         metrics: &WorkerMetrics,
         stop: &CancellationToken,
-    ) -> Option<Box<dyn Stream>> {
-        let mut socket: Box<dyn Stream> = match &self.tls {
+    ) -> Option<Box<dyn ClientStream>> {
+        let mut socket: Box<dyn ClientStream> = match &self.tls {
             None => Box::new(socket),
             Some(tls) => {
                 let shaken = stop.run_until_cancelled(lodge.shake_hands(tls, socket, metrics)).await?;
@@ -105,10 +105,10 @@ impl Porter {
             }
         };
         let Some(users) = &self.users else { return Some(socket) };
-        let mut introduction = Introduction { users, from, lodge, metrics };
+        let mut introduction = AuthenticatingStream { users, from, lodge, metrics };
         let named = timeout(lodge.introduction, introduction.hear(&mut socket));
         match stop.run_until_cancelled(named).await {
-            Some(Ok(Ok(Some(rest)))) => Some(Box::new(Resumed { rest, socket })),
+            Some(Ok(Ok(Some(rest)))) => Some(Box::new(PrefixedStream { rest, socket })),
             _ => {
                 // Over TLS the end has to be said. The other side may have gone already.
                 let _ = socket.shutdown().await;
@@ -124,38 +124,38 @@ fn show(from: Option<SocketAddr>) -> String {
 
 /// What the porters of one worker share.
 #[derive(Debug)]
-pub struct Lodge {
+pub struct HandshakeLimits {
     handshake: Duration,
     max_handshakes: usize,
     introduction: Duration,
     handshakes: Cell<usize>,
-    refused: Seldom,
+    refused: RateLimitedLog,
 }
 
-impl Default for Lodge {
-    fn default() -> Lodge {
-        Lodge {
+impl Default for HandshakeLimits {
+    fn default() -> HandshakeLimits {
+        HandshakeLimits {
             handshake: HANDSHAKE,
             max_handshakes: MAX_HANDSHAKES,
             introduction: INTRODUCTION,
             handshakes: Cell::new(0),
-            refused: Seldom::default(),
+            refused: RateLimitedLog::default(),
         }
     }
 }
 
-impl Lodge {
-    async fn shake_hands<S: Stream + 'static>(
+impl HandshakeLimits {
+    async fn shake_hands<S: ClientStream + 'static>(
         &self,
         tls: &Acceptor,
         socket: S,
         metrics: &WorkerMetrics,
-    ) -> io::Result<impl Stream + use<S>> {
+    ) -> io::Result<impl ClientStream + use<S>> {
         if self.handshakes.get() >= self.max_handshakes {
             metrics.handshake(TlsOutcome::Crowded);
             return Err(io::Error::other("too many at once"));
         }
-        let _counted = Counted::new(&self.handshakes);
+        let _counted = Permit::new(&self.handshakes);
         let shaken = timeout(self.handshake, tls.accept(socket)).await;
         metrics.handshake(match &shaken {
             Ok(Ok(_)) => TlsOutcome::Done,
@@ -167,16 +167,16 @@ impl Lodge {
 }
 
 /// One of so many, for as long as it lives.
-struct Counted<'a>(&'a Cell<usize>);
+struct Permit<'a>(&'a Cell<usize>);
 
-impl Counted<'_> {
-    fn new(count: &Cell<usize>) -> Counted<'_> {
+impl Permit<'_> {
+    fn new(count: &Cell<usize>) -> Permit<'_> {
         count.set(count.get() + 1);
-        Counted(count)
+        Permit(count)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -184,12 +184,12 @@ impl Drop for Counted<'_> {
 
 /// Something that may happen many times a second, and is logged once in [`SAY_AGAIN`].
 #[derive(Debug, Default)]
-struct Seldom {
+struct RateLimitedLog {
     said: Cell<Option<Instant>>,
     unsaid: Cell<u64>,
 }
 
-impl Seldom {
+impl RateLimitedLog {
     /// Calls `log` with how many were not logged since it was called last, unless that is too short ago.
     fn say(&self, log: impl FnOnce(u64)) {
         if self.said.get().is_some_and(|said| said.elapsed() < SAY_AGAIN) {
@@ -202,17 +202,17 @@ impl Seldom {
 }
 
 /// A client that has still to say who it is.
-struct Introduction<'a> {
+struct AuthenticatingStream<'a> {
     users: &'a Users,
     from: Option<SocketAddr>,
-    lodge: &'a Lodge,
+    lodge: &'a HandshakeLimits,
     metrics: &'a WorkerMetrics,
 }
 
-impl Introduction<'_> {
+impl AuthenticatingStream<'_> {
     /// What the client has sent behind its password. `None`: it has gone, or is to be hung up on.
-    async fn hear(&mut self, socket: &mut Box<dyn Stream>) -> io::Result<Option<BytesMut>> {
-        let (mut input, mut dialog) = (BytesMut::new(), Dialog::default());
+    async fn hear(&mut self, socket: &mut Box<dyn ClientStream>) -> io::Result<Option<BytesMut>> {
+        let (mut input, mut dialog) = (BytesMut::new(), Authentication::default());
         loop {
             match dialog.step(self.users, &mut input) {
                 Step::Close => return Ok(None),
@@ -253,12 +253,12 @@ impl Introduction<'_> {
 }
 
 /// A connection of which something has been read already.
-struct Resumed {
+struct PrefixedStream {
     rest: BytesMut,
-    socket: Box<dyn Stream>,
+    socket: Box<dyn ClientStream>,
 }
 
-impl AsyncRead for Resumed {
+impl AsyncRead for PrefixedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -274,7 +274,7 @@ impl AsyncRead for Resumed {
     }
 }
 
-impl AsyncWrite for Resumed {
+impl AsyncWrite for PrefixedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(cx, from)
     }
@@ -323,13 +323,13 @@ mod tests {
             files
         }
 
-        fn users(&self) -> Terms {
-            Terms { tls: None, auth_file: Some(self.0.join("users")) }
+        fn users(&self) -> Requirements {
+            Requirements { tls: None, auth_file: Some(self.0.join("users")) }
         }
 
-        fn tls(&self) -> Terms {
+        fn tls(&self) -> Requirements {
             let (cert, key) = (self.0.join("cert"), self.0.join("key"));
-            Terms { tls: Some(TlsFiles { cert, key, client_ca: None }), auth_file: None }
+            Requirements { tls: Some(TlsFiles { cert, key, client_ca: None }), auth_file: None }
         }
     }
 
@@ -340,7 +340,7 @@ mod tests {
     }
 
     struct Hall {
-        lodge: Lodge,
+        lodge: HandshakeLimits,
         metrics: Metrics,
         stop: CancellationToken,
     }
@@ -348,12 +348,12 @@ mod tests {
     impl Hall {
         fn new() -> Hall {
             let metrics = Metrics::new(vec![], vec![], 1);
-            Hall { lodge: Lodge::default(), metrics, stop: CancellationToken::new() }
+            Hall { lodge: HandshakeLimits::default(), metrics, stop: CancellationToken::new() }
         }
 
-        async fn admit(&self, terms: &Terms, socket: DuplexStream) -> Option<Box<dyn Stream>> {
-            let porter = Porter::new(terms).unwrap().expect("terms that ask for something");
-            porter.admit(socket, None, &self.lodge, &self.metrics.worker(0), &self.stop).await
+        async fn accept(&self, terms: &Requirements, socket: DuplexStream) -> Option<Box<dyn ClientStream>> {
+            let porter = Handshake::new(terms).unwrap().expect("terms that ask for something");
+            porter.accept(socket, None, &self.lodge, &self.metrics.worker(0), &self.stop).await
         }
 
         fn counted(&self, series: &str) -> bool {
@@ -363,14 +363,15 @@ mod tests {
 
     #[test]
     fn a_listener_that_asks_for_nothing_has_no_porter() {
-        assert!(Porter::new(&Terms::default()).unwrap().is_none());
+        assert!(Handshake::new(&Requirements::default()).unwrap().is_none());
     }
 
     #[test]
     fn every_file_that_cannot_be_used_is_told_of() {
         let nowhere = |name: &str| PathBuf::from(format!("/nowhere/{name}"));
         let tls = TlsFiles { cert: nowhere("c"), key: nowhere("k"), client_ca: Some(nowhere("ca")) };
-        let bad = Porter::new(&Terms { tls: Some(tls), auth_file: Some(nowhere("a")) }).unwrap_err();
+        let bad =
+            Handshake::new(&Requirements { tls: Some(tls), auth_file: Some(nowhere("a")) }).unwrap_err();
         let said: Vec<String> = bad.iter().map(BadFile::to_string).collect();
         assert_eq!(
             bad.iter().map(|bad| bad.key).collect::<Vec<_>>(),
@@ -379,7 +380,7 @@ mod tests {
         assert!(said[0].starts_with("cert (\"/nowhere/c\") cannot be read: No such file"), "{said:?}");
         let endless = || PathBuf::from("/dev/zero");
         let tls = TlsFiles { cert: endless(), key: endless(), client_ca: Some(endless()) };
-        let bad = Porter::new(&Terms { tls: Some(tls), auth_file: None }).unwrap_err();
+        let bad = Handshake::new(&Requirements { tls: Some(tls), auth_file: None }).unwrap_err();
         assert_eq!(bad.len(), 3);
         assert!(bad.iter().all(|bad| bad.what == "is larger than 1 MiB: is it the right file?"), "{bad:?}");
     }
@@ -390,7 +391,7 @@ mod tests {
         let what = |cert: &str, key: &str, ca: Option<&str>| {
             let path = |name: &str| files.0.join(name);
             let tls = TlsFiles { cert: path(cert), key: path(key), client_ca: ca.map(path) };
-            let bad = Porter::new(&Terms { tls: Some(tls), auth_file: None }).unwrap_err();
+            let bad = Handshake::new(&Requirements { tls: Some(tls), auth_file: None }).unwrap_err();
             bad.into_iter().map(|bad| format!("{} {}", bad.key, bad.what)).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -429,7 +430,7 @@ mod tests {
             assert_eq!(&said, b"STORED\r\n");
         };
         let terms = files.users();
-        let (admitted, ()) = tokio::join!(hall.admit(&terms, ours), sends);
+        let (admitted, ()) = tokio::join!(hall.accept(&terms, ours), sends);
         let mut socket = admitted.expect("let in");
         let mut requests = [0; 14];
         // Small reads, so that what was read before is taken in several.
@@ -447,7 +448,7 @@ mod tests {
         hall.lodge.introduction = Duration::from_millis(20);
         let (mut client, ours) = duplex(64);
         client.write_all(b"set a 0 0 9\r\nuser").await.unwrap();
-        assert!(hall.admit(&files.users(), ours).await.is_none());
+        assert!(hall.accept(&files.users(), ours).await.is_none());
         let mut said = Vec::new();
         client.read_to_end(&mut said).await.unwrap();
         assert_eq!(said, b"");
@@ -459,7 +460,7 @@ mod tests {
         let mut hall = Hall::new();
         hall.lodge.handshake = Duration::from_millis(20);
         let (_client, ours) = duplex(64);
-        assert!(hall.admit(&files.tls(), ours).await.is_none());
+        assert!(hall.accept(&files.tls(), ours).await.is_none());
         assert!(hall.counted("kennel_tls_handshakes_total{outcome=\"timed_out\"} 1"));
         assert_eq!(hall.lodge.handshakes.get(), 0);
     }
@@ -471,11 +472,11 @@ mod tests {
         hall.lodge.max_handshakes = 1;
         let ((first, ours), (_second, other)) = (duplex(64), duplex(64));
         let turned_away = async {
-            assert!(hall.admit(&terms, other).await.is_none());
+            assert!(hall.accept(&terms, other).await.is_none());
             assert!(hall.counted("kennel_tls_handshakes_total{outcome=\"crowded\"} 1"));
             drop(first);
         };
-        let (admitted, ()) = tokio::join!(hall.admit(&terms, ours), turned_away);
+        let (admitted, ()) = tokio::join!(hall.accept(&terms, ours), turned_away);
         assert!(admitted.is_none());
         assert!(hall.counted("kennel_tls_handshakes_total{outcome=\"failed\"} 1"));
         assert_eq!(hall.lodge.handshakes.get(), 0);
@@ -488,14 +489,14 @@ mod tests {
             let hall = Hall::new();
             let (_client, ours) = duplex(64);
             let stops = async { hall.stop.cancel() };
-            let (admitted, ()) = tokio::join!(hall.admit(&terms, ours), stops);
+            let (admitted, ()) = tokio::join!(hall.accept(&terms, ours), stops);
             assert!(admitted.is_none());
         }
     }
 
     #[test]
     fn what_is_not_logged_is_told_when_something_is_again() {
-        let seldom = Seldom::default();
+        let seldom = RateLimitedLog::default();
         let told = Cell::new(None);
         seldom.say(|unsaid| told.set(Some(unsaid)));
         assert_eq!(told.take(), Some(0));

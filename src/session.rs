@@ -29,10 +29,10 @@ use crate::protocol::binary::{self, Binary};
 use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
-use crate::proxy::pooling::Pooling;
-use crate::proxy::{Call, Client, Footprint, Large, LongLine, Proxy, Turn};
-use crate::upstream::roll::{Queues, Roll};
-use outbox::Outbox;
+use crate::proxy::pooling::ListenerClients;
+use crate::proxy::{AccessSet, Call, Client, LargeReply, LongGetState, Proxy, QueuePosition};
+use crate::upstream::roll::{MemoryBudget, QueuePool};
+use outbox::WriteQueue;
 
 mod outbox;
 
@@ -61,7 +61,7 @@ const MAX_VALUE: usize = 1024 * 1024;
 
 /// What a client turned out to be, once it has gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spoke {
+pub enum ClientProtocol {
     /// The text protocol, or nothing.
     Text,
     /// The binary protocol: it was refused.
@@ -72,12 +72,12 @@ pub enum Spoke {
 pub async fn serve<S>(
     socket: S,
     owner: Owner,
-    pooling: Arc<Pooling>,
+    pooling: Arc<ListenerClients>,
     proxy: Rc<Proxy>,
-    roll: &Rc<Roll>,
-    queues: &Queues<Asked>,
+    roll: &Rc<MemoryBudget>,
+    queues: &QueuePool<PendingCall>,
     drain: &CancellationToken,
-) -> Spoke
+) -> ClientProtocol
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -92,7 +92,7 @@ where
         missing: 1,
         eof: false,
         limits: Limits { max_value: MAX_VALUE },
-        swallow: 0,
+        skip_data: 0,
         long: None,
         calls: VecDeque::new(),
         active: 0,
@@ -104,7 +104,7 @@ where
         held_back: false,
         dry: false,
         waits_for_drain: false,
-        out: Outbox::default(),
+        out: WriteQueue::default(),
         flushed: true,
         spoke: None,
         state: State::Open,
@@ -124,7 +124,7 @@ where
     if had_last_word && !drain.is_cancelled() {
         let _ = timeout(LINGER, session.ignore_the_rest()).await;
     }
-    session.spoke.unwrap_or(Spoke::Text)
+    session.spoke.unwrap_or(ClientProtocol::Text)
 }
 
 struct Session<'a, S> {
@@ -132,8 +132,8 @@ struct Session<'a, S> {
     drain: &'a CancellationToken,
     proxy: Rc<Proxy>,
     client: Client,
-    roll: Rc<Roll>,
-    queues: &'a Queues<Asked>,
+    roll: Rc<MemoryBudget>,
+    queues: &'a QueuePool<PendingCall>,
     /// What has been read and not begun; it owns no memory while the client waits.
     input: BytesMut,
     /// How many bytes the request at the front of `input` still lacks, at least. 0: it is whole, and waits for an earlier one.
@@ -142,11 +142,11 @@ struct Session<'a, S> {
     eof: bool,
     limits: Limits,
     /// How many bytes of a refused data block are still to come.
-    swallow: u64,
+    skip_data: u64,
     /// In the middle of a get that is taken in parts.
-    long: Option<(LongGet, Rc<LongLine>)>,
+    long: Option<(LongGet, Rc<LongGetState>)>,
     /// In the order asked; it owns no memory while there are none.
-    calls: VecDeque<Asked>,
+    calls: VecDeque<PendingCall>,
     /// How many of them are active.
     active: usize,
     /// How many keys they read.
@@ -166,16 +166,16 @@ struct Session<'a, S> {
     /// The task is woken when it is to finish.
     waits_for_drain: bool,
     /// What has not been written; the same.
-    out: Outbox,
+    out: WriteQueue,
     /// The socket has passed on all that it took.
     flushed: bool,
     /// `None` until its first byte.
-    spoke: Option<Spoke>,
+    spoke: Option<ClientProtocol>,
     state: State,
 }
 
 /// A request on its way.
-pub struct Asked {
+pub struct PendingCall {
     call: Call,
     /// How many keys it reads.
     reads: usize,
@@ -236,7 +236,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             let read = self.poll_read(cx);
             let was_whole = self.missing == 0;
             if self.parse() {
-                self.client.inbox.stir();
+                self.client.inbox.note_activity();
                 continue;
             }
             // What has been read was enough until now, and so it was not read further.
@@ -289,7 +289,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.state = State::Gone;
         self.calls.retain(|asked| asked.call.is_active());
-        (self.input, self.out) = (BytesMut::new(), Outbox::default());
+        (self.input, self.out) = (BytesMut::new(), WriteQueue::default());
         self.client.inbox.wake_on_next(cx);
         self.poll_calls(cx);
         self.out.clear();
@@ -310,14 +310,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 break;
             }
             let (is_active, turn, before) =
-                (front.call.is_active(), Turn { first: true, patient: quiet && alone }, out.len());
+                (front.call.is_active(), QueuePosition { first: true, patient: quiet && alone }, out.len());
             if out.text.capacity() == 0 {
-                out.text = roll.lend(READ_SIZE);
+                out.text = roll.take_buffer(READ_SIZE);
             }
             let Poll::Ready(large) = front.call.poll(proxy, client, turn, cx, &mut out.text) else {
                 break;
             };
-            if let Some(Large { bytes, behind }) = large {
+            if let Some(LargeReply { bytes, behind }) = large {
                 out.hand_on(bytes, |text| client.inbox.keep(text));
                 out.text.extend_from_slice(behind);
             }
@@ -338,9 +338,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         let last = calls.len().saturating_sub(1);
         for (at, asked) in calls.iter_mut().enumerate().skip(1).filter(|(_, asked)| asked.call.is_active()) {
             let mut answer = BytesMut::new();
-            let turn = Turn { first: false, patient: quiet && at == last };
+            let turn = QueuePosition { first: false, patient: quiet && at == last };
             if let Poll::Ready(large) = asked.call.poll(proxy, client, turn, cx, &mut answer) {
-                if let Some(Large { bytes, behind }) = large {
+                if let Some(LargeReply { bytes, behind }) = large {
                     answer.extend_from_slice(&bytes);
                     answer.extend_from_slice(behind);
                 }
@@ -365,9 +365,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     fn parse(&mut self) -> bool {
         let mut begun = false;
         while self.state == State::Open && self.has_room() {
-            let swallowed = self.swallow.min(self.input.len() as u64);
-            self.input.advance(swallowed as usize);
-            self.swallow -= swallowed;
+            let skipped = self.skip_data.min(self.input.len() as u64);
+            self.input.advance(skipped as usize);
+            self.skip_data -= skipped;
             if self.input.is_empty() {
                 self.missing = 1;
                 if self.eof {
@@ -403,12 +403,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     fn listen(&mut self) -> Found {
         match binary::look(&self.input) {
             Binary::No => {
-                self.spoke = Some(Spoke::Text);
+                self.spoke = Some(ClientProtocol::Text);
                 Found::Again
             }
             Binary::Incomplete(at_least) => Found::Incomplete { at_least },
             Binary::Refused(reply) => {
-                self.spoke = Some(Spoke::Binary);
+                self.spoke = Some(ClientProtocol::Binary);
                 self.proxy.metrics().client_binary();
                 self.out.text.extend_from_slice(&reply);
                 self.input.clear();
@@ -420,18 +420,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
 
     /// Begins the request at the front of what has been read.
     fn request(&mut self) -> Found {
-        let endless = LongGet::begin_endless(&self.input);
+        let endless = LongGet::begin_unterminated(&self.input);
         if let Some(begun) = endless {
             return match begun {
                 Ok((long, head)) => self.take_apart(long, head),
-                Err(reply) => self.hang_up(reply),
+                Err(reply) => self.close_connection(reply),
             };
         }
         let (calls, active) = (&self.calls, self.active);
-        let busy = |footprint: &Footprint| {
+        let busy = |footprint: &AccessSet| {
             active > 0 && calls.iter().any(|asked| asked.call.footprint().conflicts(footprint))
         };
-        let (call, closes, swallow, consumed) = match parse(&self.input, &self.limits) {
+        let (call, closes, skip_data, consumed) = match parse(&self.input, &self.limits) {
             Parsed::Incomplete { at_least } => return Found::Incomplete { at_least },
             Parsed::Request { request, consumed } => {
                 // A key and the space before it are two bytes at least.
@@ -450,7 +450,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             Parsed::Refused(refused) => {
                 // A server may have said since that it takes larger values.
                 let max_value = self.proxy.max_value();
-                if refused.swallow > 0 && max_value > self.limits.max_value {
+                if refused.skip_data > 0 && max_value > self.limits.max_value {
                     self.limits.max_value = max_value;
                     return Found::Again;
                 }
@@ -458,24 +458,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 if call.is_some() {
                     self.count_refusal(&refused);
                 }
-                (call, refused.close, refused.swallow, refused.consumed)
+                (call, refused.close, refused.skip_data, refused.consumed)
             }
         };
         let Some(call) = call else { return Found::Wait };
         if closes {
             self.state = State::Finishing;
         }
-        self.swallow = swallow;
+        self.skip_data = skip_data;
         self.begun(call, consumed)
     }
 
     fn begun(&mut self, call: Call, consumed: usize) -> Found {
-        let asked = Asked { reads: call.reads(), bytes: consumed, call };
+        let asked = PendingCall { reads: call.reads(), bytes: consumed, call };
         self.active += usize::from(asked.call.is_active());
         self.reads += asked.reads;
         self.asked += asked.bytes;
         if self.calls.capacity() == 0 {
-            self.calls = self.queues.lend();
+            self.calls = self.queues.take_buffer();
         }
         self.calls.push_back(asked);
         self.input.advance(consumed);
@@ -485,7 +485,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
 
     fn count_refusal(&self, refused: &Refused<'_>) {
         let metrics = self.proxy.metrics();
-        if refused.swallow > self.limits.max_value as u64 {
+        if refused.skip_data > self.limits.max_value as u64 {
             metrics.limit_reached(Limit::Value);
         }
         if refused.close && refused.consumed > protocol::MAX_LINE {
@@ -509,10 +509,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 self.input.advance(spaces);
                 Found::Again
             }
-            Part::Refused(reply) => self.hang_up(reply),
+            Part::Refused(reply) => self.close_connection(reply),
             Part::Keys { request, consumed, last } => {
                 let (calls, active) = (&self.calls, self.active);
-                let busy = |footprint: &Footprint| {
+                let busy = |footprint: &AccessSet| {
                     active > 0 && calls.iter().any(|asked| asked.call.footprint().conflicts(footprint))
                 };
                 let call = Call::part(&request, line, last, &self.proxy, &self.client, busy);
@@ -526,12 +526,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     }
 
     /// The last word, in the middle of a long get.
-    fn hang_up(&mut self, reply: &'static [u8]) -> Found {
+    fn close_connection(&mut self, reply: &'static [u8]) -> Found {
         let consumed = self.input.len();
         let refused = Refused {
             reply,
             consumed,
-            swallow: 0,
+            skip_data: 0,
             close: true,
             deletes: None,
             deletes_base64: false,
@@ -588,7 +588,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         }
         // It grows as a vector does, so that little is copied.
         let length = self.input.len();
-        let mut larger = self.roll.lend((length + room).max(2 * length));
+        let mut larger = self.roll.take_buffer((length + room).max(2 * length));
         larger.extend_from_slice(&self.input);
         self.roll.give_back(std::mem::replace(&mut self.input, larger));
     }
@@ -602,7 +602,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => self.state = State::Gone,
                 Poll::Ready(Ok(length)) => {
                     self.proxy.metrics().bytes_written(length);
-                    self.client.inbox.stir();
+                    self.client.inbox.note_activity();
                     written = true;
                 }
             }

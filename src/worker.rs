@@ -20,16 +20,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::chance::Chance;
+use crate::chance::Random;
 use crate::guard::leases::Owner;
-use crate::listener::{Door, Sockets};
+use crate::listener::{ListenerInfo, WorkerSockets};
 use crate::metrics::WorkerMetrics;
-use crate::porter::{Lodge, Stream};
-use crate::proxy::pooling::Pooling;
+use crate::porter::{ClientStream, HandshakeLimits};
+use crate::proxy::pooling::ListenerClients;
 use crate::proxy::{Proxy, Shared};
-use crate::session::{self, Asked, Spoke};
+use crate::session::{self, ClientProtocol, PendingCall};
 use crate::upstream::pool::{Pool, UnconnectedPool};
-use crate::upstream::roll::{Queues, Roll};
+use crate::upstream::roll::{MemoryBudget, QueuePool};
 
 /// How long clients may take to be answered once Kennel is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -53,7 +53,7 @@ pub(crate) const MAX_REFUSING: usize = 8;
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// How many clients there are, and may be. Shared by all workers.
-pub struct Doorkeeper {
+pub struct ConnectionLimit {
     max: usize,
     present: AtomicUsize,
     next: AtomicU64,
@@ -61,11 +61,11 @@ pub struct Doorkeeper {
     told: Mutex<HashSet<Option<IpAddr>>>,
 }
 
-impl Doorkeeper {
+impl ConnectionLimit {
     /// Lets so many in at a time.
-    pub fn new(max: usize) -> Doorkeeper {
+    pub fn new(max: usize) -> ConnectionLimit {
         let (present, next) = (AtomicUsize::new(0), AtomicU64::new(1));
-        Doorkeeper { max, present, next, told: Mutex::default() }
+        ConnectionLimit { max, present, next, told: Mutex::default() }
     }
 
     /// Whether this is the first time that a client from there speaks the binary protocol. Once so many addresses are known,
@@ -92,13 +92,13 @@ impl Doorkeeper {
 /// What one worker is made of.
 pub struct Worker {
     /// Where its clients come in.
-    pub sockets: Sockets,
+    pub sockets: WorkerSockets,
     /// What it shares with the others.
     pub shared: Shared,
     /// The pools.
     pub pools: Vec<UnconnectedPool>,
     /// How many clients there may be.
-    pub door: Arc<Doorkeeper>,
+    pub door: Arc<ConnectionLimit>,
     /// After how long without doing anything a client is hung up on; zero: never.
     pub idle_timeout: Duration,
     /// How many bytes of requests and answers it may hold for its clients.
@@ -120,17 +120,17 @@ impl Worker {
 
     async fn work(self) -> io::Result<()> {
         let Worker { sockets, shared, pools, door, idle_timeout, max_buffered, metrics, stop } = self;
-        let roll = Roll::new(max_buffered, Arc::clone(&metrics));
+        let roll = MemoryBudget::new(max_buffered, Arc::clone(&metrics));
         let pools = pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect();
-        let proxy = Rc::new(Proxy::new(shared, pools, Chance::from_entropy(), metrics));
+        let proxy = Rc::new(Proxy::new(shared, pools, Random::from_entropy(), metrics));
         proxy.drive_connections();
-        spawn_local(Rc::clone(&proxy).keep());
-        spawn_local(slim(Rc::clone(&roll)));
+        spawn_local(Rc::clone(&proxy).renew_leases());
+        spawn_local(free_unused(Rc::clone(&roll)));
         if !idle_timeout.is_zero() {
             spawn_local(close_idle(Rc::clone(&proxy), Rc::clone(&roll), idle_timeout));
         }
         let clients = TaskTracker::new();
-        let reception = Rc::new(Reception {
+        let reception = Rc::new(Acceptor {
             proxy,
             roll,
             door,
@@ -138,8 +138,8 @@ impl Worker {
             clients: clients.clone(),
             said: Cell::new(None),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING)),
-            lodge: Lodge::default(),
-            queues: Queues::default(),
+            lodge: HandshakeLimits::default(),
+            queues: QueuePool::default(),
         });
         for (listener, door) in sockets.tcp {
             let listener = TcpListener::from_std(listener)?;
@@ -159,38 +159,38 @@ impl Worker {
 }
 
 /// Frees buffers that were needed once.
-async fn slim(roll: Rc<Roll>) {
+async fn free_unused(roll: Rc<MemoryBudget>) {
     loop {
         sleep(SLIM).await;
-        roll.slim();
+        roll.free_unused();
     }
 }
 
 /// Looks four times an `idle_timeout` at who has done nothing. One timer for all: nothing is done for a request.
-async fn close_idle(proxy: Rc<Proxy>, roll: Rc<Roll>, idle_timeout: Duration) {
+async fn close_idle(proxy: Rc<Proxy>, roll: Rc<MemoryBudget>, idle_timeout: Duration) {
     loop {
         sleep((idle_timeout / 4).max(Duration::from_millis(1))).await;
         roll.sweep(|owner| proxy.rebuilds(owner));
     }
 }
 
-struct Reception {
+struct Acceptor {
     proxy: Rc<Proxy>,
-    roll: Rc<Roll>,
-    door: Arc<Doorkeeper>,
+    roll: Rc<MemoryBudget>,
+    door: Arc<ConnectionLimit>,
     stop: CancellationToken,
     clients: TaskTracker,
     /// When it was last said that there is no room.
     said: Cell<Option<Instant>>,
     /// Of those who are being refused.
     refusing: Arc<Semaphore>,
-    lodge: Lodge,
+    lodge: HandshakeLimits,
     /// Of clients that ask nothing at the moment.
-    queues: Queues<Asked>,
+    queues: QueuePool<PendingCall>,
 }
 
-impl Reception {
-    async fn accept_tcp(self: Rc<Self>, listener: TcpListener, door: Door) {
+impl Acceptor {
+    async fn accept_tcp(self: Rc<Self>, listener: TcpListener, door: ListenerInfo) {
         while let Some(accepted) = self.unless_stopped(listener.accept()).await {
             match accepted {
                 Ok((socket, from)) => {
@@ -205,7 +205,7 @@ impl Reception {
         }
     }
 
-    async fn accept_unix(self: Rc<Self>, listener: UnixListener, door: Door) {
+    async fn accept_unix(self: Rc<Self>, listener: UnixListener, door: ListenerInfo) {
         while let Some(accepted) = self.unless_stopped(listener.accept()).await {
             match accepted {
                 Ok((socket, _)) => {
@@ -223,17 +223,17 @@ impl Reception {
     }
 
     /// Ends once there is room for another that must be refused.
-    async fn receive<S: Stream + 'static>(
+    async fn receive<S: ClientStream + 'static>(
         self: &Rc<Self>,
         mut socket: S,
         from: Option<SocketAddr>,
         process: Option<u32>,
-        door: &Door,
+        door: &ListenerInfo,
     ) {
         let porter = door.porter.as_ref();
         let Some(owner) = self.door.enter() else {
             self.proxy.metrics().client_refused();
-            if porter.is_some_and(|porter| porter.is_secret()) {
+            if porter.is_some_and(|porter| porter.uses_tls()) {
                 return;
             }
             // It is never closed.
@@ -246,20 +246,20 @@ impl Reception {
             return;
         };
         self.proxy.metrics().client_connected();
-        let presence = Presence(Rc::clone(self));
+        let presence = ConnectionPermit(Rc::clone(self));
         let pooling = Arc::clone(&door.pooling);
         let owner = pooling.owner(owner, process);
         let Some(porter) = porter.cloned() else {
             self.clients.spawn_local(async move {
-                let Presence(reception) = &presence;
+                let ConnectionPermit(reception) = &presence;
                 reception.serve(socket, owner, pooling, from).await;
             });
             return;
         };
         self.clients.spawn_local(async move {
-            let Presence(reception) = &presence;
-            let Reception { proxy, lodge, stop, .. } = &**reception;
-            let admitted = porter.admit(socket, from, lodge, proxy.metrics(), stop).await;
+            let ConnectionPermit(reception) = &presence;
+            let Acceptor { proxy, lodge, stop, .. } = &**reception;
+            let admitted = porter.accept(socket, from, lodge, proxy.metrics(), stop).await;
             if let Some(socket) = admitted {
                 reception.serve(socket, owner, pooling, from).await;
             }
@@ -267,17 +267,17 @@ impl Reception {
     }
 
     /// Serves a client that has been let in.
-    async fn serve<S: Stream>(
+    async fn serve<S: ClientStream>(
         &self,
         socket: S,
         owner: Owner,
-        pooling: Arc<Pooling>,
+        pooling: Arc<ListenerClients>,
         from: Option<SocketAddr>,
     ) {
         let proxy = Rc::clone(&self.proxy);
         let spoke = session::serve(socket, owner, pooling, proxy, &self.roll, &self.queues, &self.stop).await;
         let from = from.map(|from| from.ip());
-        if spoke == Spoke::Binary && self.door.is_news(from) {
+        if spoke == ClientProtocol::Binary && self.door.is_news(from) {
             let from = from.map_or_else(|| "a Unix socket".to_owned(), |from| from.to_string());
             warn!(
                 client = from,
@@ -298,9 +298,9 @@ impl Reception {
 }
 
 /// A client inside; its place is free again however it leaves.
-struct Presence(Rc<Reception>);
+struct ConnectionPermit(Rc<Acceptor>);
 
-impl Drop for Presence {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.door.leave();
         self.0.proxy.metrics().client_gone();
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn an_address_is_news_once_and_no_more_are_remembered_than_there_is_room_for() {
-        let door = Doorkeeper::new(1);
+        let door = ConnectionLimit::new(1);
         let address = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
         assert!(door.is_news(address(7)) && door.is_news(None));
         assert!(!door.is_news(address(7)) && !door.is_news(None));

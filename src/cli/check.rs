@@ -9,9 +9,9 @@ use super::connect::{Found, connect};
 use crate::app::workers;
 use crate::config::units::{show_address, show_duration, show_size};
 use crate::config::{self, Config, FlushAll, Kind, Rule};
-use crate::guard::{Leaves, Policy};
+use crate::guard::{OnInvalidate, Policy};
 use crate::open_files::{self, Budget};
-use crate::porter::Terms;
+use crate::porter::Requirements;
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
 use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
@@ -53,7 +53,7 @@ fn out(to: &mut impl std::io::Write, text: &str, code: ExitCode) -> ExitCode {
 pub fn check(
     path: &Path,
     env: impl IntoIterator<Item = (String, String)>,
-) -> Result<String, config::Mistakes> {
+) -> Result<String, config::ConfigErrors> {
     Ok(meaning(path, &Config::load(Some(path), env)?))
 }
 
@@ -133,7 +133,7 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
 }
 
 /// What a client must show, behind where it comes in.
-fn asked(terms: &Terms) -> &'static str {
+fn asked(terms: &Requirements) -> &'static str {
     let certificate = terms.tls.as_ref().map(|tls| tls.client_ca.is_some());
     match (certificate, terms.auth_file.is_some()) {
         (None, false) => "",
@@ -209,8 +209,8 @@ fn write_tags(f: &mut fmt::Formatter<'_>, what: &str, tags: &[Template]) -> fmt:
 fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
     let show = show_duration;
     match (p.stale_for, p.on_tag) {
-        (Duration::ZERO, Leaves::Nothing) => writeln!(f, "    stale: never served")?,
-        (Duration::ZERO, Leaves::Stale) => {
+        (Duration::ZERO, OnInvalidate::Drop) => writeln!(f, "    stale: never served")?,
+        (Duration::ZERO, OnInvalidate::Stale) => {
             writeln!(f, "    stale: served until its expiry, if a tag was bumped{}", after(p.stale_wait))?
         }
         (d, _) => writeln!(f, "    stale: served for {} after its expiry{}", show(d), after(p.stale_wait))?,
@@ -222,11 +222,11 @@ fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
         d => writeln!(f, "    cold: others wait {} for the one rebuilding, then are told a miss", show(d))?,
     }
     let leaves = |what| match what {
-        Leaves::Stale => "a value to serve as stale",
-        Leaves::Nothing => "nothing",
+        OnInvalidate::Stale => "a value to serve as stale",
+        OnInvalidate::Drop => "nothing",
     };
     // Without time to be stale in, whatever a delete is to leave has ended.
-    let on_delete = if p.stale_for.is_zero() { Leaves::Nothing } else { p.on_delete };
+    let on_delete = if p.stale_for.is_zero() { OnInvalidate::Drop } else { p.on_delete };
     writeln!(f, "    a bumped tag leaves {}, a delete leaves {}", leaves(p.on_tag), leaves(on_delete))?;
     if p.early_beta > 0.0 {
         writeln!(f, "    refreshed early, by one client at a time (beta {})", p.early_beta)?;

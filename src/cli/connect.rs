@@ -6,7 +6,7 @@ use std::io;
 use tokio::runtime;
 use tokio::task::{JoinSet, LocalSet};
 
-use crate::chance::Chance;
+use crate::chance::Random;
 use crate::clock::unix_ms;
 use crate::config::units::show_address;
 use crate::config::{Config, Kind};
@@ -43,7 +43,7 @@ async fn ask_all(config: &Config) -> io::Result<Found> {
         if !is_embedded {
             let server = Server::new(at, spec, pool.connect_timeout, pool.request_timeout, unix_ms)?;
             asked.spawn_local(async move {
-                let opened = probe::open(&server, &mut Chance::from_entropy()).await;
+                let opened = probe::open(&server, &mut Random::from_entropy()).await;
                 (at, opened.map(|(_, found)| found).map_err(|broken| broken.to_string()))
             });
         }
@@ -82,12 +82,12 @@ fn tell(answer: Option<Result<Capabilities, String>>, must_guard: bool) -> (bool
     match answer {
         None => (true, "inside this process, can guard keys".to_owned()),
         Some(Err(why)) => (false, format!("cannot be reached: {why}")),
-        Some(Ok(Capabilities { version, lack: None, .. })) => {
+        Some(Ok(Capabilities { version, missing_feature: None, .. })) => {
             (true, format!("memcached {version}, can guard keys"))
         }
-        Some(Ok(Capabilities { version, lack: Some(lack), .. })) => {
+        Some(Ok(Capabilities { version, missing_feature: Some(missing_feature), .. })) => {
             let need = if must_guard { "" } else { ", and need not" };
-            (!must_guard, format!("memcached {version}, cannot guard keys: {lack}{need}"))
+            (!must_guard, format!("memcached {version}, cannot guard keys: {missing_feature}{need}"))
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::runtime;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, timeout};
 
-use crate::chance::Chance;
+use crate::chance::Random;
 use crate::clock::{Clock, unix_ms};
 use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, Kind};
@@ -23,7 +23,7 @@ use crate::error::Failure;
 use crate::guard::near::Changes;
 use crate::guard::{BumpEnd, TagName};
 use crate::metrics::{Metrics, ServerName};
-use crate::proxy::{Desk, Front, Plan, Proxy, Shared, TagCache};
+use crate::proxy::{LeaseTable, Plan, Proxy, ServerInfo, Shared, TagCache};
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
 use crate::upstream::pool::{Pool, SharedPool};
 use crate::upstream::{Address, PoolSpec};
@@ -219,17 +219,17 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     let metrics = Arc::new(Metrics::new(Vec::new(), servers, 1));
     let rules = Rules::new(Vec::new());
     let plan = Plan::new(rules, Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
-    let mut chance = Chance::from_entropy();
+    let mut chance = Random::from_entropy();
     let shared = Shared {
         plan: Arc::new(plan),
-        desk: Arc::new(Desk::new(0)),
+        desk: Arc::new(LeaseTable::new(0)),
         tag_cache: TagCache::new(Duration::ZERO),
         changes: Arc::new(Changes::new(false)),
         near_memory: 0,
         sidecar: chance.below(u64::MAX),
         clock: Clock::system(),
         start: Instant::now(),
-        front: Arc::new(Front {
+        front: Arc::new(ServerInfo {
             metrics: Arc::clone(&metrics),
             max_connections: 0,
             workers: 1,

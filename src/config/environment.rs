@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use config::{Map, Value, ValueKind};
 
 use super::units::closest;
-use super::written::{Admin, Listen, Near, Pool, Rule, Shape, Tags};
+use super::written::{Admin, Listen, Near, Pool, Rule, Tags, ValueType};
 
 const PREFIX: &str = "KENNEL_";
 
 /// What the environment has changed and what it could not.
 #[derive(Debug, Default)]
-pub(super) struct Overlay {
+pub(super) struct Overrides {
     /// Path of a key that was replaced → the variable that did it.
     pub(super) variables: BTreeMap<String, String>,
     /// Variables that cannot mean what they say.
@@ -25,13 +25,13 @@ pub(super) struct Overlay {
     pub(super) warnings: Vec<String>,
 }
 
-impl Overlay {
+impl Overrides {
     /// Puts what the variables say into `root`.
     pub(super) fn lay(
         env: impl IntoIterator<Item = (String, String)>,
         root: &mut Map<String, Value>,
-    ) -> Overlay {
-        let mut overlay = Overlay::default();
+    ) -> Overrides {
+        let mut overlay = Overrides::default();
         let ours: BTreeMap<String, String> = env.into_iter().filter(|(k, _)| k.starts_with(PREFIX)).collect();
         for (variable, text) in ours {
             let mut targets = Target::candidates(&variable[PREFIX.len()..], root);
@@ -92,7 +92,7 @@ impl Overlay {
 struct Target {
     place: Place,
     key: &'static str,
-    shape: Shape,
+    shape: ValueType,
 }
 
 enum Place {
@@ -158,7 +158,7 @@ fn after<'n>(name: &'n str, part: &str) -> Option<&'n str> {
     rest.strip_prefix("__").or_else(|| rest.strip_prefix('_'))
 }
 
-fn known(key: &str, keys: &'static [(&'static str, Shape)]) -> Option<(&'static str, Shape)> {
+fn known(key: &str, keys: &'static [(&'static str, ValueType)]) -> Option<(&'static str, ValueType)> {
     keys.iter().copied().find(|(known, _)| *known == key)
 }
 
@@ -180,17 +180,17 @@ fn rules_in(root: &mut Map<String, Value>) -> Option<&mut Vec<Value>> {
     }
 }
 
-fn value_of(text: &str, shape: Shape) -> Value {
+fn value_of(text: &str, shape: ValueType) -> Value {
     let kind = match shape {
-        Shape::Text => ValueKind::String(text.to_owned()),
-        Shape::List if text.trim().is_empty() => ValueKind::Array(Vec::new()),
-        Shape::List => ValueKind::Array(text.split(',').map(|part| part.trim().into()).collect()),
-        Shape::Number => match (text.trim().parse::<i64>(), text.trim().parse::<f64>()) {
+        ValueType::Text => ValueKind::String(text.to_owned()),
+        ValueType::List if text.trim().is_empty() => ValueKind::Array(Vec::new()),
+        ValueType::List => ValueKind::Array(text.split(',').map(|part| part.trim().into()).collect()),
+        ValueType::Number => match (text.trim().parse::<i64>(), text.trim().parse::<f64>()) {
             (Ok(n), _) => ValueKind::I64(n),
             (_, Ok(x)) => ValueKind::Float(x),
             _ => ValueKind::String(text.to_owned()),
         },
-        Shape::Flag => match text.trim().parse() {
+        ValueType::Flag => match text.trim().parse() {
             Ok(is) => ValueKind::Boolean(is),
             Err(_) => ValueKind::String(text.to_owned()),
         },

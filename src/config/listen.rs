@@ -5,27 +5,27 @@ use std::path::PathBuf;
 use config::{Value, ValueKind};
 use serde::Deserialize;
 
-use super::meant::{Place, Reader, keys, text, word};
+use super::meant::{KeyPath, Validator, keys, text, word};
 use super::units;
 use super::written;
-use crate::listener::{Entrance, ListenAddress};
-use crate::porter::{Porter, Terms};
-use crate::proxy::pooling::Clients;
+use crate::listener::{ListenAddress, ListenerSpec};
+use crate::porter::{Handshake, Requirements};
+use crate::proxy::pooling::ConnectionUse;
 use crate::tls::TlsFiles;
 
 /// `"host:port"`, or a table with what is asked of clients.
 pub(super) fn tcp(
-    r: &mut Reader<'_>,
-    at: &Place,
+    r: &mut Validator<'_>,
+    at: &KeyPath,
     key: String,
     v: &Value,
-    usual: Clients,
-) -> Option<Entrance<ListenAddress>> {
+    usual: ConnectionUse,
+) -> Option<ListenerSpec<ListenAddress>> {
     let address = |v: &Value| units::listen_address(text(v)?).map(Some);
     match &v.kind {
         ValueKind::String(_) => {
             let address = r.leaf(at, &key, &Some(v.clone()), None, address)??;
-            Some(Entrance { at: address, terms: Terms::default(), clients: usual })
+            Some(ListenerSpec { at: address, terms: Requirements::default(), clients: usual })
         }
         ValueKind::Table(_) => {
             let w = written::TcpEntrance::deserialize(v.clone()).unwrap_or_default(); // no table fails
@@ -37,7 +37,7 @@ pub(super) fn tcp(
             let address = r.leaf(&inside, "address", &w.address, None, address);
             let terms = terms(r, &inside, &w.tls, &w.auth_file);
             let clients = clients(r, &inside, &w.clients, usual);
-            Some(Entrance { at: address??, terms: terms?, clients: clients? })
+            Some(ListenerSpec { at: address??, terms: terms?, clients: clients? })
         }
         _ => {
             let what = "must be \"host:port\" or { address = \"host:port\", auth_file = \"/path\" }";
@@ -49,12 +49,12 @@ pub(super) fn tcp(
 
 /// `"/path"`, or a table with what is asked of clients. They are on this machine: TLS would hide nothing from anybody.
 pub(super) fn unix(
-    r: &mut Reader<'_>,
-    at: &Place,
+    r: &mut Validator<'_>,
+    at: &KeyPath,
     key: String,
     v: &Value,
-    usual: Clients,
-) -> Option<Entrance<PathBuf>> {
+    usual: ConnectionUse,
+) -> Option<ListenerSpec<PathBuf>> {
     let path = |v: &Value| units::unix_path(text(v)?).map(Some);
     match &v.kind {
         ValueKind::Table(_) => {
@@ -67,28 +67,34 @@ pub(super) fn unix(
             let path = r.leaf(&inside, "path", &w.path, None, path);
             let terms = terms(r, &inside, &None, &w.auth_file);
             let clients = clients(r, &inside, &w.clients, usual);
-            Some(Entrance { at: path??, terms: terms?, clients: clients? })
+            Some(ListenerSpec { at: path??, terms: terms?, clients: clients? })
         }
         _ => {
             let path = r.leaf(at, &key, &Some(v.clone()), None, path)??;
-            Some(Entrance { at: path, terms: Terms::default(), clients: usual })
+            Some(ListenerSpec { at: path, terms: Requirements::default(), clients: usual })
         }
     }
 }
 
 /// Whether the clients have pools of connections.
 pub(super) fn clients(
-    r: &mut Reader<'_>,
-    at: &Place,
+    r: &mut Validator<'_>,
+    at: &KeyPath,
     written: &Option<Value>,
-    usual: Clients,
-) -> Option<Clients> {
-    let all = [Clients::Auto, Clients::Single, Clients::Pooled].map(|clients| (clients.word(), clients));
+    usual: ConnectionUse,
+) -> Option<ConnectionUse> {
+    let all = [ConnectionUse::Auto, ConnectionUse::Single, ConnectionUse::Pooled]
+        .map(|clients| (clients.word(), clients));
     r.leaf(at, "clients", written, usual, word(&all))
 }
 
 /// Reads the files too: a listener whose files are unusable is a mistake like others.
-fn terms(r: &mut Reader<'_>, at: &Place, tls: &Option<Value>, auth_file: &Option<Value>) -> Option<Terms> {
+fn terms(
+    r: &mut Validator<'_>,
+    at: &KeyPath,
+    tls: &Option<Value>,
+    auth_file: &Option<Value>,
+) -> Option<Requirements> {
     let file = |v: &Value| match text(v)? {
         path if path.starts_with('/') => Ok(Some(PathBuf::from(path))),
         _ => Err("must be an absolute path, beginning with /".to_owned()),
@@ -124,8 +130,8 @@ fn terms(r: &mut Reader<'_>, at: &Place, tls: &Option<Value>, auth_file: &Option
         None => (false, written::Tls::default(), None),
     };
     // What can be read is read, whatever is wrong beside it.
-    let terms = Terms { tls, auth_file: auth.clone().flatten() };
-    match Porter::new(&terms) {
+    let terms = Requirements { tls, auth_file: auth.clone().flatten() };
+    match Handshake::new(&terms) {
         Ok(_) if is_whole && auth.is_some() => Some(terms),
         Ok(_) => None,
         Err(bad) => {
@@ -145,10 +151,10 @@ fn terms(r: &mut Reader<'_>, at: &Place, tls: &Option<Value>, auth_file: &Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Mistakes};
+    use super::super::{Config, ConfigErrors};
     use super::*;
 
-    fn read(listen: &str) -> Result<Config, Mistakes> {
+    fn read(listen: &str) -> Result<Config, ConfigErrors> {
         let text = format!("[pools.main]\nservers = [\"10.0.0.1:11211\"]\n[listen]\n{listen}\n");
         Config::read("k.toml", &text, [])
     }
@@ -165,7 +171,7 @@ mod tests {
         let listen = config.unwrap().listen;
         assert_eq!(listen.tcp.iter().map(|e| e.at.port).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(listen.unix.iter().map(|e| e.at.to_str()).collect::<Vec<_>>(), [Some("/a"), Some("/b")]);
-        assert!(listen.tcp.iter().all(|e| e.terms == Terms::default()));
+        assert!(listen.tcp.iter().all(|e| e.terms == Requirements::default()));
         assert_eq!(
             mistakes("tcp = [3]"),
             [

@@ -11,13 +11,15 @@ use std::time::Duration;
 use config::{Value, ValueKind};
 
 use super::addresses::overlap;
-use super::environment::Overlay;
+use super::environment::Overrides;
 use super::units::{self, closest, show_duration};
-use super::written::{self, Root, Shape, Written};
-use super::{Config, Entrance, FlushAll, Listen, ListenAddress, Mistakes, Near, Tags, listen, pools, rules};
+use super::written::{self, ConfigFile, Section, ValueType};
+use super::{
+    Config, ConfigErrors, FlushAll, Listen, ListenAddress, ListenerSpec, Near, Tags, listen, pools, rules,
+};
 use crate::guard::envelope::lock_key;
-use crate::porter::Terms;
-use crate::proxy::pooling::Clients;
+use crate::porter::Requirements;
+use crate::proxy::pooling::ConnectionUse;
 use crate::upstream::PoolSpec;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -27,10 +29,10 @@ const BUFFERED: RangeInclusive<u64> = 16 << 20..=1 << 40;
 /// What `near.memory` may be.
 const NEAR_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
-pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Config, Mistakes> {
-    let Overlay { variables, mistakes, warnings } = overlay;
-    let mut r = Reader { file, variables, mistakes, warnings };
-    r.unknown(&Place::top(), &root.rest, written::TABLES);
+pub(super) fn understand(file: &str, root: ConfigFile, overlay: Overrides) -> Result<Config, ConfigErrors> {
+    let Overrides { variables, mistakes, warnings } = overlay;
+    let mut r = Validator { file, variables, mistakes, warnings };
+    r.unknown(&KeyPath::top(), &root.rest, written::TABLES);
     let (listen, entrances) = listeners(&mut r, root.listen);
     let admin = admin(&mut r, root.admin, &entrances);
     let (specs, names) = pools::pools(&mut r, root.pools, &entrances);
@@ -43,48 +45,48 @@ pub(super) fn understand(file: &str, root: Root, overlay: Overlay) -> Result<Con
         {
             Ok(Config { listen, admin, pools, tags, near, rules, warnings: r.warnings })
         }
-        _ => Err(Mistakes(r.mistakes)),
+        _ => Err(ConfigErrors(r.mistakes)),
     }
 }
 
 /// Where in the configuration we are.
-pub(super) struct Place {
+pub(super) struct KeyPath {
     /// For looking up which variable set a key: `rules[2].`
     path: String,
     /// For people: `rules[2] "blog-pages": `
     title: String,
 }
 
-impl Place {
-    pub(super) fn top() -> Place {
-        Place { path: String::new(), title: String::new() }
+impl KeyPath {
+    pub(super) fn top() -> KeyPath {
+        KeyPath { path: String::new(), title: String::new() }
     }
 
-    pub(super) fn table(path: String) -> Place {
+    pub(super) fn table(path: String) -> KeyPath {
         let path = path + ".";
-        Place { title: path.clone(), path }
+        KeyPath { title: path.clone(), path }
     }
 
-    pub(super) fn inside(&self, key: &str) -> Place {
-        Place { path: format!("{}{key}.", self.path), title: format!("{}{key}.", self.title) }
+    pub(super) fn inside(&self, key: &str) -> KeyPath {
+        KeyPath { path: format!("{}{key}.", self.path), title: format!("{}{key}.", self.title) }
     }
 
-    pub(super) fn titled(path: String, name: &str) -> Place {
-        Place { title: format!("{path} {name:?}: "), path: path + "." }
+    pub(super) fn titled(path: String, name: &str) -> KeyPath {
+        KeyPath { title: format!("{path} {name:?}: "), path: path + "." }
     }
 }
 
 /// Collects what is wrong.
-pub(super) struct Reader<'a> {
+pub(super) struct Validator<'a> {
     file: &'a str,
     variables: BTreeMap<String, String>,
     pub(super) mistakes: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
-impl Reader<'_> {
+impl Validator<'_> {
     /// `config/prod.toml: rules[2] "user": lock_ttl ("90s") must be …`, or the variable in place of the file.
-    pub(super) fn say(&mut self, at: &Place, key: &str, found: Option<&Value>, what: impl Display) {
+    pub(super) fn say(&mut self, at: &KeyPath, key: &str, found: Option<&Value>, what: impl Display) {
         let path = format!("{}{key}", at.path);
         let list = path.strip_suffix(']').and_then(|p| p.rsplit_once('[')).map(|(list, _)| list);
         let variable = self.variables.get(&path).or_else(|| self.variables.get(list?));
@@ -94,14 +96,14 @@ impl Reader<'_> {
     }
 
     /// Notes what is legal but probably not wanted.
-    pub(super) fn warn(&mut self, at: &Place, what: impl Display) {
+    pub(super) fn warn(&mut self, at: &KeyPath, what: impl Display) {
         self.warnings.push(format!("{}{what}", at.title));
     }
 
     /// Refuses the keys that do not exist.
     pub(super) fn unknown<'k>(
         &mut self,
-        at: &Place,
+        at: &KeyPath,
         rest: &BTreeMap<String, Value>,
         known: impl IntoIterator<Item = &'k str> + Clone,
     ) {
@@ -121,7 +123,7 @@ impl Reader<'_> {
     /// One key: its value as `parse` understands it, or the default where nothing is written.
     pub(super) fn leaf<T>(
         &mut self,
-        at: &Place,
+        at: &KeyPath,
         key: &str,
         value: &Option<Value>,
         default: T,
@@ -140,7 +142,7 @@ impl Reader<'_> {
     /// One key that holds a list.
     pub(super) fn list<T>(
         &mut self,
-        at: &Place,
+        at: &KeyPath,
         key: &str,
         value: &Option<Value>,
         default: Vec<T>,
@@ -152,7 +154,7 @@ impl Reader<'_> {
     /// The same, with `None` for each part that has a mistake.
     fn parts<T>(
         &mut self,
-        at: &Place,
+        at: &KeyPath,
         key: &str,
         value: &Option<Value>,
         default: Vec<T>,
@@ -172,12 +174,12 @@ impl Reader<'_> {
     }
 
     /// A table: what is written of it, or that it is none.
-    pub(super) fn table<T: Default>(&mut self, key: &str, written: Written<T>) -> Option<T> {
+    pub(super) fn table<T: Default>(&mut self, key: &str, written: Section<T>) -> Option<T> {
         match written {
-            Written::Absent => Some(T::default()),
-            Written::Is(it) => Some(it),
-            Written::Wrong(value) => {
-                self.say(&Place::top(), key, Some(&value), format_args!("must be a table: [{key}]"));
+            Section::Absent => Some(T::default()),
+            Section::Is(it) => Some(it),
+            Section::Wrong(value) => {
+                self.say(&KeyPath::top(), key, Some(&value), format_args!("must be a table: [{key}]"));
                 None
             }
         }
@@ -186,9 +188,9 @@ impl Reader<'_> {
     /// Refuses each that the system would not let listen beside an earlier one.
     fn taken<A: Listener>(
         &mut self,
-        at: &Place,
+        at: &KeyPath,
         key: &str,
-        entrances: &[Option<Entrance<A>>],
+        entrances: &[Option<ListenerSpec<A>>],
         same: impl Fn(&A, &A) -> bool,
         or_else: &str,
     ) {
@@ -235,7 +237,7 @@ fn show(value: &Value) -> String {
     }
 }
 
-pub(super) fn keys(of: &'static [(&'static str, Shape)]) -> impl Iterator<Item = &'static str> + Clone {
+pub(super) fn keys(of: &'static [(&'static str, ValueType)]) -> impl Iterator<Item = &'static str> + Clone {
     of.iter().map(|(key, _)| *key)
 }
 
@@ -306,30 +308,30 @@ pub(super) fn word<T: Copy>(words: &[(&str, T)]) -> impl FnOnce(&Value) -> Resul
 
 /// Where clients come in, `None` for each that has a mistake.
 #[derive(Default)]
-pub(super) struct Entrances {
-    pub(super) tcp: Vec<Option<Entrance<ListenAddress>>>,
-    pub(super) unix: Vec<Option<Entrance<PathBuf>>>,
+pub(super) struct Listeners {
+    pub(super) tcp: Vec<Option<ListenerSpec<ListenAddress>>>,
+    pub(super) unix: Vec<Option<ListenerSpec<PathBuf>>>,
 }
 
 /// Those without a mistake, and which they are.
 pub(super) fn written_entrances<A>(
-    entrances: &[Option<Entrance<A>>],
-) -> impl Iterator<Item = (usize, &Entrance<A>)> {
+    entrances: &[Option<ListenerSpec<A>>],
+) -> impl Iterator<Item = (usize, &ListenerSpec<A>)> {
     entrances.iter().enumerate().filter_map(|(i, entrance)| Some((i, entrance.as_ref()?)))
 }
 
-fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> (Option<Listen>, Entrances) {
-    let Some(w) = r.table("listen", written) else { return (None, Entrances::default()) };
-    let at = Place::table("listen".to_owned());
+fn listeners(r: &mut Validator<'_>, written: Section<written::Listen>) -> (Option<Listen>, Listeners) {
+    let Some(w) = r.table("listen", written) else { return (None, Listeners::default()) };
+    let at = KeyPath::table("listen".to_owned());
     r.unknown(&at, &w.rest, keys(written::Listen::KEYS));
     let default = ListenAddress { host: "127.0.0.1".to_owned(), port: 11211 };
-    let usual = listen::clients(r, &at, &w.clients, Clients::Auto);
+    let usual = listen::clients(r, &at, &w.clients, ConnectionUse::Auto);
     let clients = usual.unwrap_or_default();
-    let default = vec![Entrance { at: default, terms: Terms::default(), clients }];
+    let default = vec![ListenerSpec { at: default, terms: Requirements::default(), clients }];
     let tcp = r.parts(&at, "tcp", &w.tcp, default, |r, key, v| listen::tcp(r, &at, key, v, clients));
     let unix = r.parts(&at, "unix", &w.unix, Vec::new(), |r, key, v| listen::unix(r, &at, key, v, clients));
     let are_lists = tcp.is_some() && unix.is_some();
-    let entrances = Entrances { tcp: tcp.unwrap_or_default(), unix: unix.unwrap_or_default() };
+    let entrances = Listeners { tcp: tcp.unwrap_or_default(), unix: unix.unwrap_or_default() };
     r.taken(&at, "tcp", &entrances.tcp, overlap, ", or give it another port");
     r.taken(&at, "unix", &entrances.unix, PathBuf::eq, "");
     if are_lists && entrances.tcp.is_empty() && entrances.unix.is_empty() {
@@ -361,12 +363,12 @@ fn listeners(r: &mut Reader<'_>, written: Written<written::Listen>) -> (Option<L
 
 /// The inner `None` is the page turned off.
 fn admin(
-    r: &mut Reader<'_>,
-    written: Written<written::Admin>,
-    entrances: &Entrances,
+    r: &mut Validator<'_>,
+    written: Section<written::Admin>,
+    entrances: &Listeners,
 ) -> Option<Option<ListenAddress>> {
     let w = r.table("admin", written)?;
-    let at = Place::table("admin".to_owned());
+    let at = KeyPath::table("admin".to_owned());
     r.unknown(&at, &w.rest, keys(written::Admin::KEYS));
     let default = Some(ListenAddress { host: "127.0.0.1".to_owned(), port: 9111 });
     let address = r.leaf(&at, "listen", &w.listen, default, |v| match text(v)? {
@@ -387,13 +389,13 @@ fn admin(
 }
 
 fn tags(
-    r: &mut Reader<'_>,
-    written: Written<written::Tags>,
+    r: &mut Validator<'_>,
+    written: Section<written::Tags>,
     pools: &[String],
     specs: Option<&[PoolSpec]>,
 ) -> Option<Tags> {
     let w = r.table("tags", written)?;
-    let at = Place::table("tags".to_owned());
+    let at = KeyPath::table("tags".to_owned());
     r.unknown(&at, &w.rest, keys(written::Tags::KEYS));
     let prefix = r.leaf(&at, "prefix", &w.prefix, b"@tag:".to_vec(), |v| {
         let prefix = text(v)?.as_bytes();
@@ -422,9 +424,9 @@ fn tags(
     Some(Tags { prefix: prefix?, cache: cache?, pool, replicas })
 }
 
-fn near(r: &mut Reader<'_>, written: Written<written::Near>) -> Option<Near> {
+fn near(r: &mut Validator<'_>, written: Section<written::Near>) -> Option<Near> {
     let w = r.table("near", written)?;
-    let at = Place::table("near".to_owned());
+    let at = KeyPath::table("near".to_owned());
     r.unknown(&at, &w.rest, keys(written::Near::KEYS));
     let memory = r.leaf(&at, "memory", &w.memory, 64 << 20, bytes(NEAR_MEMORY))?;
     Some(Near { memory: memory as usize })

@@ -12,7 +12,7 @@ use config::{FileFormat, Map, Source, Value};
 use serde::Deserialize;
 
 use crate::guard::Policy;
-pub use crate::listener::{Entrance, FlushAll, Listen, ListenAddress};
+pub use crate::listener::{FlushAll, Listen, ListenAddress, ListenerSpec};
 use crate::proxy::MetaWinner;
 use crate::rule::{Pattern, Template};
 use crate::upstream::PoolSpec;
@@ -123,12 +123,12 @@ impl Config {
     pub fn load(
         path: Option<&Path>,
         env: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Config, Mistakes> {
+    ) -> Result<Config, ConfigErrors> {
         let Some(path) = path else {
             return Config::read("the built-in configuration", BUILT_IN, env);
         };
         let file = path.display().to_string();
-        let only = |what: String| Mistakes(vec![format!("{file}: {what}")]);
+        let only = |what: String| ConfigErrors(vec![format!("{file}: {what}")]);
         let bytes = std::fs::read(path).map_err(|e| only(format!("cannot be read: {e}")))?;
         let text = String::from_utf8(bytes).map_err(|e| {
             only(format!("is not UTF-8 at byte {}, as TOML must be", e.utf8_error().valid_up_to() + 1))
@@ -141,20 +141,20 @@ impl Config {
         file: &str,
         text: &str,
         env: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Config, Mistakes> {
+    ) -> Result<Config, ConfigErrors> {
         let parse = |text: &str| config::File::from_str(text, FileFormat::Toml).collect();
         let (readable, mut mistakes) = numbers::replaced(file, text);
         let mut root: Map<String, Value> = match parse(&readable) {
             Ok(root) => root,
             Err(error) => {
                 mistakes.push(syntax(file, &error));
-                return Err(Mistakes(mistakes));
+                return Err(ConfigErrors(mistakes));
             }
         };
-        let mut overlay = environment::Overlay::lay(env, &mut root);
+        let mut overlay = environment::Overrides::lay(env, &mut root);
         overlay.mistakes.splice(..0, mistakes);
-        let written = written::Root::deserialize(Value::new(None, root))
-            .map_err(|e| Mistakes(vec![format!("{file}: {e}")]))?;
+        let written = written::ConfigFile::deserialize(Value::new(None, root))
+            .map_err(|e| ConfigErrors(vec![format!("{file}: {e}")]))?;
         meant::understand(file, written, overlay)
     }
 }
@@ -186,22 +186,22 @@ fn syntax(file: &str, error: &config::ConfigError) -> String {
 
 /// Everything that is wrong with a configuration, one line each: file or variable, key, value, what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistakes(Vec<String>);
+pub struct ConfigErrors(Vec<String>);
 
-impl Mistakes {
+impl ConfigErrors {
     /// The mistakes, in the order of the tables in the reference.
     pub fn lines(&self) -> &[String] {
         &self.0
     }
 }
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("\n"))
     }
 }
 
-impl std::error::Error for Mistakes {}
+impl std::error::Error for ConfigErrors {}
 
 #[cfg(test)]
 mod tests;

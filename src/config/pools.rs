@@ -7,18 +7,18 @@ use config::{Value, ValueKind};
 use serde::Deserialize;
 
 use super::addresses::leads_to;
-use super::meant::{Entrances, MINUTE, Place, Reader, count, keys, span, text, word, written_entrances};
+use super::meant::{KeyPath, Listeners, MINUTE, Validator, count, keys, span, text, word, written_entrances};
 use super::units::{self, show_address};
-use super::written::{self as raw, Written};
+use super::written::{self as raw, Section};
 use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// The pools, "main" first, and the names of all that are written, also of those with mistakes.
 pub(super) fn pools(
-    r: &mut Reader<'_>,
-    pools: Written<BTreeMap<String, Written<raw::Pool>>>,
-    entrances: &Entrances,
+    r: &mut Validator<'_>,
+    pools: Section<BTreeMap<String, Section<raw::Pool>>>,
+    entrances: &Listeners,
 ) -> (Option<Vec<PoolSpec>>, Vec<String>) {
     const ADD: &str = "what no rule puts elsewhere lives there. Add \
         [pools.main] with servers = [\"10.0.0.1:11211\"], or with [\"embedded:64MiB\"] to try things out";
@@ -26,11 +26,11 @@ pub(super) fn pools(
     let mut pools = Vec::new();
     let main = tables.remove_entry("main");
     if main.is_none() {
-        r.say(&Place::top(), "pools.main", None, format_args!("is missing: {ADD}"));
+        r.say(&KeyPath::top(), "pools.main", None, format_args!("is missing: {ADD}"));
     }
     if tables.len() + 1 > 64 {
         r.say(
-            &Place::top(),
+            &KeyPath::top(),
             "pools",
             None,
             format_args!("must be at most 64; these are {}", tables.len() + 1),
@@ -48,7 +48,7 @@ pub(super) fn pools(
 }
 
 /// A pool that holds one of our own listeners: each request would come back in, for ever.
-fn itself(r: &mut Reader<'_>, entrances: &Entrances, pool: &PoolSpec) {
+fn itself(r: &mut Validator<'_>, entrances: &Listeners, pool: &PoolSpec) {
     for (i, server) in pool.servers.iter().enumerate() {
         let ours = match &server.address {
             Address::Tcp { host, port } => {
@@ -65,24 +65,29 @@ fn itself(r: &mut Reader<'_>, entrances: &Entrances, pool: &PoolSpec) {
         if let Some(ours) = ours {
             let what =
                 format!("is where Kennel itself listens, {ours}: give it, or the server, another address");
-            let at = Place::table(format!("pools.{}", pool.name));
+            let at = KeyPath::table(format!("pools.{}", pool.name));
             r.say(&at, &format!("servers[{i}]"), Some(&show_address(&server.address).into()), what);
         }
     }
 }
 
-fn pool(r: &mut Reader<'_>, name: &str, written: Written<raw::Pool>) -> Option<PoolSpec> {
+fn pool(r: &mut Validator<'_>, name: &str, written: Section<raw::Pool>) -> Option<PoolSpec> {
     let path = format!("pools.{name}");
-    if let (Written::Wrong(value), true) = (&written, keys(raw::Pool::KEYS).any(|key| key == name)) {
-        r.say(&Place::top(), &path, Some(value), format_args!("belongs to one pool: [pools.main] above it"));
+    if let (Section::Wrong(value), true) = (&written, keys(raw::Pool::KEYS).any(|key| key == name)) {
+        r.say(
+            &KeyPath::top(),
+            &path,
+            Some(value),
+            format_args!("belongs to one pool: [pools.main] above it"),
+        );
         return None;
     }
     let w = r.table(&path, written)?;
     let named = units::name(name);
     if let Err(what) = &named {
-        r.say(&Place::top(), &path, None, format_args!("has a name that {what}"));
+        r.say(&KeyPath::top(), &path, None, format_args!("has a name that {what}"));
     }
-    let at = Place::table(path);
+    let at = KeyPath::table(path);
     r.unknown(&at, &w.rest, keys(raw::Pool::KEYS));
     let servers = servers(r, &at, &w.servers);
     let distributions = [
@@ -112,7 +117,7 @@ fn pool(r: &mut Reader<'_>, name: &str, written: Written<raw::Pool>) -> Option<P
     Some(pool)
 }
 
-fn hash(r: &mut Reader<'_>, at: &Place, w: &raw::Pool, over: Option<Distribution>) -> Option<Hash> {
+fn hash(r: &mut Validator<'_>, at: &KeyPath, w: &raw::Pool, over: Option<Distribution>) -> Option<Hash> {
     let hashes =
         [("md5", Hash::Md5), ("crc32", Hash::Crc32), ("crc32a", Hash::Crc32a), ("fnv1a_32", Hash::Fnv1a32)];
     let default = if over == Some(Distribution::Modula) { Hash::Crc32 } else { Hash::Md5 };
@@ -131,7 +136,7 @@ fn hash(r: &mut Reader<'_>, at: &Place, w: &raw::Pool, over: Option<Distribution
     }
 }
 
-fn servers(r: &mut Reader<'_>, at: &Place, written: &Option<Value>) -> Option<Vec<ServerSpec>> {
+fn servers(r: &mut Validator<'_>, at: &KeyPath, written: &Option<Value>) -> Option<Vec<ServerSpec>> {
     let servers = r.list(at, "servers", written, Vec::new(), |r, key, v| server(r, at, key, v))?;
     match servers.len() {
         0 => {
@@ -174,7 +179,7 @@ fn ring_name(server: &ServerSpec) -> String {
     }
 }
 
-fn server(r: &mut Reader<'_>, at: &Place, key: String, value: &Value) -> Option<ServerSpec> {
+fn server(r: &mut Validator<'_>, at: &KeyPath, key: String, value: &Value) -> Option<ServerSpec> {
     let address = |v: &Value| units::server_address(text(v)?).map(Some);
     match &value.kind {
         ValueKind::String(_) => {
@@ -207,7 +212,7 @@ fn server(r: &mut Reader<'_>, at: &Place, key: String, value: &Value) -> Option<
 }
 
 /// Weighted ketama gives a server floor(its share × 40 × servers) × 4 points: possibly none.
-fn idle_servers(r: &mut Reader<'_>, pool: &PoolSpec) {
+fn idle_servers(r: &mut Validator<'_>, pool: &PoolSpec) {
     let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
     for (i, server) in pool.servers.iter().enumerate() {
         let points = f64::from(server.weight) / total * 40.0 * pool.servers.len() as f64;
@@ -222,8 +227,8 @@ fn idle_servers(r: &mut Reader<'_>, pool: &PoolSpec) {
 
 /// Which pool a `pool` key names; "main", the first, where nothing is written.
 pub(super) fn pool_index(
-    r: &mut Reader<'_>,
-    at: &Place,
+    r: &mut Validator<'_>,
+    at: &KeyPath,
     written: &Option<Value>,
     pools: &[String],
 ) -> Option<usize> {
@@ -238,10 +243,10 @@ pub(super) fn pool_index(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Mistakes};
+    use super::super::{Config, ConfigErrors};
 
     /// What is said of a pool with this server behind this listener.
-    fn read(listener: &str, server: &str) -> Result<Config, Mistakes> {
+    fn read(listener: &str, server: &str) -> Result<Config, ConfigErrors> {
         let text = format!("[listen]\ntcp = [\"{listener}\"]\n[pools.main]\nservers = [\"{server}\"]\n");
         Config::read("k.toml", &text, [])
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use config::{Value, ValueKind};
 
-use super::meant::{Place, Reader, keys, span, text, whole_seconds, word};
+use super::meant::{KeyPath, Validator, keys, span, text, whole_seconds, word};
 use super::pools::pool_index;
 use super::units::{self, show_duration};
-use super::written::{self, Written};
+use super::written::{self, Section};
 use super::{Kind, Rule, Tags};
-use crate::guard::{Leaves, Policy};
+use crate::guard::{OnInvalidate, Policy};
 use crate::proxy::{MetaWinner, explicit_tags};
 use crate::rule::{Pattern, Rules, Template};
 
@@ -25,16 +25,16 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn rules(
-    r: &mut Reader<'_>,
-    written: Written<Vec<Written<written::Rule>>>,
+    r: &mut Validator<'_>,
+    written: Section<Vec<Section<written::Rule>>>,
     pools: &[String],
     tags: Option<&Tags>,
 ) -> Option<Vec<Rule>> {
-    let top = Place::top();
+    let top = KeyPath::top();
     let written = match written {
-        Written::Absent => Vec::new(),
-        Written::Is(rules) => rules,
-        Written::Wrong(value) => {
+        Section::Absent => Vec::new(),
+        Section::Is(rules) => rules,
+        Section::Wrong(value) => {
             r.say(&top, "rules", Some(&value), "must be a list of tables: [[rules]] before each");
             return None;
         }
@@ -48,9 +48,9 @@ pub(super) fn rules(
     for (i, w) in written.into_iter().enumerate() {
         let path = format!("rules[{i}]");
         let rule = match w {
-            Written::Is(w) => rule(r, path, w, pools, &mut names, i),
-            Written::Absent => None,
-            Written::Wrong(value) => {
+            Section::Is(w) => rule(r, path, w, pools, &mut names, i),
+            Section::Absent => None,
+            Section::Wrong(value) => {
                 r.say(&top, &path, Some(&value), "must be a table: [[rules]] and its keys below");
                 None
             }
@@ -63,7 +63,7 @@ pub(super) fn rules(
 }
 
 fn rule(
-    r: &mut Reader<'_>,
+    r: &mut Validator<'_>,
     path: String,
     w: written::Rule,
     pools: &[String],
@@ -71,7 +71,7 @@ fn rule(
     i: usize,
 ) -> Option<Rule> {
     let called = [&w.name, &w.pattern].into_iter().flatten().find_map(|v| text(v).ok());
-    let at = Place::titled(path, called.unwrap_or("without a name"));
+    let at = KeyPath::titled(path, called.unwrap_or("without a name"));
     r.unknown(&at, &w.rest, keys(written::Rule::KEYS));
     let name =
         required(r, &at, "name", &w.name, "metrics show it, and no key: name = \"pages\"", units::name);
@@ -117,7 +117,7 @@ fn rule(
     }
     if let Kind::Guarded { policy, tags, tags_in_key, meta_winner } = &kind {
         idle_settings(r, &at, policy, *tags_in_key || !tags.is_empty());
-        let serves_nothing = policy.stale_for.is_zero() && policy.on_tag == Leaves::Nothing;
+        let serves_nothing = policy.stale_for.is_zero() && policy.on_tag == OnInvalidate::Drop;
         if *meta_winner == MetaWinner::Stale && serves_nothing && policy.early_beta == 0.0 {
             r.warn(&at, "meta_winner does nothing with stale_for = \"0s\" and on_tag = \"drop\": there is no old value to show");
         }
@@ -127,12 +127,12 @@ fn rule(
 
 /// What is set and does nothing. `on_tag = "stale"` does something also where `stale_for` is 0: whose tag is bumped is served
 /// until its expiry.
-fn idle_settings(r: &mut Reader<'_>, at: &Place, policy: &Policy, tagged: bool) {
+fn idle_settings(r: &mut Validator<'_>, at: &KeyPath, policy: &Policy, tagged: bool) {
     if policy.stale_for.is_zero() {
-        if policy.on_delete == Leaves::Stale {
+        if policy.on_delete == OnInvalidate::Stale {
             r.warn(at, "on_delete = \"stale\" does nothing with stale_for = \"0s\": a delete leaves nothing");
         }
-        if !policy.stale_wait.is_zero() && policy.on_tag == Leaves::Nothing {
+        if !policy.stale_wait.is_zero() && policy.on_tag == OnInvalidate::Drop {
             r.warn(
                 at,
                 "stale_wait does nothing with stale_for = \"0s\" and on_tag = \"drop\": nothing is served as stale",
@@ -151,8 +151,8 @@ fn idle_settings(r: &mut Reader<'_>, at: &Place, policy: &Policy, tagged: bool) 
 }
 
 fn required<T>(
-    r: &mut Reader<'_>,
-    at: &Place,
+    r: &mut Validator<'_>,
+    at: &KeyPath,
     key: &str,
     value: &Option<Value>,
     hint: &str,
@@ -166,7 +166,7 @@ fn required<T>(
 }
 
 /// What a guard would need is probably meant to do something, and would not.
-fn raw(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Kind> {
+fn raw(r: &mut Validator<'_>, at: &KeyPath, w: &written::Rule) -> Option<Kind> {
     let guards = BTreeMap::from([
         ("tags", &w.tags),
         ("tags_in_key", &w.tags_in_key),
@@ -192,8 +192,8 @@ fn raw(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Kind> {
 }
 
 fn tags(
-    r: &mut Reader<'_>,
-    at: &Place,
+    r: &mut Validator<'_>,
+    at: &KeyPath,
     list: &str,
     written: &Option<Value>,
     pattern: Option<&Pattern>,
@@ -220,11 +220,11 @@ fn tags(
     Some(tags)
 }
 
-fn policy(r: &mut Reader<'_>, at: &Place, w: &written::Rule) -> Option<Policy> {
+fn policy(r: &mut Validator<'_>, at: &KeyPath, w: &written::Rule) -> Option<Policy> {
     let d = Policy::default();
     let zero = Duration::ZERO;
-    let on_tag = [("stale", Leaves::Stale), ("drop", Leaves::Nothing)];
-    let on_delete = [("drop", Leaves::Nothing), ("stale", Leaves::Stale)];
+    let on_tag = [("stale", OnInvalidate::Stale), ("drop", OnInvalidate::Drop)];
+    let on_delete = [("drop", OnInvalidate::Drop), ("stale", OnInvalidate::Stale)];
     let stale_for = r.leaf(at, "stale_for", &w.stale_for, d.stale_for, whole_seconds(zero..=30 * DAY));
     let lock_ttl = r.leaf(at, "lock_ttl", &w.lock_ttl, d.lock_ttl, whole_seconds(SECOND..=HOUR));
     let max_rebuild = r.leaf(at, "max_rebuild", &w.max_rebuild, d.max_rebuild, span(zero..=DAY));
@@ -281,7 +281,7 @@ fn yes_or_no(value: &Value) -> Result<bool, String> {
     }
 }
 
-fn unreachable_rules(r: &mut Reader<'_>, rules: &[Rule], tags: Option<&Tags>) {
+fn unreachable_rules(r: &mut Validator<'_>, rules: &[Rule], tags: Option<&Tags>) {
     let table = Rules::new(rules.iter().map(|rule| rule.pattern.clone()).collect());
     for (later, earlier) in table.shadowed() {
         let (a, b) = (&rules[earlier], &rules[later]);

@@ -2,9 +2,9 @@ use std::collections::HashSet;
 
 use config::ValueKind;
 
-use super::written::{Admin, Listen, Near, Pool, Rule, Server, Shape, Tags};
+use super::written::{Admin, Listen, Near, Pool, Rule, Server, Tags, ValueType};
 use super::*;
-use crate::guard::Leaves;
+use crate::guard::OnInvalidate;
 use crate::upstream::{Address, Distribution, Hash};
 
 const POOL: &str = "[pools.main]\nservers = [\"10.0.0.1:11211\"]\n";
@@ -13,7 +13,7 @@ fn env(variables: &[(&str, &str)]) -> Vec<(String, String)> {
     variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-fn read(text: &str) -> Result<Config, Mistakes> {
+fn read(text: &str) -> Result<Config, ConfigErrors> {
     Config::read("k.toml", text, [])
 }
 
@@ -70,7 +70,7 @@ fn the_reference_has_every_key() {
     }
     let root = raw_table(&shipped("kennel.toml").1);
     let main = inside(root.get("pools"), "main");
-    let tables: [(_, &[(&str, Shape)]); 7] = [
+    let tables: [(_, &[(&str, ValueType)]); 7] = [
         (root.get("listen"), Listen::KEYS),
         (root.get("admin"), Admin::KEYS),
         (main, Pool::KEYS),
@@ -91,7 +91,7 @@ fn the_defaults_are_those_of_the_contract() {
     let address = ListenAddress { host: "127.0.0.1".into(), port: 11211 };
     assert_eq!(
         config.listen.tcp,
-        [Entrance { at: address, terms: Default::default(), clients: Default::default() }]
+        [ListenerSpec { at: address, terms: Default::default(), clients: Default::default() }]
     );
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
     assert_eq!((config.listen.idle_timeout, config.listen.max_buffered), (Duration::ZERO, 512 << 20));
@@ -117,8 +117,8 @@ fn the_defaults_are_those_of_the_contract() {
         max_rebuild: s(60),
         stale_wait: s(0),
         cold_wait: s(2),
-        on_tag: Leaves::Stale,
-        on_delete: Leaves::Nothing,
+        on_tag: OnInvalidate::Stale,
+        on_delete: OnInvalidate::Drop,
         early_beta: 0.0,
         max_ttl: s(0),
         near: s(0),

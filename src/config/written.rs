@@ -1,7 +1,7 @@
 //! The configuration as it is written: which keys there are, and nothing about what may stand behind them.
 //!
 //! Reading never fails here. serde stops at its first error, and an operator wants to see all of them: so a leaf
-//! is whatever value was written, a table of the wrong type is kept as [`Written::Wrong`], and keys that do not
+//! is whatever value was written, a table of the wrong type is kept as [`Section::Wrong`], and keys that do not
 //! exist are collected in `rest`. What is wrong with any of it is said in [`meant`](super::meant).
 
 use std::collections::BTreeMap;
@@ -12,27 +12,27 @@ use serde::{Deserialize, Deserializer};
 
 /// A part of the configuration that should have some structure.
 #[derive(Debug, Default)]
-pub(super) enum Written<T> {
+pub(super) enum Section<T> {
     #[default]
     Absent,
     Is(T),
     Wrong(Value),
 }
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Written<T> {
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Section<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         Ok(match (&value.kind, T::deserialize(value.clone())) {
-            (ValueKind::Nil, _) => Written::Absent,
-            (_, Ok(it)) => Written::Is(it),
-            (_, Err(_)) => Written::Wrong(value),
+            (ValueKind::Nil, _) => Section::Absent,
+            (_, Ok(it)) => Section::Is(it),
+            (_, Err(_)) => Section::Wrong(value),
         })
     }
 }
 
 /// What an environment variable's text stands for when it replaces a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ValueType {
     Text,
     Number,
     /// `true` or `false`.
@@ -53,7 +53,7 @@ macro_rules! table {
         }
 
         impl $name {
-            pub(super) const KEYS: &'static [(&'static str, Shape)] = &[$(($key, Shape::$shape)),*];
+            pub(super) const KEYS: &'static [(&'static str, ValueType)] = &[$(($key, ValueType::$shape)),*];
         }
     };
 }
@@ -173,13 +173,13 @@ table!(
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Root {
-    pub(super) listen: Written<Listen>,
-    pub(super) admin: Written<Admin>,
-    pub(super) pools: Written<BTreeMap<String, Written<Pool>>>,
-    pub(super) tags: Written<Tags>,
-    pub(super) near: Written<Near>,
-    pub(super) rules: Written<Vec<Written<Rule>>>,
+pub(super) struct ConfigFile {
+    pub(super) listen: Section<Listen>,
+    pub(super) admin: Section<Admin>,
+    pub(super) pools: Section<BTreeMap<String, Section<Pool>>>,
+    pub(super) tags: Section<Tags>,
+    pub(super) near: Section<Near>,
+    pub(super) rules: Section<Vec<Section<Rule>>>,
     #[serde(flatten)]
     pub(super) rest: BTreeMap<String, Value>,
 }

@@ -104,13 +104,13 @@ where
 {
     let mut input = BytesMut::with_capacity(READ_SIZE);
     let mut output = Vec::with_capacity(READ_SIZE);
-    let mut swallow = 0_u64;
+    let mut skip_data = 0_u64;
     loop {
         let mut wanted = READ_SIZE;
         loop {
-            let dropped = usize::try_from(swallow).unwrap_or(usize::MAX).min(input.len());
+            let dropped = usize::try_from(skip_data).unwrap_or(usize::MAX).min(input.len());
             input.advance(dropped);
-            swallow -= dropped as u64;
+            skip_data -= dropped as u64;
             if input.is_empty() {
                 break;
             }
@@ -119,9 +119,9 @@ where
                     wanted = at_least.max(READ_SIZE);
                     break;
                 }
-                Step::Answered { consumed, then_swallow, next } => {
+                Step::Answered { consumed, then_skip, next } => {
                     input.advance(consumed);
-                    swallow = then_swallow;
+                    skip_data = then_skip;
                     if next == Next::Close {
                         stream.write_all(&output).await?;
                         return stream.shutdown().await;
@@ -144,7 +144,7 @@ where
 
 enum Step {
     NeedMore { at_least: usize },
-    Answered { consumed: usize, then_swallow: u64, next: Next },
+    Answered { consumed: usize, then_skip: u64, next: Next },
 }
 
 /// Answers the one request at the front of `input`, if it is whole.
@@ -153,11 +153,11 @@ fn step(input: &[u8], store: &RefCell<Store>, clock: Clock, output: &mut Vec<u8>
         Parsed::Incomplete { at_least } => Step::NeedMore { at_least },
         Parsed::Request { request, consumed } => {
             let next = store.borrow_mut().answer(&request, clock(), output);
-            Step::Answered { consumed, then_swallow: 0, next }
+            Step::Answered { consumed, then_skip: 0, next }
         }
         Parsed::Refused(refused) => {
             let next = store.borrow_mut().refuse(&refused, clock(), output);
-            Step::Answered { consumed: refused.consumed, then_swallow: refused.swallow, next }
+            Step::Answered { consumed: refused.consumed, then_skip: refused.skip_data, next }
         }
     }
 }

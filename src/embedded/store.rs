@@ -137,7 +137,7 @@ impl Store {
     }
 
     /// Appends the reply to what the parser refused, and does what it does all the same. The bytes
-    /// still to be swallowed are the caller's affair.
+    /// still to be skipped are the caller's affair.
     pub fn refuse(&mut self, refused: &Refused<'_>, now: u64, out: &mut Vec<u8>) -> Next {
         if let Some(sent) = refused.deletes {
             let decoded = if refused.deletes_base64 { base64::decode(sent) } else { None };

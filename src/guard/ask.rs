@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::Scene;
+use super::Inputs;
 
 /// The moment a decision is made, as the caller read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub struct Now {
 /// An item's CAS number, and which connection life it was read in.
 ///
 /// A restarted server counts again from one, so a number alone may name two different items. Whoever sends a
-/// conditional command on a connection of another epoch must answer [`Answer::Exists`] without sending it.
+/// conditional command on a connection of another epoch must answer [`ServerReply::Exists`] without sending it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cas {
     /// As the server gave it.
@@ -35,41 +35,41 @@ impl Cas {
 
 /// Which item a command is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum At {
+pub enum ItemRef {
     /// The guarded key itself.
-    Item,
+    Value,
     /// Its lock, which lives on the same server.
     Lock,
     /// The rule's n-th tag for this key.
     Tag(u8),
     /// The same tag on the second server that keeps it.
-    Copy(u8),
+    TagCopy(u8),
 }
 
 /// One command.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Ask {
+pub struct ServerCommand {
     /// About which item.
-    pub at: At,
+    pub at: ItemRef,
     /// What to do with it.
-    pub what: What,
+    pub what: Operation,
 }
 
 /// The commands of one round trip. Those about one server arrive there in this order.
-pub type Asks = SmallVec<[Ask; 4]>;
+pub type Commands = SmallVec<[ServerCommand; 4]>;
 
 /// The answers to them, in the same order.
-pub type Answers = SmallVec<[Answer; 4]>;
+pub type Replies = SmallVec<[ServerReply; 4]>;
 
 /// What to do with an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum What {
+pub enum Operation {
     /// `mg … t f c s`.
-    Get(Look),
+    Get(GetFlags),
     /// `ms … c`.
     Store {
         /// `M`: under which condition.
-        mode: Mode,
+        mode: StoreMode,
         /// The value: a header of ours, then the client's bytes.
         value: Stored,
         /// `F`.
@@ -99,7 +99,7 @@ pub enum What {
 
 /// What a look at an item gives and does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Look {
+pub struct GetFlags {
     /// `v`: with its value.
     pub value: bool,
     /// `h l`: whether it was hit before, and for how long it has not been.
@@ -114,7 +114,7 @@ pub struct Look {
 
 /// Under which condition a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum StoreMode {
     /// Always.
     Set,
     /// Only if the key is absent.
@@ -151,7 +151,7 @@ impl Stored {
 
 /// What a server answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum ServerReply {
     /// `VA` or `HD` to `mg`.
     Item(Item),
     /// `EN` or `NF`: there is no such item.
@@ -201,31 +201,34 @@ pub struct Usage {
 }
 
 /// A get of the whole item.
-pub(super) fn get(at: At) -> Ask {
-    Ask { at, what: What::Get(Look { value: true, ..Look::default() }) }
+pub(super) fn get(at: ItemRef) -> ServerCommand {
+    ServerCommand { at, what: Operation::Get(GetFlags { value: true, ..GetFlags::default() }) }
 }
 
 /// A get of all but its value.
-pub(super) fn peek(at: At) -> Ask {
-    Ask { at, what: What::Get(Look::default()) }
+pub(super) fn peek(at: ItemRef) -> ServerCommand {
+    ServerCommand { at, what: Operation::Get(GetFlags::default()) }
 }
 
 /// A look at the key that leaves a stub if nothing is there: so there is always a CAS to store over, which any invalidation
 /// moves or removes.
-pub(super) fn look_or_stub(scene: &Scene<'_>) -> Ask {
+pub(super) fn look_or_stub(scene: &Inputs<'_>) -> ServerCommand {
     let vivify = Some(scene.policy.lock_seconds());
-    Ask { at: At::Item, what: What::Get(Look { vivify, ..Look::default() }) }
+    ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { vivify, ..GetFlags::default() }) }
 }
 
 /// The same, with the value.
-pub(super) fn value_or_stub(scene: &Scene<'_>) -> Ask {
+pub(super) fn value_or_stub(scene: &Inputs<'_>) -> ServerCommand {
     let vivify = Some(scene.policy.lock_seconds());
-    Ask { at: At::Item, what: What::Get(Look { value: true, vivify, ..Look::default() }) }
+    ServerCommand {
+        at: ItemRef::Value,
+        what: Operation::Get(GetFlags { value: true, vivify, ..GetFlags::default() }),
+    }
 }
 
 /// A delete, conditional if a CAS is given.
-pub(super) fn delete(at: At, cas: Option<Cas>) -> Ask {
-    Ask { at, what: What::Delete { cas } }
+pub(super) fn delete(at: ItemRef, cas: Option<Cas>) -> ServerCommand {
+    ServerCommand { at, what: Operation::Delete { cas } }
 }
 
 /// How long an item with this TTL is sure to stand: a TTL of n lives (n−1, n] seconds.
@@ -238,34 +241,34 @@ const RELATIVE_LIMIT: u64 = 60 * 60 * 24 * 30;
 
 /// What a client's exptime means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lifetime {
+pub enum Expiry {
     /// Negative, or a moment that has passed: gone at once.
-    Gone,
+    Expired,
     /// 0: no end.
-    Endless,
+    Never,
     /// Ends in so many seconds.
     Seconds(u64),
 }
 
-impl Lifetime {
+impl Expiry {
     /// Reads an exptime as memcached's protocol.txt does ("Expiration times").
-    pub fn of(exptime: i64, now: Now) -> Lifetime {
+    pub fn of(exptime: i64, now: Now) -> Expiry {
         match u64::try_from(exptime) {
-            Err(_) => Lifetime::Gone,
-            Ok(0) => Lifetime::Endless,
-            Ok(seconds) if seconds <= RELATIVE_LIMIT => Lifetime::Seconds(seconds),
+            Err(_) => Expiry::Expired,
+            Ok(0) => Expiry::Never,
+            Ok(seconds) if seconds <= RELATIVE_LIMIT => Expiry::Seconds(seconds),
             Ok(moment) => match moment.checked_sub(now.wall / 1000) {
-                None | Some(0) => Lifetime::Gone,
-                Some(seconds) => Lifetime::Seconds(seconds),
+                None | Some(0) => Expiry::Expired,
+                Some(seconds) => Expiry::Seconds(seconds),
             },
         }
     }
 
     /// Never longer than a rule's `max_ttl` in seconds, where 0 sets no bound.
-    pub fn at_most(self, max_ttl: u64) -> Lifetime {
+    pub fn at_most(self, max_ttl: u64) -> Expiry {
         match self {
-            Lifetime::Endless if max_ttl > 0 => Lifetime::Seconds(max_ttl),
-            Lifetime::Seconds(seconds) if max_ttl > 0 => Lifetime::Seconds(seconds.min(max_ttl)),
+            Expiry::Never if max_ttl > 0 => Expiry::Seconds(max_ttl),
+            Expiry::Seconds(seconds) if max_ttl > 0 => Expiry::Seconds(seconds.min(max_ttl)),
             other => other,
         }
     }
@@ -273,9 +276,9 @@ impl Lifetime {
     /// The exptime of an item that must outlive this by `extra` seconds.
     pub fn exptime(self, extra: u32, now: Now) -> i64 {
         match self {
-            Lifetime::Gone => -1,
-            Lifetime::Endless => 0,
-            Lifetime::Seconds(seconds) => {
+            Expiry::Expired => -1,
+            Expiry::Never => 0,
+            Expiry::Seconds(seconds) => {
                 let sum = seconds + u64::from(extra);
                 match sum {
                     0 => -1, // 0 would mean never
@@ -296,25 +299,25 @@ mod tests {
 
     #[test]
     fn an_exptime_above_thirty_days_is_a_moment() {
-        assert_eq!(Lifetime::of(2_592_000, NOW), Lifetime::Seconds(2_592_000));
-        assert_eq!(Lifetime::of(2_592_001, NOW), Lifetime::Gone);
-        assert_eq!(Lifetime::of(1_700_000_010, NOW), Lifetime::Seconds(10));
-        assert_eq!(Lifetime::of(0, NOW), Lifetime::Endless);
-        assert_eq!(Lifetime::of(-1, NOW), Lifetime::Gone);
+        assert_eq!(Expiry::of(2_592_000, NOW), Expiry::Seconds(2_592_000));
+        assert_eq!(Expiry::of(2_592_001, NOW), Expiry::Expired);
+        assert_eq!(Expiry::of(1_700_000_010, NOW), Expiry::Seconds(10));
+        assert_eq!(Expiry::of(0, NOW), Expiry::Never);
+        assert_eq!(Expiry::of(-1, NOW), Expiry::Expired);
     }
 
     #[test]
     fn a_sum_above_thirty_days_is_sent_as_a_moment() {
-        assert_eq!(Lifetime::Seconds(2_592_000).exptime(0, NOW), 2_592_000);
-        assert_eq!(Lifetime::Seconds(2_592_000).exptime(60, NOW), 1_700_000_000 + 2_592_060);
-        assert_eq!(Lifetime::Endless.exptime(60, NOW), 0);
-        assert_eq!(Lifetime::of(2_147_483_647, NOW).exptime(60, NOW), 2_147_483_647);
+        assert_eq!(Expiry::Seconds(2_592_000).exptime(0, NOW), 2_592_000);
+        assert_eq!(Expiry::Seconds(2_592_000).exptime(60, NOW), 1_700_000_000 + 2_592_060);
+        assert_eq!(Expiry::Never.exptime(60, NOW), 0);
+        assert_eq!(Expiry::of(2_147_483_647, NOW).exptime(60, NOW), 2_147_483_647);
     }
 
     #[test]
     fn max_ttl_bounds_what_never_ends_too() {
-        assert_eq!(Lifetime::Endless.at_most(30), Lifetime::Seconds(30));
-        assert_eq!(Lifetime::Seconds(60).at_most(30), Lifetime::Seconds(30));
-        assert_eq!(Lifetime::Seconds(60).at_most(0), Lifetime::Seconds(60));
+        assert_eq!(Expiry::Never.at_most(30), Expiry::Seconds(30));
+        assert_eq!(Expiry::Seconds(60).at_most(30), Expiry::Seconds(30));
+        assert_eq!(Expiry::Seconds(60).at_most(0), Expiry::Seconds(60));
     }
 }

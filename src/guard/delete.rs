@@ -4,10 +4,10 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Look, What, delete, get, peek};
-use super::freshness::{Standing, judge};
-use super::tags::{Gather, MAX_ROUNDS};
-use super::{Event, Leaves, Machine, Scene, Step};
+use super::ask::{Commands, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, delete, get, peek};
+use super::freshness::{ItemState, judge};
+use super::tags::{MAX_ROUNDS, TagRead};
+use super::{Event, Inputs, Machine, OnInvalidate, Step};
 
 /// A delete of one guarded key. Every one of them moves or removes the key's CAS, so that no fill whose rebuild began
 /// before it can be stored after it; even when the key was absent, because then the stub stood there.
@@ -57,64 +57,64 @@ pub enum DeleteEnd {
 
 impl Delete {
     /// Begins.
-    pub fn start(scene: &Scene<'_>) -> (Delete, Asks) {
-        Delete::removing(Removal::default(), scene)
+    pub fn start(scene: &Inputs<'_>) -> (Delete, Commands) {
+        Delete::with_removal(Removal::default(), scene)
     }
 
     /// Begins a delete that is more particular.
-    pub fn removing(removal: Removal, scene: &Scene<'_>) -> (Delete, Asks) {
+    pub fn with_removal(removal: Removal, scene: &Inputs<'_>) -> (Delete, Commands) {
         // Whether a tag has moved can only be told from the envelope; without tags the TTL tells enough.
-        let mut asks: Asks = smallvec![Ask {
-            at: At::Item,
-            what: What::Get(Look { value: !scene.tags.is_empty(), ..Look::default() })
+        let mut asks: Commands = smallvec![ServerCommand {
+            at: ItemRef::Value,
+            what: Operation::Get(GetFlags { value: !scene.tags.is_empty(), ..GetFlags::default() })
         }];
         let state = if removal.compare.is_some() || removal.leaves_stale(scene) {
-            asks[0] = get(At::Item);
+            asks[0] = get(ItemRef::Value);
             if removal.compare.is_some() {
-                asks.push(peek(At::Lock));
+                asks.push(peek(ItemRef::Lock));
             }
             State::Looking
         } else {
-            asks.extend([delete(At::Item, None), delete(At::Lock, None)]);
+            asks.extend([delete(ItemRef::Value, None), delete(ItemRef::Lock, None)]);
             State::Deleting
         };
-        Gather::new(scene.tags.len()).ask(&mut asks, scene);
+        TagRead::new(scene.tags.len()).ask(&mut asks, scene);
         (Delete { removal, state, rounds: 0 }, asks)
     }
 }
 
 impl Removal {
-    fn leaves_stale(&self, scene: &Scene<'_>) -> bool {
-        (self.stale || scene.policy.on_delete == Leaves::Stale) && scene.policy.stale_seconds() > 0
+    fn leaves_stale(&self, scene: &Inputs<'_>) -> bool {
+        (self.stale || scene.policy.on_delete == OnInvalidate::Stale) && scene.policy.stale_seconds() > 0
     }
 }
 
 impl Machine for Delete {
     type End = DeleteEnd;
 
-    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<DeleteEnd> {
+    fn resume(&mut self, event: Event, scene: &Inputs<'_>) -> Step<DeleteEnd> {
         let answers = event.answers();
         match self.state {
             State::Deleting => match &answers[..] {
                 [look, deleted, _lock, tags @ ..] => Step::Done(match deleted {
-                    Answer::Done if is_present(look, tags, scene) => DeleteEnd::Deleted,
-                    Answer::Done | Answer::Absent => DeleteEnd::NotFound,
-                    Answer::Failed(failure) => DeleteEnd::Failed(*failure),
+                    ServerReply::Done if is_present(look, tags, scene) => DeleteEnd::Deleted,
+                    ServerReply::Done | ServerReply::Absent => DeleteEnd::NotFound,
+                    ServerReply::Failed(failure) => DeleteEnd::Failed(*failure),
                     _ => DeleteEnd::Failed(Failure::Refused),
                 }),
                 _ => Step::Done(DeleteEnd::Failed(Failure::Refused)),
             },
             State::Looking => match &answers[..] {
-                [Answer::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
-                [look @ Answer::Item(item), rest @ ..] => {
+                [ServerReply::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
+                [look @ ServerReply::Item(item), rest @ ..] => {
                     let Removal { compare, seconds, explicit, .. } = self.removal;
                     // Where the item may turn out to be another, the lock may be another's who builds that one.
                     let (unlock, tags) = match (compare, rest) {
-                        (Some(_), [Answer::Item(lock), tags @ ..]) => {
-                            (Some(delete(At::Lock, Some(lock.cas))), tags)
+                        (Some(_), [ServerReply::Item(lock), tags @ ..]) => {
+                            (Some(delete(ItemRef::Lock, Some(lock.cas))), tags)
                         }
                         (Some(_), [_, tags @ ..]) => (None, tags),
-                        (_, tags) => (Some(delete(At::Lock, None)), tags),
+                        (_, tags) => (Some(delete(ItemRef::Lock, None)), tags),
                     };
                     if compare.is_some_and(|compare| compare != item.cas.number) {
                         return Step::Done(match item.size {
@@ -126,28 +126,30 @@ impl Machine for Delete {
                     let present = compare.is_some() || is_present(look, tags, scene);
                     self.state = State::Marking { present };
                     let what = if item.size == 0 || !self.removal.leaves_stale(scene) {
-                        What::Delete { cas: Some(item.cas) }
+                        Operation::Delete { cas: Some(item.cas) }
                     } else {
                         let longest = scene.policy.stale_seconds();
                         let seconds = seconds.unwrap_or(longest).min(longest);
                         // Never beyond the end it has already: to say that end anew would put it off by part of a second.
                         let is_later = item.ttl.is_none_or(|ttl| ttl > seconds);
                         let seconds = is_later.then_some(seconds.max(1));
-                        What::MarkStale { seconds, cas: Some(item.cas), explicit }
+                        Operation::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
-                    Step::Ask(std::iter::once(Ask { at: At::Item, what }).chain(unlock).collect())
+                    Step::Send(
+                        std::iter::once(ServerCommand { at: ItemRef::Value, what }).chain(unlock).collect(),
+                    )
                 }
                 _ => Step::Done(DeleteEnd::NotFound),
             },
             State::Marking { present } => match &answers[..] {
-                [Answer::Done, ..] if present => Step::Done(DeleteEnd::Deleted),
-                [Answer::Done | Answer::Absent, ..] => Step::Done(DeleteEnd::NotFound),
-                [Answer::Exists, ..] if self.rounds < MAX_ROUNDS => {
-                    let (delete, asks) = Delete::removing(self.removal, scene);
+                [ServerReply::Done, ..] if present => Step::Done(DeleteEnd::Deleted),
+                [ServerReply::Done | ServerReply::Absent, ..] => Step::Done(DeleteEnd::NotFound),
+                [ServerReply::Exists, ..] if self.rounds < MAX_ROUNDS => {
+                    let (delete, asks) = Delete::with_removal(self.removal, scene);
                     *self = Delete { rounds: self.rounds + 1, ..delete };
-                    Step::Ask(asks)
+                    Step::Send(asks)
                 }
-                [Answer::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
+                [ServerReply::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
                 _ => Step::Done(DeleteEnd::Failed(Failure::Overloaded)),
             },
         }
@@ -155,17 +157,17 @@ impl Machine for Delete {
 }
 
 /// Whether there is a logical item: not a stub, and not stale.
-fn is_present(look: &Answer, tags: &[Answer], scene: &Scene<'_>) -> bool {
-    let Answer::Item(item) = look else { return false };
+fn is_present(look: &ServerReply, tags: &[ServerReply], scene: &Inputs<'_>) -> bool {
+    let ServerReply::Item(item) = look else { return false };
     if item.size == 0 {
         return false;
     }
     if item.value.is_empty() {
         return !item.stale && item.ttl.is_none_or(|ttl| ttl > scene.policy.stale_seconds());
     }
-    let mut gather = Gather::new(scene.tags.len());
+    let mut gather = TagRead::new(scene.tags.len());
     let versions = gather.absorb(tags, scene).ok().and_then(|()| gather.known());
-    matches!(judge(item, versions.as_ref(), scene), Standing::Fresh(_))
+    matches!(judge(item, versions.as_ref(), scene), ItemState::Fresh(_))
 }
 
 #[cfg(test)]
@@ -178,10 +180,10 @@ mod tests {
 
     #[test]
     fn a_stale_value_that_a_delete_leaves_ends_no_later_than_it_would_have() {
-        let policy = Policy { on_delete: Leaves::Stale, ..Policy::default() };
+        let policy = Policy { on_delete: OnInvalidate::Stale, ..Policy::default() };
         let now = Now { wall: 1_700_000_000_000, mono: 0 };
         let (tags, learnt, sidecar, room, copies, patient, chance) = (&[], 0, 1, 1 << 20, false, true, 1.0);
-        let scene = Scene { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
+        let scene = Inputs { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
         let mut value = BytesMut::new();
         Envelope { stale_for: 60, built_at: 1, rebuild: 1, tags: Tags::new() }.seal(&mut value).unwrap();
         value.extend_from_slice(b"old");
@@ -191,9 +193,9 @@ mod tests {
             let value: Bytes = value.clone();
             let item = Item { value, size, flags: 0, cas, ttl, won: false, stale: false, usage };
             let (mut delete, _) = Delete::start(&scene);
-            let step = delete.resume(Event::Answers(smallvec![Answer::Item(item)]), &scene);
-            let Step::Ask(asks) = step else { panic!("{step:?}") };
-            let mark = What::MarkStale { seconds, cas: Some(cas), explicit: None };
+            let step = delete.resume(Event::Replies(smallvec![ServerReply::Item(item)]), &scene);
+            let Step::Send(asks) = step else { panic!("{step:?}") };
+            let mark = Operation::MarkStale { seconds, cas: Some(cas), explicit: None };
             assert_eq!(
                 asks[0].what, mark,
                 "{ttl:?}: said anew, the end would be put off by part of a second"
@@ -206,24 +208,36 @@ mod tests {
         let policy = Policy::default();
         let now = Now { wall: 1_700_000_000_000, mono: 0 };
         let (tags, learnt, sidecar, room, copies, patient, chance) = (&[], 0, 1, 1 << 20, false, true, 1.0);
-        let scene = Scene { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
+        let scene = Inputs { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
         let item = |number| {
             let (value, cas, usage) =
                 (Bytes::from_static(b"old"), Cas { number, epoch: 1 }, Usage::default());
-            Answer::Item(Item { value, size: 3, flags: 0, cas, ttl: None, won: false, stale: true, usage })
+            ServerReply::Item(Item {
+                value,
+                size: 3,
+                flags: 0,
+                cas,
+                ttl: None,
+                won: false,
+                stale: true,
+                usage,
+            })
         };
         for stale in [false, true] {
-            for (lock, unlocks) in [(item(5), Some(5)), (Answer::Absent, None)] {
+            for (lock, unlocks) in [(item(5), Some(5)), (ServerReply::Absent, None)] {
                 let removal = Removal { compare: Some(7), stale, ..Removal::default() };
-                let (mut delete, _) = Delete::removing(removal, &scene);
-                let step = delete.resume(Event::Answers(smallvec![item(7), lock]), &scene);
-                let Step::Ask(asks) = step else { panic!("{step:?}") };
-                let unlock = unlocks.map(|number| super::delete(At::Lock, Some(Cas { number, epoch: 1 })));
+                let (mut delete, _) = Delete::with_removal(removal, &scene);
+                let step = delete.resume(Event::Replies(smallvec![item(7), lock]), &scene);
+                let Step::Send(asks) = step else { panic!("{step:?}") };
+                let unlock =
+                    unlocks.map(|number| super::delete(ItemRef::Lock, Some(Cas { number, epoch: 1 })));
                 assert_eq!(asks.get(1), unlock.as_ref());
                 // Somebody else's by now: it is looked at again, and is another.
-                let answers = asks.iter().map(|_| Answer::Exists).collect();
-                let Step::Ask(_) = delete.resume(Event::Answers(answers), &scene) else { panic!("it looks") };
-                let end = delete.resume(Event::Answers(smallvec![item(9), item(6)]), &scene);
+                let answers = asks.iter().map(|_| ServerReply::Exists).collect();
+                let Step::Send(_) = delete.resume(Event::Replies(answers), &scene) else {
+                    panic!("it looks")
+                };
+                let end = delete.resume(Event::Replies(smallvec![item(9), item(6)]), &scene);
                 assert_eq!(end, Step::Done(DeleteEnd::Exists));
             }
         }
@@ -231,25 +245,34 @@ mod tests {
 
     #[test]
     fn a_delete_that_others_keep_overtaking_is_not_acknowledged() {
-        let policy = Policy { on_delete: Leaves::Stale, ..Policy::default() };
+        let policy = Policy { on_delete: OnInvalidate::Stale, ..Policy::default() };
         let now = Now { wall: 1_700_000_000_000, mono: 0 };
         let (tags, learnt, sidecar, room, copies, patient, chance) = (&[], 0, 1, 1 << 20, false, true, 1.0);
-        let scene = Scene { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
+        let scene = Inputs { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance };
         let item = |number| {
             let (value, cas, usage) =
                 (Bytes::from_static(b"old"), Cas { number, epoch: 1 }, Usage::default());
-            Answer::Item(Item { value, size: 3, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+            ServerReply::Item(Item {
+                value,
+                size: 3,
+                flags: 0,
+                cas,
+                ttl: None,
+                won: false,
+                stale: false,
+                usage,
+            })
         };
         let (mut delete, _) = Delete::start(&scene);
         for round in 0..=u64::from(MAX_ROUNDS) {
-            let marks = delete.resume(Event::Answers(smallvec![item(round)]), &scene);
-            let Step::Ask(asks) = marks else { panic!("round {round}: {marks:?}") };
-            assert!(matches!(asks[0].what, What::MarkStale { .. }), "{asks:?}");
-            let answers = asks.iter().map(|_| Answer::Exists).collect();
-            let step = delete.resume(Event::Answers(answers), &scene);
+            let marks = delete.resume(Event::Replies(smallvec![item(round)]), &scene);
+            let Step::Send(asks) = marks else { panic!("round {round}: {marks:?}") };
+            assert!(matches!(asks[0].what, Operation::MarkStale { .. }), "{asks:?}");
+            let answers = asks.iter().map(|_| ServerReply::Exists).collect();
+            let step = delete.resume(Event::Replies(answers), &scene);
             match round == u64::from(MAX_ROUNDS) {
                 true => assert_eq!(step, Step::Done(DeleteEnd::Failed(Failure::Overloaded))),
-                false => assert!(matches!(step, Step::Ask(_)), "round {round}: {step:?}"),
+                false => assert!(matches!(step, Step::Send(_)), "round {round}: {step:?}"),
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use bytes::{Buf, Bytes};
 
-use super::Scene;
+use super::Inputs;
 use super::ask::{Cas, Item, Usage};
 use super::envelope::{Header, Opened, TagName};
 use super::stub::Stub;
-use super::tags::{Versions, moved_at};
+use super::tags::{Versions, version_millis};
 use super::write::NEVER;
-use super::{Leaves, Policy, TagNames};
+use super::{OnInvalidate, Policy, TagNames};
 
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ pub struct Hit {
 
 /// What stands under a guarded key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Standing {
+pub(super) enum ItemState {
     /// May be served as a hit.
     Fresh(Hit),
     /// Outlived its soft expiry, was marked stale, or a tag of it moved; may still be served.
@@ -47,7 +47,7 @@ pub(super) enum Standing {
 /// What most reads come to, seen without a machine: a fresh value, sealed with exactly these tags in this order, or with nothing at
 /// all. [`super::Read`] would say the same; what it has to be asked about is left as it is. The hit has no [`Hit::header`]: nobody
 /// changes what was only looked at.
-pub fn glance<'a>(
+pub fn fresh_hit<'a>(
     item: &mut Item,
     mut tags: impl Iterator<Item = (&'a [u8], u64)>,
     policy: &Policy,
@@ -79,7 +79,7 @@ pub fn glance<'a>(
 }
 
 /// The tags that an item was sealed with and the scene does not know.
-pub(super) fn unknown_tags(item: &Item, scene: &Scene<'_>) -> TagNames {
+pub(super) fn unknown_tags(item: &Item, scene: &Inputs<'_>) -> TagNames {
     match Header::open(&item.value) {
         Opened::Sealed { envelope, .. } => scene.unknown(envelope.tags().map(|(name, _)| name)),
         Opened::Plain | Opened::Unreadable(_) => TagNames::new(),
@@ -88,18 +88,18 @@ pub(super) fn unknown_tags(item: &Item, scene: &Scene<'_>) -> TagNames {
 
 /// Whether one of the rule's own tags has moved since a value was sealed with it, and none is older here than it was then: who reads
 /// tags from a cache may know less than what stands there. `now`: the versions of the scene's tags.
-pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, scene: &Scene<'_>) -> bool {
+pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, scene: &Inputs<'_>) -> bool {
     let version = |name: &[u8]| scene.own().iter().zip(now).find(|(own, _)| own[..] == *name);
     let versions = || envelope.tags().filter_map(|(name, sealed)| Some((sealed, *version(name)?.1)));
-    let is_behind = |(sealed, now)| moved_at(sealed) < moved_at(now);
+    let is_behind = |(sealed, now)| version_millis(sealed) < version_millis(now);
     versions().any(is_behind) && versions().all(|(sealed, now)| sealed == now || is_behind((sealed, now)))
 }
 
 /// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
 /// fresh.
-pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>) -> Standing {
+pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>) -> ItemState {
     if let Some(stub) = Stub::of(item) {
-        return Standing::Stub(stub);
+        return ItemState::Stub(stub);
     }
     let mut hit = Hit {
         payload: item.value.clone(),
@@ -113,9 +113,9 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
     };
     let (envelope, payload_at) = match Header::open(&item.value) {
         // Someone stored it directly, or it was too large to wrap: it has no soft expiry and no tags.
-        Opened::Plain if item.stale => return Standing::Stale(hit),
-        Opened::Plain => return Standing::Fresh(hit),
-        Opened::Unreadable(_) => return Standing::Unservable,
+        Opened::Plain if item.stale => return ItemState::Stale(hit),
+        Opened::Plain => return ItemState::Fresh(hit),
+        Opened::Unreadable(_) => return ItemState::Unservable,
         Opened::Sealed { envelope, payload_at } => (envelope, payload_at),
     };
     hit.payload = item.value.slice(payload_at..);
@@ -124,7 +124,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
     // It stands in the place of what nobody was to see.
     let is_placeholder = payload_at == item.value.len() && envelope.tags().next().is_some();
     if is_placeholder && envelope.tags().all(|(_, version)| version == NEVER) {
-        return Standing::Unservable;
+        return ItemState::Unservable;
     }
     let moved = match versions {
         None => true,
@@ -136,8 +136,8 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
                 || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
         }
     };
-    if moved && scene.policy.on_tag == Leaves::Nothing {
-        return Standing::Unservable;
+    if moved && scene.policy.on_tag == OnInvalidate::Drop {
+        return ItemState::Unservable;
     }
     let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
     if expired {
@@ -145,10 +145,10 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Scene<'_>)
     }
     if expired || item.stale || moved {
         hit.ttl = Some(0);
-        Standing::Stale(hit)
+        ItemState::Stale(hit)
     } else {
         hit.ttl = item.ttl.map(|ttl| ttl - envelope.stale_for);
-        Standing::Fresh(hit)
+        ItemState::Fresh(hit)
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
     use crate::guard::envelope::{Envelope, Tags};
-    use crate::guard::{Answer, Answers, Event, Machine, Now, Read, ReadEnd, Step, Wish};
+    use crate::guard::{Event, Machine, Now, Read, ReadEnd, ReadOptions, Replies, ServerReply, Step};
 
     const NAMES: [&[u8]; 3] = [b"blog:7", b"posts", b"users"];
 
@@ -198,12 +198,12 @@ mod tests {
             let tags: SmallVec<[TagName; 2]> =
                 NAMES[..random.usize(0..3)].iter().map(|name| TagName::from_slice(name)).collect();
             let item = random_item(tags.len(), random);
-            let on_tag = if random.bool() { Leaves::Stale } else { Leaves::Nothing };
+            let on_tag = if random.bool() { OnInvalidate::Stale } else { OnInvalidate::Drop };
             let policy = Policy { on_tag, ..Policy::default() };
             let (now, room) = (Now { wall: 1_700_000_000_000, mono: 0 }, 1 << 20);
             let (learnt, sidecar, copies, patient, chance) = (0, 1, false, true, 1.0);
             let scene =
-                Scene { policy: &policy, tags: &tags, learnt, sidecar, room, copies, now, patient, chance };
+                Inputs { policy: &policy, tags: &tags, learnt, sidecar, room, copies, now, patient, chance };
             let version = Item {
                 value: Bytes::from_static(b"100"),
                 size: 3,
@@ -213,11 +213,11 @@ mod tests {
                 flags: 0,
                 ..item.clone()
             };
-            let mut answers = Answers::from_iter([Answer::Item(item.clone())]);
-            answers.extend(tags.iter().map(|_| Answer::Item(version.clone())));
-            let step = Read::answered(Wish::default(), 0).resume(Event::Answers(answers), &scene);
+            let mut answers = Replies::from_iter([ServerReply::Item(item.clone())]);
+            answers.extend(tags.iter().map(|_| ServerReply::Item(version.clone())));
+            let step = Read::answered(ReadOptions::default(), 0).resume(Event::Replies(answers), &scene);
             let at_a_glance =
-                glance(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), scene.policy);
+                fresh_hit(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), scene.policy);
             let plain = |hit: Hit| Hit { header: Bytes::new(), ..hit };
             match (step, at_a_glance) {
                 (Step::Done(ReadEnd::Fresh(hit)), Some(seen_hit)) => {
@@ -237,6 +237,6 @@ mod tests {
     fn a_glance_leaves_it_to_chance_who_refreshes_early() {
         let random = &mut fastrand::Rng::with_seed(3);
         let policy = Policy { early_beta: 1.0, ..Policy::default() };
-        assert!((0..100).all(|_| glance(&mut random_item(0, random), [].into_iter(), &policy).is_none()));
+        assert!((0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), &policy).is_none()));
     }
 }

@@ -5,17 +5,17 @@
 //! rebuild is a *lease*: it is renewed while its client's connection lives, and released when that closes.
 //!
 //! The table has bounds (`bounds.rs`). A ticket that is forgotten breaks no promise: each connection remembers of which keys it was
-//! told a miss ([`Told`]), and a `set` whose miss is known and whose ticket is not is dropped.
+//! told a miss ([`KnownMiss`]), and a `set` whose miss is known and whose ticket is not is dropped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::ask::{Asks, At, Cas, Now, delete};
+use super::ask::{Cas, Commands, ItemRef, Now, delete};
 use super::stub::{Stub, StubId};
 use super::tags::Versions;
-use super::{Policy, Scene, TagName, TagNames};
+use super::{Inputs, Policy, TagName, TagNames};
 use crate::metrics::LeaseEnd;
 
 mod attribution;
@@ -24,15 +24,15 @@ mod pairing;
 mod renewal;
 mod waiting;
 
-pub use attribution::{Attribution, Base, Bound, Setter, Told};
+pub use attribution::{Attribution, KnownMiss, Observed, StoreCondition, Writer};
 pub use bounds::{MAX_LEASES, MAX_LEASES_PER_OWNER};
-pub use pairing::{Paired, Pairing};
+pub use pairing::{PairedMiss, PoolDetection};
 pub use renewal::Due;
-pub use waiting::{Admission, Pace, Polled};
+pub use waiting::{Admission, PollRate, PollResult};
 
 /// What was seen when a client was told a miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Ticket {
+pub struct MissToken {
     /// The CAS of what stood there; `None`: nothing is known, so nothing may be stored on the strength of it.
     pub base: Option<Cas>,
     /// Which stub it was, if it was one: renewals give a stub another CAS. Where a value stood that nobody is to see: by which number
@@ -54,23 +54,23 @@ pub struct Ticket {
     pub vanishes: Option<u64>,
 }
 
-impl Ticket {
+impl MissToken {
     /// What is seen at the scene.
-    pub fn seen(base: Option<Cas>, versions: Versions, scene: &Scene<'_>) -> Ticket {
+    pub fn seen(base: Option<Cas>, versions: Versions, scene: &Inputs<'_>) -> MissToken {
         let learnt = scene.tags.iter().take(versions.len()).skip(scene.own().len()).cloned().collect();
-        Ticket { base, versions, learnt, ..Ticket::nothing(scene.now) }
+        MissToken { base, versions, learnt, ..MissToken::nothing(scene.now) }
     }
 
     /// The same, where a stub stood.
-    pub(super) fn of_stub(base: Cas, stub: StubId, versions: Versions, scene: &Scene<'_>) -> Ticket {
-        Ticket { stub: Some(stub), ..Ticket::seen(Some(base), versions, scene) }
+    pub(super) fn of_stub(base: Cas, stub: StubId, versions: Versions, scene: &Inputs<'_>) -> MissToken {
+        MissToken { stub: Some(stub), ..MissToken::seen(Some(base), versions, scene) }
     }
 
     /// No server answered.
-    pub fn nothing(at: Now) -> Ticket {
+    pub fn nothing(at: Now) -> MissToken {
         let (versions, learnt) = (Versions::new(), TagNames::new());
         let (base, stub, lock, vanishes) = (None, None, None, None);
-        Ticket { base, stub, filled: false, lock, versions, learnt, at, vanishes }
+        MissToken { base, stub, filled: false, lock, versions, learnt, at, vanishes }
     }
 
     /// Of a lease whose right is a stub.
@@ -79,13 +79,13 @@ impl Ticket {
     }
 
     /// What gives the lease back that it is.
-    pub fn release(&self, policy: &Policy) -> Asks {
+    pub fn release(&self, policy: &Policy) -> Commands {
         self.release_within(millis(policy.max_rebuild))
     }
 
     /// The lock is deleted if it is still this one. A stub is marked as free for whoever reads it next, and stays for as long as anybody
     /// who was told a miss over it may build: so they can tell that nothing has been stored or deleted since.
-    fn release_within(&self, max_rebuild: u64) -> Asks {
+    fn release_within(&self, max_rebuild: u64) -> Commands {
         if self.lock.is_some() {
             return give_back_lock(self);
         }
@@ -95,8 +95,8 @@ impl Ticket {
     }
 
     /// What may be stored over on the strength of it.
-    pub(super) fn over(&self) -> Base {
-        Base { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
+    pub(super) fn over(&self) -> Observed {
+        Observed { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
     }
 }
 
@@ -116,7 +116,7 @@ impl From<u64> for Owner {
 }
 
 /// One ticket, for as long as the process lives.
-pub type TicketId = u64;
+pub type MissTokenId = u64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
@@ -133,10 +133,10 @@ enum Kind {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Held {
-    id: TicketId,
+    id: MissTokenId,
     owner: Owner,
     kind: Kind,
-    ticket: Ticket,
+    ticket: MissToken,
     /// The CAS number that the client may have been shown with its miss; renewals move the ticket's.
     shown: Option<u64>,
     /// The renewal on its way puts a stub in the stale value's place.
@@ -152,7 +152,7 @@ impl Held {
         matches!(self.kind, Kind::Lease { .. })
     }
 
-    fn release(&self) -> Asks {
+    fn release(&self) -> Commands {
         self.ticket.release_within(self.max_rebuild)
     }
 
@@ -206,14 +206,14 @@ pub struct Ended {
     /// How it ended.
     pub end: LeaseEnd,
     /// One round to the key's server.
-    pub asks: Asks,
+    pub asks: Commands,
 }
 
 /// The table. `W` is what wakes a waiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leases<W> {
     keys: BTreeMap<Box<[u8]>, KeyState<W>>,
-    owners: bounds::Owners,
+    owners: bounds::PerOwner,
     forgotten: u64,
     next: u64,
 }
@@ -227,7 +227,7 @@ impl<W> Default for Leases<W> {
 impl<W> Leases<W> {
     /// A table whose tickets may take so many bytes.
     pub fn new(max_bytes: usize) -> Leases<W> {
-        Leases { keys: BTreeMap::new(), owners: bounds::Owners::new(max_bytes), forgotten: 0, next: 0 }
+        Leases { keys: BTreeMap::new(), owners: bounds::PerOwner::new(max_bytes), forgotten: 0, next: 0 }
     }
 
     /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is a miss like others from
@@ -237,14 +237,14 @@ impl<W> Leases<W> {
         &mut self,
         key: &[u8],
         owner: Owner,
-        ticket: Ticket,
+        ticket: MissToken,
         policy: &Policy,
-    ) -> (Option<TicketId>, Vec<Ended>) {
+    ) -> (Option<MissTokenId>, Vec<Ended>) {
         // A server's CAS numbers only grow: of two wins the higher one came later, though it may be heard of first.
-        let won = |ticket: &Ticket| ticket.lock.or(ticket.base).map(|cas| (cas.epoch, cas.number));
+        let won = |ticket: &MissToken| ticket.lock.or(ticket.base).map(|cas| (cas.epoch, cas.number));
         let is_later = |held: &Held| held.is_lease() && won(&held.ticket) > won(&ticket);
         if self.keys.get(key).is_some_and(|state| state.tickets.iter().any(is_later)) {
-            return (None, self.saw(key, owner, ticket, policy));
+            return (None, self.record_miss(key, owner, ticket, policy));
         }
         let mut ended = Vec::new();
         let state = self.keys.get_mut(key);
@@ -265,7 +265,13 @@ impl<W> Leases<W> {
     /// A miss without the right to rebuild. A lease of the same owner stays, unless something else stands there by now: whoever
     /// reads again what they are rebuilding has not given it up. What they build from now on is as new as this miss. Returns the leases
     /// that have ended: that one, or what made room.
-    pub fn saw(&mut self, key: &[u8], owner: Owner, ticket: Ticket, policy: &Policy) -> Vec<Ended> {
+    pub fn record_miss(
+        &mut self,
+        key: &[u8],
+        owner: Owner,
+        ticket: MissToken,
+        policy: &Policy,
+    ) -> Vec<Ended> {
         let mut ended = Vec::new();
         if let Some(held) = self.own(key, owner).filter(|held| held.is_lease()) {
             let same_stub = ticket.stub.is_some() && ticket.stub == held.ticket.stub;
@@ -273,7 +279,7 @@ impl<W> Leases<W> {
                 return ended;
             }
             if same_stub || ticket.base == held.ticket.base {
-                let Ticket { versions, learnt, at: Now { wall, .. }, .. } = ticket;
+                let MissToken { versions, learnt, at: Now { wall, .. }, .. } = ticket;
                 self.amend(key, owner, |held| {
                     (held.versions, held.learnt, held.at.wall) = (versions, learnt, wall);
                 });
@@ -286,7 +292,14 @@ impl<W> Leases<W> {
         ended
     }
 
-    fn insert(&mut self, key: &[u8], owner: Owner, kind: Kind, ticket: Ticket, max_rebuild: u64) -> TicketId {
+    fn insert(
+        &mut self,
+        key: &[u8],
+        owner: Owner,
+        kind: Kind,
+        ticket: MissToken,
+        max_rebuild: u64,
+    ) -> MissTokenId {
         self.remove_where(key, |held| held.owner == owner);
         self.next += 1;
         let id = self.next;
@@ -330,7 +343,7 @@ impl<W> Leases<W> {
         self.state(key)?.tickets.iter_mut().find(|held| held.owner == owner)
     }
 
-    fn amend(&mut self, key: &[u8], owner: Owner, change: impl FnOnce(&mut Ticket)) {
+    fn amend(&mut self, key: &[u8], owner: Owner, change: impl FnOnce(&mut MissToken)) {
         let tickets = self.keys.get_mut(key).into_iter().flat_map(|state| &mut state.tickets);
         if let Some(held) = tickets.into_iter().find(|held| held.owner == owner) {
             self.owners.amend(key, held, change);
@@ -357,7 +370,7 @@ impl<W> Leases<W> {
 
     /// `owner` has created the value by counting: whatever it was told a miss for, what it sends from now on is new, as behind an
     /// `add`. Returns its lease, if it had one, and who waits; the lock of a stale value ends by itself.
-    pub fn created(&mut self, key: &[u8], owner: Owner) -> (Option<Ticket>, Vec<W>) {
+    pub fn created(&mut self, key: &[u8], owner: Owner) -> (Option<MissToken>, Vec<W>) {
         let lease = self.own(key, owner).filter(|held| held.is_lease()).map(|held| held.ticket.clone());
         self.remove_where(key, |held| held.owner == owner);
         (lease, self.wake(key))
@@ -366,17 +379,17 @@ impl<W> Leases<W> {
     /// A fill was stored under `cas`, over what `ticket` saw. `spent`: whose ticket it was, if another connection's. Whoever else was
     /// told a miss over the same stub may store over this value: nothing has been invalidated between their miss and it, if they
     /// saw the same versions. Returns who waits.
-    pub fn filled(&mut self, key: &[u8], cas: Cas, ticket: &Ticket, spent: Option<Owner>) -> Vec<W> {
+    pub fn filled(&mut self, key: &[u8], cas: Cas, ticket: &MissToken, spent: Option<Owner>) -> Vec<W> {
         // Whoever has ended that miss itself meanwhile, or was told another, has nothing to do with it any more.
         let is_spent = |held: &&Held| matches!(held.kind, Kind::Spent { .. });
         if let Some(owner) = spent.filter(|owner| self.own(key, *owner).filter(is_spent).is_some()) {
-            let ticket = Ticket { base: Some(cas), lock: None, filled: true, ..ticket.clone() };
+            let ticket = MissToken { base: Some(cas), lock: None, filled: true, ..ticket.clone() };
             self.amend(key, owner, |held| *held = ticket);
         }
         if let Some(state) = self.keys.get_mut(key) {
             state.unfilled = 0;
-            let same = |seen: &Ticket| {
-                let epoch = |ticket: &Ticket| ticket.base.map(|base| base.epoch);
+            let same = |seen: &MissToken| {
+                let epoch = |ticket: &MissToken| ticket.base.map(|base| base.epoch);
                 !seen.filled
                     && seen.stub.is_some()
                     && seen.stub == ticket.stub
@@ -424,7 +437,7 @@ impl<W> Leases<W> {
 
     /// `owner` has bumped a tag, from one version to the next: what it stores from now on is newer than that, as behind a delete of its
     /// own. Where the tag had moved before, by somebody else, it stays as old as that. `tags` are those of a key's rule.
-    pub fn bumped<T: AsRef<[TagName]>>(
+    pub fn record_bump<T: AsRef<[TagName]>>(
         &mut self,
         owner: Owner,
         tag: &TagName,
@@ -479,7 +492,7 @@ impl<W> Leases<W> {
     }
 
     /// Whether this is a lease that has not ended.
-    pub fn stands(&self, key: &[u8], id: TicketId) -> bool {
+    pub fn is_active(&self, key: &[u8], id: MissTokenId) -> bool {
         let mut held = self.keys.get(key).into_iter().flat_map(|state| &state.tickets);
         held.any(|held| held.id == id && held.is_lease())
     }
@@ -489,7 +502,7 @@ impl<W> Leases<W> {
         (self.owners.leases(), self.keys.values().map(|state| state.waiters.len()).sum())
     }
 
-    fn find(&mut self, key: &[u8], id: TicketId) -> Option<&mut Held> {
+    fn find(&mut self, key: &[u8], id: MissTokenId) -> Option<&mut Held> {
         self.state(key)?.tickets.iter_mut().find(|held| held.id == id)
     }
 
@@ -508,8 +521,8 @@ impl<W> Leases<W> {
 }
 
 /// What gives back the lock of a lease whose value somebody else has stored.
-fn give_back_lock(ticket: &Ticket) -> Asks {
-    ticket.lock.map(|lock| delete(At::Lock, Some(lock))).into_iter().collect()
+fn give_back_lock(ticket: &MissToken) -> Commands {
+    ticket.lock.map(|lock| delete(ItemRef::Lock, Some(lock))).into_iter().collect()
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -1,8 +1,8 @@
 //! What guarding a key means: the decisions.
 //!
 //! **Architecture invariant:** nothing in here does I/O, reads a clock or draws a random number. Each client operation is a
-//! small machine that says what to ask of the servers ([`Step::Ask`]), is given their answers together with the moment
-//! ([`Scene`]), and ends with what the client is to be told. The same machines run in production, in simulation and under a
+//! small machine that says what to ask of the servers ([`Step::Send`]), is given their answers together with the moment
+//! ([`Inputs`]), and ends with what the client is to be told. The same machines run in production, in simulation and under a
 //! model checker.
 //!
 //! What several operations in one process know of each other (who holds a lease, who waits for it) is in [`leases`].
@@ -21,15 +21,21 @@ mod modify;
 mod delete;
 pub mod leases;
 
-pub use ask::{Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Now, Stored, Usage, What};
+pub use ask::{
+    Cas, Commands, Expiry, GetFlags, Item, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply,
+    StoreMode, Stored, Usage,
+};
 pub use delete::{Delete, DeleteEnd, Removal};
 pub use envelope::TagName;
-pub use freshness::{Hit, glance};
+pub use freshness::{Hit, fresh_hit};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
-pub use read::{Read, ReadEnd, Wish};
+pub use read::{Read, ReadEnd, ReadOptions};
 pub use stub::StubId;
-pub use tags::{Bump, BumpEnd, Versions, life_of, moved_at, parse_version, tag_look, version, version_of};
-pub use write::{Fill, FillEnd, Offer, Set, SetEnd};
+pub use tags::{
+    Bump, BumpEnd, Versions, incarnation_of, parse_version, tag_get_flags, version, version_millis,
+    version_of,
+};
+pub use write::{Fill, FillEnd, NewValue, Set, SetEnd};
 
 /// Names of tags.
 pub type TagNames = Vec<TagName>;
@@ -39,10 +45,10 @@ pub type TagNames = Vec<TagName>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<End> {
     /// One round trip.
-    Ask(Asks),
-    /// These are tags of the item too, though not of its rule: from now on they stand behind the others in [`Scene::tags`]. Goes
-    /// on with [`Event::Learnt`].
-    Learn(TagNames),
+    Send(Commands),
+    /// These are tags of the item too, though not of its rule: from now on they stand behind the others in [`Inputs::tags`]. Goes
+    /// on with [`Event::TagsAdded`].
+    AddTags(TagNames),
     /// To be woken when the key may have changed, at the latest at this moment of the monotonic clock.
     Wait(u64),
     /// Nothing any more.
@@ -54,21 +60,21 @@ pub enum Step<End> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The answers to what it asked.
-    Answers(Answers),
+    Replies(Replies),
     /// The scene has the tags now.
-    Learnt,
+    TagsAdded,
     /// The key may have changed.
     Woken,
     /// The wait must end: its time is over, or somebody would wait behind it.
-    Over,
+    WaitEnded,
 }
 
 /// What a decision is made on, besides the answers.
 #[derive(Debug, Clone, Copy)]
-pub struct Scene<'a> {
+pub struct Inputs<'a> {
     /// The rule's.
     pub policy: &'a Policy,
-    /// The names of the rule's tags for this key, and behind them those that a machine has told with [`Step::Learn`].
+    /// The names of the rule's tags for this key, and behind them those that a machine has told with [`Step::AddTags`].
     pub tags: &'a [TagName],
     /// How many of them were so learnt.
     pub learnt: usize,
@@ -86,7 +92,7 @@ pub struct Scene<'a> {
     pub chance: f64,
 }
 
-impl Scene<'_> {
+impl Inputs<'_> {
     /// The rule's own tags.
     fn own(&self) -> &[TagName] {
         &self.tags[..self.tags.len().saturating_sub(self.learnt)]
@@ -111,7 +117,7 @@ impl Scene<'_> {
     }
 }
 
-/// What [`Scene::room`] leaves free of `item_size_max`, beside the key, for what memcached itself needs.
+/// What [`Inputs::room`] leaves free of `item_size_max`, beside the key, for what memcached itself needs.
 const SPARE: usize = 512;
 
 /// How long a guarded key's rule lets things last, and what it does when they end.
@@ -128,9 +134,9 @@ pub struct Policy {
     /// How long a reader without a value to serve waits for the winner before it is told a miss.
     pub cold_wait: Duration,
     /// What a bumped tag leaves.
-    pub on_tag: Leaves,
+    pub on_tag: OnInvalidate,
     /// What a delete leaves.
-    pub on_delete: Leaves,
+    pub on_delete: OnInvalidate,
     /// XFetch's β: above zero, a fresh value is refreshed early by one client at a time.
     pub early_beta: f64,
     /// The longest soft expiry, and the one of items stored with exptime 0. Zero: none.
@@ -148,8 +154,8 @@ impl Default for Policy {
             max_rebuild: Duration::from_secs(60),
             stale_wait: Duration::ZERO,
             cold_wait: Duration::from_secs(2),
-            on_tag: Leaves::Stale,
-            on_delete: Leaves::Nothing,
+            on_tag: OnInvalidate::Stale,
+            on_delete: OnInvalidate::Drop,
             early_beta: 0.0,
             max_ttl: Duration::ZERO,
             near: Duration::ZERO,
@@ -176,19 +182,19 @@ impl Policy {
 
 /// What an invalidation leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Leaves {
+pub enum OnInvalidate {
     /// The old value, servable as stale.
     Stale,
     /// Nothing.
-    Nothing,
+    Drop,
 }
 
 impl Event {
     /// The answers, for machines that never wait.
-    fn answers(self) -> Answers {
+    fn answers(self) -> Replies {
         match self {
-            Event::Answers(answers) => answers,
-            Event::Learnt | Event::Woken | Event::Over => Answers::new(),
+            Event::Replies(answers) => answers,
+            Event::TagsAdded | Event::Woken | Event::WaitEnded => Replies::new(),
         }
     }
 }
@@ -207,5 +213,5 @@ pub trait Machine {
     }
 
     /// Goes on: with the answers to what it asked last, or after a wait.
-    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<Self::End>;
+    fn resume(&mut self, event: Event, scene: &Inputs<'_>) -> Step<Self::End>;
 }

@@ -9,16 +9,16 @@ use crate::error::Failure;
 use crate::protocol::number::c_uint64;
 
 use super::ask::{
-    Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, Usage, What, delete, get, peek,
-    value_or_stub,
+    Cas, Commands, Expiry, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply,
+    StoreMode, Stored, Usage, delete, get, peek, value_or_stub,
 };
 use super::envelope::{Header, LockRecord, Opened, TagName};
-use super::freshness::{Hit, Standing, judge, unknown_tags};
-use super::leases::Base;
+use super::freshness::{Hit, ItemState, judge, unknown_tags};
+use super::leases::Observed;
 use super::stub::Stub;
-use super::tags::{Gather, Versions};
-use super::write::{NEVER, Offer, may_have_moved, version_of};
-use super::{Event, Machine, Scene, Step, TagNames};
+use super::tags::{TagRead, Versions};
+use super::write::{NEVER, NewValue, may_have_moved, version_of};
+use super::{Event, Inputs, Machine, Step, TagNames};
 
 mod change;
 
@@ -67,7 +67,7 @@ pub enum ModifyEnd {
 pub struct Modify {
     change: Change,
     /// What its client was told a miss of, if it was.
-    over: Option<Base>,
+    over: Option<Observed>,
     /// Its look leaves a stub.
     creates: bool,
     state: State,
@@ -86,7 +86,7 @@ enum State {
     },
     Tagging {
         item: Option<Item>,
-        gather: Box<Gather>,
+        gather: Box<TagRead>,
     },
     /// `used`: the seconds that the old item had left when it was read, if the new one is to end with it.
     Writing {
@@ -107,7 +107,7 @@ enum State {
 
 impl Modify {
     /// Whether it is to store a value where there is none, and says so where it does not.
-    pub fn makes_a_value(&self) -> bool {
+    pub fn creates_value(&self) -> bool {
         matches!(
             self.change,
             Change::Count(Count { create: Some(_), .. })
@@ -117,12 +117,12 @@ impl Modify {
     }
 
     /// Begins.
-    pub fn start(change: Change, scene: &Scene<'_>) -> (Modify, Asks) {
+    pub fn start(change: Change, scene: &Inputs<'_>) -> (Modify, Commands) {
         Modify::bound(change, None, scene)
     }
 
     /// Begins one that stores over nothing but this, where it is a `replace`, or a count that finds no item: else it is not stored.
-    pub fn bound(change: Change, over: Option<Base>, scene: &Scene<'_>) -> (Modify, Asks) {
+    pub fn bound(change: Change, over: Option<Observed>, scene: &Inputs<'_>) -> (Modify, Commands) {
         let mut modify =
             Modify { change, over, creates: false, state: State::Looking, lock: None, began: scene.now.mono };
         let asks = modify.look(scene);
@@ -130,19 +130,21 @@ impl Modify {
     }
 
     /// Whether what stands there is not what alone it may be stored over.
-    fn is_beyond(&self, stands: Option<&Item>, versions: &Versions, scene: &Scene<'_>) -> bool {
-        let is_over =
-            |over: &Base| stands.is_some_and(|item| over.is(item) || over.outlives(item, versions, scene));
+    fn is_beyond(&self, stands: Option<&Item>, versions: &Versions, scene: &Inputs<'_>) -> bool {
+        let is_over = |over: &Observed| {
+            stands.is_some_and(|item| over.is(item) || over.outlives(item, versions, scene))
+        };
         self.over.as_ref().is_some_and(|over| !is_over(over))
     }
 
-    fn look(&mut self, scene: &Scene<'_>) -> Asks {
+    fn look(&mut self, scene: &Inputs<'_>) -> Commands {
         self.state = State::Looking;
         self.creates = self.may_create(scene);
-        let mut asks: Asks = smallvec![if self.creates { value_or_stub(scene) } else { get(At::Item) }];
-        Gather::new(scene.tags.len()).ask(&mut asks, scene);
+        let mut asks: Commands =
+            smallvec![if self.creates { value_or_stub(scene) } else { get(ItemRef::Value) }];
+        TagRead::new(scene.tags.len()).ask(&mut asks, scene);
         if self.may_fill() {
-            asks.push(get(At::Lock));
+            asks.push(get(ItemRef::Lock));
         }
         asks
     }
@@ -154,63 +156,63 @@ impl Modify {
     /// Whether an absent item would be stored. Then the look leaves a stub to be stored over, for the reason that a
     /// [`Set`](super::Set) does. What is gone at once, or too large with its header, leaves none; nor does what may be stored
     /// over something else alone.
-    fn may_create(&self, scene: &Scene<'_>) -> bool {
+    fn may_create(&self, scene: &Inputs<'_>) -> bool {
         let created = match &self.change {
-            Change::Add(offer) => offered(offer, Mode::Add, None, |_| NEVER, scene),
+            Change::Add(offer) => offered(offer, StoreMode::Add, None, |_| NEVER, scene),
             Change::Count(Count { create: Some((lifetime, initial)), explicit, .. })
                 if self.over.is_none() =>
             {
-                offered(&begun(*lifetime, *initial, *explicit), Mode::Add, None, |_| NEVER, scene)
+                offered(&begun(*lifetime, *initial, *explicit), StoreMode::Add, None, |_| NEVER, scene)
             }
             change => match change.create() {
-                Some(offer) if self.over.is_none() => offered(offer, Mode::Add, None, |_| NEVER, scene),
+                Some(offer) if self.over.is_none() => offered(offer, StoreMode::Add, None, |_| NEVER, scene),
                 _ => return false,
             },
         };
         // A header is as long whatever the versions are.
-        matches!(created.what, What::Store { value, exptime: 0.., .. } if !scene.refuses(value.len()))
+        matches!(created.what, Operation::Store { value, exptime: 0.., .. } if !scene.refuses(value.len()))
     }
 
     fn gathered(
         &mut self,
         item: Option<Item>,
-        mut gather: Box<Gather>,
-        answers: &[Answer],
-        scene: &Scene<'_>,
+        mut gather: Box<TagRead>,
+        answers: &[ServerReply],
+        scene: &Inputs<'_>,
     ) -> Step<ModifyEnd> {
         let unknown = item.as_ref().map_or_else(TagNames::new, |item| unknown_tags(item, scene));
         if !unknown.is_empty() {
             self.state = State::Learning { item };
-            return Step::Learn(unknown);
+            return Step::AddTags(unknown);
         }
         match gather.absorb(answers, scene) {
             Err(failure) => Step::Done(ModifyEnd::Failed(failure)),
             Ok(()) => match gather.versions() {
                 Some(versions) => self.write(item, &versions, scene),
                 None => {
-                    let mut asks = Asks::new();
+                    let mut asks = Commands::new();
                     gather.ask(&mut asks, scene);
                     self.state = State::Tagging { item, gather };
-                    Step::Ask(asks)
+                    Step::Send(asks)
                 }
             },
         }
     }
 
-    fn write(&mut self, item: Option<Item>, versions: &Versions, scene: &Scene<'_>) -> Step<ModifyEnd> {
+    fn write(&mut self, item: Option<Item>, versions: &Versions, scene: &Inputs<'_>) -> Step<ModifyEnd> {
         // memcached looks at the size before it looks at what is there.
         if scene.refuses(self.change.sent()) {
             return Step::Done(ModifyEnd::TooLarge);
         }
         let standing = item.as_ref().map(|item| judge(item, Some(versions), scene));
         let present = match standing {
-            Some(Standing::Fresh(hit)) => Some(hit),
+            Some(ItemState::Fresh(hit)) => Some(hit),
             _ => None,
         };
         let physical = item.as_ref().map(|item| item.cas);
         // How long the item stands in memcached, so that what replaces it stands no longer.
         let exptime = match item.as_ref().and_then(|item| item.ttl) {
-            Some(ttl) => Lifetime::Seconds(u64::from(ttl)).exptime(0, scene.now),
+            Some(ttl) => Expiry::Seconds(u64::from(ttl)).exptime(0, scene.now),
             None => 0,
         };
         let used = item.as_ref().and_then(|item| item.ttl);
@@ -219,7 +221,7 @@ impl Modify {
         let ask = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
             // What is gone at once takes no place, and nothing from whoever builds the value.
-            (Change::Add(offer), None) if offer.lifetime == Lifetime::Gone => {
+            (Change::Add(offer), None) if offer.lifetime == Expiry::Expired => {
                 return Step::Done(ModifyEnd::Stored(Cas::NONE));
             }
             (Change::Add(offer), None) => created(offer, item.as_ref(), now, scene),
@@ -233,7 +235,7 @@ impl Modify {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 // What is gone at once takes no place.
-                if offer.lifetime == Lifetime::Gone {
+                if offer.lifetime == Expiry::Expired {
                     return Step::Done(self.done(counted));
                 }
                 created(offer, item.as_ref(), now, scene)
@@ -257,7 +259,7 @@ impl Modify {
                 }
                 let offer = begun(lifetime, *initial, explicit);
                 match lifetime {
-                    Lifetime::Gone => offered(&offer, Mode::Set, physical, now, scene),
+                    Expiry::Expired => offered(&offer, StoreMode::Set, physical, now, scene),
                     _ => created(&offer, item.as_ref(), now, scene),
                 }
             }
@@ -278,26 +280,26 @@ impl Modify {
             (Change::Replace(_), Some(_)) if self.is_beyond(item.as_ref(), versions, scene) => {
                 return Step::Done(ModifyEnd::Dropped);
             }
-            (Change::Replace(offer), Some(hit)) => offered(offer, Mode::Set, Some(hit.cas), now, scene),
+            (Change::Replace(offer), Some(hit)) => offered(offer, StoreMode::Set, Some(hit.cas), now, scene),
             (Change::Cas { number, offer, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), scene);
-                offered(&offer.stale(), Mode::Set, Some(hit.cas), sealed, scene)
+                offered(&offer.stale(), StoreMode::Set, Some(hit.cas), sealed, scene)
             }
             (Change::Cas { number, .. }, Some(hit)) if hit.cas.number != *number => {
                 return Step::Done(ModifyEnd::Exists);
             }
             // The new value was made from the one that `gets` returned, and is no newer than that one's tags: it goes behind
             // the versions that one was sealed with.
-            (Change::Cas { offer, .. }, Some(hit)) if offer.lifetime != Lifetime::Gone => {
+            (Change::Cas { offer, .. }, Some(hit)) if offer.lifetime != Expiry::Expired => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), scene);
-                offered(offer, Mode::Set, Some(hit.cas), sealed, scene)
+                offered(offer, StoreMode::Set, Some(hit.cas), sealed, scene)
             }
-            (Change::Cas { .. }, Some(hit)) => delete(At::Item, Some(hit.cas)),
+            (Change::Cas { .. }, Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
             // Without a header it would be a stub.
             (Change::Empty { lifetime, explicit, .. }, Some(hit)) if hit.header.is_empty() => {
                 let (body, tags) = (Bytes::new(), TagNames::new());
-                let offer = Offer { body, flags: 0, lifetime: *lifetime, explicit: *explicit, tags };
-                offered(&offer, Mode::Set, Some(hit.cas), now, scene)
+                let offer = NewValue { body, flags: 0, lifetime: *lifetime, explicit: *explicit, tags };
+                offered(&offer, StoreMode::Set, Some(hit.cas), now, scene)
             }
             (Change::Empty { lifetime, explicit, .. }, Some(hit)) => {
                 let emptied = Hit { flags: 0, ..hit.clone() };
@@ -305,11 +307,11 @@ impl Modify {
             }
             (Change::Append { more, explicit, .. }, Some(hit)) => {
                 // The header stands before the payload, so memcached's own append is right, and moves only the new bytes.
-                let (mode, value, cas) = (Mode::Append, Stored::plain(more.clone()), Some(hit.cas));
-                let what = What::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
+                let (mode, value, cas) = (StoreMode::Append, Stored::plain(more.clone()), Some(hit.cas));
+                let what = Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
                 let counted = extended(hit.payload.len() + more.len(), false);
                 self.state = State::Writing { counted, used: None };
-                Ask { at: At::Item, what }
+                ServerCommand { at: ItemRef::Value, what }
             }
             (Change::Prepend { more, explicit, .. }, Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
@@ -322,7 +324,7 @@ impl Modify {
                 };
                 let counted = Counted { number, cas: Cas::NONE, ttl: hit.ttl, created: false };
                 let ask = match lifetime {
-                    Some(Lifetime::Gone) => delete(At::Item, Some(hit.cas)),
+                    Some(Expiry::Expired) => delete(ItemRef::Value, Some(hit.cas)),
                     Some(lifetime) => changed(&hit, body, soft(*lifetime, &hit, scene), *explicit),
                     None => changed(&hit, body, exptime, *explicit),
                 };
@@ -330,15 +332,18 @@ impl Modify {
                 self.state = State::Writing { counted, used };
                 ask
             }
-            (Change::Touch(Lifetime::Gone), Some(hit)) => delete(At::Item, Some(hit.cas)),
+            (Change::Touch(Expiry::Expired), Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
             (Change::Touch(lifetime), Some(hit)) => {
                 let touch = Some(soft(*lifetime, &hit, scene));
                 self.state = State::Touching { was: hit };
-                Ask { at: At::Item, what: What::Get(Look { touch, ..Look::default() }) }
+                ServerCommand {
+                    at: ItemRef::Value,
+                    what: Operation::Get(GetFlags { touch, ..GetFlags::default() }),
+                }
             }
         };
         let creates = matches!(self.state, State::Writing { counted: Counted { created: true, .. }, .. });
-        if let What::Store { value, .. } = &ask.what {
+        if let Operation::Store { value, .. } = &ask.what {
             match &self.change {
                 _ if creates && scene.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
                 _ if creates => {}
@@ -352,52 +357,56 @@ impl Modify {
                 _ => {}
             }
         }
-        let mut asks: Asks = smallvec![ask];
+        let mut asks: Commands = smallvec![ask];
         if let Some(lock) = physical.and_then(|cas| self.lock_before(cas.number)) {
-            asks.push(delete(At::Lock, Some(lock.cas)));
+            asks.push(delete(ItemRef::Lock, Some(lock.cas)));
         }
         if matches!(self.state, State::Writing { used: Some(_), .. }) {
-            asks.insert(0, peek(At::Item));
+            asks.insert(0, peek(ItemRef::Value));
         }
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 
     fn written(
         &mut self,
         counted: Counted,
         used: Option<u32>,
-        answers: Answers,
-        scene: &Scene<'_>,
+        answers: Replies,
+        scene: &Inputs<'_>,
     ) -> Step<ModifyEnd> {
         let mut answers = answers.into_iter();
         let left = used.and_then(|_| answers.next());
         Step::Done(match answers.next() {
-            Some(stored @ (Answer::Stored(_) | Answer::Done)) => {
-                let cas = if let Answer::Stored(cas) = stored { cas } else { Cas::NONE };
+            Some(stored @ (ServerReply::Stored(_) | ServerReply::Done)) => {
+                let cas = if let ServerReply::Stored(cas) = stored { cas } else { Cas::NONE };
                 let counted = Counted { cas, ..counted };
                 // The server's clock counts whole seconds: one may have passed between the read and the write.
-                if let (Some(used), Some(Answer::Item(Item { ttl: Some(left), .. }))) = (used, left)
+                if let (Some(used), Some(ServerReply::Item(Item { ttl: Some(left), .. }))) = (used, left)
                     && left < used
                 {
                     self.state = State::Settling { counted, used: Some(used) };
-                    return Step::Ask(smallvec![touch(left, scene)]);
+                    return Step::Send(smallvec![touch(left, scene)]);
                 }
                 self.done(counted)
             }
             // Both together are too large, or what was to be appended to is gone: memcached says the same of either.
-            Some(Answer::NotStored) if matches!(self.change, Change::Append { .. }) && !counted.created => {
+            Some(ServerReply::NotStored)
+                if matches!(self.change, Change::Append { .. }) && !counted.created =>
+            {
                 ModifyEnd::NotStored
             }
-            Some(Answer::TooLarge) if matches!(self.change, Change::Prepend { .. }) && !counted.created => {
+            Some(ServerReply::TooLarge)
+                if matches!(self.change, Change::Prepend { .. }) && !counted.created =>
+            {
                 ModifyEnd::NotStored
             }
-            Some(Answer::TooLarge) => ModifyEnd::TooLarge,
-            Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
+            Some(ServerReply::TooLarge) => ModifyEnd::TooLarge,
+            Some(ServerReply::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
             Some(_) => {
                 // Each round one of all who write it wins: how many rounds it takes depends on how many there are.
                 if scene.now.mono < self.began.saturating_add(PATIENCE_MS) {
-                    return Step::Ask(self.look(scene));
+                    return Step::Send(self.look(scene));
                 }
                 ModifyEnd::Failed(Failure::Overloaded)
             }
@@ -428,11 +437,11 @@ impl Modify {
     fn over_stale(
         &self,
         number: u64,
-        offer: &Offer,
+        offer: &NewValue,
         invalidate: bool,
         item: Option<&Item>,
-        scene: &Scene<'_>,
-    ) -> Option<Ask> {
+        scene: &Inputs<'_>,
+    ) -> Option<ServerCommand> {
         let item = item?;
         let offer = match () {
             () if number == item.cas.number => offer.clone(),
@@ -440,7 +449,7 @@ impl Modify {
             () => return None,
         };
         let stands = match judge(item, None, scene) {
-            Standing::Stale(hit) => Some(hit),
+            ItemState::Stale(hit) => Some(hit),
             _ => None,
         };
         let record = self.lock_before(item.cas.number).and_then(|lock| LockRecord::decode(&lock.value).ok());
@@ -452,7 +461,7 @@ impl Modify {
             let stood = || stands.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, scene));
             locked(name).unwrap_or_else(stood)
         };
-        Some(offered(&offer, Mode::Set, Some(item.cas), sealed, scene))
+        Some(offered(&offer, StoreMode::Set, Some(item.cas), sealed, scene))
     }
 
     /// What stood there when its end was put back was ours, or made from ours and as late; else that end was right.
@@ -460,15 +469,15 @@ impl Modify {
         &mut self,
         counted: Counted,
         used: Option<u32>,
-        answers: Answers,
-        scene: &Scene<'_>,
+        answers: Replies,
+        scene: &Inputs<'_>,
     ) -> Step<ModifyEnd> {
         match (used, answers.into_iter().next()) {
-            (Some(used), Some(Answer::Item(Item { ttl: Some(ttl), .. })))
+            (Some(used), Some(ServerReply::Item(Item { ttl: Some(ttl), .. })))
                 if ttl != used && ttl + 1 != used =>
             {
                 self.state = State::Settling { counted, used: None };
-                Step::Ask(smallvec![touch(ttl, scene)])
+                Step::Send(smallvec![touch(ttl, scene)])
             }
             _ => Step::Done(self.done(counted)),
         }
@@ -476,62 +485,62 @@ impl Modify {
 
     /// `mg T` cannot be made conditional. If another item stood there by then, and one whose end must not move, its end is
     /// put back, unless that has gone too.
-    fn touched(&mut self, was: Hit, answers: Answers, scene: &Scene<'_>) -> Step<ModifyEnd> {
+    fn touched(&mut self, was: Hit, answers: Replies, scene: &Inputs<'_>) -> Step<ModifyEnd> {
         let back = match answers.into_iter().next() {
-            Some(Answer::Item(item)) => match Stub::of(&item) {
+            Some(ServerReply::Item(item)) => match Stub::of(&item) {
                 Some(stub) => stub.ask(Some(item.cas), scene.policy.lock_seconds()),
                 None if item.stale => {
                     let seconds = Some(item.ttl.unwrap_or(0).max(1));
-                    let what = What::MarkStale { seconds, cas: Some(item.cas), explicit: None };
-                    Ask { at: At::Item, what }
+                    let what = Operation::MarkStale { seconds, cas: Some(item.cas), explicit: None };
+                    ServerCommand { at: ItemRef::Value, what }
                 }
                 None => return Step::Done(ModifyEnd::Touched(was)),
             },
-            Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
+            Some(ServerReply::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
             _ => return Step::Done(ModifyEnd::NotFound),
         };
         self.state = State::Untouching;
-        Step::Ask(smallvec![back])
+        Step::Send(smallvec![back])
     }
 }
 
 impl Machine for Modify {
     type End = ModifyEnd;
 
-    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<ModifyEnd> {
+    fn resume(&mut self, event: Event, scene: &Inputs<'_>) -> Step<ModifyEnd> {
         let answers = event.answers();
         match std::mem::replace(&mut self.state, State::Looking) {
             State::Looking => {
                 let mut answers = answers.into_iter();
                 let item = match answers.next() {
-                    Some(Answer::Item(item)) => Some(item),
-                    Some(Answer::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
+                    Some(ServerReply::Item(item)) => Some(item),
+                    Some(ServerReply::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
                     // The server had no room even for a stub.
                     _ if self.creates => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
                     _ => None,
                 };
-                let mut tags: Answers = answers.collect();
+                let mut tags: Replies = answers.collect();
                 if self.may_fill() {
                     self.lock = match tags.pop() {
-                        Some(Answer::Item(lock)) => Some(lock),
+                        Some(ServerReply::Item(lock)) => Some(lock),
                         _ => None,
                     };
                 }
-                self.gathered(item, Box::new(Gather::new(scene.tags.len())), &tags, scene)
+                self.gathered(item, Box::new(TagRead::new(scene.tags.len())), &tags, scene)
             }
             State::Learning { item } => {
-                let mut gather = Box::new(Gather::new(scene.tags.len()));
-                let mut asks = Asks::new();
+                let mut gather = Box::new(TagRead::new(scene.tags.len()));
+                let mut asks = Commands::new();
                 gather.ask(&mut asks, scene);
                 self.state = State::Tagging { item, gather };
-                Step::Ask(asks)
+                Step::Send(asks)
             }
             State::Tagging { item, gather } => self.gathered(item, gather, &answers, scene),
             State::Writing { counted, used } => self.written(counted, used, answers, scene),
             State::Settling { counted, used } => self.settled(counted, used, answers, scene),
             State::Touching { was } => self.touched(was, answers, scene),
             State::Untouching => Step::Done(match answers.into_iter().next() {
-                Some(Answer::Failed(failure)) => ModifyEnd::Failed(failure),
+                Some(ServerReply::Failed(failure)) => ModifyEnd::Failed(failure),
                 _ => ModifyEnd::NotFound,
             }),
         }
@@ -556,21 +565,21 @@ fn extended(size: usize, created: bool) -> Counted {
     Counted { number: size as u64, created, ..Counted::NOTHING }
 }
 
-fn begun(lifetime: Lifetime, initial: u64, explicit: Option<u64>) -> Offer {
+fn begun(lifetime: Expiry, initial: u64, explicit: Option<u64>) -> NewValue {
     let body = Bytes::from(initial.to_string());
-    Offer { body, flags: 0, lifetime, explicit, tags: TagNames::new() }
+    NewValue { body, flags: 0, lifetime, explicit, tags: TagNames::new() }
 }
 
 /// Stores an offer in place of what has this CAS. `version` says with which version of each tag it is sealed.
 fn offered(
-    offer: &Offer,
-    mode: Mode,
+    offer: &NewValue,
+    mode: StoreMode,
     cas: Option<Cas>,
     version: impl Fn(&TagName) -> u64,
-    scene: &Scene<'_>,
-) -> Ask {
+    scene: &Inputs<'_>,
+) -> ServerCommand {
     match (offer.lifetime, cas) {
-        (Lifetime::Gone, Some(cas)) => delete(At::Item, Some(cas)),
+        (Expiry::Expired, Some(cas)) => delete(ItemRef::Value, Some(cas)),
         _ => {
             let (tags, began) = (offer.tags(scene, version), (scene.now, 0));
             offer.clone().store(mode, cas, tags, began, None, scene).0
@@ -579,10 +588,15 @@ fn offered(
 }
 
 /// Stores an offer where there is no logical item, in place of what stands there.
-fn created(offer: &Offer, item: Option<&Item>, version: impl Fn(&TagName) -> u64, scene: &Scene<'_>) -> Ask {
+fn created(
+    offer: &NewValue,
+    item: Option<&Item>,
+    version: impl Fn(&TagName) -> u64,
+    scene: &Inputs<'_>,
+) -> ServerCommand {
     let (mode, cas) = match item {
-        None => (Mode::Add, None),
-        Some(item) => (Mode::Set, Some(item.cas)),
+        None => (StoreMode::Add, None),
+        Some(item) => (StoreMode::Set, Some(item.cas)),
     };
     let (tags, began) = (offer.tags(scene, version), (scene.now, 0));
     let stub = item.and_then(Stub::of).map(|stub| stub.id);
@@ -590,28 +604,34 @@ fn created(offer: &Offer, item: Option<&Item>, version: impl Fn(&TagName) -> u64
 }
 
 /// Gives the item so many seconds, and asks what it had.
-fn touch(seconds: u32, scene: &Scene<'_>) -> Ask {
-    let touch = Some(Lifetime::Seconds(u64::from(seconds.max(1))).exptime(0, scene.now));
-    Ask { at: At::Item, what: What::Get(Look { touch, ..Look::default() }) }
+fn touch(seconds: u32, scene: &Inputs<'_>) -> ServerCommand {
+    let touch = Some(Expiry::Seconds(u64::from(seconds.max(1))).exptime(0, scene.now));
+    ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { touch, ..GetFlags::default() }) }
 }
 
 /// The exptime of an item that is to be fresh for so long. One without an envelope has no soft expiry.
-fn soft(lifetime: Lifetime, hit: &Hit, scene: &Scene<'_>) -> i64 {
+fn soft(lifetime: Expiry, hit: &Hit, scene: &Inputs<'_>) -> i64 {
     let extra = if hit.header.is_empty() { 0 } else { scene.policy.stale_seconds() };
     lifetime.at_most(scene.policy.max_ttl.as_secs()).exptime(extra, scene.now)
 }
 
 /// The same item with another body: behind the same header, with the same flags and end.
-fn changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> Ask {
+fn changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> ServerCommand {
     let value = Stored { header: hit.header.clone(), body };
-    let what =
-        What::Store { mode: Mode::Set, value, flags: hit.flags, exptime, cas: Some(hit.cas), explicit };
-    Ask { at: At::Item, what }
+    let what = Operation::Store {
+        mode: StoreMode::Set,
+        value,
+        flags: hit.flags,
+        exptime,
+        cas: Some(hit.cas),
+        explicit,
+    };
+    ServerCommand { at: ItemRef::Value, what }
 }
 
 /// The version that an item was sealed with. A tag that it was not sealed with counts only if it has not moved since the item
 /// was built: whoever made a new value from this one may have read the data then.
-fn sealed_version(name: &TagName, hit: &Hit, versions: Option<&Versions>, scene: &Scene<'_>) -> u64 {
+fn sealed_version(name: &TagName, hit: &Hit, versions: Option<&Versions>, scene: &Inputs<'_>) -> u64 {
     let Opened::Sealed { envelope, .. } = Header::open(&hit.header) else {
         // When it was built nobody knows, and of a tag that its rule does not name nobody looked when it was read.
         let now = versions.filter(|_| scene.own().contains(name));

@@ -106,7 +106,7 @@ type Slots = SmallVec<[u32; 4]>;
 
 /// A value that was read, and until when it may be served again.
 #[derive(Debug)]
-pub struct Kept {
+pub struct NearValue {
     hit: Hit,
     reading: u64,
     /// On the monotonic clock, in ms.
@@ -115,42 +115,42 @@ pub struct Kept {
     sum: u64,
 }
 
-impl Kept {
+impl NearValue {
     /// What is to be served: without the header that it was stored with, and with the TTL of the moment it was read.
     pub fn hit(&self) -> &Hit {
         &self.hit
     }
 
     /// Whether a request of this moment may be answered with it.
-    fn stands(&self, now: Now, changes: &Changes) -> bool {
+    fn is_active(&self, now: Now, changes: &Changes) -> bool {
         now.mono < self.until && changes.sum(&self.slots) == self.sum
     }
 }
 
 /// A read that is about to be sent, with what had been counted by then.
 #[derive(Debug)]
-pub struct Reading<B> {
+pub struct NearRead<B> {
     /// Its number: one that begins later has a larger one.
     number: u64,
     sent: u64,
     slots: Slots,
     sum: u64,
     bumps: u64,
-    flight: Option<Rc<Flight<B>>>,
+    flight: Option<Rc<InFlightRead<B>>>,
 }
 
-/// A read on its way whose answer others wait for. Gone with its [`Reading`], and the bells with it.
+/// A read on its way whose answer others wait for. Gone with its [`NearRead`], and the bells with it.
 #[derive(Debug)]
-pub struct Flight<B> {
+pub struct InFlightRead<B> {
     until: u64,
     slots: Slots,
     sum: u64,
     bells: RefCell<Vec<B>>,
 }
 
-impl<B> Flight<B> {
-    /// Waits for the answer: `bell` is among those that [`Near::ended`] gives back.
-    pub fn board(&self, bell: B) {
+impl<B> InFlightRead<B> {
+    /// Waits for the answer: `bell` is among those that [`NearValues::ended`] gives back.
+    pub fn join(&self, bell: B) {
         self.bells.borrow_mut().push(bell);
     }
 
@@ -162,7 +162,7 @@ impl<B> Flight<B> {
 
 /// What is read.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct NearRequest<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The tags that its rule names for it.
@@ -173,20 +173,20 @@ pub struct Wanted<'a> {
 
 /// What a reader is to do.
 #[derive(Debug)]
-pub enum Look<B> {
+pub enum NearLookup<B> {
     /// Serve this.
-    Hit(Rc<Kept>),
+    Hit(Rc<NearValue>),
     /// Wait for the answer of this one.
-    Join(Rc<Flight<B>>),
+    Join(Rc<InFlightRead<B>>),
     /// Read, and say how it ended.
-    Read(Reading<B>),
+    Read(NearRead<B>),
 }
 
 /// What those are told who waited for another's answer.
 #[derive(Debug, Clone)]
-pub enum Landing {
-    /// A value, for [`Near::serves`] to judge.
-    Fresh(Rc<Kept>),
+pub enum SharedResult {
+    /// A value, for [`NearValues::serves`] to judge.
+    Fresh(Rc<NearValue>),
     /// The key's server did not answer.
     Failed(Failure),
     /// Nothing that is anybody else's: read for yourself.
@@ -195,7 +195,7 @@ pub enum Landing {
 
 /// One worker's values. `B` wakes one who waits.
 #[derive(Debug)]
-pub struct Near<B> {
+pub struct NearValues<B> {
     /// In bytes.
     budget: usize,
     bytes: usize,
@@ -206,12 +206,12 @@ pub struct Near<B> {
     keys: HashMap<Rc<[u8]>, Entry>,
     /// The oldest first, by the number of the reading; one whose entry has another number by now is to be skipped.
     order: VecDeque<(u64, Rc<[u8]>)>,
-    flights: HashMap<Rc<[u8]>, Weak<Flight<B>>>,
+    flights: HashMap<Rc<[u8]>, Weak<InFlightRead<B>>>,
 }
 
 #[derive(Debug)]
 enum Entry {
-    Kept(Rc<Kept>),
+    Kept(Rc<NearValue>),
     /// There was nothing to keep, says the reading with this number: until that moment nobody waits for another's answer, which
     /// would likely be none for them.
     Bare {
@@ -248,10 +248,10 @@ fn cost(key: &[u8], value: usize) -> usize {
     ENTRY + key.len() + value
 }
 
-impl<B> Near<B> {
+impl<B> NearValues<B> {
     /// One that keeps so many bytes at most.
-    pub fn new(budget: usize) -> Near<B> {
-        Near {
+    pub fn new(budget: usize) -> NearValues<B> {
+        NearValues {
             budget,
             bytes: 0,
             readings: 0,
@@ -278,12 +278,14 @@ impl<B> Near<B> {
     }
 
     /// What a request of this moment is to do.
-    pub fn look(&mut self, wanted: &Wanted<'_>, now: Now, changes: &Changes) -> Look<B> {
-        let Wanted { key, near, .. } = *wanted;
+    pub fn look(&mut self, wanted: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
+        let NearRequest { key, near, .. } = *wanted;
         match self.keys.get(key) {
-            Some(Entry::Kept(kept)) if kept.stands(now, changes) => return Look::Hit(Rc::clone(kept)),
+            Some(Entry::Kept(kept)) if kept.is_active(now, changes) => {
+                return NearLookup::Hit(Rc::clone(kept));
+            }
             Some(Entry::Bare { until, .. }) if now.mono < *until => {
-                return Look::Read(self.alone(wanted, now, changes));
+                return NearLookup::Read(self.alone(wanted, now, changes));
             }
             _ => {}
         }
@@ -292,46 +294,46 @@ impl<B> Near<B> {
             && changes.sum(&flight.slots) == flight.sum
             && flight.bells.borrow().len() < MAX_ABOARD
         {
-            return Look::Join(flight);
+            return NearLookup::Join(flight);
         }
         let mut reading = self.alone(wanted, now, changes);
-        let Reading { sent, ref slots, sum, .. } = reading;
+        let NearRead { sent, ref slots, sum, .. } = reading;
         let (slots, until) = (slots.clone(), sent + near.min(MAX_JOINED_MS));
-        let flight = Rc::new(Flight { until, slots, sum, bells: RefCell::default() });
+        let flight = Rc::new(InFlightRead { until, slots, sum, bells: RefCell::default() });
         self.flights.insert(Rc::from(key), Rc::downgrade(&flight));
         reading.flight = Some(flight);
-        Look::Read(reading)
+        NearLookup::Read(reading)
     }
 
     /// Begins a read that nobody else waits for.
-    pub fn alone(&mut self, wanted: &Wanted<'_>, now: Now, changes: &Changes) -> Reading<B> {
-        let Wanted { key, tags, .. } = *wanted;
+    pub fn alone(&mut self, wanted: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
+        let NearRequest { key, tags, .. } = *wanted;
         self.readings += 1;
         let tags = tags.iter().map(|tag| slot(Changed::Tag(tag)));
         let slots: Slots = [EVERYTHING, slot(Changed::Key(key))].into_iter().chain(tags).collect();
         let sum = changes.sum(&slots);
         let bumps = changes.sum(&[ANY_TAG]);
-        Reading { number: self.readings, sent: now.mono, slots, sum, bumps, flight: None }
+        NearRead { number: self.readings, sent: now.mono, slots, sum, bumps, flight: None }
     }
 
     /// Whether whoever asked at `moment` may be answered with what another's read has brought: it was sent after they had asked,
     /// or it still stands.
-    pub fn serves(&self, kept: &Kept, moment: u64, now: Now, changes: &Changes) -> bool {
-        kept.reading > moment || kept.stands(now, changes)
+    pub fn serves(&self, kept: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
+        kept.reading > moment || kept.is_active(now, changes)
     }
 
     /// A read has ended: who waits for it, and what they are told. `None` for the end: it goes on, but it waits for another
     /// client, and nobody should wait for that.
     pub fn ended(
         &mut self,
-        wanted: &Wanted<'_>,
-        reading: Reading<B>,
+        wanted: &NearRequest<'_>,
+        reading: NearRead<B>,
         end: Option<&ReadEnd>,
         now: Now,
         changes: &Changes,
-    ) -> (Vec<B>, Landing) {
-        let Wanted { key, tags, near } = *wanted;
-        let Reading { number, sent, slots, sum, bumps, flight } = reading;
+    ) -> (Vec<B>, SharedResult) {
+        let NearRequest { key, tags, near } = *wanted;
+        let NearRead { number, sent, slots, sum, bumps, flight } = reading;
         let bells = flight.map(|flight| {
             if self.flights.get(key).is_some_and(|newest| std::ptr::eq(newest.as_ptr(), &*flight)) {
                 self.flights.remove(key);
@@ -345,7 +347,7 @@ impl<B> Near<B> {
                     true => Bytes::copy_from_slice(&hit.payload),
                     false => hit.payload.clone(),
                 };
-                let mut kept = Kept {
+                let mut kept = NearValue {
                     hit: Hit { payload, header: Bytes::new(), ..hit.clone() },
                     reading: number,
                     until: sent + near,
@@ -361,14 +363,14 @@ impl<B> Near<B> {
                 }
                 let kept = Rc::new(kept);
                 self.keep(key, Entry::Kept(Rc::clone(&kept)), now);
-                Landing::Fresh(kept)
+                SharedResult::Fresh(kept)
             }
-            Some(ReadEnd::Failed(failure)) => Landing::Failed(*failure),
+            Some(ReadEnd::Failed(failure)) => SharedResult::Failed(*failure),
             // Whoever refreshes it early knows nothing against what is kept.
-            Some(ReadEnd::Won { early: true, .. }) => Landing::Nothing,
+            Some(ReadEnd::Won { early: true, .. }) => SharedResult::Nothing,
             Some(ReadEnd::Won { .. } | ReadEnd::Stale(_) | ReadEnd::Missed { .. }) | None => {
                 self.keep(key, Entry::Bare { reading: number, until: sent + near }, now);
-                Landing::Nothing
+                SharedResult::Nothing
             }
         };
         (bells.unwrap_or_default(), landing)
@@ -422,7 +424,7 @@ impl<B> Near<B> {
         }
         // One key that is read again and again, behind one that stands for long.
         if self.order.len() > 2 * self.keys.len() + 64 {
-            let Near { keys, order, .. } = self;
+            let NearValues { keys, order, .. } = self;
             order.retain(|(reading, key)| keys.get(key).is_some_and(|entry| entry.reading() == *reading));
         }
     }
@@ -436,7 +438,7 @@ impl<B> Near<B> {
     }
 }
 
-impl Kept {
+impl NearValue {
     /// It depends on the tags that its value came with too. Nobody knew them when it was read, so what was counted of them by
     /// then is known only if no tag at all has been bumped since. False: it cannot be known.
     fn learn(&mut self, header: &[u8], tags: &[TagName], bumps: u64, changes: &Changes) -> bool {

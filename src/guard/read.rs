@@ -23,15 +23,16 @@ use smallvec::smallvec;
 use crate::error::Failure;
 
 use super::ask::{
-    Answer, Answers, Ask, Asks, At, Cas, Item, Lifetime, Look, Mode, Stored, What, delete, get, peek, sure_ms,
+    Cas, Commands, Expiry, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply,
+    StoreMode, Stored, delete, get, peek, sure_ms,
 };
 use super::envelope::{Envelope, Header, LockRecord, Opened, built_at};
-use super::freshness::{Hit, Standing, is_out_of_date, judge, unknown_tags};
-use super::leases::Ticket;
+use super::freshness::{Hit, ItemState, is_out_of_date, judge, unknown_tags};
+use super::leases::MissToken;
 use super::stub::{Stub, StubId, stub_in_place};
-use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
+use super::tags::{MAX_ROUNDS, TagRead, Versions, version_millis};
 use super::write::NEVER;
-use super::{Event, Leaves, Machine, Policy, Scene, Step};
+use super::{Event, Inputs, Machine, OnInvalidate, Policy, Step};
 
 /// How a read ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub enum ReadEnd {
     /// The client has the right to rebuild, and is told a miss, unless it can be told more than that.
     Won {
         /// What was seen at that moment, for the fill.
-        lease: Ticket,
+        lease: MissToken,
         /// The value was still fresh: this refreshes it early.
         early: bool,
         /// What stands there, if it may be served meanwhile.
@@ -54,7 +55,7 @@ pub enum ReadEnd {
     /// The client is told a miss, without that right.
     Missed {
         /// What was seen, so that a `set` that follows cannot undo an invalidation.
-        seen: Ticket,
+        seen: MissToken,
         /// Somebody else is rebuilding it.
         held: bool,
     },
@@ -64,7 +65,7 @@ pub enum ReadEnd {
 
 /// What a reader that speaks meta commands wants besides the value (protocol.txt, "Meta Get").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Wish {
+pub struct ReadOptions {
     /// `R`: to refresh the value if it is fresh for less than so many seconds.
     pub recache: Option<u32>,
     /// `N`: to be told at once that somebody else builds the value, in place of waiting for it.
@@ -78,7 +79,7 @@ pub struct Wish {
 /// A read of one guarded key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Read {
-    wish: Wish,
+    wish: ReadOptions,
     state: State,
     /// When the request began, on the monotonic clock: all its waiting is counted from here.
     began: u64,
@@ -98,10 +99,10 @@ enum State {
     /// Some tags were missing: they are being created, the item waits to be judged.
     Tagging {
         item: Item,
-        gather: Box<Gather>,
+        gather: Box<TagRead>,
     },
     /// Whoever built the value has given it up, and left the stub: it is stored anew.
-    Adopting(Ticket),
+    Adopting(MissToken),
     Claiming(Claim),
     TakingOver(Claim),
     /// The lock is ours: the value is marked stale, so that no other winner's fill can be stored over it.
@@ -129,18 +130,18 @@ enum Fallback {
     Fresh(Hit),
     Stale(Hit),
     /// A miss; with what its `set` may later be stored over.
-    Miss(Ticket),
+    Miss(MissToken),
 }
 
 impl Read {
     /// Begins.
-    pub fn start(scene: &Scene<'_>) -> (Read, Asks) {
-        Read::wishing(Wish::default(), scene)
+    pub fn start(scene: &Inputs<'_>) -> (Read, Commands) {
+        Read::with_options(ReadOptions::default(), scene)
     }
 
     /// Begins, for a reader that wants more than a value.
-    pub fn wishing(wish: Wish, scene: &Scene<'_>) -> (Read, Asks) {
-        let mut asks = Asks::new();
+    pub fn with_options(wish: ReadOptions, scene: &Inputs<'_>) -> (Read, Commands) {
+        let mut asks = Commands::new();
         let read = Read::answered(wish, scene.now.mono);
         read.ask_all(&mut asks, scene);
         (read, asks)
@@ -148,26 +149,29 @@ impl Read {
 
     /// A read whose first questions have been asked and answered without it: [`Read::look`], and a look at every tag. It is to be
     /// resumed with the answers. `began`: when that was asked, on the monotonic clock.
-    pub fn answered(wish: Wish, began: u64) -> Read {
+    pub fn answered(wish: ReadOptions, began: u64) -> Read {
         Read { wish, state: State::Reading { skip: 0 }, began, rounds: 0 }
     }
 
     /// What it asks first about the item.
-    pub fn look(wish: Wish, policy: &Policy) -> Look {
-        let Wish { usage, unseen, .. } = wish;
-        Look { value: true, usage, unseen, vivify: Some(policy.lock_seconds()), touch: None }
+    pub fn look(wish: ReadOptions, policy: &Policy) -> GetFlags {
+        let ReadOptions { usage, unseen, .. } = wish;
+        GetFlags { value: true, usage, unseen, vivify: Some(policy.lock_seconds()), touch: None }
     }
 
-    fn ask_all(&self, asks: &mut Asks, scene: &Scene<'_>) {
-        asks.push(Ask { at: At::Item, what: What::Get(Read::look(self.wish, scene.policy)) });
-        Gather::new(scene.tags.len()).ask(asks, scene);
+    fn ask_all(&self, asks: &mut Commands, scene: &Inputs<'_>) {
+        asks.push(ServerCommand {
+            at: ItemRef::Value,
+            what: Operation::Get(Read::look(self.wish, scene.policy)),
+        });
+        TagRead::new(scene.tags.len()).ask(asks, scene);
     }
 
-    fn read(&mut self, skip: u8, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn read(&mut self, skip: u8, answers: Replies, scene: &Inputs<'_>) -> Step<ReadEnd> {
         let mut answers = answers.into_iter().skip(usize::from(skip));
         let item = match answers.next() {
-            Some(Answer::Item(item)) => item,
-            Some(Answer::Failed(failure)) => return Step::Done(ReadEnd::Failed(failure)),
+            Some(ServerReply::Item(item)) => item,
+            Some(ServerReply::Failed(failure)) => return Step::Done(ReadEnd::Failed(failure)),
             // The server had no room even for a stub.
             _ => return Step::Done(missed(None, Versions::new(), scene, false)),
         };
@@ -178,10 +182,10 @@ impl Read {
         }
         if !unknown.is_empty() {
             self.state = State::Learning { item };
-            return Step::Learn(unknown);
+            return Step::AddTags(unknown);
         }
-        let mut gather = Gather::new(scene.tags.len());
-        let tags: Answers = answers.collect();
+        let mut gather = TagRead::new(scene.tags.len());
+        let tags: Replies = answers.collect();
         match gather.absorb(&tags, scene) {
             Err(_) => self.judge(item, None, false, scene),
             Ok(()) => match gather.versions() {
@@ -191,19 +195,19 @@ impl Read {
         }
     }
 
-    fn ask_tags(&mut self, item: Item, mut gather: Box<Gather>, scene: &Scene<'_>) -> Step<ReadEnd> {
-        let mut asks = Asks::new();
+    fn ask_tags(&mut self, item: Item, mut gather: Box<TagRead>, scene: &Inputs<'_>) -> Step<ReadEnd> {
+        let mut asks = Commands::new();
         gather.ask(&mut asks, scene);
         self.state = State::Tagging { item, gather };
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 
     fn tagged(
         &mut self,
         item: Item,
-        mut gather: Box<Gather>,
-        answers: &[Answer],
-        scene: &Scene<'_>,
+        mut gather: Box<TagRead>,
+        answers: &[ServerReply],
+        scene: &Inputs<'_>,
     ) -> Step<ReadEnd> {
         match gather.absorb(answers, scene) {
             Err(_) => self.judge(item, None, false, scene),
@@ -221,44 +225,44 @@ impl Read {
         item: Item,
         versions: Option<Versions>,
         lost: bool,
-        scene: &Scene<'_>,
+        scene: &Inputs<'_>,
     ) -> Step<ReadEnd> {
         let standing = match judge(&item, versions.as_ref(), scene) {
             // A tag created anew may by chance get a number that it had before.
-            Standing::Fresh(hit) if lost && !hit.header.is_empty() => match scene.policy.on_tag {
-                Leaves::Stale => Standing::Stale(Hit { ttl: Some(0), ..hit }),
-                Leaves::Nothing => Standing::Unservable,
+            ItemState::Fresh(hit) if lost && !hit.header.is_empty() => match scene.policy.on_tag {
+                OnInvalidate::Stale => ItemState::Stale(Hit { ttl: Some(0), ..hit }),
+                OnInvalidate::Drop => ItemState::Unservable,
             },
             standing => standing,
         };
         let Some(versions) = versions else {
             return Step::Done(match standing {
-                Standing::Stale(hit) | Standing::Fresh(hit) => ReadEnd::Stale(hit),
-                Standing::Unservable | Standing::Stub(_) => missed(None, Versions::new(), scene, false),
+                ItemState::Stale(hit) | ItemState::Fresh(hit) => ReadEnd::Stale(hit),
+                ItemState::Unservable | ItemState::Stub(_) => missed(None, Versions::new(), scene, false),
             });
         };
         let fallback = match standing {
-            Standing::Stub(stub) => {
-                let seen = Ticket::of_stub(item.cas, stub.id, versions, scene);
+            ItemState::Stub(stub) => {
+                let seen = MissToken::of_stub(item.cas, stub.id, versions, scene);
                 return match stub.is_free {
                     true => self.adopt(seen, stub, scene),
                     false if item.won => Step::Done(ReadEnd::Won { lease: seen, early: false, old: None }),
                     false => self.held(Fallback::Miss(seen), stub.age + lost_ms(&item, scene), None, scene),
                 };
             }
-            Standing::Fresh(hit) if self.recaches(&hit) || refreshes_early(&hit, scene) => {
+            ItemState::Fresh(hit) if self.recaches(&hit) || refreshes_early(&hit, scene) => {
                 Fallback::Fresh(hit)
             }
-            Standing::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
-            Standing::Stale(hit) => Fallback::Stale(hit),
-            Standing::Unservable => {
+            ItemState::Fresh(hit) => return Step::Done(ReadEnd::Fresh(hit)),
+            ItemState::Stale(hit) => Fallback::Stale(hit),
+            ItemState::Unservable => {
                 let stub = match Header::open(&item.value) {
                     Opened::Sealed { envelope, .. } if is_out_of_date(&envelope, &versions, scene) => {
                         StubId::of_unseen(&item)
                     }
                     _ => None,
                 };
-                Fallback::Miss(Ticket { stub, ..Ticket::seen(Some(item.cas), versions.clone(), scene) })
+                Fallback::Miss(MissToken { stub, ..MissToken::seen(Some(item.cas), versions.clone(), scene) })
             }
         };
         self.rounds += 1;
@@ -266,44 +270,44 @@ impl Read {
             return Step::Done(fallback.end());
         }
         let claim = Claim { base: item.cas, ttl: item.ttl, versions, fallback };
-        let mut asks: Asks = smallvec![
-            take_lock(Mode::Add, None, &claim.versions, scene),
+        let mut asks: Commands = smallvec![
+            take_lock(StoreMode::Add, None, &claim.versions, scene),
             // The double check: behind the lock, so that what it sees is what the lock protects.
-            peek(At::Item),
+            peek(ItemRef::Value),
         ];
         if !scene.tags.is_empty() {
-            asks.push(get(At::Lock));
+            asks.push(get(ItemRef::Lock));
         }
         self.state = State::Claiming(claim);
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 
     /// Takes a stub that is free: of all who try, one finds it as it was.
-    fn adopt(&mut self, seen: Ticket, stub: Stub, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn adopt(&mut self, seen: MissToken, stub: Stub, scene: &Inputs<'_>) -> Step<ReadEnd> {
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
             return Step::Done(Fallback::Miss(seen).end());
         }
         let ask = Stub { is_free: false, age: 0, ..stub }.ask(seen.base, scene.policy.lock_seconds());
         self.state = State::Adopting(seen);
-        Step::Ask(smallvec![ask])
+        Step::Send(smallvec![ask])
     }
 
-    fn adopted(&mut self, seen: Ticket, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn adopted(&mut self, seen: MissToken, answers: Replies, scene: &Inputs<'_>) -> Step<ReadEnd> {
         match answers.into_iter().next() {
-            Some(Answer::Stored(cas)) => {
-                let lease = Ticket { base: Some(cas), ..seen };
+            Some(ServerReply::Stored(cas)) => {
+                let lease = MissToken { base: Some(cas), ..seen };
                 Step::Done(ReadEnd::Won { lease, early: false, old: None })
             }
-            Some(Answer::Failed(_)) | None => Step::Done(Fallback::Miss(seen).end()),
-            Some(_) => self.again(Asks::new(), scene),
+            Some(ServerReply::Failed(_)) | None => Step::Done(Fallback::Miss(seen).end()),
+            Some(_) => self.again(Commands::new(), scene),
         }
     }
 
-    fn claimed(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn claimed(&mut self, claim: Claim, answers: Replies, scene: &Inputs<'_>) -> Step<ReadEnd> {
         let mut answers = answers.into_iter();
         match (answers.next(), answers.next()) {
-            (Some(Answer::Stored(lock)), Some(Answer::Item(item))) if item.cas == claim.base => {
+            (Some(ServerReply::Stored(lock)), Some(ServerReply::Item(item))) if item.cas == claim.base => {
                 match claim.fallback {
                     // All who won it while it was fresh saw the same versions, so their fills need not be told apart.
                     Fallback::Fresh(_) => self.won(claim, lock, item.ttl, scene),
@@ -313,10 +317,12 @@ impl Read {
                 }
             }
             // Somebody filled or deleted it between our read and our lock.
-            (Some(Answer::Stored(lock)), _) => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
-            (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
+            (Some(ServerReply::Stored(lock)), _) => {
+                self.again(smallvec![delete(ItemRef::Lock, Some(lock))], scene)
+            }
+            (Some(ServerReply::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
             (Some(_), _) => match answers.next() {
-                Some(Answer::Item(lock)) if is_doomed(&lock, &claim.versions, scene) => {
+                Some(ServerReply::Item(lock)) if is_doomed(&lock, &claim.versions, scene) => {
                     self.take_over(claim, lock.cas, scene)
                 }
                 _ => self.held(claim.fallback, 0, claim.ttl, scene),
@@ -324,54 +330,54 @@ impl Read {
         }
     }
 
-    fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, scene: &Inputs<'_>) -> Step<ReadEnd> {
         let stands = ttl.map(sure_ms);
         if stands == Some(0) {
             let stub = stub_in_place(claim.fallback.stub(), Some(claim.base), scene.policy);
             self.state = State::Clearing(claim);
-            return Step::Ask(smallvec![stub, delete(At::Lock, Some(lock))]);
+            return Step::Send(smallvec![stub, delete(ItemRef::Lock, Some(lock))]);
         }
         let stub = claim.fallback.stub();
         let (early, old) = claim.fallback.old();
         Step::Done(ReadEnd::Won {
             early,
             old,
-            lease: Ticket {
+            lease: MissToken {
                 lock: Some(lock),
                 stub,
                 vanishes: stands.map(|stands| scene.now.mono + stands),
-                ..Ticket::seen(Some(claim.base), claim.versions, scene)
+                ..MissToken::seen(Some(claim.base), claim.versions, scene)
             },
         })
     }
 
-    fn cleared(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn cleared(&mut self, claim: Claim, answers: Replies, scene: &Inputs<'_>) -> Step<ReadEnd> {
         match answers.into_iter().next() {
-            Some(Answer::Stored(base)) => {
+            Some(ServerReply::Stored(base)) => {
                 let stub = claim.fallback.stub().unwrap_or(StubId::of(base.number));
                 let (early, old) = claim.fallback.old();
-                let lease = Ticket::of_stub(base, stub, claim.versions, scene);
+                let lease = MissToken::of_stub(base, stub, claim.versions, scene);
                 Step::Done(ReadEnd::Won { lease, early, old })
             }
-            Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
-            Some(_) => self.again(Asks::new(), scene),
+            Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
+            Some(_) => self.again(Commands::new(), scene),
         }
     }
 
     /// The lock's holder builds with versions that have moved since: what it stores will be stale at once, so nobody need
     /// wait for it.
-    fn take_over(&mut self, claim: Claim, lock: Cas, scene: &Scene<'_>) -> Step<ReadEnd> {
-        let ask = take_lock(Mode::Set, Some(lock), &claim.versions, scene);
+    fn take_over(&mut self, claim: Claim, lock: Cas, scene: &Inputs<'_>) -> Step<ReadEnd> {
+        let ask = take_lock(StoreMode::Set, Some(lock), &claim.versions, scene);
         self.state = State::TakingOver(claim);
-        Step::Ask(smallvec![ask])
+        Step::Send(smallvec![ask])
     }
 
-    fn taken_over(&mut self, claim: Claim, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn taken_over(&mut self, claim: Claim, answers: Replies, scene: &Inputs<'_>) -> Step<ReadEnd> {
         match answers.into_iter().next() {
-            Some(Answer::Stored(lock)) => self.mark(claim, lock, scene),
-            Some(Answer::Failed(_)) | None => Step::Done(claim.fallback.end()),
+            Some(ServerReply::Stored(lock)) => self.mark(claim, lock, scene),
+            Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
             // Somebody else took it over first, or it was given up.
-            Some(_) => self.again(Asks::new(), scene),
+            Some(_) => self.again(Commands::new(), scene),
         }
     }
 
@@ -381,38 +387,44 @@ impl Read {
     ///
     /// A value that nobody is to see gives way to one that is out of date from the start and is known by the same stub: by
     /// that its losers know that it has not been deleted, which a mark would not tell.
-    fn mark(&mut self, claim: Claim, lock: Cas, scene: &Scene<'_>) -> Step<ReadEnd> {
-        let drops = scene.policy.on_tag == Leaves::Nothing;
+    fn mark(&mut self, claim: Claim, lock: Cas, scene: &Inputs<'_>) -> Step<ReadEnd> {
+        let drops = scene.policy.on_tag == OnInvalidate::Drop;
         let stub = claim.fallback.stub().filter(|_| drops);
         let placeholder = stub.and_then(|stub| placeholder(stub, &claim, scene));
-        let stale = What::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
+        let stale = Operation::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
         let mark = placeholder.unwrap_or(stale);
         self.state = State::Marking { claim, lock };
-        Step::Ask(smallvec![Ask { at: At::Item, what: mark }, peek(At::Item), peek(At::Lock)])
+        Step::Send(smallvec![
+            ServerCommand { at: ItemRef::Value, what: mark },
+            peek(ItemRef::Value),
+            peek(ItemRef::Lock)
+        ])
     }
 
-    fn marked(&mut self, claim: Claim, lock: Cas, answers: Answers, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn marked(&mut self, claim: Claim, lock: Cas, answers: Replies, scene: &Inputs<'_>) -> Step<ReadEnd> {
         let mut answers = answers.into_iter();
         let (marked, stands, held) = (answers.next(), answers.next(), answers.next());
-        let is_mine = matches!(held, Some(Answer::Item(held)) if held.cas == lock);
+        let is_mine = matches!(held, Some(ServerReply::Item(held)) if held.cas == lock);
         // What was marked meanwhile has another number.
         let may_mark_again = claim.fallback.stub().is_none();
         match (marked, stands) {
             // Still marked, so it was not filled since.
-            (Some(Answer::Done), Some(Answer::Item(item))) if item.stale && is_mine => {
+            (Some(ServerReply::Done), Some(ServerReply::Item(item))) if item.stale && is_mine => {
                 self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, scene)
             }
-            (Some(Answer::Stored(cas)), Some(Answer::Item(item))) if item.cas == cas && is_mine => {
+            (Some(ServerReply::Stored(cas)), Some(ServerReply::Item(item))) if item.cas == cas && is_mine => {
                 self.won(Claim { base: cas, ..claim }, lock, item.ttl, scene)
             }
-            (Some(Answer::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
+            (Some(ServerReply::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
             // Whoever had the lock before us, or has taken it from us since, has marked it. They count on that CAS: if the lock
             // is still ours, it has to move once more, and that is what storing it anew will tell.
-            (_, Some(Answer::Item(item))) if item.stale && may_mark_again && self.rounds <= MAX_ROUNDS => {
+            (_, Some(ServerReply::Item(item)))
+                if item.stale && may_mark_again && self.rounds <= MAX_ROUNDS =>
+            {
                 self.rounds += 1;
                 self.take_over(Claim { base: item.cas, ..claim }, lock, scene)
             }
-            _ => self.again(smallvec![delete(At::Lock, Some(lock))], scene),
+            _ => self.again(smallvec![delete(ItemRef::Lock, Some(lock))], scene),
         }
     }
 
@@ -423,7 +435,7 @@ impl Read {
 
     /// Somebody else rebuilds it: wait if that is allowed and promising. `age` is how long they have at least, `ttl` what is
     /// left of the value that is served if waiting brings nothing.
-    fn held(&mut self, fallback: Fallback, age: u64, ttl: Option<u32>, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn held(&mut self, fallback: Fallback, age: u64, ttl: Option<u32>, scene: &Inputs<'_>) -> Step<ReadEnd> {
         let cold_wait = as_millis(scene.policy.cold_wait);
         let (limit, too_old) = match &fallback {
             Fallback::Fresh(_) => (0, false),
@@ -445,12 +457,12 @@ impl Read {
     }
 
     /// Reads the key anew, behind what `asks` holds already.
-    fn again(&mut self, mut asks: Asks, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn again(&mut self, mut asks: Commands, scene: &Inputs<'_>) -> Step<ReadEnd> {
         let skip = u8::try_from(asks.len()).unwrap_or(u8::MAX);
         self.ask_all(&mut asks, scene);
         self.rounds += 1;
         self.state = State::Reading { skip };
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 }
 
@@ -458,39 +470,39 @@ impl Machine for Read {
     type End = ReadEnd;
     const CHANGES: bool = false;
 
-    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<ReadEnd> {
+    fn resume(&mut self, event: Event, scene: &Inputs<'_>) -> Step<ReadEnd> {
         let state = std::mem::replace(&mut self.state, State::Reading { skip: 0 });
         match (state, event) {
-            (State::Reading { skip }, Event::Answers(answers)) => self.read(skip, answers, scene),
-            (State::Learning { item }, Event::Learnt | Event::Answers(_)) => {
-                self.ask_tags(item, Box::new(Gather::new(scene.tags.len())), scene)
+            (State::Reading { skip }, Event::Replies(answers)) => self.read(skip, answers, scene),
+            (State::Learning { item }, Event::TagsAdded | Event::Replies(_)) => {
+                self.ask_tags(item, Box::new(TagRead::new(scene.tags.len())), scene)
             }
-            (State::Tagging { item, gather }, Event::Answers(answers)) => {
+            (State::Tagging { item, gather }, Event::Replies(answers)) => {
                 self.tagged(item, gather, &answers, scene)
             }
-            (State::Adopting(seen), Event::Answers(answers)) => self.adopted(seen, answers, scene),
-            (State::Claiming(claim), Event::Answers(answers)) => self.claimed(claim, answers, scene),
-            (State::TakingOver(claim), Event::Answers(answers)) => self.taken_over(claim, answers, scene),
-            (State::Marking { claim, lock }, Event::Answers(answers)) => {
+            (State::Adopting(seen), Event::Replies(answers)) => self.adopted(seen, answers, scene),
+            (State::Claiming(claim), Event::Replies(answers)) => self.claimed(claim, answers, scene),
+            (State::TakingOver(claim), Event::Replies(answers)) => self.taken_over(claim, answers, scene),
+            (State::Marking { claim, lock }, Event::Replies(answers)) => {
                 self.marked(claim, lock, answers, scene)
             }
-            (State::Clearing(claim), Event::Answers(answers)) => self.cleared(claim, answers, scene),
+            (State::Clearing(claim), Event::Replies(answers)) => self.cleared(claim, answers, scene),
             (State::Waiting(_), Event::Woken) => {
                 self.rounds = 0;
-                self.again(Asks::new(), scene)
+                self.again(Commands::new(), scene)
             }
             (State::Waiting(fallback), _) => Step::Done(fallback.end()),
             // A wait can only be ended in Waiting: whoever says so elsewhere is told to go on with what was asked.
             (state, _) => {
                 self.state = state;
-                Step::Ask(Asks::new())
+                Step::Send(Commands::new())
             }
         }
     }
 }
 
 /// In place of a value that nobody is to see, for as long as that has. `None`: its header has no room for that.
-fn placeholder(stub: StubId, claim: &Claim, scene: &Scene<'_>) -> Option<What> {
+fn placeholder(stub: StubId, claim: &Claim, scene: &Inputs<'_>) -> Option<Operation> {
     let mut header = BytesMut::new();
     let sealed = Envelope {
         stale_for: scene.policy.stale_seconds(),
@@ -500,11 +512,18 @@ fn placeholder(stub: StubId, claim: &Claim, scene: &Scene<'_>) -> Option<What> {
     };
     sealed.seal(&mut header).ok()?;
     let exptime = match claim.ttl {
-        Some(ttl) => Lifetime::Seconds(u64::from(ttl.max(1))).exptime(0, scene.now),
+        Some(ttl) => Expiry::Seconds(u64::from(ttl.max(1))).exptime(0, scene.now),
         None => 0,
     };
     let value = Stored { header: header.freeze(), body: Bytes::new() };
-    Some(What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(claim.base), explicit: None })
+    Some(Operation::Store {
+        mode: StoreMode::Set,
+        value,
+        flags: 0,
+        exptime,
+        cas: Some(claim.base),
+        explicit: None,
+    })
 }
 
 impl Fallback {
@@ -534,12 +553,12 @@ impl Fallback {
     }
 }
 
-fn missed(base: Option<Cas>, versions: Versions, scene: &Scene<'_>, held: bool) -> ReadEnd {
-    let seen = Ticket::seen(base, versions, scene);
+fn missed(base: Option<Cas>, versions: Versions, scene: &Inputs<'_>, held: bool) -> ReadEnd {
+    let seen = MissToken::seen(base, versions, scene);
     ReadEnd::Missed { seen, held }
 }
 
-fn take_lock(mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_>) -> Ask {
+fn take_lock(mode: StoreMode, cas: Option<Cas>, versions: &Versions, scene: &Inputs<'_>) -> ServerCommand {
     let record = LockRecord {
         granted_at: scene.now.wall,
         sidecar: scene.sidecar,
@@ -549,9 +568,9 @@ fn take_lock(mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_
     // A rule has far fewer tags than a record may hold; one that did not fit would be a lock without versions, which holds
     // all the same.
     let _ = record.encode(&mut value);
-    Ask {
-        at: At::Lock,
-        what: What::Store {
+    ServerCommand {
+        at: ItemRef::Lock,
+        what: Operation::Store {
             mode,
             value: Stored::plain(value.freeze()),
             flags: 0,
@@ -563,21 +582,24 @@ fn take_lock(mode: Mode, cas: Option<Cas>, versions: &Versions, scene: &Scene<'_
 }
 
 /// Whether one of our versions is newer than what the lock's holder began with.
-fn is_doomed(lock: &Item, versions: &Versions, scene: &Scene<'_>) -> bool {
+fn is_doomed(lock: &Item, versions: &Versions, scene: &Inputs<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
     scene.tags.iter().zip(versions).any(|(name, ours)| {
-        record.tags.iter().any(|(theirs, version)| theirs == name && moved_at(*version) < moved_at(*ours))
+        record
+            .tags
+            .iter()
+            .any(|(theirs, version)| theirs == name && version_millis(*version) < version_millis(*ours))
     })
 }
 
 /// For how many ms, at least, a stub has stood since it was stored: what its TTL has lost.
-fn lost_ms(item: &Item, scene: &Scene<'_>) -> u64 {
+fn lost_ms(item: &Item, scene: &Inputs<'_>) -> u64 {
     let lost = scene.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
     u64::from(lost) * 1000
 }
 
 /// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the nearer the expiry and the longer the last rebuild, the likelier.
-fn refreshes_early(hit: &Hit, scene: &Scene<'_>) -> bool {
+fn refreshes_early(hit: &Hit, scene: &Inputs<'_>) -> bool {
     let beta = scene.policy.early_beta;
     match hit.ttl {
         Some(ttl) if beta > 0.0 => {

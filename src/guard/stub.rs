@@ -7,7 +7,7 @@
 use md5::{Digest, Md5};
 
 use super::Policy;
-use super::ask::{Ask, At, Cas, Item, Mode, Stored, What};
+use super::ask::{Cas, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored};
 use super::envelope::{Header, Opened};
 
 /// The flags have the layout of this page, not those of a stub that was never renewed.
@@ -88,20 +88,23 @@ impl Stub {
     }
 
     /// Stores it anew, over this CAS, for so many seconds.
-    pub(super) fn ask(self, cas: Option<Cas>, seconds: u32) -> Ask {
+    pub(super) fn ask(self, cas: Option<Cas>, seconds: u32) -> ServerCommand {
         let age = (self.age / AGE_UNIT_MS).min((1 << AGE_BITS) - 1) as u32;
         store(self.id.flags() | if self.is_free { FREE } else { 0 } | age, cas, seconds)
     }
 }
 
 /// Puts a stub in the place of what has this CAS. `None`: it is known by the CAS that it is given with that, as one that memcached makes.
-pub(super) fn stub_in_place(id: Option<StubId>, cas: Option<Cas>, policy: &Policy) -> Ask {
+pub(super) fn stub_in_place(id: Option<StubId>, cas: Option<Cas>, policy: &Policy) -> ServerCommand {
     store(id.map_or(0, StubId::flags), cas, policy.lock_seconds())
 }
 
-fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> Ask {
-    let (mode, value, exptime) = (Mode::Set, Stored::default(), i64::from(seconds));
-    Ask { at: At::Item, what: What::Store { mode, value, flags, exptime, cas, explicit: None } }
+fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> ServerCommand {
+    let (mode, value, exptime) = (StoreMode::Set, Stored::default(), i64::from(seconds));
+    ServerCommand {
+        at: ItemRef::Value,
+        what: Operation::Store { mode, value, flags, exptime, cas, explicit: None },
+    }
 }
 
 #[cfg(test)]
@@ -115,7 +118,7 @@ mod tests {
     }
 
     fn stored(stub: Stub, number: u64) -> Item {
-        let What::Store { flags, .. } = stub.ask(None, 6).what else { panic!("it stores") };
+        let Operation::Store { flags, .. } = stub.ask(None, 6).what else { panic!("it stores") };
         item(flags, number)
     }
 

@@ -9,7 +9,7 @@
 //! out late, when the tag has been created, bumped and lost meanwhile, thus does nothing. Else it might bring back the very
 //! number that a value was sealed with.
 //!
-//! With [`Scene::copies`] two servers keep each. The larger version counts, whoever finds the other behind brings it up, and a
+//! With [`Inputs::copies`] two servers keep each. The larger version counts, whoever finds the other behind brings it up, and a
 //! bump is acknowledged once all that can be reached have it: to lose one server invalidates nothing and resurrects nothing.
 
 use bytes::Bytes;
@@ -17,8 +17,10 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::ask::{Answer, Ask, Asks, At, Cas, Item, Look, Mode, Stored, What};
-use super::{Event, Machine, Scene, Step};
+use super::ask::{
+    Cas, Commands, GetFlags, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored,
+};
+use super::{Event, Inputs, Machine, Step};
 
 /// The versions of a rule's tags, in the rule's order.
 pub type Versions = SmallVec<[u64; 4]>;
@@ -43,17 +45,17 @@ pub fn version_of(item: &Item) -> Option<u64> {
 }
 
 /// The millisecond of a version: when the tag last moved.
-pub fn moved_at(version: u64) -> u64 {
+pub fn version_millis(version: u64) -> u64 {
     version & ((1 << MS_BITS) - 1)
 }
 
 /// The number of the life.
-pub fn life_of(version: u64) -> u32 {
+pub fn incarnation_of(version: u64) -> u32 {
     (version >> MS_BITS) as u32
 }
 
 /// A tag is created at this moment. Of two copies, created by two, the larger counts: their lives must compare as the moments do.
-fn born(scene: &Scene<'_>) -> u64 {
+fn born(scene: &Inputs<'_>) -> u64 {
     let lives = f64::from(1 << (u64::BITS - MS_BITS));
     let life = if scene.copies { 0 } else { (scene.chance * lives) as u32 };
     version(scene.now.wall, life)
@@ -61,8 +63,8 @@ fn born(scene: &Scene<'_>) -> u64 {
 
 /// The reading of all tags of one key, and the creation of those that are missing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Gather {
-    seen: SmallVec<[Seen; 4]>,
+pub(super) struct TagRead {
+    seen: SmallVec<[FoundTag; 4]>,
     writing: bool,
     rounds: u8,
     /// What those created now are created with: the answer comes at a later moment than the question.
@@ -73,46 +75,46 @@ pub(super) struct Gather {
 
 /// One tag.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-struct Seen {
+struct FoundTag {
     version: Option<u64>,
     /// Where it is missing or behind, and the CAS of what stands there in its place.
-    holes: Vec<(Side, Cas)>,
+    holes: Vec<(TagServer, Cas)>,
 }
 
 /// One of the servers that keep a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Side {
+enum TagServer {
     First,
     Copy,
 }
 
-impl Side {
-    fn at(self, tag: u8) -> At {
+impl TagServer {
+    fn at(self, tag: u8) -> ItemRef {
         match self {
-            Side::First => At::Tag(tag),
-            Side::Copy => At::Copy(tag),
+            TagServer::First => ItemRef::Tag(tag),
+            TagServer::Copy => ItemRef::TagCopy(tag),
         }
     }
 
     /// Where tags are kept.
-    fn all(copies: bool) -> &'static [Side] {
-        if copies { &[Side::First, Side::Copy] } else { &[Side::First] }
+    fn all(copies: bool) -> &'static [TagServer] {
+        if copies { &[TagServer::First, TagServer::Copy] } else { &[TagServer::First] }
     }
 }
 
 /// What stands on each side that answered.
-type Found = SmallVec<[(Side, Option<u64>, Cas); 2]>;
+type Found = SmallVec<[(TagServer, Option<u64>, Cas); 2]>;
 
 /// Takes one answer for each side. Fails if no side answered.
-fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a Answer>) -> Result<Found, Failure> {
+fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a ServerReply>) -> Result<Found, Failure> {
     let mut found = Found::new();
     let mut failure = None;
-    for side in Side::all(copies) {
+    for side in TagServer::all(copies) {
         match answers.next() {
-            Some(Answer::Item(item)) => {
+            Some(ServerReply::Item(item)) => {
                 found.push((*side, version_of(item), item.cas));
             }
-            Some(Answer::Failed(failed)) => failure = Some(*failed),
+            Some(ServerReply::Failed(failed)) => failure = Some(*failed),
             // Not even room for a stub.
             Some(_) | None => failure = Some(Failure::Refused),
         }
@@ -123,10 +125,10 @@ fn find<'a>(copies: bool, answers: &mut impl Iterator<Item = &'a Answer>) -> Res
     }
 }
 
-impl Gather {
-    pub(super) fn new(tags: usize) -> Gather {
-        Gather {
-            seen: SmallVec::from_elem(Seen::default(), tags),
+impl TagRead {
+    pub(super) fn new(tags: usize) -> TagRead {
+        TagRead {
+            seen: SmallVec::from_elem(FoundTag::default(), tags),
             writing: false,
             rounds: 0,
             creates: 0,
@@ -135,35 +137,35 @@ impl Gather {
     }
 
     /// For tags of which some versions are known already.
-    pub(super) fn knowing(versions: impl Iterator<Item = Option<u64>>) -> Gather {
-        let seen = versions.map(|version| Seen { version, holes: Vec::new() }).collect();
-        Gather { seen, ..Gather::new(0) }
+    pub(super) fn knowing(versions: impl Iterator<Item = Option<u64>>) -> TagRead {
+        let seen = versions.map(|version| FoundTag { version, holes: Vec::new() }).collect();
+        TagRead { seen, ..TagRead::new(0) }
     }
 
     /// Asks for what is not known yet: reads first, then creations and repairs, then reads of what somebody else created.
-    pub(super) fn ask(&mut self, asks: &mut Asks, scene: &Scene<'_>) {
+    pub(super) fn ask(&mut self, asks: &mut Commands, scene: &Inputs<'_>) {
         self.creates = born(scene);
         for (tag, seen) in (0..).zip(&self.seen) {
             if self.writing {
                 let version = seen.version.unwrap_or(self.creates);
                 asks.extend(seen.holes.iter().map(|(side, cas)| put(side.at(tag), version, *cas)));
             } else if seen.version.is_none() {
-                asks.extend(Side::all(scene.copies).iter().map(|side| look(side.at(tag))));
+                asks.extend(TagServer::all(scene.copies).iter().map(|side| look(side.at(tag))));
             }
         }
     }
 
-    /// Takes the answers to [`Gather::ask`].
-    pub(super) fn absorb(&mut self, answers: &[Answer], scene: &Scene<'_>) -> Result<(), Failure> {
+    /// Takes the answers to [`TagRead::ask`].
+    pub(super) fn absorb(&mut self, answers: &[ServerReply], scene: &Inputs<'_>) -> Result<(), Failure> {
         let mut answers = answers.iter();
         for seen in &mut self.seen {
             if self.writing {
                 let (mut stored, mut raced, mut failure) = (false, false, None);
                 for (_, answer) in seen.holes.drain(..).zip(&mut answers) {
                     match answer {
-                        Answer::Stored(_) => stored = true,
-                        Answer::Failed(failed) => failure = Some(*failed),
-                        Answer::TooLarge => failure = Some(Failure::Refused),
+                        ServerReply::Stored(_) => stored = true,
+                        ServerReply::Failed(failed) => failure = Some(*failed),
+                        ServerReply::TooLarge => failure = Some(Failure::Refused),
                         // Somebody else has written it.
                         _ => raced = true,
                     }
@@ -209,25 +211,32 @@ pub fn parse_version(value: &[u8]) -> Option<u64> {
 }
 
 /// What is asked about a tag, in order to go by its version: it is read, or a stub left where there is none.
-pub fn tag_look() -> Look {
-    Look { value: true, vivify: Some(STUB_SECONDS), ..Look::default() }
+pub fn tag_get_flags() -> GetFlags {
+    GetFlags { value: true, vivify: Some(STUB_SECONDS), ..GetFlags::default() }
 }
 
-fn look(at: At) -> Ask {
-    Ask { at, what: What::Get(tag_look()) }
+fn look(at: ItemRef) -> ServerCommand {
+    ServerCommand { at, what: Operation::Get(tag_get_flags()) }
 }
 
 /// Writes a version over exactly what stands there.
-fn put(at: At, version: u64, over: Cas) -> Ask {
-    let value = Stored::plain(Bytes::from(moved_at(version).to_string()));
-    let flags = life_of(version);
-    Ask {
+fn put(at: ItemRef, version: u64, over: Cas) -> ServerCommand {
+    let value = Stored::plain(Bytes::from(version_millis(version).to_string()));
+    let flags = incarnation_of(version);
+    ServerCommand {
         at,
-        what: What::Store { mode: Mode::Set, value, flags, exptime: 0, cas: Some(over), explicit: None },
+        what: Operation::Store {
+            mode: StoreMode::Set,
+            value,
+            flags,
+            exptime: 0,
+            cas: Some(over),
+            explicit: None,
+        },
     }
 }
 
-/// Making the tag `At::Tag(0)` grow, on every server that keeps it and can be reached.
+/// Making the tag `ItemRef::Tag(0)` grow, on every server that keeps it and can be reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Bump {
     /// The version found first: where the tag is past it, somebody bumped after us and our work is done.
@@ -251,7 +260,7 @@ pub enum BumpEnd {
 
 impl Bump {
     /// Begins.
-    pub fn start(scene: &Scene<'_>) -> (Bump, Asks) {
+    pub fn start(scene: &Inputs<'_>) -> (Bump, Commands) {
         let bump = Bump { first: None, tried: None, storing: None, from: None, rounds: 0 };
         (bump, look_at_all(scene))
     }
@@ -261,14 +270,14 @@ impl Bump {
         self.from.zip(self.tried).filter(|(from, to)| from < to)
     }
 
-    fn read(&mut self, answers: &[Answer], scene: &Scene<'_>) -> Step<BumpEnd> {
+    fn read(&mut self, answers: &[ServerReply], scene: &Inputs<'_>) -> Step<BumpEnd> {
         let found = match find(scene.copies, &mut answers.iter()) {
             Ok(found) => found,
             Err(failure) => return Step::Done(BumpEnd::Failed(failure)),
         };
         // A server that is there but does not answer sensibly would keep the old version.
         let refusal = answers.iter().find_map(|answer| match answer {
-            Answer::Failed(failure @ (Failure::Refused | Failure::Overloaded | Failure::Unguarded)) => {
+            ServerReply::Failed(failure @ (Failure::Refused | Failure::Overloaded | Failure::Unguarded)) => {
                 Some(*failure)
             }
             _ => None,
@@ -281,17 +290,17 @@ impl Bump {
         let version = match (now, past) {
             (Some(now), Some(past)) if now >= past => now,
             (None, _) => born(scene),
-            (Some(now), _) => version(scene.now.wall.max(moved_at(now) + 1), life_of(now)),
+            (Some(now), _) => version(scene.now.wall.max(version_millis(now) + 1), incarnation_of(now)),
         };
         self.first = self.first.or(now);
         let behind = found.iter().filter(|(_, there, _)| *there < Some(version));
-        let asks: Asks = behind.map(|(side, _, cas)| put(side.at(0), version, *cas)).collect();
+        let asks: Commands = behind.map(|(side, _, cas)| put(side.at(0), version, *cas)).collect();
         if asks.is_empty() {
             self.from = None;
-            return Step::Done(BumpEnd::Bumped(moved_at(version)));
+            return Step::Done(BumpEnd::Bumped(version_millis(version)));
         }
         (self.storing, self.tried, self.from) = (Some(version), Some(version), now);
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 }
 
@@ -302,7 +311,7 @@ impl Machine for Bump {
         matches!(end, BumpEnd::Bumped(_))
     }
 
-    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<BumpEnd> {
+    fn resume(&mut self, event: Event, scene: &Inputs<'_>) -> Step<BumpEnd> {
         let answers = event.answers();
         self.rounds += 1;
         if self.rounds > 2 * MAX_ROUNDS {
@@ -312,22 +321,22 @@ impl Machine for Bump {
         let (mut stored, mut failure) = (false, None);
         for answer in &answers {
             match answer {
-                Answer::Stored(_) => stored = true,
-                Answer::Failed(failed @ (Failure::Down | Failure::TimedOut)) => failure = Some(*failed),
-                Answer::Failed(failed) => return Step::Done(BumpEnd::Failed(*failed)),
-                Answer::TooLarge => return Step::Done(BumpEnd::Failed(Failure::Refused)),
-                _ => return Step::Ask(look_at_all(scene)),
+                ServerReply::Stored(_) => stored = true,
+                ServerReply::Failed(failed @ (Failure::Down | Failure::TimedOut)) => failure = Some(*failed),
+                ServerReply::Failed(failed) => return Step::Done(BumpEnd::Failed(*failed)),
+                ServerReply::TooLarge => return Step::Done(BumpEnd::Failed(Failure::Refused)),
+                _ => return Step::Send(look_at_all(scene)),
             }
         }
         Step::Done(match failure {
             Some(failure) if !stored => BumpEnd::Failed(failure),
-            _ => BumpEnd::Bumped(moved_at(version)),
+            _ => BumpEnd::Bumped(version_millis(version)),
         })
     }
 }
 
-fn look_at_all(scene: &Scene<'_>) -> Asks {
-    Side::all(scene.copies).iter().map(|side| look(side.at(0))).collect()
+fn look_at_all(scene: &Inputs<'_>) -> Commands {
+    TagServer::all(scene.copies).iter().map(|side| look(side.at(0))).collect()
 }
 
 #[cfg(test)]
@@ -337,18 +346,18 @@ mod tests {
     use super::*;
     use crate::guard::{Item, Now, Policy, Usage};
 
-    fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Scene<'_>) -> T) -> T {
+    fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
         let now = Now { wall, mono: 0 };
         let policy = Policy::default();
         let (tags, sidecar, room, patient, chance) = (&[][..], 1, 1 << 20, false, 1.0);
-        run(&Scene { policy: &policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance })
+        run(&Inputs { policy: &policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance })
     }
 
-    fn item(version: &'static str, number: u64) -> Answer {
+    fn item(version: &'static str, number: u64) -> ServerReply {
         let value = Bytes::from_static(version.as_bytes());
         let (size, cas) = (value.len(), Cas { number, epoch: 1 });
         let usage = Usage::default();
-        Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+        ServerReply::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
     }
 
     fn seen(number: u64) -> Cas {
@@ -356,13 +365,13 @@ mod tests {
     }
 
     const CAS: Cas = Cas { number: 1, epoch: 1 };
-    const DOWN: Answer = Answer::Failed(Failure::Down);
+    const DOWN: ServerReply = ServerReply::Failed(Failure::Down);
 
     /// Gathers one tag: for each round, what is asked, and what is then answered.
-    fn gather(copies: bool, rounds: &[(&[Ask], &[Answer])]) -> Result<Gather, Failure> {
-        let mut gather = Gather::new(1);
+    fn gather(copies: bool, rounds: &[(&[ServerCommand], &[ServerReply])]) -> Result<TagRead, Failure> {
+        let mut gather = TagRead::new(1);
         for (wall, (asked, answered)) in (100..).zip(rounds) {
-            let mut asks = Asks::new();
+            let mut asks = Commands::new();
             on(wall, copies, |scene| gather.ask(&mut asks, scene));
             assert_eq!(&asks[..], *asked);
             on(wall, copies, |scene| gather.absorb(answered, scene))?;
@@ -370,29 +379,30 @@ mod tests {
         Ok(gather)
     }
 
-    const fn tag() -> At {
-        At::Tag(0)
+    const fn tag() -> ItemRef {
+        ItemRef::Tag(0)
     }
 
     #[test]
     fn a_tag_that_was_lost_never_has_a_version_again_that_it_had_though_a_clock_is_behind() {
-        let at = |wall, chance, copies, run: &mut dyn FnMut(&Scene<'_>) -> Asks| {
-            on(wall, copies, |scene| run(&Scene { chance, ..*scene }))
+        let at = |wall, chance, copies, run: &mut dyn FnMut(&Inputs<'_>) -> Commands| {
+            on(wall, copies, |scene| run(&Inputs { chance, ..*scene }))
         };
         let bumped = |wall, chance, copies, stands: Item| {
             let asks = at(wall, chance, copies, &mut |scene| {
                 let (mut bump, _) = Bump::start(scene);
-                let answers = Side::all(copies).iter().map(|_| Answer::Item(stands.clone())).collect();
-                let Step::Ask(asks) = bump.resume(Event::Answers(answers), scene) else {
+                let answers =
+                    TagServer::all(copies).iter().map(|_| ServerReply::Item(stands.clone())).collect();
+                let Step::Send(asks) = bump.resume(Event::Replies(answers), scene) else {
                     panic!("it stores")
                 };
                 asks
             });
-            let What::Store { value, flags, .. } = &asks[0].what else { panic!("{asks:?}") };
-            let Answer::Item(item) = item("", 9) else { unreachable!() };
+            let Operation::Store { value, flags, .. } = &asks[0].what else { panic!("{asks:?}") };
+            let ServerReply::Item(item) = item("", 9) else { unreachable!() };
             Item { value: value.body.clone(), flags: *flags, ..item }
         };
-        let Answer::Item(nothing) = item("", 1) else { unreachable!() };
+        let ServerReply::Item(nothing) = item("", 1) else { unreachable!() };
         for (copies, lives) in [(false, true), (true, false)] {
             let first = bumped(2_000, 0.3, copies, nothing.clone());
             let moved = bumped(2_500, 0.9, copies, first.clone());
@@ -401,17 +411,17 @@ mod tests {
             let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
             assert_eq!(again.value, moved.value);
             assert_eq!(version_of(&again) != version_of(&moved), lives);
-            assert_eq!(version_of(&again).map(moved_at), Some(2_500));
+            assert_eq!(version_of(&again).map(version_millis), Some(2_500));
         }
         let versions = [version(5, u32::MAX), version(u64::MAX, 0)];
-        assert_eq!(versions.map(moved_at), [5, (1 << MS_BITS) - 1]);
-        assert_eq!(versions.map(life_of), [(1 << 20) - 1, 0]);
+        assert_eq!(versions.map(version_millis), [5, (1 << MS_BITS) - 1]);
+        assert_eq!(versions.map(incarnation_of), [(1 << 20) - 1, 0]);
     }
 
     #[test]
     fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
-        let rounds: &[(&[Ask], &[Answer])] =
-            &[(&[look(tag())], &[item("", 7)]), (&[put(tag(), 101, seen(7))], &[Answer::Stored(CAS)])];
+        let rounds: &[(&[ServerCommand], &[ServerReply])] =
+            &[(&[look(tag())], &[item("", 7)]), (&[put(tag(), 101, seen(7))], &[ServerReply::Stored(CAS)])];
         let gathered = gather(false, rounds).unwrap();
         assert_eq!(gathered.versions().unwrap()[..], [101]);
         assert!(gathered.lost);
@@ -419,12 +429,12 @@ mod tests {
 
     #[test]
     fn of_two_copies_the_larger_counts_and_the_other_is_brought_up() {
-        let reads = &[look(tag()), look(At::Copy(0))];
+        let reads = &[look(tag()), look(ItemRef::TagCopy(0))];
         for (answers, repair) in [
             ([item("50", 7), item("60", 8)], Some(put(tag(), 60, seen(7)))),
-            ([item("60", 8), item("50", 7)], Some(put(At::Copy(0), 60, seen(7)))),
+            ([item("60", 8), item("50", 7)], Some(put(ItemRef::TagCopy(0), 60, seen(7)))),
             ([item("", 7), item("60", 8)], Some(put(tag(), 60, seen(7)))),
-            ([item("60", 8), item("x", 7)], Some(put(At::Copy(0), 60, seen(7)))),
+            ([item("60", 8), item("x", 7)], Some(put(ItemRef::TagCopy(0), 60, seen(7)))),
             ([item("60", 8), item("60", 7)], None),
             ([DOWN, item("60", 7)], None),
             ([item("60", 7), DOWN], None),
@@ -434,14 +444,14 @@ mod tests {
             assert!(!gathered.lost);
             assert_eq!(gathered.versions().is_none(), repair.is_some());
             if let Some(repair) = repair {
-                for answer in [Answer::Stored(CAS), DOWN] {
+                for answer in [ServerReply::Stored(CAS), DOWN] {
                     let repaired =
                         gather(true, &[(reads, &answers), (std::slice::from_ref(&repair), &[answer])])
                             .unwrap();
                     assert_eq!(repaired.versions().unwrap()[..], [60]);
                 }
                 // Somebody was quicker, and may have written more than that.
-                let repaired = (std::slice::from_ref(&repair), &[Answer::Exists][..]);
+                let repaired = (std::slice::from_ref(&repair), &[ServerReply::Exists][..]);
                 assert!(gather(true, &[(reads, &answers), repaired]).unwrap().known().is_none());
                 let newer = [item("70", 9), item("70", 10)];
                 let again = gather(true, &[(reads, &answers), repaired, (reads, &newer)]).unwrap();
@@ -453,35 +463,36 @@ mod tests {
 
     #[test]
     fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
-        let reads = &[look(tag()), look(At::Copy(0))];
-        let both = [put(tag(), 101, seen(3)), put(At::Copy(0), 101, seen(4))];
+        let reads = &[look(tag()), look(ItemRef::TagCopy(0))];
+        let both = [put(tag(), 101, seen(3)), put(ItemRef::TagCopy(0), 101, seen(4))];
         let missing = &[item("", 3), item("", 4)];
-        let created = gather(true, &[(reads, missing), (&both, &[Answer::Stored(CAS), Answer::Stored(CAS)])]);
+        let created =
+            gather(true, &[(reads, missing), (&both, &[ServerReply::Stored(CAS), ServerReply::Stored(CAS)])]);
         let created = created.unwrap();
         assert!(created.lost && created.versions().unwrap()[..] == [101]);
         let raced = gather(
             true,
             &[
                 (reads, missing),
-                (&both, &[Answer::Stored(CAS), Answer::Exists]),
+                (&both, &[ServerReply::Stored(CAS), ServerReply::Exists]),
                 (reads, &[item("101", 2), item("99", 7)]),
-                (&[put(At::Copy(0), 101, seen(7))], &[Answer::Stored(CAS)]),
+                (&[put(ItemRef::TagCopy(0), 101, seen(7))], &[ServerReply::Stored(CAS)]),
             ],
         );
         assert_eq!(raced.unwrap().versions().unwrap()[..], [101]);
-        let alone = gather(true, &[(reads, &[item("", 3), DOWN]), (&both[..1], &[Answer::Stored(CAS)])]);
+        let alone = gather(true, &[(reads, &[item("", 3), DOWN]), (&both[..1], &[ServerReply::Stored(CAS)])]);
         assert!(alone.unwrap().lost);
     }
 
-    fn bump(rounds: &[(&[Ask], &[Answer])]) -> Option<BumpEnd> {
+    fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
         let (mut bump, mut asks) = on(100, true, Bump::start);
         for (wall, (asked, answered)) in (100..).zip(rounds) {
             assert_eq!(&asks[..], *asked);
-            let answers = Event::Answers(answered.iter().cloned().collect());
+            let answers = Event::Replies(answered.iter().cloned().collect());
             match on(wall, true, |scene| bump.resume(answers, scene)) {
-                Step::Ask(more) => asks = more,
+                Step::Send(more) => asks = more,
                 Step::Done(end) => return Some(end),
-                Step::Learn(_) | Step::Wait(_) => panic!("a bump neither learns nor waits"),
+                Step::AddTags(_) | Step::Wait(_) => panic!("a bump neither learns nor waits"),
             }
         }
         None
@@ -489,41 +500,42 @@ mod tests {
 
     #[test]
     fn a_bump_is_done_once_every_copy_that_can_be_reached_has_it() {
-        let reads: &[Ask] = &[look(tag()), look(At::Copy(0))];
-        let found: &[Answer] = &[item("50", 7), item("70", 8)];
-        let both: &[Ask] = &[put(tag(), 100, seen(7)), put(At::Copy(0), 100, seen(8))];
-        let stored = || Answer::Stored(CAS);
+        let reads: &[ServerCommand] = &[look(tag()), look(ItemRef::TagCopy(0))];
+        let found: &[ServerReply] = &[item("50", 7), item("70", 8)];
+        let both: &[ServerCommand] = &[put(tag(), 100, seen(7)), put(ItemRef::TagCopy(0), 100, seen(8))];
+        let stored = || ServerReply::Stored(CAS);
         assert_eq!(bump(&[(reads, found), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
         assert_eq!(bump(&[(reads, found), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
         assert_eq!(bump(&[(reads, found), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
-        let refused = Answer::Failed(Failure::Refused);
+        let refused = ServerReply::Failed(Failure::Refused);
         let failed = Some(BumpEnd::Failed(Failure::Refused));
         assert_eq!(bump(&[(reads, found), (both, &[stored(), refused.clone()])]), failed);
         assert_eq!(bump(&[(reads, &[item("50", 7), refused])]), failed);
-        let one: &[Ask] = &[put(tag(), 100, seen(7))];
+        let one: &[ServerCommand] = &[put(tag(), 100, seen(7))];
         assert_eq!(bump(&[(reads, &[item("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
         // Somebody has bumped behind us, but only one copy knows it yet.
-        let again: &[Answer] = &[item("120", 9), item("70", 8)];
-        let rest: &[Ask] = &[put(At::Copy(0), 120, seen(8))];
+        let again: &[ServerReply] = &[item("120", 9), item("70", 8)];
+        let rest: &[ServerCommand] = &[put(ItemRef::TagCopy(0), 120, seen(8))];
         let end = bump(&[
             (reads, found),
-            (both, &[Answer::Exists, Answer::Exists]),
+            (both, &[ServerReply::Exists, ServerReply::Exists]),
             (reads, again),
             (rest, &[stored()]),
         ]);
         assert_eq!(end, Some(BumpEnd::Bumped(120)));
         // A reader has brought up the copy that was behind: that is no bump.
-        let repaired: &[Answer] = &[item("70", 9), item("70", 8)];
-        let anew: &[Ask] = &[put(tag(), 102, seen(9)), put(At::Copy(0), 102, seen(8))];
+        let repaired: &[ServerReply] = &[item("70", 9), item("70", 8)];
+        let anew: &[ServerCommand] = &[put(tag(), 102, seen(9)), put(ItemRef::TagCopy(0), 102, seen(8))];
         let end = bump(&[
             (reads, found),
-            (both, &[Answer::Exists, Answer::Exists]),
+            (both, &[ServerReply::Exists, ServerReply::Exists]),
             (reads, repaired),
             (anew, &[stored(), stored()]),
         ]);
         assert_eq!(end, Some(BumpEnd::Bumped(102)));
-        let there: &[Answer] = &[item("120", 9), item("120", 8)];
-        let end = bump(&[(reads, found), (both, &[Answer::Exists, Answer::Exists]), (reads, there)]);
+        let there: &[ServerReply] = &[item("120", 9), item("120", 8)];
+        let end =
+            bump(&[(reads, found), (both, &[ServerReply::Exists, ServerReply::Exists]), (reads, there)]);
         assert_eq!(end, Some(BumpEnd::Bumped(120)));
     }
 
@@ -534,15 +546,18 @@ mod tests {
         for round in 0..2 * u64::from(MAX_ROUNDS) {
             let reads = round % 2 == 0;
             assert!(
-                matches!((&asks[0].what, reads), (What::Get(_), true) | (What::Store { .. }, false)),
+                matches!(
+                    (&asks[0].what, reads),
+                    (Operation::Get(_), true) | (Operation::Store { .. }, false)
+                ),
                 "{asks:?}"
             );
-            let answer = if reads { item("50", 7 + round) } else { Answer::Exists };
-            let step = on(100, false, |scene| bump.resume(Event::Answers(smallvec![answer]), scene));
-            let Step::Ask(more) = step else { panic!("round {round}: {step:?}") };
+            let answer = if reads { item("50", 7 + round) } else { ServerReply::Exists };
+            let step = on(100, false, |scene| bump.resume(Event::Replies(smallvec![answer]), scene));
+            let Step::Send(more) = step else { panic!("round {round}: {step:?}") };
             asks = more;
         }
-        let answer = Event::Answers(smallvec![item("50", 99)]);
+        let answer = Event::Replies(smallvec![item("50", 99)]);
         let end = on(100, false, |scene| bump.resume(answer, scene));
         assert_eq!(end, Step::Done(BumpEnd::Failed(Failure::Overloaded)));
     }

@@ -6,24 +6,25 @@ use smallvec::smallvec;
 use crate::error::Failure;
 
 use super::ask::{
-    Answer, Ask, Asks, At, Cas, Item, Lifetime, Mode, Now, Stored, What, delete, get, look_or_stub, peek,
+    Cas, Commands, Expiry, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, StoreMode, Stored,
+    delete, get, look_or_stub, peek,
 };
 use super::envelope::{Envelope, Header, Opened, TagName, Tags, built_at};
-use super::leases::{Base, Ticket};
+use super::leases::{MissToken, Observed};
 use super::modify::PATIENCE_MS;
 use super::stub::{Stub, StubId};
-use super::tags::{Gather, MAX_ROUNDS, Versions, moved_at};
-use super::{Event, Machine, Scene, Step, TagNames};
+use super::tags::{MAX_ROUNDS, TagRead, Versions, version_millis};
+use super::{Event, Inputs, Machine, Step, TagNames};
 
 /// A value as the client sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Offer {
+pub struct NewValue {
     /// Its bytes.
     pub body: Bytes,
     /// The client's flags.
     pub flags: u32,
-    /// How long it is fresh. Never [`Lifetime::Gone`]: that is a delete.
-    pub lifetime: Lifetime,
+    /// How long it is fresh. Never [`Expiry::Expired`]: that is a delete.
+    pub lifetime: Expiry,
     /// `E`: the CAS that the client wants it to have.
     pub explicit: Option<u64>,
     /// The tags that came with it, beside those of the rule. The scene knows them, as if they had been learnt.
@@ -37,15 +38,15 @@ const CLOCK_SKEW_MS: u64 = 10_000;
 /// A version that no tag ever has: what is sealed with it is stale from the start.
 pub(super) const NEVER: u64 = 0;
 
-impl Offer {
+impl NewValue {
     /// The same, to be stored as stale.
-    pub(super) fn stale(&self) -> Offer {
+    pub(super) fn stale(&self) -> NewValue {
         // Its fresh seconds are over, and those of `stale_for` begin.
-        Offer { lifetime: Lifetime::Seconds(0), ..self.clone() }
+        NewValue { lifetime: Expiry::Seconds(0), ..self.clone() }
     }
 
     /// The tags it is sealed with: the rule's and its own. `version` says which version of each.
-    pub(super) fn tags(&self, scene: &Scene<'_>, version: impl Fn(&TagName) -> u64) -> Tags {
+    pub(super) fn tags(&self, scene: &Inputs<'_>, version: impl Fn(&TagName) -> u64) -> Tags {
         let own = scene.own();
         let names = own.iter().chain(self.tags.iter().filter(|name| !own.contains(name)));
         names.map(|name| (name.clone(), version(name))).collect()
@@ -57,13 +58,13 @@ impl Offer {
     /// A value that would be too large once wrapped is stored plain, if it has no tags that a plain value would outlive.
     pub(super) fn store(
         self,
-        mode: Mode,
+        mode: StoreMode,
         cas: Option<Cas>,
         tags: Tags,
         built: (Now, u64),
         stub: Option<StubId>,
-        scene: &Scene<'_>,
-    ) -> (Ask, bool) {
+        scene: &Inputs<'_>,
+    ) -> (ServerCommand, bool) {
         let (began, rebuild) = built;
         let lifetime = self.lifetime.at_most(scene.policy.max_ttl.as_secs());
         let mut header = BytesMut::new();
@@ -80,19 +81,19 @@ impl Offer {
             if plain { (Bytes::new(), 0) } else { (header.freeze(), scene.policy.stale_seconds()) };
         let exptime = lifetime.exptime(extra, scene.now);
         let value = Stored { header, body: self.body };
-        let what = What::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
-        (Ask { at: At::Item, what }, plain)
+        let what = Operation::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
+        (ServerCommand { at: ItemRef::Value, what }, plain)
     }
 }
 
 /// Which of a scene's tags has which version.
-pub(super) fn version_of(name: &TagName, versions: &Versions, scene: &Scene<'_>) -> Option<u64> {
+pub(super) fn version_of(name: &TagName, versions: &Versions, scene: &Inputs<'_>) -> Option<u64> {
     scene.tags.iter().zip(versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)
 }
 
 /// Whether a tag may have moved at this moment of the wall clock or after it.
 pub(super) fn may_have_moved(version: u64, since: u64) -> bool {
-    moved_at(version) + CLOCK_SKEW_MS >= since
+    version_millis(version) + CLOCK_SKEW_MS >= since
 }
 
 /// The `set` that ends a rebuild: stored only if nothing has happened to the key since the miss was answered.
@@ -121,18 +122,18 @@ enum FillState {
 /// What is to be stored, and the stub that it is to be stored over, whatever CAS that has by now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Storing {
-    ask: Ask,
-    over: Option<Base>,
+    ask: ServerCommand,
+    over: Option<Observed>,
     /// The lock of whoever builds what it replaces: nobody is to wait for that any more.
     lock: Option<Cas>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Tagging {
-    lease: Ticket,
-    offer: Offer,
+    lease: MissToken,
+    offer: NewValue,
     adds: bool,
-    gather: Gather,
+    gather: TagRead,
 }
 
 /// How a fill ended.
@@ -159,9 +160,9 @@ pub enum FillEnd {
     Failed(Failure),
 }
 
-impl Ticket {
+impl MissToken {
     /// The version that a tag had when this was seen.
-    fn version(&self, name: &TagName, scene: &Scene<'_>) -> Option<u64> {
+    fn version(&self, name: &TagName, scene: &Inputs<'_>) -> Option<u64> {
         let names = scene.own().iter().chain(&self.learnt);
         names.zip(&self.versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)
     }
@@ -170,7 +171,12 @@ impl Ticket {
 impl Fill {
     /// Begins. `adds`: it is told whether it was stored, so it is not if a tag has moved since the miss; else it may be
     /// stored as a value that is stale from the start.
-    pub fn start(lease: &Ticket, offer: Offer, adds: bool, scene: &Scene<'_>) -> (Fill, Step<FillEnd>) {
+    pub fn start(
+        lease: &MissToken,
+        offer: NewValue,
+        adds: bool,
+        scene: &Inputs<'_>,
+    ) -> (Fill, Step<FillEnd>) {
         let mut fill = Fill { plain: false, state: FillState::Done, rounds: 0 };
         if lease.base.is_none() {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
@@ -183,75 +189,86 @@ impl Fill {
             return (fill, step);
         }
         let known = scene.tags.iter().map(|name| lease.version(name, scene).filter(|_| !checks(name)));
-        let mut tagging = Tagging { lease: lease.clone(), offer, adds, gather: Gather::knowing(known) };
-        let mut asks = Asks::new();
+        let mut tagging = Tagging { lease: lease.clone(), offer, adds, gather: TagRead::knowing(known) };
+        let mut asks = Commands::new();
         tagging.gather.ask(&mut asks, scene);
         fill.state = FillState::Tagging(Box::new(tagging));
-        (fill, Step::Ask(asks))
+        (fill, Step::Send(asks))
     }
 
-    fn store(&mut self, lease: &Ticket, offer: Offer, tags: Tags, scene: &Scene<'_>) -> Step<FillEnd> {
+    fn store(&mut self, lease: &MissToken, offer: NewValue, tags: Tags, scene: &Inputs<'_>) -> Step<FillEnd> {
         let rebuild = scene.now.mono.saturating_sub(lease.at.mono);
         let built = (lease.at, rebuild);
-        let (ask, plain) = offer.store(Mode::Set, lease.base, tags, built, lease.stub, scene);
+        let (ask, plain) = offer.store(StoreMode::Set, lease.base, tags, built, lease.stub, scene);
         self.plain = plain;
-        let mut asks: Asks = smallvec![ask.clone()];
+        let mut asks: Commands = smallvec![ask.clone()];
         if let Some(lock) = lease.lock {
-            asks.push(delete(At::Lock, Some(lock)));
+            asks.push(delete(ItemRef::Lock, Some(lock)));
         }
         let over = (lease.stub.is_some() && !lease.filled).then(|| lease.over());
         self.state = FillState::Storing(Box::new(Storing { ask, over, lock: None }));
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 
     /// Looks at what stands there, and with tags at whether that is out of date.
-    fn look(&mut self, storing: Box<Storing>, scene: &Scene<'_>) -> Step<FillEnd> {
-        let mut asks: Asks = smallvec![if scene.own().is_empty() { peek(At::Item) } else { get(At::Item) }];
-        asks.push(peek(At::Lock));
-        Gather::new(scene.tags.len()).ask(&mut asks, scene);
+    fn look(&mut self, storing: Box<Storing>, scene: &Inputs<'_>) -> Step<FillEnd> {
+        let mut asks: Commands =
+            smallvec![if scene.own().is_empty() { peek(ItemRef::Value) } else { get(ItemRef::Value) }];
+        asks.push(peek(ItemRef::Lock));
+        TagRead::new(scene.tags.len()).ask(&mut asks, scene);
         self.rounds += 1;
         self.state = FillState::Looking(storing);
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 
     /// What stands there has another CAS. If it is still the stub of the miss, nothing has been stored or deleted since.
-    fn looked(&mut self, mut storing: Box<Storing>, answers: &[Answer], scene: &Scene<'_>) -> Step<FillEnd> {
+    fn looked(
+        &mut self,
+        mut storing: Box<Storing>,
+        answers: &[ServerReply],
+        scene: &Inputs<'_>,
+    ) -> Step<FillEnd> {
         let (item, lock, tags) = match answers {
-            [Answer::Item(item), lock, tags @ ..] => (item, lock, tags),
-            [Answer::Failed(failure), ..] => return Step::Done(FillEnd::Failed(*failure)),
+            [ServerReply::Item(item), lock, tags @ ..] => (item, lock, tags),
+            [ServerReply::Failed(failure), ..] => return Step::Done(FillEnd::Failed(*failure)),
             _ => return Step::Done(FillEnd::Dropped { exists: false }),
         };
         storing.lock = match lock {
-            Answer::Item(lock) => Some(lock.cas),
+            ServerReply::Item(lock) => Some(lock.cas),
             _ => None,
         };
-        let mut gather = Gather::new(scene.tags.len());
+        let mut gather = TagRead::new(scene.tags.len());
         let now = gather.absorb(tags, scene).ok().and_then(|()| gather.known());
         // What is out of date before it is stored would only be in the way of whoever builds it anew.
         let is_current = now.as_ref().is_none_or(|now| storing.is_current(now, scene));
-        let outlives = |over: &Base| now.as_ref().is_some_and(|now| over.outlives(item, now, scene));
+        let outlives = |over: &Observed| now.as_ref().is_some_and(|now| over.outlives(item, now, scene));
         let is_over = storing.over.as_ref().is_some_and(|over| over.is(item) || outlives(over));
         if self.rounds > MAX_ROUNDS || !is_over || !is_current {
             return Step::Done(FillEnd::Dropped { exists: true });
         }
-        if let What::Store { cas, .. } = &mut storing.ask.what {
+        if let Operation::Store { cas, .. } = &mut storing.ask.what {
             *cas = Some(item.cas);
         }
         let ask = storing.ask.clone();
         self.state = FillState::Storing(storing);
-        Step::Ask(smallvec![ask])
+        Step::Send(smallvec![ask])
     }
 
     /// A tag that is named only now may have moved during the rebuild, unless its version says that it has not.
-    fn tagged(&mut self, mut tagging: Box<Tagging>, answers: &[Answer], scene: &Scene<'_>) -> Step<FillEnd> {
+    fn tagged(
+        &mut self,
+        mut tagging: Box<Tagging>,
+        answers: &[ServerReply],
+        scene: &Inputs<'_>,
+    ) -> Step<FillEnd> {
         if let Err(failure) = tagging.gather.absorb(answers, scene) {
             return Step::Done(FillEnd::Failed(failure));
         }
         let Some(versions) = tagging.gather.versions() else {
-            let mut asks = Asks::new();
+            let mut asks = Commands::new();
             tagging.gather.ask(&mut asks, scene);
             self.state = FillState::Tagging(tagging);
-            return Step::Ask(asks);
+            return Step::Send(asks);
         };
         let Tagging { lease, offer, adds, .. } = *tagging;
         let has_moved = |name| version_of(name, &versions, scene) != lease.version(name, scene);
@@ -270,8 +287,8 @@ impl Fill {
 
 impl Storing {
     /// Whether it is sealed with these versions of the scene's tags, or with none.
-    fn is_current(&self, now: &Versions, scene: &Scene<'_>) -> bool {
-        let What::Store { value, .. } = &self.ask.what else { return false };
+    fn is_current(&self, now: &Versions, scene: &Inputs<'_>) -> bool {
+        let Operation::Store { value, .. } = &self.ask.what else { return false };
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return true };
         envelope
             .tags()
@@ -282,7 +299,7 @@ impl Storing {
 impl Machine for Fill {
     type End = FillEnd;
 
-    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<FillEnd> {
+    fn resume(&mut self, event: Event, scene: &Inputs<'_>) -> Step<FillEnd> {
         let answers = event.answers();
         let storing = match std::mem::replace(&mut self.state, FillState::Done) {
             FillState::Tagging(tagging) => return self.tagged(tagging, &answers, scene),
@@ -292,18 +309,18 @@ impl Machine for Fill {
             FillState::Done => return Step::Done(FillEnd::Failed(Failure::Refused)),
         };
         Step::Done(match answers.into_iter().next() {
-            Some(Answer::Stored(cas)) => {
+            Some(ServerReply::Stored(cas)) => {
                 if storing.lock.is_some() {
                     self.state = FillState::Unlocking(cas);
-                    return Step::Ask(smallvec![delete(At::Lock, storing.lock)]);
+                    return Step::Send(smallvec![delete(ItemRef::Lock, storing.lock)]);
                 }
                 FillEnd::Stored { cas, plain: self.plain }
             }
-            Some(Answer::Exists) if storing.over.is_some() => return self.look(storing, scene),
-            Some(Answer::Exists) => FillEnd::Dropped { exists: true },
-            Some(Answer::Absent | Answer::NotStored) => FillEnd::Dropped { exists: false },
-            Some(Answer::TooLarge) => FillEnd::TooLarge,
-            Some(Answer::Failed(failure)) => FillEnd::Failed(failure),
+            Some(ServerReply::Exists) if storing.over.is_some() => return self.look(storing, scene),
+            Some(ServerReply::Exists) => FillEnd::Dropped { exists: true },
+            Some(ServerReply::Absent | ServerReply::NotStored) => FillEnd::Dropped { exists: false },
+            Some(ServerReply::TooLarge) => FillEnd::TooLarge,
+            Some(ServerReply::Failed(failure)) => FillEnd::Failed(failure),
             _ => FillEnd::Failed(Failure::Refused),
         })
     }
@@ -316,8 +333,8 @@ impl Machine for Fill {
 /// or bring back what a delete has taken away. The tags' versions are read in the same round.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Set {
-    offer: Offer,
-    gather: Gather,
+    offer: NewValue,
+    gather: TagRead,
     /// The tags' versions at the first look.
     first: Option<Versions>,
     state: Setting,
@@ -360,20 +377,20 @@ pub enum SetEnd {
 
 impl Set {
     /// Begins.
-    pub fn start(offer: Offer, scene: &Scene<'_>) -> (Set, Asks) {
-        let gather = Gather::new(scene.tags.len());
+    pub fn start(offer: NewValue, scene: &Inputs<'_>) -> (Set, Commands) {
+        let gather = TagRead::new(scene.tags.len());
         let (first, state, began) = (None, Setting::Looking, scene.now.mono);
         let mut set = Set { offer, gather, first, state, plain: false, stub: None, began };
-        let mut asks: Asks = smallvec![look_or_stub(scene)];
+        let mut asks: Commands = smallvec![look_or_stub(scene)];
         set.gather.ask(&mut asks, scene);
         (set, asks)
     }
 
     /// What was sent before a bump is no newer for having been overtaken: it must not replace what has been stored since.
-    fn looked(&mut self, item: &Item, tags: &[Answer], scene: &Scene<'_>) -> Step<SetEnd> {
+    fn looked(&mut self, item: &Item, tags: &[ServerReply], scene: &Inputs<'_>) -> Step<SetEnd> {
         self.stub = Stub::of(item).map(|stub| stub.id);
         let Some(before) = self.first.clone() else { return self.seen(item.cas, tags, scene) };
-        let mut now = Gather::new(scene.tags.len());
+        let mut now = TagRead::new(scene.tags.len());
         if let Err(failure) = now.absorb(tags, scene) {
             return Step::Done(SetEnd::Failed(failure));
         }
@@ -383,13 +400,13 @@ impl Set {
         match item.won && item.size == 0 {
             true => {
                 self.state = Setting::Leaving;
-                Step::Ask(smallvec![delete(At::Item, Some(item.cas))])
+                Step::Send(smallvec![delete(ItemRef::Value, Some(item.cas))])
             }
             false => Step::Done(SetEnd::Dropped),
         }
     }
 
-    fn seen(&mut self, base: Cas, tags: &[Answer], scene: &Scene<'_>) -> Step<SetEnd> {
+    fn seen(&mut self, base: Cas, tags: &[ServerReply], scene: &Inputs<'_>) -> Step<SetEnd> {
         if let Err(failure) = self.gather.absorb(tags, scene) {
             return Step::Done(SetEnd::Failed(failure));
         }
@@ -397,15 +414,15 @@ impl Set {
         self.store(base, scene)
     }
 
-    fn store(&mut self, base: Cas, scene: &Scene<'_>) -> Step<SetEnd> {
-        let mut asks = Asks::new();
+    fn store(&mut self, base: Cas, scene: &Inputs<'_>) -> Step<SetEnd> {
+        let mut asks = Commands::new();
         match self.first.clone() {
             Some(versions) => {
                 let built = (scene.now, 0);
                 let version = |name: &TagName| version_of(name, &versions, scene).unwrap_or(NEVER);
                 let tags = self.offer.tags(scene, version);
                 let offer = self.offer.clone();
-                let (ask, plain) = offer.store(Mode::Set, Some(base), tags, built, self.stub, scene);
+                let (ask, plain) = offer.store(StoreMode::Set, Some(base), tags, built, self.stub, scene);
                 (self.state, self.plain) = (Setting::Storing, plain);
                 asks.push(ask);
             }
@@ -414,33 +431,33 @@ impl Set {
                 self.gather.ask(&mut asks, scene);
             }
         }
-        Step::Ask(asks)
+        Step::Send(asks)
     }
 }
 
 impl Machine for Set {
     type End = SetEnd;
 
-    fn resume(&mut self, event: Event, scene: &Scene<'_>) -> Step<SetEnd> {
+    fn resume(&mut self, event: Event, scene: &Inputs<'_>) -> Step<SetEnd> {
         let answers = event.answers();
         match (self.state, &answers[..]) {
-            (Setting::Looking, [Answer::Item(item), tags @ ..]) => self.looked(item, tags, scene),
+            (Setting::Looking, [ServerReply::Item(item), tags @ ..]) => self.looked(item, tags, scene),
             (Setting::Leaving, _) => Step::Done(SetEnd::Dropped),
             (Setting::Tagging(base), tags) => self.seen(base, tags, scene),
-            (_, [Answer::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),
-            (Setting::Storing, [Answer::Stored(cas)]) => {
+            (_, [ServerReply::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),
+            (Setting::Storing, [ServerReply::Stored(cas)]) => {
                 Step::Done(SetEnd::Stored { cas: *cas, plain: self.plain })
             }
-            (Setting::Storing, [Answer::TooLarge]) => Step::Done(SetEnd::TooLarge),
+            (Setting::Storing, [ServerReply::TooLarge]) => Step::Done(SetEnd::TooLarge),
             // Somebody was here between the look and the store.
-            (Setting::Storing, [Answer::Exists | Answer::Absent | Answer::NotStored]) => {
+            (Setting::Storing, [ServerReply::Exists | ServerReply::Absent | ServerReply::NotStored]) => {
                 if scene.now.mono >= self.began.saturating_add(PATIENCE_MS) {
                     return Step::Done(SetEnd::Failed(Failure::Overloaded));
                 }
                 self.state = Setting::Looking;
-                let mut asks: Asks = smallvec![look_or_stub(scene)];
-                Gather::new(scene.tags.len()).ask(&mut asks, scene);
-                Step::Ask(asks)
+                let mut asks: Commands = smallvec![look_or_stub(scene)];
+                TagRead::new(scene.tags.len()).ask(&mut asks, scene);
+                Step::Send(asks)
             }
             _ => Step::Done(SetEnd::Failed(Failure::Refused)),
         }
@@ -450,35 +467,37 @@ impl Machine for Set {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{Answers, Count, Item, Modify, Policy, Usage, modify::Change};
+    use crate::guard::{Count, Item, Modify, Policy, Replies, Usage, modify::Change};
 
-    fn on<T>(mono: u64, run: impl FnOnce(&Scene<'_>) -> T) -> T {
+    fn on<T>(mono: u64, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
         let now = Now { wall: 1_700_000_000_000 + mono, mono };
         let policy = Policy::default();
         let tags = [b"tag".as_slice().into()];
         let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, false, 1.0);
-        run(&Scene { policy: &policy, tags: &tags, learnt: 0, sidecar, room, copies, now, patient, chance })
+        run(&Inputs { policy: &policy, tags: &tags, learnt: 0, sidecar, room, copies, now, patient, chance })
     }
 
-    fn item(value: &'static str, number: u64) -> Answer {
+    fn item(value: &'static str, number: u64) -> ServerReply {
         let value = Bytes::from_static(value.as_bytes());
         let (size, cas, usage) = (value.len(), Cas { number, epoch: 1 }, Usage::default());
-        Answer::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
+        ServerReply::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
     }
 
-    fn offer() -> Offer {
-        Offer {
+    fn offer() -> NewValue {
+        NewValue {
             body: Bytes::from_static(b"7"),
             flags: 0,
-            lifetime: Lifetime::Seconds(60),
+            lifetime: Expiry::Seconds(60),
             explicit: None,
             tags: Vec::new(),
         }
     }
 
     /// The only store among these commands: its mode, its condition, and the version that its envelope was sealed with.
-    fn store(asks: &Asks) -> (Mode, Option<u64>, Option<u64>) {
-        let [Ask { at: At::Item, what: What::Store { mode, value, cas, .. } }] = &asks[..] else {
+    fn store(asks: &Commands) -> (StoreMode, Option<u64>, Option<u64>) {
+        let [ServerCommand { at: ItemRef::Value, what: Operation::Store { mode, value, cas, .. } }] =
+            &asks[..]
+        else {
             panic!("not a store: {asks:?}")
         };
         let header = crate::guard::envelope::Header::open(&value.header);
@@ -490,21 +509,21 @@ mod tests {
     fn a_set_stores_over_nothing_but_what_it_saw_unless_a_tag_has_moved_since_it_looked_first() {
         let (mut set, asks) = on(0, |scene| Set::start(offer(), scene));
         assert_eq!(asks[0], on(0, look_or_stub));
-        let mut answered = |mono, answers: &[Answer]| {
-            let answers = Event::Answers(answers.iter().cloned().collect());
+        let mut answered = |mono, answers: &[ServerReply]| {
+            let answers = Event::Replies(answers.iter().cloned().collect());
             on(mono, |scene| set.resume(answers, scene))
         };
-        let Step::Ask(asks) = answered(1, &[item("", 11), item("50", 3)]) else { panic!("it goes on") };
-        assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50)));
+        let Step::Send(asks) = answered(1, &[item("", 11), item("50", 3)]) else { panic!("it goes on") };
+        assert_eq!(store(&asks), (StoreMode::Set, Some(11), Some(50)));
         // Overtaken, for as long as it has patience.
-        for (mono, lost) in [(2, Answer::Exists), (3, Answer::Absent)] {
-            let Step::Ask(asks) = answered(mono, &[lost]) else { panic!("it looks again") };
+        for (mono, lost) in [(2, ServerReply::Exists), (3, ServerReply::Absent)] {
+            let Step::Send(asks) = answered(mono, &[lost]) else { panic!("it looks again") };
             assert_eq!((asks.len(), &asks[0]), (2, &on(mono, look_or_stub)));
             let again = answered(mono, &[item("another's", 12), item("50", 3)]);
-            let Step::Ask(asks) = again else { panic!("it goes on") };
-            assert_eq!(store(&asks), (Mode::Set, Some(12), Some(50)));
+            let Step::Send(asks) = again else { panic!("it goes on") };
+            assert_eq!(store(&asks), (StoreMode::Set, Some(12), Some(50)));
         }
-        answered(4, &[Answer::Exists]);
+        answered(4, &[ServerReply::Exists]);
         let moved = answered(4, &[item("another's", 13), item("51", 4)]);
         assert_eq!(moved, Step::Done(SetEnd::Dropped), "it would be stale where that is fresh");
     }
@@ -512,49 +531,49 @@ mod tests {
     #[test]
     fn a_set_that_is_overtaken_again_and_again_gives_up_and_one_that_is_dropped_leaves_no_stub() {
         let (mut set, _) = on(0, |scene| Set::start(offer(), scene));
-        let mut answered = |mono, answers: &[Answer]| {
-            let answers = Event::Answers(answers.iter().cloned().collect());
+        let mut answered = |mono, answers: &[ServerReply]| {
+            let answers = Event::Replies(answers.iter().cloned().collect());
             on(mono, |scene| set.resume(answers, scene))
         };
         answered(1, &[item("", 11), item("50", 3)]);
-        answered(1, &[Answer::Exists]);
-        let Answer::Item(stub) = item("", 12) else { panic!("an item") };
+        answered(1, &[ServerReply::Exists]);
+        let ServerReply::Item(stub) = item("", 12) else { panic!("an item") };
         let cas = stub.cas;
-        let own = Answer::Item(Item { won: true, ..stub });
+        let own = ServerReply::Item(Item { won: true, ..stub });
         let left = answered(2, &[own, item("51", 4)]);
-        assert_eq!(left, Step::Ask(smallvec![delete(At::Item, Some(cas))]));
-        assert_eq!(answered(3, &[Answer::Done]), Step::Done(SetEnd::Dropped));
+        assert_eq!(left, Step::Send(smallvec![delete(ItemRef::Value, Some(cas))]));
+        assert_eq!(answered(3, &[ServerReply::Done]), Step::Done(SetEnd::Dropped));
         let (mut set, _) = on(0, |scene| Set::start(offer(), scene));
-        let mut answered = |mono, answers: &[Answer]| {
-            let answers = Event::Answers(answers.iter().cloned().collect());
+        let mut answered = |mono, answers: &[ServerReply]| {
+            let answers = Event::Replies(answers.iter().cloned().collect());
             on(mono, |scene| set.resume(answers, scene))
         };
         answered(1, &[item("", 11), item("50", 3)]);
         let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
-        assert_eq!(answered(PATIENCE_MS, &[Answer::Exists]), end);
+        assert_eq!(answered(PATIENCE_MS, &[ServerReply::Exists]), end);
     }
 
     const SEEN: Cas = Cas { number: 11, epoch: 1 };
 
     /// Of whoever was told a miss over the stub 11, while the tag was at 50.
-    fn ticket() -> Ticket {
-        on(0, |scene| Ticket::of_stub(SEEN, StubId::of(SEEN.number), smallvec![50], scene))
+    fn ticket() -> MissToken {
+        on(0, |scene| MissToken::of_stub(SEEN, StubId::of(SEEN.number), smallvec![50], scene))
     }
 
     /// A value that stands there, sealed at this version over the stub with this number.
-    fn stands(version: u64, stub: u64, stale: bool) -> Answer {
+    fn stands(version: u64, stub: u64, stale: bool) -> ServerReply {
         let tags = [(TagName::from_slice(b"tag"), version)].into_iter().collect();
         let built_at = built_at(7, StubId::of(stub).number());
         let mut value = BytesMut::new();
         Envelope { stale_for: 60, built_at, rebuild: 0, tags }.seal(&mut value).unwrap();
-        let Answer::Item(item) = item("", 20) else { panic!("an item") };
-        Answer::Item(Item { size: value.len(), value: value.freeze(), stale, ..item })
+        let ServerReply::Item(item) = item("", 20) else { panic!("an item") };
+        ServerReply::Item(Item { size: value.len(), value: value.freeze(), stale, ..item })
     }
 
     /// The same, in a server that has been restarted.
-    fn of_another_life(stands: Answer) -> Answer {
-        let Answer::Item(item) = stands else { panic!("an item") };
-        Answer::Item(Item { cas: Cas { epoch: 2, ..item.cas }, ..item })
+    fn of_another_life(stands: ServerReply) -> ServerReply {
+        let ServerReply::Item(item) = stands else { panic!("an item") };
+        ServerReply::Item(Item { cas: Cas { epoch: 2, ..item.cas }, ..item })
     }
 
     #[test]
@@ -572,14 +591,14 @@ mod tests {
         ];
         for (stands, tag, replaces) in cases {
             let (mut fill, step) = on(0, |scene| Fill::start(&ticket(), offer(), false, scene));
-            let Step::Ask(asks) = step else { panic!("{step:?}") };
-            assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50)));
-            let mut answered = |answers: Answers| on(1, |scene| fill.resume(Event::Answers(answers), scene));
-            let Step::Ask(asks) = answered(smallvec![Answer::Exists]) else { panic!("it looks") };
-            assert_eq!(asks[0], get(At::Item));
-            let end = answered(smallvec![stands.clone(), Answer::Absent, item(tag, 3)]);
+            let Step::Send(asks) = step else { panic!("{step:?}") };
+            assert_eq!(store(&asks), (StoreMode::Set, Some(11), Some(50)));
+            let mut answered = |answers: Replies| on(1, |scene| fill.resume(Event::Replies(answers), scene));
+            let Step::Send(asks) = answered(smallvec![ServerReply::Exists]) else { panic!("it looks") };
+            assert_eq!(asks[0], get(ItemRef::Value));
+            let end = answered(smallvec![stands.clone(), ServerReply::Absent, item(tag, 3)]);
             match (replaces, end) {
-                (true, Step::Ask(asks)) => assert_eq!(store(&asks), (Mode::Set, Some(20), Some(50))),
+                (true, Step::Send(asks)) => assert_eq!(store(&asks), (StoreMode::Set, Some(20), Some(50))),
                 (false, end) => assert_eq!(end, Step::Done(FillEnd::Dropped { exists: true }), "{stands:?}"),
                 (true, end) => panic!("{end:?}"),
             }
@@ -590,54 +609,56 @@ mod tests {
     fn a_fill_that_is_out_of_date_by_now_does_not_take_the_place_of_a_renewed_stub() {
         for (tag, stored) in [("50", true), ("51", false)] {
             let (mut fill, _) = on(0, |scene| Fill::start(&ticket(), offer(), false, scene));
-            let mut answered = |answers: Answers| on(1, |scene| fill.resume(Event::Answers(answers), scene));
-            answered(smallvec![Answer::Exists]);
-            let Answer::Item(renewed) = item("", 12) else { panic!("an item") };
-            let renewed = Answer::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
-            let end = answered(smallvec![renewed, Answer::Absent, item(tag, 3)]);
-            assert_eq!(matches!(end, Step::Ask(_)), stored, "{end:?}");
+            let mut answered = |answers: Replies| on(1, |scene| fill.resume(Event::Replies(answers), scene));
+            answered(smallvec![ServerReply::Exists]);
+            let ServerReply::Item(renewed) = item("", 12) else { panic!("an item") };
+            let renewed = ServerReply::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
+            let end = answered(smallvec![renewed, ServerReply::Absent, item(tag, 3)]);
+            assert_eq!(matches!(end, Step::Send(_)), stored, "{end:?}");
         }
     }
 
     #[test]
     fn a_value_without_room_for_a_header_is_stored_over_its_stub_though_that_was_renewed() {
-        let run = |mono, run: &mut dyn FnMut(&Scene<'_>) -> Step<FillEnd>| {
-            on(mono, |scene| run(&Scene { tags: &[], room: 1, ..*scene }))
+        let run = |mono, run: &mut dyn FnMut(&Inputs<'_>) -> Step<FillEnd>| {
+            on(mono, |scene| run(&Inputs { tags: &[], room: 1, ..*scene }))
         };
-        let seen = Ticket { versions: Versions::new(), ..ticket() };
+        let seen = MissToken { versions: Versions::new(), ..ticket() };
         let mut fill = None;
         let step = run(0, &mut |scene| {
             let (started, step) = Fill::start(&seen, offer(), false, scene);
             fill = Some(started);
             step
         });
-        assert!(matches!(step, Step::Ask(_)), "{step:?}");
+        assert!(matches!(step, Step::Send(_)), "{step:?}");
         let mut fill = fill.unwrap();
         let mut answered =
-            |answers: Answers| run(1, &mut |scene| fill.resume(Event::Answers(answers.clone()), scene));
-        answered(smallvec![Answer::Exists]);
-        let Answer::Item(renewed) = item("", 12) else { panic!("an item") };
-        let renewed = Answer::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
-        let Step::Ask(asks) = answered(smallvec![renewed, Answer::Absent]) else { panic!("it is stored") };
-        let What::Store { value, cas, .. } = &asks[0].what else { panic!("{asks:?}") };
+            |answers: Replies| run(1, &mut |scene| fill.resume(Event::Replies(answers.clone()), scene));
+        answered(smallvec![ServerReply::Exists]);
+        let ServerReply::Item(renewed) = item("", 12) else { panic!("an item") };
+        let renewed = ServerReply::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
+        let Step::Send(asks) = answered(smallvec![renewed, ServerReply::Absent]) else {
+            panic!("it is stored")
+        };
+        let Operation::Store { value, cas, .. } = &asks[0].what else { panic!("{asks:?}") };
         assert_eq!((value.header.len(), cas.map(|cas| cas.number)), (0, Some(12)));
     }
 
     #[test]
     fn a_fill_that_replaces_what_another_builds_anew_takes_the_lock_away_once_it_is_stored() {
         let (mut fill, _) = on(0, |scene| Fill::start(&ticket(), offer(), false, scene));
-        let mut answered = |answers: Answers| on(1, |scene| fill.resume(Event::Answers(answers), scene));
-        answered(smallvec![Answer::Exists]);
-        let Step::Ask(asks) = answered(smallvec![stands(49, 11, false), item("lock", 9), item("50", 3)])
+        let mut answered = |answers: Replies| on(1, |scene| fill.resume(Event::Replies(answers), scene));
+        answered(smallvec![ServerReply::Exists]);
+        let Step::Send(asks) = answered(smallvec![stands(49, 11, false), item("lock", 9), item("50", 3)])
         else {
             panic!("it stores")
         };
-        assert_eq!(store(&asks), (Mode::Set, Some(20), Some(50)));
+        assert_eq!(store(&asks), (StoreMode::Set, Some(20), Some(50)));
         let cas = Cas { number: 30, epoch: 1 };
-        let unlock = answered(smallvec![Answer::Stored(cas)]);
+        let unlock = answered(smallvec![ServerReply::Stored(cas)]);
         let lock = Some(Cas { number: 9, epoch: 1 });
-        assert_eq!(unlock, Step::Ask(smallvec![delete(At::Lock, lock)]));
-        let end = answered(smallvec![Answer::Done]);
+        assert_eq!(unlock, Step::Send(smallvec![delete(ItemRef::Lock, lock)]));
+        let end = answered(smallvec![ServerReply::Done]);
         assert_eq!(end, Step::Done(FillEnd::Stored { cas, plain: false }));
     }
 
@@ -645,11 +666,11 @@ mod tests {
     fn an_add_is_stored_only_if_no_tag_has_moved_since_its_miss() {
         for (tag, stored) in [("50", true), ("51", false)] {
             let (mut fill, step) = on(0, |scene| Fill::start(&ticket(), offer(), true, scene));
-            let Step::Ask(asks) = step else { panic!("{step:?}") };
-            assert!(asks.iter().all(|ask| ask.at == At::Tag(0)), "{asks:?}");
-            let answers = Event::Answers(smallvec![item(tag, 3)]);
+            let Step::Send(asks) = step else { panic!("{step:?}") };
+            assert!(asks.iter().all(|ask| ask.at == ItemRef::Tag(0)), "{asks:?}");
+            let answers = Event::Replies(smallvec![item(tag, 3)]);
             match on(1, |scene| fill.resume(answers, scene)) {
-                Step::Ask(asks) if stored => assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50))),
+                Step::Send(asks) if stored => assert_eq!(store(&asks), (StoreMode::Set, Some(11), Some(50))),
                 end => assert_eq!((end, stored), (Step::Done(FillEnd::Outdated), false)),
             }
         }
@@ -657,16 +678,16 @@ mod tests {
 
     #[test]
     fn what_creates_an_item_stores_over_a_stub() {
-        let create = Some((Lifetime::Seconds(60), 5));
+        let create = Some((Expiry::Seconds(60), 5));
         for change in [Change::Add(offer()), Change::Count(Count { create, ..Count::default() })] {
             let (mut modify, asks) = on(0, |scene| Modify::start(change, scene));
             assert!(
-                matches!(asks[0].what, What::Get(super::super::ask::Look { vivify: Some(6), .. })),
+                matches!(asks[0].what, Operation::Get(super::super::ask::GetFlags { vivify: Some(6), .. })),
                 "{asks:?}"
             );
-            let answers = Event::Answers(smallvec![item("", 11), item("50", 3)]);
-            let Step::Ask(asks) = on(1, |scene| modify.resume(answers, scene)) else { panic!("it goes on") };
-            assert_eq!(store(&asks), (Mode::Set, Some(11), Some(50)));
+            let answers = Event::Replies(smallvec![item("", 11), item("50", 3)]);
+            let Step::Send(asks) = on(1, |scene| modify.resume(answers, scene)) else { panic!("it goes on") };
+            assert_eq!(store(&asks), (StoreMode::Set, Some(11), Some(50)));
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
     Parsed::Refused(Refused {
         reply,
         consumed,
-        swallow: 0,
+        skip_data: 0,
         close: false,
         deletes: None,
         deletes_base64: false,
@@ -53,17 +53,17 @@ pub(super) fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
 }
 
 /// A refusal that takes the data block of `length` bytes along, and its CRLF.
-pub(super) fn swallow<'a>(consumed: usize, reply: &'static [u8], length: usize) -> Refused<'a> {
-    let swallow = length as u64 + 2;
-    Refused { reply, consumed, swallow, close: false, deletes: None, deletes_base64: false, touches: None }
+pub(super) fn refuse_block<'a>(consumed: usize, reply: &'static [u8], length: usize) -> Refused<'a> {
+    let skip_data = length as u64 + 2;
+    Refused { reply, consumed, skip_data, close: false, deletes: None, deletes_base64: false, touches: None }
 }
 
 /// The last word: `reply`, then the end of the connection.
-pub(super) fn hang_up<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
+pub(super) fn close_connection<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
     Parsed::Refused(Refused {
         reply,
         consumed,
-        swallow: 0,
+        skip_data: 0,
         close: true,
         deletes: None,
         deletes_base64: false,
@@ -99,13 +99,13 @@ impl<'a> Line<'a> {
         let end = match first.filter(|&at| head[at] == b'\n').or_else(|| memchr(b'\n', head)) {
             Some(end) => end,
             None if buffer.len() <= MAX_LINE => return Err(Parsed::Incomplete { at_least: 1 }),
-            None if !begins_get(head) => return Err(hang_up(buffer.len(), b"")),
+            None if !begins_get(head) => return Err(close_connection(buffer.len(), b"")),
             None => {
                 let reach = &buffer[..buffer.len().min(MAX_GET_LINE + 1)];
                 match memchr(b'\n', &reach[head.len()..]) {
                     Some(end) => head.len() + end,
                     None if buffer.len() <= MAX_GET_LINE => return Err(Parsed::Incomplete { at_least: 1 }),
-                    None => return Err(hang_up(buffer.len(), LINE_TOO_LONG)),
+                    None => return Err(close_connection(buffer.len(), LINE_TOO_LONG)),
                 }
             }
         };

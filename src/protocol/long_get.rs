@@ -51,7 +51,7 @@ pub enum Part<'a> {
 impl LongGet {
     /// Whether a line that does not end within [`MAX_WHOLE`] is a get: then it, and how many bytes its head takes, or what to
     /// say before hanging up.
-    pub fn begin_endless(buffer: &[u8]) -> Option<Result<(LongGet, usize), &'static [u8]>> {
+    pub fn begin_unterminated(buffer: &[u8]) -> Option<Result<(LongGet, usize), &'static [u8]>> {
         let reach = buffer.get(..MAX_WHOLE + 1)?;
         if !begins_get(reach) || memchr(b'\n', reach).is_some() {
             return None;
@@ -174,7 +174,7 @@ mod tests {
             let mut line = b"get ".to_vec();
             line.extend(wanted.join(gap.as_bytes()));
             line.extend_from_slice(end.as_bytes());
-            let Some(Ok((get, head))) = LongGet::begin_endless(&line) else { panic!("no long get") };
+            let Some(Ok((get, head))) = LongGet::begin_unterminated(&line) else { panic!("no long get") };
             for (step, most) in [(1 << 30, 128), (70_001, 1), (1 << 16, 7), (4096, 1000)] {
                 assert_eq!(keys(get, &line[head..], step, most), (wanted.clone(), None), "{step} {most}");
             }
@@ -203,7 +203,7 @@ mod tests {
     fn a_mistake_behind_the_first_keys_ends_it() {
         let head = [b"gets ".to_vec(), b"key ".repeat(20_000)].concat();
         let long = [&head[..], &[b'k'; 251], b" z\r\n"].concat();
-        let Some(Ok((get, start))) = LongGet::begin_endless(&long) else { panic!("no long get") };
+        let Some(Ok((get, start))) = LongGet::begin_unterminated(&long) else { panic!("no long get") };
         let (before, said) = keys(get, &long[start..], 1 << 30, 128);
         assert_eq!((before.len(), said), (20_000, Some(BAD_FORMAT)));
         let endless_word = [&head[..], &vec![b'k'; 100_000]].concat();
@@ -214,14 +214,14 @@ mod tests {
         let nul = [&head[..], b"a\0b \r\n"].concat();
         assert_eq!(keys(get, &nul[start..], 1 << 30, 128).1, Some(BAD_FORMAT));
         let bad_exptime = [b"gat x ".to_vec(), b"key ".repeat(20_000)].concat();
-        assert_eq!(LongGet::begin_endless(&bad_exptime), Some(Err(BAD_EXPTIME)));
+        assert_eq!(LongGet::begin_unterminated(&bad_exptime), Some(Err(BAD_EXPTIME)));
     }
 
     #[test]
     fn what_is_no_long_get_is_left_alone() {
         for line in [b"set ".repeat(20_000), [&b"get a\r\n"[..], &b"x".repeat(70_000)].concat()] {
-            assert_eq!(LongGet::begin_endless(&line), None);
+            assert_eq!(LongGet::begin_unterminated(&line), None);
         }
-        assert_eq!(LongGet::begin_endless(&b"get ".repeat(1000)), None);
+        assert_eq!(LongGet::begin_unterminated(&b"get ".repeat(1000)), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me` (protocol.txt, "Meta Commands").
 
-use super::line::{BAD_FORMAT, Block, Line, MAX_WORDS, TOO_LARGE, is_key, refuse, swallow, trim};
+use super::line::{BAD_FORMAT, Block, Line, MAX_WORDS, TOO_LARGE, is_key, refuse, refuse_block, trim};
 use super::number;
 use super::request::{Limits, Meta, MetaVerb, Parsed, Refused, Request, word};
 
@@ -154,17 +154,17 @@ fn set<'a>(meta: Meta<'a>, line: &Line<'a>, limits: &Limits) -> Parsed<'a> {
     };
     let checked = match checked {
         Ok(checked) => checked,
-        Err(reply) => return Parsed::Refused(swallow(line.consumed, reply, length)),
+        Err(reply) => return Parsed::Refused(refuse_block(line.consumed, reply, length)),
     };
     if length > limits.max_value {
         return Parsed::Refused(Refused {
             deletes: Some(meta.key),
             deletes_base64: checked.base64,
-            ..swallow(line.consumed, TOO_LARGE, length)
+            ..refuse_block(line.consumed, TOO_LARGE, length)
         });
     }
     if checked.opaque_too_long {
-        return Parsed::Refused(swallow(line.consumed, OPAQUE_TOO_LONG, length));
+        return Parsed::Refused(refuse_block(line.consumed, OPAQUE_TOO_LONG, length));
     }
     line.block(length, |block| match block {
         Block::Data(data) => Ok(Request::Meta(Meta { data, ..meta })),

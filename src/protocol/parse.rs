@@ -4,7 +4,8 @@
 //! put in words that they understand alike. Only spaces separate words. Nothing is allocated, and no input is out of bounds.
 
 use super::line::{
-    Arguments, BAD_FORMAT, Block, ERROR, Line, MAX_LINE, TOO_LARGE, hang_up, is_key, refuse, swallow, trim,
+    Arguments, BAD_FORMAT, Block, ERROR, Line, MAX_LINE, TOO_LARGE, close_connection, is_key, refuse,
+    refuse_block, trim,
 };
 use super::meta;
 use super::number;
@@ -109,12 +110,12 @@ fn store<'a>(verb: Verb, line: &Line<'a>, rest: &'a [u8], limits: &Limits) -> Pa
         (verb, number::c_uint32(flags), number::c_int32(exptime), is_key(key), line.has_nul)
     else {
         let reply = if noreply { b"" } else { BAD_FORMAT };
-        return Parsed::Refused(swallow(line.consumed, reply, length));
+        return Parsed::Refused(refuse_block(line.consumed, reply, length));
     };
     if length > limits.max_value {
         let reply = if noreply { b"" } else { TOO_LARGE };
         let deletes = (verb == Verb::Set).then_some(key);
-        return Parsed::Refused(Refused { deletes, ..swallow(line.consumed, reply, length) });
+        return Parsed::Refused(Refused { deletes, ..refuse_block(line.consumed, reply, length) });
     }
     line.block(length, |block| match block {
         Block::Data(data) => {
@@ -191,7 +192,7 @@ fn from_table<'a>(line: &Line<'a>) -> Parsed<'a> {
         }
         // What ends like the first line of an HTTP request is hung up on, so that a browser or a form cannot be made to speak
         // memcached.
-        (_, 2..) if arguments.last.starts_with(b"HTTP/") => hang_up(line.consumed, b""),
+        (_, 2..) if arguments.last.starts_with(b"HTTP/") => close_connection(line.consumed, b""),
         _ => arguments.refuse(line, ERROR),
     }
 }

@@ -211,7 +211,7 @@ pub struct Meta<'a> {
 /// What the parser may accept.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The largest data block in bytes that is buffered; a larger one is swallowed and refused as memcached would.
+    /// The largest data block in bytes that is buffered; a larger one is skipped and refused as memcached would.
     pub max_value: usize,
 }
 
@@ -244,7 +244,7 @@ pub struct Refused<'a> {
     /// How many bytes of the buffer to drop now.
     pub consumed: usize,
     /// How many bytes to drop after those as they arrive (the rest of a refused data block).
-    pub swallow: u64,
+    pub skip_data: u64,
     /// Close the connection once the reply is written.
     pub close: bool,
     /// A refused `set` or `ms` that was too large deletes what the key held: that key, as sent.

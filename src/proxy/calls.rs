@@ -10,21 +10,21 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::explicit_tags::{BadTags, TOKEN};
-use super::gets::{Get, Part};
-use super::guarded::{GuardedCall, only};
+use super::gets::{Get, GetPart};
+use super::guarded::{GuardedWrite, only};
 use super::invalidation::{Invalidation, changes};
-use super::large::{Large, say};
+use super::large::{LargeReply, write_reply};
 use super::meta_get::MetaGet;
 use super::raw::{FanOut, Forward};
-use super::scope::Scope;
-use super::stats::{Begun, Statistics};
-use super::wording::{Voice, Wording};
-use super::{Proxy, Target};
+use super::scope::CallScope;
+use super::stats::{Statistics, StatsStart};
+use super::wording::{Dialect, MetaDialect};
+use super::{KeyClass, Proxy};
 use crate::guard::TagName;
 use crate::metrics::{Command, NO_RULE, Outcome};
 use crate::protocol::base64;
 use crate::protocol::request::{Keys, MetaVerb, Refused, Request, Store, Verb};
-use crate::upstream::How;
+use crate::upstream::GetKind;
 
 /// What memcached clients look at to tell what the server can do. One word: Dalli takes the last for the version. Kennel's
 /// own is in `stats`.
@@ -41,27 +41,27 @@ const MAX_ORDERED: usize = 8;
 /// Which guarded keys a call reads or writes. A client's own calls take effect in the order it sent them, so one may not begin
 /// while an earlier one that it conflicts with is still on its way.
 #[derive(Debug, Clone, Default)]
-pub struct Footprint {
+pub struct AccessSet {
     keys: SmallVec<[u64; 1]>,
     write: bool,
     /// Every key: a tag is bumped, or all is flushed.
     all: bool,
 }
 
-impl Footprint {
-    pub(super) fn of(keys: impl IntoIterator<Item = u64>, write: bool) -> Footprint {
+impl AccessSet {
+    pub(super) fn of(keys: impl IntoIterator<Item = u64>, write: bool) -> AccessSet {
         let keys = keys.into_iter();
         // Most keys of a get are guarded or none is: room for all is not too much.
         let mut hashes = SmallVec::with_capacity(keys.size_hint().1.unwrap_or(0).min(MAX_COMPARED));
         hashes.extend(keys);
         match hashes.len() {
-            0..=MAX_COMPARED => Footprint { keys: hashes, write, all: false },
-            _ => Footprint { keys: SmallVec::new(), write, all: true },
+            0..=MAX_COMPARED => AccessSet { keys: hashes, write, all: false },
+            _ => AccessSet { keys: SmallVec::new(), write, all: true },
         }
     }
 
-    pub(super) fn everything() -> Footprint {
-        Footprint { keys: SmallVec::new(), write: true, all: true }
+    pub(super) fn everything() -> AccessSet {
+        AccessSet { keys: SmallVec::new(), write: true, all: true }
     }
 
     /// Whether no key of the guard is touched.
@@ -71,7 +71,7 @@ impl Footprint {
 
     /// Whether the order of the two matters. Two reads of one key count too: the first may look again and find what is newer than what
     /// the second has found.
-    pub fn conflicts(&self, other: &Footprint) -> bool {
+    pub fn conflicts(&self, other: &AccessSet) -> bool {
         let neither_empty = !self.is_empty() && !other.is_empty();
         let share_a_key = || self.keys.iter().any(|key| other.keys.contains(key));
         match self.write || other.write {
@@ -83,12 +83,12 @@ impl Footprint {
 
 /// What the parts of one long get have in common.
 #[derive(Debug, Default)]
-pub struct LongLine {
+pub struct LongGetState {
     /// An error has been said in place of what was still to come.
     failed: Cell<bool>,
 }
 
-impl LongLine {
+impl LongGetState {
     /// Whether nothing more is to be said.
     pub(super) fn is_over(&self) -> bool {
         self.failed.get()
@@ -106,20 +106,20 @@ pub struct Call {
     began: Instant,
     /// noreply: nothing is said, whatever happens.
     quiet: bool,
-    footprint: Footprint,
+    footprint: AccessSet,
     /// The tags that it bumps if it changes its key.
     invalidates: Box<[TagName]>,
     kind: Kind,
 }
 
 enum Kind {
-    Said(Bytes),
+    Reply(Bytes),
     Forward(Forward),
     FanOut(Box<FanOut>),
     Statistics(Box<Statistics>),
     Get(Box<Get>),
     MetaGet(Box<MetaGet>),
-    Guarded(Box<GuardedCall>),
+    Guarded(Box<GuardedWrite>),
     Invalidation(Box<Invalidation>),
     /// Nobody hears how these end: what is said behind them is known.
     Touches(Vec<Call>, Bytes),
@@ -127,7 +127,7 @@ enum Kind {
 
 /// Where a call stands among those of its client.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn {
+pub struct QueuePosition {
     /// Nothing stands before it.
     pub first: bool,
     /// Nothing stands behind it: it may wait for another client.
@@ -140,12 +140,12 @@ impl Call {
         request: &Request<'_>,
         proxy: &Rc<Proxy>,
         client: &Client,
-        busy: impl Fn(&Footprint) -> bool,
+        busy: impl Fn(&AccessSet) -> bool,
     ) -> Option<Call> {
         let (command, quiet) = name(request);
-        let said = |text: &'static str| Kind::Said(Bytes::from_static(text.as_bytes()));
+        let said = |text: &'static str| Kind::Reply(Bytes::from_static(text.as_bytes()));
         let count = |outcome| proxy.metrics.request(NO_RULE, command, outcome, std::time::Duration::ZERO);
-        let mut footprint = Footprint::default();
+        let mut footprint = AccessSet::default();
         let decoded = decode(request);
         let invalidates = match changed_key(request, decoded.as_deref()) {
             None => Box::default(),
@@ -153,14 +153,14 @@ impl Call {
             Some(key) if matches!(request, Request::Meta(_)) => proxy.invalidated_by(key).into_boxed_slice(),
             Some(key) => proxy.invalidated_by(proxy.split_tags(key).0).into_boxed_slice(),
         };
-        if !invalidates.is_empty() && busy(&Footprint::everything()) {
+        if !invalidates.is_empty() && busy(&AccessSet::everything()) {
             return None;
         }
         let kind = match request {
             Request::Get { keys, cas } => {
                 return Call::get(
                     command,
-                    How { exptime: None, cas: *cas },
+                    GetKind { exptime: None, cas: *cas },
                     *keys,
                     None,
                     proxy,
@@ -171,7 +171,7 @@ impl Call {
             Request::GetAndTouch { exptime, keys, cas } => {
                 return Call::get(
                     command,
-                    How { exptime: Some(*exptime), cas: *cas },
+                    GetKind { exptime: Some(*exptime), cas: *cas },
                     *keys,
                     None,
                     proxy,
@@ -183,26 +183,26 @@ impl Call {
             | Request::Arith { key, .. }
             | Request::Touch { key, .. }
             | Request::Delete { key, .. } => match proxy.target(proxy.split_tags(key).0) {
-                Target::Raw { pool, rule } => {
+                KeyClass::Raw { pool, rule } => {
                     Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
                 }
-                Target::Tag(name) => {
-                    footprint = Footprint::everything();
+                KeyClass::Tag(name) => {
+                    footprint = AccessSet::everything();
                     if busy(&footprint) {
                         return None;
                     }
-                    Kind::Guarded(Box::new(GuardedCall::tag(request, name, Voice::Classic, proxy, client)))
+                    Kind::Guarded(Box::new(GuardedWrite::tag(request, name, Dialect::Classic, proxy, client)))
                 }
-                Target::Guarded(of) => {
-                    footprint = Footprint::of([proxy.hash(&of.key)], true);
+                KeyClass::Guarded(of) => {
+                    footprint = AccessSet::of([proxy.hash(&of.key)], true);
                     if busy(&footprint) {
                         return None;
                     }
                     match proxy.with_explicit_tags(of, proxy.split_tags(key).1) {
-                        Ok(of) => Kind::Guarded(Box::new(GuardedCall::begin(request, of, proxy, client))),
+                        Ok(of) => Kind::Guarded(Box::new(GuardedWrite::begin(request, of, proxy, client))),
                         Err(BadTags) => {
                             count(Outcome::ClientError);
-                            Kind::Said(Bytes::from_static(BadTags::REPLY))
+                            Kind::Reply(Bytes::from_static(BadTags::REPLY))
                         }
                     }
                 }
@@ -212,17 +212,17 @@ impl Call {
                 said(NO_FLUSH)
             }
             Request::FlushAll { delay, .. } => {
-                footprint = Footprint::everything();
+                footprint = AccessSet::everything();
                 if busy(&footprint) {
                     return None;
                 }
                 Kind::FanOut(Box::new(FanOut::flush_all(*delay, proxy, client)))
             }
             Request::Stats { what } => match Statistics::begin(what, proxy, client) {
-                Begun::Asked(statistics) => Kind::Statistics(Box::new(statistics)),
-                Begun::Said(text, outcome) => {
+                StatsStart::Asked(statistics) => Kind::Statistics(Box::new(statistics)),
+                StatsStart::Said(text, outcome) => {
                     count(outcome);
-                    Kind::Said(Bytes::from_static(text))
+                    Kind::Reply(Bytes::from_static(text))
                 }
             },
             Request::Version => {
@@ -243,55 +243,55 @@ impl Call {
                 let reads = meta.verb == MetaVerb::Get;
                 let target = proxy.target(key);
                 footprint = match &target {
-                    Target::Raw { .. } => Footprint::default(),
-                    Target::Tag(_) if !reads => Footprint::everything(),
+                    KeyClass::Raw { .. } => AccessSet::default(),
+                    KeyClass::Tag(_) if !reads => AccessSet::everything(),
                     // A win moves the CAS: who asks for it behind a read of its own is told it as it is then.
-                    _ => Footprint::of([proxy.hash(key)], !reads || meta.has_any(b"Tc")),
+                    _ => AccessSet::of([proxy.hash(key)], !reads || meta.has_any(b"Tc")),
                 };
                 if busy(&footprint) {
                     return None;
                 }
-                let wording = || Wording::of(meta, key, proxy.now());
+                let wording = || MetaDialect::of(meta, key, proxy.now());
                 match target {
-                    Target::Raw { pool, rule } => {
+                    KeyClass::Raw { pool, rule } => {
                         Kind::Forward(Forward::meta(meta, key, pool, rule, proxy, client))
                     }
                     // What stands there, as it stands there: for people who look for a fault.
-                    Target::Guarded(of) if meta.verb == MetaVerb::Debug => {
+                    KeyClass::Guarded(of) if meta.verb == MetaVerb::Debug => {
                         let guard = &proxy.plan.guards[of.guard];
                         Kind::Forward(Forward::meta(meta, key, guard.pool, guard.rule, proxy, client))
                     }
-                    Target::Guarded(of) if reads => {
+                    KeyClass::Guarded(of) if reads => {
                         Kind::MetaGet(Box::new(MetaGet::new(meta, of, wording(), proxy, client)))
                     }
-                    Target::Guarded(of) => {
-                        let voice = Voice::Meta(wording());
+                    KeyClass::Guarded(of) => {
+                        let voice = Dialect::Meta(wording());
                         let token = meta.token(b'P').filter(|_| meta.verb == MetaVerb::Set);
                         let list = token.and_then(|token| token.strip_prefix(TOKEN));
                         match proxy.with_explicit_tags(of, list.unwrap_or_default()) {
                             Ok(of) => {
-                                Kind::Guarded(Box::new(GuardedCall::meta(meta, of, voice, proxy, client)))
+                                Kind::Guarded(Box::new(GuardedWrite::meta(meta, of, voice, proxy, client)))
                             }
                             Err(BadTags) => {
                                 count(Outcome::ClientError);
-                                Kind::Said(Bytes::from_static(BadTags::REPLY))
+                                Kind::Reply(Bytes::from_static(BadTags::REPLY))
                             }
                         }
                     }
-                    Target::Tag(_)
+                    KeyClass::Tag(_)
                         if meta.verb == MetaVerb::Debug || (reads && only(meta, b"kqObvfstchlu")) =>
                     {
                         Kind::Forward(Forward::meta(meta, key, proxy.plan.tag_pool, NO_RULE, proxy, client))
                     }
-                    Target::Tag(name) => {
-                        let voice = Voice::Meta(wording());
-                        Kind::Guarded(Box::new(GuardedCall::tag(request, name, voice, proxy, client)))
+                    KeyClass::Tag(name) => {
+                        let voice = Dialect::Meta(wording());
+                        Kind::Guarded(Box::new(GuardedWrite::tag(request, name, voice, proxy, client)))
                     }
                 }
             }
         };
         if !invalidates.is_empty() {
-            footprint = Footprint::everything();
+            footprint = AccessSet::everything();
         }
         Some(Call { command, began: client.moment(), quiet, footprint, invalidates, kind })
     }
@@ -299,32 +299,32 @@ impl Call {
     /// Begins one part of a get that is answered in several. `None` as in [`Call::begin`].
     pub fn part(
         request: &Request<'_>,
-        line: &Rc<LongLine>,
+        line: &Rc<LongGetState>,
         last: bool,
         proxy: &Rc<Proxy>,
         client: &Client,
-        busy: impl Fn(&Footprint) -> bool,
+        busy: impl Fn(&AccessSet) -> bool,
     ) -> Option<Call> {
         let (command, _) = name(request);
         let (how, keys) = match *request {
-            Request::Get { keys, cas } => (How { exptime: None, cas }, keys),
-            Request::GetAndTouch { exptime, keys, cas } => (How { exptime: Some(exptime), cas }, keys),
+            Request::Get { keys, cas } => (GetKind { exptime: None, cas }, keys),
+            Request::GetAndTouch { exptime, keys, cas } => (GetKind { exptime: Some(exptime), cas }, keys),
             // Nothing else has parts.
             _ => return Call::begin(request, proxy, client, busy),
         };
-        let part = Part { line: Rc::clone(line), last };
+        let part = GetPart { line: Rc::clone(line), last };
         Call::get(command, how, keys, Some(part), proxy, client, busy)
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a get says, and what every call is given")]
     fn get(
         command: Command,
-        how: How,
+        how: GetKind,
         keys: Keys<'_>,
-        part: Option<Part>,
+        part: Option<GetPart>,
         proxy: &Rc<Proxy>,
         client: &Client,
-        busy: impl Fn(&Footprint) -> bool,
+        busy: impl Fn(&AccessSet) -> bool,
     ) -> Option<Call> {
         let began = client.moment();
         let call = |kind, footprint| {
@@ -335,9 +335,9 @@ impl Call {
         let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
         let get = |part, keys| Box::new(Get::new(how, part, keys));
         let mut get = match only.map(|key| (key, proxy.target(key))) {
-            Some((key, Target::Raw { pool, rule })) => {
+            Some((key, KeyClass::Raw { pool, rule })) => {
                 let forward = Forward::get(key, how, pool, rule, proxy, client);
-                return Some(call(Kind::Forward(forward), Footprint::default()));
+                return Some(call(Kind::Forward(forward), AccessSet::default()));
             }
             Some((key, target)) => {
                 let mut get = get(part, 1);
@@ -364,7 +364,7 @@ impl Call {
         refused: &Refused<'_>,
         proxy: &Rc<Proxy>,
         client: &Client,
-        busy: impl Fn(&Footprint) -> bool,
+        busy: impl Fn(&AccessSet) -> bool,
     ) -> Option<Call> {
         let said = Bytes::from_static(refused.reply);
         // What noreply silences stays silent, also if the delete that goes with it fails.
@@ -380,22 +380,22 @@ impl Call {
         let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
         let deletes = decoded.as_deref().or(refused.deletes).map(|key| proxy.split_tags(key).0);
         let (kind, footprint) = match deletes.map(|key| (key, proxy.target(key))) {
-            None | Some((_, Target::Tag(_))) => (Kind::Said(said), Footprint::default()),
-            Some((key, Target::Raw { pool, rule })) => {
+            None | Some((_, KeyClass::Tag(_))) => (Kind::Reply(said), AccessSet::default()),
+            Some((key, KeyClass::Raw { pool, rule })) => {
                 let request = Request::Delete { key, noreply: false };
                 let forward = Forward::new(&request, key, pool, rule, proxy, client).saying(said);
-                (Kind::Forward(forward), Footprint::default())
+                (Kind::Forward(forward), AccessSet::default())
             }
-            Some((key, Target::Guarded(of))) => {
-                let footprint = Footprint::of([proxy.hash(key)], true);
+            Some((key, KeyClass::Guarded(of))) => {
+                let footprint = AccessSet::of([proxy.hash(key)], true);
                 if busy(&footprint) {
                     return None;
                 }
-                (Kind::Guarded(Box::new(GuardedCall::delete_saying(of, said, proxy, client))), footprint)
+                (Kind::Guarded(Box::new(GuardedWrite::delete_saying(of, said, proxy, client))), footprint)
             }
         };
-        // A block is swallowed that is too large, aloud or not, or that belongs to a meta command with a mistake in it.
-        if refused.swallow > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
+        // A block is skipped that is too large, aloud or not, or that belongs to a meta command with a mistake in it.
+        if refused.skip_data > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
             proxy.metrics.too_large();
         }
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
@@ -410,10 +410,10 @@ impl Call {
         said: Bytes,
         proxy: &Rc<Proxy>,
         client: &Client,
-        busy: impl Fn(&Footprint) -> bool,
+        busy: impl Fn(&AccessSet) -> bool,
     ) -> Option<Call> {
-        let guarded = keys.iter().filter(|key| !matches!(proxy.target(key), Target::Raw { .. }));
-        let footprint = Footprint::of(guarded.map(|key| proxy.hash(key)), true);
+        let guarded = keys.iter().filter(|key| !matches!(proxy.target(key), KeyClass::Raw { .. }));
+        let footprint = AccessSet::of(guarded.map(|key| proxy.hash(key)), true);
         if busy(&footprint) {
             return None;
         }
@@ -426,14 +426,14 @@ impl Call {
     }
 
     /// The guarded keys that it reads or writes.
-    pub fn footprint(&self) -> &Footprint {
+    pub fn footprint(&self) -> &AccessSet {
         &self.footprint
     }
 
     /// How many keys it reads: so many values it may be answered with, or hold.
     pub fn reads(&self) -> usize {
         match &self.kind {
-            Kind::Said(_) => 0,
+            Kind::Reply(_) => 0,
             Kind::Get(get) => get.reads(),
             Kind::Touches(touches, _) => touches.len(),
             Kind::Forward(_)
@@ -451,7 +451,7 @@ impl Call {
         match &self.kind {
             Kind::Get(get) => !get.only_waits(),
             Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) | Kind::Touches(..) => true,
-            Kind::Said(_) | Kind::Forward(_) | Kind::FanOut(_) | Kind::Statistics(_) => {
+            Kind::Reply(_) | Kind::Forward(_) | Kind::FanOut(_) | Kind::Statistics(_) => {
                 !self.invalidates.is_empty()
             }
         }
@@ -468,15 +468,15 @@ impl Call {
         &mut self,
         proxy: &Rc<Proxy>,
         client: &Client,
-        turn: Turn,
+        turn: QueuePosition,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
-    ) -> Poll<Option<Large>> {
-        let scope = Scope::new(proxy, client, self.command, self.began, turn);
+    ) -> Poll<Option<LargeReply>> {
+        let scope = CallScope::new(proxy, client, self.command, self.began, turn);
         let length = out.len();
         let polled = match &mut self.kind {
-            Kind::Said(_) if self.quiet => Poll::Ready(()),
-            Kind::Said(bytes) => return Poll::Ready(say(bytes, b"", out)),
+            Kind::Reply(_) if self.quiet => Poll::Ready(()),
+            Kind::Reply(bytes) => return Poll::Ready(write_reply(bytes, b"", out)),
             Kind::Forward(forward) => {
                 let (outcome, large) = ready!(forward.poll(&scope, out));
                 ready!(self.done(outcome, length, &scope, cx, out));
@@ -514,7 +514,7 @@ impl Call {
         &mut self,
         outcome: Outcome,
         length: usize,
-        scope: &Scope<'_>,
+        scope: &CallScope<'_>,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Poll<()> {
@@ -531,7 +531,7 @@ impl Call {
             }
             return Poll::Ready(());
         }
-        let Scope { proxy, client, turn, .. } = *scope;
+        let CallScope { proxy, client, turn, .. } = *scope;
         let invalidates = SmallVec::from_vec(invalidates.into_vec());
         self.kind = Kind::Invalidation(Box::new(Invalidation::begin(invalidates, answer, proxy, client)));
         self.poll(proxy, client, turn, cx, out).map(|_| ())
@@ -539,8 +539,8 @@ impl Call {
 
     /// Once done ahead of its turn: keeps its answer until then.
     pub fn keep(&mut self, answer: Bytes) {
-        self.kind = Kind::Said(answer);
-        self.footprint = Footprint::default();
+        self.kind = Kind::Reply(answer);
+        self.footprint = AccessSet::default();
         self.quiet = false;
     }
 }
@@ -622,7 +622,7 @@ mod tests {
 
     #[test]
     fn two_reads_of_one_key_are_in_order_unless_one_is_of_many_keys() {
-        let of = |keys: std::ops::Range<u64>| Footprint::of(keys, false);
+        let of = |keys: std::ops::Range<u64>| AccessSet::of(keys, false);
         assert!(of(1..2).conflicts(&of(1..2)) && !of(1..2).conflicts(&of(2..3)));
         let most = MAX_ORDERED as u64;
         assert!(of(0..most).conflicts(&of(most - 1..most)));
@@ -631,15 +631,15 @@ mod tests {
 
     #[test]
     fn a_call_for_too_many_keys_to_compare_is_in_order_with_every_write() {
-        let key = |write| Footprint::of([1_000_000], write);
+        let key = |write| AccessSet::of([1_000_000], write);
         for (keys, waits) in [(MAX_COMPARED as u64, false), (MAX_COMPARED as u64 + 1, true)] {
-            let many = Footprint::of(0..keys, false);
+            let many = AccessSet::of(0..keys, false);
             assert!(!many.conflicts(&key(false)), "two reads of different keys may pass each other");
-            assert!(!many.conflicts(&Footprint::of([], true)), "raw keys may pass everything");
+            assert!(!many.conflicts(&AccessSet::of([], true)), "raw keys may pass everything");
             assert_eq!((many.conflicts(&key(true)), key(true).conflicts(&many)), (waits, waits));
             // A key that is read is never written meanwhile.
-            assert!(Footprint::of([keys - 1], true).conflicts(&many));
-            assert!(many.conflicts(&Footprint::of(0..keys, true)));
+            assert!(AccessSet::of([keys - 1], true).conflicts(&many));
+            assert!(many.conflicts(&AccessSet::of(0..keys, true)));
         }
     }
 }

@@ -8,20 +8,20 @@ use tokio::time::Instant;
 
 use super::Proxy;
 use super::misses::Misses;
-use super::operation::Guarded;
-use super::pooling::Pooling;
-use crate::guard::leases::{Owner, Told};
+use super::operation::GuardedKey;
+use super::pooling::ListenerClients;
+use crate::guard::leases::{KnownMiss, Owner};
 use crate::metrics::Limit;
-use crate::upstream::inbox::Inbox;
+use crate::upstream::inbox::PendingReplies;
 
 /// One connection.
 pub struct Client {
     /// Which, for as long as the process lives.
     pub owner: Owner,
     /// Where the servers' replies for it arrive.
-    pub inbox: Rc<Inbox>,
+    pub inbox: Rc<PendingReplies>,
     /// How the clients of its listener use their connections.
-    pub(super) pooling: Arc<Pooling>,
+    pub(super) pooling: Arc<ListenerClients>,
     misses: RefCell<Misses>,
     /// Whether it was ever told one.
     was_told: Cell<bool>,
@@ -31,7 +31,7 @@ pub struct Client {
 
 impl Client {
     /// A new connection, and where what it is owed arrives.
-    pub fn new(owner: Owner, inbox: Rc<Inbox>, pooling: Arc<Pooling>) -> Client {
+    pub fn new(owner: Owner, inbox: Rc<PendingReplies>, pooling: Arc<ListenerClients>) -> Client {
         let (misses, was_told, moment) = Default::default();
         Client { owner, inbox, pooling, misses, was_told, moment }
     }
@@ -54,7 +54,7 @@ impl Client {
     }
 
     /// It was told a miss of this key.
-    pub(super) fn note_miss(&self, of: &Guarded, proxy: &Proxy) {
+    pub(super) fn note_miss(&self, of: &GuardedKey, proxy: &Proxy) {
         self.was_told.set(true);
         let (key, policy, now) = (proxy.hash(&of.key), proxy.policy(of.guard), self.seconds(proxy));
         if self.misses.borrow_mut().note(key, policy, now) {
@@ -63,7 +63,7 @@ impl Client {
     }
 
     /// Its miss of this key is over: it has set the key, deleted it, or been served it.
-    pub(super) fn end_miss(&self, of: &Guarded, proxy: &Proxy) {
+    pub(super) fn end_miss(&self, of: &GuardedKey, proxy: &Proxy) {
         let mut misses = self.misses.borrow_mut();
         if !misses.is_empty() {
             misses.end(proxy.hash(&of.key));
@@ -71,12 +71,12 @@ impl Client {
     }
 
     /// An `add` is refused because of its miss of this key, though nothing may stand there. That happens once: the next is new.
-    pub(super) fn refuse_add(&self, of: &Guarded, proxy: &Proxy) {
+    pub(super) fn refuse_add(&self, of: &GuardedKey, proxy: &Proxy) {
         self.misses.borrow_mut().refuse(proxy.hash(&of.key));
     }
 
     /// Whether that has happened.
-    pub(super) fn was_refused(&self, of: &Guarded, proxy: &Proxy) -> bool {
+    pub(super) fn was_refused(&self, of: &GuardedKey, proxy: &Proxy) -> bool {
         let misses = self.misses.borrow();
         !misses.is_empty() && misses.was_refused(proxy.hash(&of.key))
     }
@@ -87,11 +87,11 @@ impl Client {
     }
 
     /// Whether it was told a miss of this key that is not over.
-    pub(super) fn told(&self, of: &Guarded, proxy: &Proxy) -> Told {
+    pub(super) fn known_miss(&self, of: &GuardedKey, proxy: &Proxy) -> KnownMiss {
         let misses = self.misses.borrow();
         match misses.is_empty() {
-            true => Told::Nothing,
-            false => misses.told(proxy.hash(&of.key), self.seconds(proxy)),
+            true => KnownMiss::No,
+            false => misses.known_miss(proxy.hash(&of.key), self.seconds(proxy)),
         }
     }
 

@@ -4,8 +4,8 @@
 //! Either is a list of names, separated by commas: `Ptags=posts,blog:7`, and `@tags:posts,blog%3A7:KEY`. A byte that has a meaning there,
 //! or that no word may have, is written as `%` and two hexadecimal digits.
 
-use super::operation::Guarded;
-use super::{Proxy, Target};
+use super::operation::GuardedKey;
+use super::{KeyClass, Proxy};
 use crate::guard::{TagName, TagNames};
 use crate::rule::fold_tag;
 
@@ -36,7 +36,7 @@ impl Proxy {
             match self.target(meant) {
                 // A server would take the next word of the command for a key without bytes, and its data for commands.
                 _ if meant.is_empty() => None,
-                Target::Guarded(of) if self.plan.guards[of.guard].tags_in_key => Some((meant, list)),
+                KeyClass::Guarded(of) if self.plan.guards[of.guard].tags_in_key => Some((meant, list)),
                 _ => None,
             }
         };
@@ -44,7 +44,7 @@ impl Proxy {
     }
 
     /// The key with the tags of a list as well.
-    pub(super) fn with_explicit_tags(&self, of: Guarded, list: &[u8]) -> Result<Guarded, BadTags> {
+    pub(super) fn with_explicit_tags(&self, of: GuardedKey, list: &[u8]) -> Result<GuardedKey, BadTags> {
         if list.is_empty() {
             return Ok(of);
         }

@@ -6,46 +6,46 @@ use std::time::Duration;
 
 use super::Proxy;
 use super::client::Client;
-use super::desk::{Bell, ring};
-use super::operation::Guarded;
-use super::wording::Said;
-use crate::guard::leases::{Ended, Leases, Owner, Paired, Setter, Ticket, Told};
-use crate::guard::{Cas, Change, FillEnd, Now, Offer};
+use super::desk::{WaitSender, wake_all};
+use super::operation::GuardedKey;
+use super::wording::WriteOutcome;
+use crate::guard::leases::{Ended, KnownMiss, Leases, MissToken, Owner, PairedMiss, Writer};
+use crate::guard::{Cas, Change, FillEnd, NewValue, Now};
 use crate::metrics::{DropReason, LeaseEnd, Outcome, WaitEnd};
 
 /// Under which condition a value is to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum StoreKind {
     Set,
     Add,
     Replace,
     Cas(u64),
     /// `ms C`: the CAS may be that of a miss, and then names the lease; and `I`.
-    Named {
+    MetaCas {
         cas: u64,
         invalidate: bool,
     },
 }
 
-impl How {
+impl StoreKind {
     /// The same for a store that looks first.
-    pub(super) fn change(self, offer: Offer) -> Change {
+    pub(super) fn change(self, offer: NewValue) -> Change {
         match self {
-            How::Add => Change::Add(offer),
-            How::Cas(number) => Change::Cas { number, offer, sees_stale: false, invalidate: false },
-            How::Named { cas, invalidate } => {
+            StoreKind::Add => Change::Add(offer),
+            StoreKind::Cas(number) => Change::Cas { number, offer, sees_stale: false, invalidate: false },
+            StoreKind::MetaCas { cas, invalidate } => {
                 Change::Cas { number: cas, offer, sees_stale: true, invalidate }
             }
-            How::Set | How::Replace => Change::Replace(offer),
+            StoreKind::Set | StoreKind::Replace => Change::Replace(offer),
         }
     }
 }
 
 /// What a fill is for.
-pub(super) struct Filling {
-    pub(super) how: How,
-    pub(super) offer: Offer,
-    pub(super) ticket: Ticket,
+pub(super) struct PendingFill {
+    pub(super) how: StoreKind,
+    pub(super) offer: NewValue,
+    pub(super) ticket: MissToken,
     pub(super) lease: bool,
     /// Whose lease it was, if another connection's.
     pub(super) owner: Option<Owner>,
@@ -53,36 +53,36 @@ pub(super) struct Filling {
 
 /// Who stores, and what that tells of its listener's clients.
 pub(super) fn setter(
-    leases: &mut Leases<Bell>,
-    of: &Guarded,
+    leases: &mut Leases<WaitSender>,
+    of: &GuardedKey,
     proxy: &Proxy,
     client: &Client,
     now: Now,
-) -> (Setter, Option<Paired>) {
-    let (owner, told) = (client.owner, client.told(of, proxy));
+) -> (Writer, Option<PairedMiss>) {
+    let (owner, told) = (client.owner, client.known_miss(of, proxy));
     let pooling = &client.pooling;
     let paired = match told {
         _ if !pooling.learns() => None,
-        Told::Miss => Some(Paired::Own),
+        KnownMiss::Yes => Some(PairedMiss::Own),
         // Who only ever writes is none of a pool.
-        Told::Nothing if client.was_told_a_miss() => {
-            let other = leases.pairs_with_peers(&of.key, owner, now);
-            Some(if other { Paired::Other } else { Paired::None })
+        KnownMiss::No if client.was_told_a_miss() => {
+            let other = leases.matches_pool_miss(&of.key, owner, now);
+            Some(if other { PairedMiss::Other } else { PairedMiss::None })
         }
-        Told::Nothing | Told::Unknown => None,
+        KnownMiss::No | KnownMiss::Unknown => None,
     };
-    (Setter { owner, told, pooled: pooling.is_pooled(client.was_told_a_miss()) }, paired)
+    (Writer { owner, told, pooled: pooling.is_pooled(client.was_told_a_miss()) }, paired)
 }
 
 /// What the end of a fill means for the lease, for those who wait, and for the client. `Err`: it is to be stored all the same,
 /// as stale.
 pub(super) fn filled(
     end: FillEnd,
-    filling: &mut Filling,
-    of: &Guarded,
+    filling: &mut PendingFill,
+    of: &GuardedKey,
     proxy: &Rc<Proxy>,
     client: &Client,
-) -> Result<(Said, Outcome), Change> {
+) -> Result<(WriteOutcome, Outcome), Change> {
     let rule = proxy.metric(of.guard);
     let now = proxy.now();
     let ended = |end| {
@@ -99,8 +99,8 @@ pub(super) fn filled(
             let mut leases = proxy.desk.of(&of.key);
             let bells = leases.filled(&of.key, cas, &filling.ticket, filling.owner);
             drop(leases);
-            ring(bells, WaitEnd::Filled);
-            (Said::Stored(cas), Outcome::Stored)
+            wake_all(bells, WaitEnd::Filled);
+            (WriteOutcome::Stored(cas), Outcome::Stored)
         }
         FillEnd::Dropped { exists } => {
             ended(LeaseEnd::Dropped);
@@ -108,17 +108,17 @@ pub(super) fn filled(
             proxy.metrics.fill_dropped(rule, why);
             proxy.wake(&of.key, WaitEnd::Freed);
             match filling.how {
-                How::Named { invalidate: true, .. } if exists => {
+                StoreKind::MetaCas { invalidate: true, .. } if exists => {
                     return Err(filling.how.change(filling.offer.clone()));
                 }
                 // Whoever names a CAS asks to be told.
-                How::Named { .. } if exists => (Said::Exists, Outcome::Exists),
-                How::Named { .. } => (Said::NotFound, Outcome::NotFound),
-                How::Add => {
+                StoreKind::MetaCas { .. } if exists => (WriteOutcome::Exists, Outcome::Exists),
+                StoreKind::MetaCas { .. } => (WriteOutcome::NotFound, Outcome::NotFound),
+                StoreKind::Add => {
                     client.refuse_add(of, proxy);
-                    (Said::NotStored, Outcome::NotStored)
+                    (WriteOutcome::NotStored, Outcome::NotStored)
                 }
-                _ => (Said::Stored(Cas::NONE), Outcome::FillDropped),
+                _ => (WriteOutcome::Stored(Cas::NONE), Outcome::FillDropped),
             }
         }
         FillEnd::Outdated => {
@@ -129,12 +129,12 @@ pub(super) fn filled(
                 proxy.give_back(vec![ended]);
             }
             client.refuse_add(of, proxy);
-            (Said::NotStored, Outcome::NotStored)
+            (WriteOutcome::NotStored, Outcome::NotStored)
         }
         FillEnd::TooLarge => {
             ended(LeaseEnd::Dropped);
             proxy.free(&of.key);
-            (Said::TooLarge, Outcome::ServerError)
+            (WriteOutcome::TooLarge, Outcome::ServerError)
         }
         FillEnd::Failed(failure) => {
             ended(LeaseEnd::Dropped);
@@ -142,16 +142,17 @@ pub(super) fn filled(
             if filling.owner.is_none() {
                 client.note_miss(of, proxy);
                 let ticket = filling.ticket.clone();
-                let more = proxy.desk.of(&of.key).saw(&of.key, client.owner, ticket, proxy.policy(of.guard));
+                let more =
+                    proxy.desk.of(&of.key).record_miss(&of.key, client.owner, ticket, proxy.policy(of.guard));
                 proxy.give_back(more);
             }
             proxy.free(&of.key);
-            (Said::Failed(failure), Outcome::ServerError)
+            (WriteOutcome::Failed(failure), Outcome::ServerError)
         }
     })
 }
 
-pub(super) fn count_plain(plain: bool, of: &Guarded, proxy: &Proxy) {
+pub(super) fn count_plain(plain: bool, of: &GuardedKey, proxy: &Proxy) {
     if plain {
         proxy.metrics.value_plain(proxy.metric(of.guard));
     }

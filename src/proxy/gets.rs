@@ -7,32 +7,32 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::calls::{Footprint, LongLine};
+use super::calls::{AccessSet, LongGetState};
 use super::client::Client;
-use super::large::{Large, say};
+use super::large::{LargeReply, write_reply};
 use super::raw::{put_key, put_number};
-use super::read::{GuardedRead, Shown};
-use super::scope::Scope;
+use super::read::{GuardedRead, ReadOutcome};
+use super::scope::CallScope;
 use super::tag_reads::TagReads;
-use super::{Proxy, Target, wire};
+use super::{KeyClass, Proxy, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Hit, Item, Look, What, Wish, parse_version};
+use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Value, values};
 use crate::protocol::request::Keys;
-use crate::upstream::inbox::{Reply, Ticket as ReplyTicket};
+use crate::upstream::inbox::{Reply, ReplyId};
 use crate::upstream::pool::Pool;
-use crate::upstream::{How, OnError, each_with_md5};
+use crate::upstream::{GetKind, OnError, each_with_md5};
 
 /// One request for one or more keys.
 pub(super) struct Get {
-    how: How,
+    how: GetKind,
     /// All keys, in the order asked.
     keys: SmallVec<[KeyGet; 1]>,
     /// The raw ones, one behind the other.
     raw: Vec<u8>,
     /// The servers that these are asked of.
-    sides: SmallVec<[Side; 4]>,
+    sides: SmallVec<[ServerRead; 4]>,
     guarded: SmallVec<[GuardedRead; 1]>,
     /// Of the guarded keys.
     tags: TagReads,
@@ -41,25 +41,25 @@ pub(super) struct Get {
     /// This request holds a win: it must not wait for another key, or two of them could wait for each other.
     won: bool,
     /// It is a part of a long one.
-    part: Option<Part>,
+    part: Option<GetPart>,
 }
 
 /// One of the parts in which a long get is asked and answered.
-pub(super) struct Part {
-    pub(super) line: Rc<LongLine>,
+pub(super) struct GetPart {
+    pub(super) line: Rc<LongGetState>,
     /// The `END` is said behind this one.
     pub(super) last: bool,
 }
 
 /// A server, and what it was asked in: mostly one line.
-struct Side {
+struct ServerRead {
     pool: usize,
     place: usize,
-    tickets: SmallVec<[ReplyTicket; 1]>,
+    tickets: SmallVec<[ReplyId; 1]>,
 }
 
 /// What a server has answered, and in which epochs it was asked.
-type Said = SmallVec<[(Bytes, u32); 1]>;
+type ServerValues = SmallVec<[(Bytes, u32); 1]>;
 
 enum KeyGet {
     Raw {
@@ -77,12 +77,12 @@ enum KeyGet {
 /// A tag's own key, and what its version was asked in.
 struct TagGet {
     key: Box<[u8]>,
-    tickets: SmallVec<[ReplyTicket; 2]>,
+    tickets: SmallVec<[ReplyId; 2]>,
 }
 
 impl Get {
     /// A request for so many keys, which are still to be added.
-    pub(super) fn new(how: How, part: Option<Part>, keys: usize) -> Get {
+    pub(super) fn new(how: GetKind, part: Option<GetPart>, keys: usize) -> Get {
         Get {
             how,
             keys: SmallVec::with_capacity(keys),
@@ -109,10 +109,10 @@ impl Get {
     }
 
     /// Asks for this key too. `md5`: the first eight bytes, if they are known.
-    pub(super) fn add(&mut self, key: &[u8], md5: Option<u64>, target: Target, proxy: &Proxy) {
+    pub(super) fn add(&mut self, key: &[u8], md5: Option<u64>, target: KeyClass, proxy: &Proxy) {
         let to_come = self.keys.capacity() - self.keys.len();
         let key = match target {
-            Target::Raw { pool, rule } => {
+            KeyClass::Raw { pool, rule } => {
                 if self.raw.is_empty() {
                     // The others are likely to be about as long.
                     self.raw.reserve((key.len() + 2) * to_come);
@@ -125,8 +125,8 @@ impl Get {
                     at: from..self.raw.len() as u32,
                 }
             }
-            Target::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), tickets: SmallVec::new() })),
-            Target::Guarded(of) => {
+            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), tickets: SmallVec::new() })),
+            KeyClass::Guarded(of) => {
                 if self.guarded.is_empty() {
                     self.guarded.reserve(to_come);
                 }
@@ -142,20 +142,20 @@ impl Get {
         let place = proxy.pools[pool].place_by(key, md5);
         let known = self.sides.iter().position(|side| (side.pool, side.place) == (pool, place));
         let at = known.unwrap_or_else(|| {
-            self.sides.push(Side { pool, place, tickets: SmallVec::new() });
+            self.sides.push(ServerRead { pool, place, tickets: SmallVec::new() });
             self.sides.len() - 1
         });
         at as u32
     }
 
     /// The keys that are not raw.
-    pub(super) fn footprint(&self, proxy: &Proxy) -> Footprint {
+    pub(super) fn footprint(&self, proxy: &Proxy) -> AccessSet {
         let hashes = self.keys.iter().filter_map(|key| match key {
             KeyGet::Raw { .. } => None,
             KeyGet::Guarded(at) => Some(proxy.hash(&self.guarded[*at].of.key)),
             KeyGet::Tag(tag) => Some(proxy.hash(&tag.key)),
         });
-        Footprint::of(hashes, self.how.exptime.is_some())
+        AccessSet::of(hashes, self.how.exptime.is_some())
     }
 
     /// Sends what can be sent at once.
@@ -186,7 +186,7 @@ impl Get {
         }
         let near = self.how.exptime.is_none();
         for get in &mut self.guarded {
-            get.begin(Wish::default(), self.how.exptime, near, &mut self.tags, proxy, client);
+            get.begin(ReadOptions::default(), self.how.exptime, near, &mut self.tags, proxy, client);
         }
     }
 
@@ -206,10 +206,10 @@ impl Get {
 
     pub(super) fn poll(
         &mut self,
-        scope: &Scope<'_>,
+        scope: &CallScope<'_>,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
-    ) -> Poll<Option<Large>> {
+    ) -> Poll<Option<LargeReply>> {
         loop {
             let won = self.won;
             for (at, get) in self.guarded.iter_mut().enumerate().skip(self.settled) {
@@ -239,10 +239,10 @@ impl Get {
             return Poll::Pending;
         }
         if let ([KeyGet::Guarded(_)], [get], None) = (&self.keys[..], &self.guarded[..], &self.part)
-            && let Some(Shown::Value(hit, _)) = get.shown()
+            && let Some(ReadOutcome::Value(hit, _)) = get.shown()
         {
             self.put_value_line(out, get, hit);
-            return Poll::Ready(say(&hit.payload, b"\r\nEND\r\n", out));
+            return Poll::Ready(write_reply(&hit.payload, b"\r\nEND\r\n", out));
         }
         self.answer(scope, out);
         Poll::Ready(None)
@@ -254,14 +254,14 @@ impl Get {
         put_value_line(out, &get.of.key, hit.flags, cas, hit.payload.len());
     }
 
-    fn answer(&self, scope: &Scope<'_>, out: &mut BytesMut) {
+    fn answer(&self, scope: &CallScope<'_>, out: &mut BytesMut) {
         let inbox = &scope.client.inbox;
         let start = out.len();
         let mut trouble: Option<Failure> = None;
         let fails = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Error;
-        let mut replies: SmallVec<[Said; 4]> = SmallVec::new();
+        let mut replies: SmallVec<[ServerValues; 4]> = SmallVec::new();
         for side in &self.sides {
-            let mut said = Said::new();
+            let mut said = ServerValues::new();
             for ticket in &side.tickets {
                 match inbox.take(*ticket) {
                     Some(Reply::Answered { bytes, epoch } | Reply::Part { bytes, epoch }) => {
@@ -287,19 +287,19 @@ impl Get {
                     scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
                 }
                 KeyGet::Tag(tag) => {
-                    let ask = What::Get(tag_ask());
+                    let ask = Operation::Get(tag_ask());
                     // The larger version counts; a server that does not answer only if no other does.
                     let (mut item, mut failed) = (None, None);
                     for reply in tag.tickets.iter().filter_map(|ticket| inbox.take(*ticket)) {
                         match wire::answer(&ask, reply) {
                             // Nothing stands there but what somebody looking for it has left.
-                            Answer::Item(found) if found.size == 0 => {}
-                            Answer::Item(found) => {
+                            ServerReply::Item(found) if found.size == 0 => {}
+                            ServerReply::Item(found) => {
                                 let larger =
                                     |item: &Item| parse_version(&item.value) >= parse_version(&found.value);
                                 item = item.filter(larger).or(Some(found));
                             }
-                            Answer::Failed(failure) => failed = Some(failure),
+                            ServerReply::Failed(failure) => failed = Some(failure),
                             _ => {}
                         }
                     }
@@ -318,12 +318,12 @@ impl Get {
                 KeyGet::Guarded(at) => {
                     let get = &self.guarded[*at];
                     match get.shown() {
-                        Some(Shown::Value(hit, _)) => {
+                        Some(ReadOutcome::Value(hit, _)) => {
                             self.put_value_line(out, get, hit);
                             out.extend_from_slice(&hit.payload);
                             out.extend_from_slice(b"\r\n");
                         }
-                        Some(Shown::Failed(failure)) => trouble = Some(*failure),
+                        Some(ReadOutcome::Failed(failure)) => trouble = Some(*failure),
                         _ => {}
                     }
                 }
@@ -353,8 +353,8 @@ impl Get {
 }
 
 /// A tag's version is read as it is stored: its key is reserved, so nothing else stands there.
-fn tag_ask() -> Look {
-    Look { value: true, ..Look::default() }
+fn tag_ask() -> GetFlags {
+    GetFlags { value: true, ..GetFlags::default() }
 }
 
 fn put_value_line(out: &mut BytesMut, key: &[u8], flags: u32, cas: Option<u64>, length: usize) {

@@ -7,14 +7,14 @@ const FACTOR: u64 = 0x243f_6a88_85a3_08d3;
 
 /// Two keys may have the same hash: whoever goes by it alone does something in vain then, and nothing wrongly.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Hashes {
+pub(super) struct KeyHasher {
     seed: u64,
 }
 
-impl Hashes {
+impl KeyHasher {
     /// With a seed of their own.
-    pub(super) fn new() -> Hashes {
-        Hashes { seed: RandomState::new().hash_one(FACTOR) }
+    pub(super) fn new() -> KeyHasher {
+        KeyHasher { seed: RandomState::new().hash_one(FACTOR) }
     }
 
     /// The hash of a key.
@@ -25,25 +25,25 @@ impl Hashes {
     }
 }
 
-impl BuildHasher for Hashes {
-    type Hasher = Folded;
+impl BuildHasher for KeyHasher {
+    type Hasher = FoldHasher;
 
-    fn build_hasher(&self) -> Folded {
-        Folded(self.seed)
+    fn build_hasher(&self) -> FoldHasher {
+        FoldHasher(self.seed)
     }
 }
 
 /// What has been hashed so far.
-pub(super) struct Folded(u64);
+pub(super) struct FoldHasher(u64);
 
-impl Folded {
+impl FoldHasher {
     fn fold(&mut self, word: [u8; 8]) {
         let product = u128::from(self.0 ^ u64::from_le_bytes(word)) * u128::from(FACTOR);
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
 
-impl Hasher for Folded {
+impl Hasher for FoldHasher {
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks();
         words.iter().for_each(|word| self.fold(*word));
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn keys_that_differ_a_little_have_hashes_that_differ_in_every_part() {
-        let hashes = Hashes::new();
+        let hashes = KeyHasher::new();
         let keys: HashSet<String> = (0..4096).map(|i| format!("blog:{}:page:{}", i % 64, i / 64)).collect();
         for shift in [0, 20, 52] {
             let parts: HashSet<u64> =
@@ -77,6 +77,6 @@ mod tests {
         }
         let short: HashSet<u64> = (0..20).map(|length| hashes.of(&vec![0; length])).collect();
         assert_eq!(short.len(), 20);
-        assert_ne!(hashes.of(b"k"), Hashes::new().of(b"k"));
+        assert_ne!(hashes.of(b"k"), KeyHasher::new().of(b"k"));
     }
 }

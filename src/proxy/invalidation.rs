@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use super::Proxy;
 use super::client::Client;
 use super::guarded::{client_bumped, tag};
-use super::operation::{Guarded, Operation};
-use super::scope::Scope;
+use super::operation::{Driver, GuardedKey};
+use super::scope::CallScope;
 use crate::error::Failure;
 use crate::guard::{Bump, BumpEnd, TagName};
 use crate::metrics::{Command, Outcome};
@@ -21,7 +21,7 @@ use crate::metrics::{Command, Outcome};
 pub(super) struct Invalidation {
     /// What the change has to say.
     answer: BytesMut,
-    bumps: SmallVec<[(Guarded, Option<Operation<Bump>>); 2]>,
+    bumps: SmallVec<[(GuardedKey, Option<Driver<Bump>>); 2]>,
     failure: Option<Failure>,
 }
 
@@ -56,14 +56,19 @@ impl Invalidation {
             let of = tag(name, proxy);
             let scene = proxy.scene(&of, proxy.policy(of.guard), proxy.now(), false);
             let (bump, asks) = Bump::start(&scene);
-            let run = Operation::start(bump, asks, &of, proxy, &client.inbox);
+            let run = Driver::start(bump, asks, &of, proxy, &client.inbox);
             (of, Some(run))
         };
         Invalidation { answer, bumps: tags.into_iter().map(bump).collect(), failure: None }
     }
 
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
-        let Scope { proxy, client, .. } = scope;
+    pub(super) fn poll(
+        &mut self,
+        scope: &CallScope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<()> {
+        let CallScope { proxy, client, .. } = scope;
         let mut pending = false;
         for (of, bump) in &mut self.bumps {
             let Some(run) = bump else { continue };

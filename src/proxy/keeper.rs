@@ -11,9 +11,9 @@ use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Proxy;
-use super::desk::ring;
-use super::operation::Guarded;
-use crate::guard::leases::{Due, Ended, Leases, Owner, Pace, Polled, Ticket, TicketId};
+use super::desk::wake_all;
+use super::operation::GuardedKey;
+use crate::guard::leases::{Due, Ended, Leases, MissToken, MissTokenId, Owner, PollRate, PollResult};
 use crate::metrics::{LeaseEnd, Limit, WaitEnd};
 
 /// How often what is too old to matter is forgotten.
@@ -26,22 +26,22 @@ const MAX_ENDED: usize = 1024;
 
 /// The leases that this worker keeps, by when they are to be looked at next.
 #[derive(Default)]
-pub(super) struct Keeper {
-    due: RefCell<BinaryHeap<Reverse<Kept>>>,
+pub(super) struct RenewalQueue {
+    due: RefCell<BinaryHeap<Reverse<DueLease>>>,
     /// With more than so many, those that have ended are forgotten before they are due.
     most: Cell<usize>,
     sooner: Notify,
 }
 
-struct Kept {
+struct DueLease {
     at: u64,
-    id: TicketId,
-    of: Guarded,
+    id: MissTokenId,
+    of: GuardedKey,
 }
 
-impl Keeper {
+impl RenewalQueue {
     /// `stands`: whether a lease has not ended.
-    fn watch(&self, kept: Kept, stands: impl Fn(&Kept) -> bool) {
+    fn watch(&self, kept: DueLease, stands: impl Fn(&DueLease) -> bool) {
         let mut due = self.due.borrow_mut();
         if due.peek().is_none_or(|Reverse(first)| kept.at < first.at) {
             self.sooner.notify_one();
@@ -57,7 +57,7 @@ impl Keeper {
 
 impl Proxy {
     /// Renews leases for as long as it is polled.
-    pub async fn keep(self: Rc<Self>) {
+    pub async fn renew_leases(self: Rc<Self>) {
         let mut swept = Instant::now();
         loop {
             if swept.elapsed() >= SWEEP {
@@ -85,17 +85,17 @@ impl Proxy {
     }
 
     /// A lease was granted through this worker: it is this worker's to renew.
-    pub(super) fn look_after_lease(&self, of: &Guarded, id: TicketId, ticket: &Ticket) {
+    pub(super) fn renew_lease_later(&self, of: &GuardedKey, id: MissTokenId, ticket: &MissToken) {
         let at = Leases::<()>::next_due(ticket, self.policy(of.guard), self.now());
         self.watch_lease(at, id, of.clone());
     }
 
-    fn watch_lease(&self, at: u64, id: TicketId, of: Guarded) {
-        let stands = |kept: &Kept| self.desk.of(&kept.of.key).stands(&kept.of.key, kept.id);
-        self.keeper.watch(Kept { at, id, of }, stands);
+    fn watch_lease(&self, at: u64, id: MissTokenId, of: GuardedKey) {
+        let stands = |kept: &DueLease| self.desk.of(&kept.of.key).is_active(&kept.of.key, kept.id);
+        self.keeper.watch(DueLease { at, id, of }, stands);
     }
 
-    fn look_after(self: Rc<Self>, Kept { id, of, .. }: Kept) {
+    fn look_after(self: Rc<Self>, DueLease { id, of, .. }: DueLease) {
         let now = self.now();
         let due = self.desk.of(&of.key).due(&of.key, id, now, self.policy(of.guard), &of.tags, self.sidecar);
         match due {
@@ -115,7 +115,7 @@ impl Proxy {
                         let mut leases = self.desk.of(&of.key);
                         (leases.renewed(&of.key, id, &answers, now.mono), leases.renewal_ended(&of.key))
                     };
-                    ring(fills, WaitEnd::Freed);
+                    wake_all(fills, WaitEnd::Freed);
                     match renewed {
                         Ok(ticket) => {
                             let policy = self.policy(of.guard);
@@ -141,8 +141,8 @@ impl Proxy {
     /// A lease ended without a value: its waiters try for themselves.
     pub(super) fn free(&self, key: &[u8]) {
         let now = self.now();
-        let bells = self.desk.of(key).unfilled(key, now);
-        ring(bells, WaitEnd::Freed);
+        let bells = self.desk.of(key).release_waiters(key, now);
+        wake_all(bells, WaitEnd::Freed);
     }
 
     /// Gives back leases that have ended though their clients did not end them.
@@ -176,24 +176,24 @@ impl Proxy {
     }
 
     /// Somebody waits for a key: looks at it for all who do, until it changes or nobody waits any more.
-    pub(super) fn poll_for_others(self: Rc<Self>, of: Guarded, pace: Pace) {
+    pub(super) fn poll_key(self: Rc<Self>, of: GuardedKey, pace: PollRate) {
         spawn_local(async move {
             let (shortest, longest) = POLL;
-            let mut pause = if pace == Pace::Soon { shortest } else { longest };
+            let mut pause = if pace == PollRate::Fast { shortest } else { longest };
             let mut before = None;
             loop {
                 let jittered = self.chance.borrow_mut().jitter(pause, 0.5);
                 sleep(jittered).await;
                 pause = (pause * 2).min(longest);
-                if !self.desk.of(&of.key).is_awaited(&of.key) {
+                if !self.desk.of(&of.key).has_waiters(&of.key) {
                     return;
                 }
-                let answers = self.ask(Polled::asks(), &of).await;
-                let found = Polled::found(&answers, &mut before);
+                let answers = self.ask(PollResult::asks(), &of).await;
+                let found = PollResult::found(&answers, &mut before);
                 let bells = self.desk.of(&of.key).polled(&of.key, found, self.now());
-                let why = if found == Polled::Filled { WaitEnd::Filled } else { WaitEnd::Freed };
-                ring(bells, why);
-                if found != Polled::Unchanged {
+                let why = if found == PollResult::Filled { WaitEnd::Filled } else { WaitEnd::Freed };
+                wake_all(bells, why);
+                if found != PollResult::Unchanged {
                     return;
                 }
             }
@@ -201,21 +201,21 @@ impl Proxy {
     }
 }
 
-impl PartialEq for Kept {
+impl PartialEq for DueLease {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.id) == (other.at, other.id)
     }
 }
 
-impl Eq for Kept {}
+impl Eq for DueLease {}
 
-impl PartialOrd for Kept {
+impl PartialOrd for DueLease {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Kept {
+impl Ord for DueLease {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.id).cmp(&(other.at, other.id))
     }
@@ -229,11 +229,11 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_forgotten_before_it_is_due_and_what_stands_is_not() {
-        let keeper = Keeper::default();
-        let of = Guarded { guard: 0, place: 0, key: SmallVec::new(), tags: SmallVec::new(), learnt: 0 };
-        let stands = |kept: &Kept| kept.id.is_multiple_of(100);
+        let keeper = RenewalQueue::default();
+        let of = GuardedKey { guard: 0, place: 0, key: SmallVec::new(), tags: SmallVec::new(), learnt: 0 };
+        let stands = |kept: &DueLease| kept.id.is_multiple_of(100);
         for id in 0..100_000 {
-            keeper.watch(Kept { at: 1_200_000 + id, id, of: of.clone() }, stands);
+            keeper.watch(DueLease { at: 1_200_000 + id, id, of: of.clone() }, stands);
             assert!(keeper.due.borrow().len() as u64 <= 2 * (id / 100 + 1) + MAX_ENDED as u64);
         }
         let due = keeper.due.into_inner().into_sorted_vec();

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 const LARGE_ANSWER: usize = 16 * 1024;
 
 /// What is to be said behind what has been said already.
-pub struct Large {
+pub struct LargeReply {
     /// This first,
     pub bytes: Bytes,
     /// and then this.
@@ -18,9 +18,9 @@ pub(super) fn is_large(bytes: &Bytes) -> bool {
 }
 
 /// Says these bytes and what follows them: small, with what else is said; or else they are given back.
-pub(super) fn say(bytes: &Bytes, behind: &'static [u8], out: &mut BytesMut) -> Option<Large> {
+pub(super) fn write_reply(bytes: &Bytes, behind: &'static [u8], out: &mut BytesMut) -> Option<LargeReply> {
     if is_large(bytes) {
-        return Some(Large { bytes: bytes.clone(), behind });
+        return Some(LargeReply { bytes: bytes.clone(), behind });
     }
     out.extend_from_slice(bytes);
     out.extend_from_slice(behind);

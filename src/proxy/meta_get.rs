@@ -8,13 +8,13 @@ use bytes::BytesMut;
 use super::Proxy;
 use super::client::Client;
 use super::guarded::only;
-use super::large::Large;
-use super::operation::Guarded;
+use super::large::LargeReply;
+use super::operation::GuardedKey;
 use super::read::GuardedRead;
-use super::scope::Scope;
+use super::scope::CallScope;
 use super::tag_reads::TagReads;
-use super::wording::{MetaWinner, Wording};
-use crate::guard::{Lifetime, Wish};
+use super::wording::{MetaDialect, MetaWinner};
+use crate::guard::{Expiry, ReadOptions};
 use crate::protocol::request::Meta;
 
 /// What can be said of a value that was read a moment ago. Not how it has been used, nor how long it has left, nor can it be
@@ -25,7 +25,7 @@ const SHARED: &[u8] = b"bcfkNOPLqsuv";
 pub(super) struct MetaGet {
     read: GuardedRead,
     tags: TagReads,
-    wording: Wording,
+    wording: MetaDialect,
     winner: MetaWinner,
     /// `T`
     exptime: Option<i64>,
@@ -34,17 +34,17 @@ pub(super) struct MetaGet {
 impl MetaGet {
     pub(super) fn new(
         meta: &Meta<'_>,
-        of: Guarded,
-        wording: Wording,
+        of: GuardedKey,
+        wording: MetaDialect,
         proxy: &Proxy,
         client: &Client,
     ) -> MetaGet {
         let options = meta.options();
-        let recache = options.recache.map(|exptime| match Lifetime::of(exptime, proxy.now()) {
-            Lifetime::Seconds(seconds) => u32::try_from(seconds).unwrap_or(u32::MAX),
-            Lifetime::Gone | Lifetime::Endless => 0,
+        let recache = options.recache.map(|exptime| match Expiry::of(exptime, proxy.now()) {
+            Expiry::Seconds(seconds) => u32::try_from(seconds).unwrap_or(u32::MAX),
+            Expiry::Expired | Expiry::Never => 0,
         });
-        let wish = Wish {
+        let wish = ReadOptions {
             recache,
             // Whoever asks for stubs means to wait for itself.
             at_once: options.vivify.is_some(),
@@ -63,10 +63,10 @@ impl MetaGet {
 
     pub(super) fn poll(
         &mut self,
-        scope: &Scope<'_>,
+        scope: &CallScope<'_>,
         cx: &mut Context<'_>,
         out: &mut BytesMut,
-    ) -> Poll<Option<Large>> {
+    ) -> Poll<Option<LargeReply>> {
         let mut won = false;
         if !self.read.poll(self.exptime, &mut self.tags, scope.turn.patient, &mut won, scope, cx) {
             return Poll::Pending;

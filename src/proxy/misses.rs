@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::guard::Policy;
-use crate::guard::leases::Told;
+use crate::guard::leases::KnownMiss;
 
 /// The most keys of one connection.
 const MAX_MISSES: usize = 256 * 1024;
@@ -80,11 +80,11 @@ impl Misses {
     }
 
     /// What was told of this key.
-    pub(super) fn told(&self, key: u64, now: u32) -> Told {
+    pub(super) fn known_miss(&self, key: u64, now: u32) -> KnownMiss {
         match self.told.get(&key) {
-            Some(miss) if miss.until > now => Told::Miss,
-            _ if self.unsure_until > now => Told::Unknown,
-            _ => Told::Nothing,
+            Some(miss) if miss.until > now => KnownMiss::Yes,
+            _ if self.unsure_until > now => KnownMiss::Unknown,
+            _ => KnownMiss::No,
         }
     }
 
@@ -112,16 +112,19 @@ mod tests {
     #[test]
     fn a_miss_is_remembered_until_it_is_over_or_ten_times_max_rebuild_have_passed() {
         let mut misses = Misses::default();
-        assert_eq!(misses.told(1, 0), Told::Nothing);
+        assert_eq!(misses.known_miss(1, 0), KnownMiss::No);
         for (key, max_rebuild, until) in [(1, 60, 600), (2, 2, 60)] {
             misses.note(key, &policy(max_rebuild), 0);
             assert_eq!(
-                [0, until - 1, until].map(|now| misses.told(key, now)),
-                [Told::Miss, Told::Miss, Told::Nothing]
+                [0, until - 1, until].map(|now| misses.known_miss(key, now)),
+                [KnownMiss::Yes, KnownMiss::Yes, KnownMiss::No]
             );
         }
         assert!(misses.end(1) && !misses.end(1));
-        assert_eq!([1, 2, 3].map(|key| misses.told(key, 0)), [Told::Nothing, Told::Miss, Told::Nothing]);
+        assert_eq!(
+            [1, 2, 3].map(|key| misses.known_miss(key, 0)),
+            [KnownMiss::No, KnownMiss::Yes, KnownMiss::No]
+        );
         misses.end_all();
         assert!(misses.is_empty());
     }
@@ -135,10 +138,10 @@ mod tests {
         assert!(misses.bytes() < 16 << 20);
         assert!(misses.note(MAX_MISSES as u64, &policy(60), 10));
         assert_eq!(
-            [7, MAX_MISSES as u64, u64::MAX].map(|key| misses.told(key, 11)),
-            [Told::Unknown, Told::Miss, Told::Unknown]
+            [7, MAX_MISSES as u64, u64::MAX].map(|key| misses.known_miss(key, 11)),
+            [KnownMiss::Unknown, KnownMiss::Yes, KnownMiss::Unknown]
         );
-        assert_eq!(misses.told(7, 600), Told::Nothing);
+        assert_eq!(misses.known_miss(7, 600), KnownMiss::No);
     }
 
     #[test]

@@ -42,34 +42,34 @@ mod invalidation;
 pub mod explicit_tags;
 mod tags;
 
-pub use calls::{Call, Footprint, LongLine, Turn};
+pub use calls::{AccessSet, Call, LongGetState, QueuePosition};
 pub use client::Client;
-pub use desk::Desk;
-pub use large::Large;
-pub use stats::Front;
+pub use desk::LeaseTable;
+pub use large::LargeReply;
+pub use stats::ServerInfo;
 pub use tag_cache::TagCache;
 pub use wording::MetaWinner;
 
-use crate::chance::Chance;
+use crate::chance::Random;
 use crate::clock::Clock;
 use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
 use crate::rule::{Captures, Rules, Template};
 use crate::upstream::connection::Connection;
-use crate::upstream::inbox::Inbox;
+use crate::upstream::inbox::PendingReplies;
 use crate::upstream::pool::Pool;
-use hash::Hashes;
-use operation::Guarded;
+use hash::KeyHasher;
+use operation::GuardedKey;
 
 /// What the configuration says, as the pipeline needs it. The same for all workers.
 pub struct Plan {
     /// Which rule a key falls under.
     rules: Rules,
     /// What each rule says, in the same order.
-    routes: Vec<Route>,
+    routes: Vec<RulePlan>,
     /// The guards that they refer to.
-    guards: Vec<Guard>,
+    guards: Vec<GuardPlan>,
     /// Where a key goes that no rule matches: the index of the pool `main`.
     main_pool: usize,
     /// What the keys of tags begin with.
@@ -90,8 +90,8 @@ impl Plan {
     /// A plan.
     pub fn new(
         rules: Rules,
-        routes: Vec<Route>,
-        mut guards: Vec<Guard>,
+        routes: Vec<RulePlan>,
+        mut guards: Vec<GuardPlan>,
         main_pool: usize,
         tag_prefix: Vec<u8>,
         tag_pool: usize,
@@ -99,7 +99,7 @@ impl Plan {
     ) -> Plan {
         let tag_guard = guards.len();
         let tags_in_key = guards.iter().any(|guard| guard.tags_in_key);
-        guards.push(Guard {
+        guards.push(GuardPlan {
             rule: NO_RULE,
             pool: tag_pool,
             policy: Policy::default(),
@@ -107,7 +107,7 @@ impl Plan {
             tags_in_key: false,
             meta_winner: MetaWinner::Miss,
         });
-        let invalidates = routes.iter().any(|route: &Route| !route.invalidates.is_empty());
+        let invalidates = routes.iter().any(|route: &RulePlan| !route.invalidates.is_empty());
         Plan {
             rules,
             routes,
@@ -124,7 +124,7 @@ impl Plan {
 }
 
 /// What one rule says.
-pub struct Route {
+pub struct RulePlan {
     /// Where its keys go.
     pub pool: usize,
     /// How they are guarded, as an index into the plan's guards; `None`: not at all.
@@ -134,7 +134,7 @@ pub struct Route {
 }
 
 /// How the keys of one rule are guarded.
-pub struct Guard {
+pub struct GuardPlan {
     /// The rule's index.
     pub rule: usize,
     /// Where its keys go.
@@ -153,16 +153,16 @@ pub struct Guard {
 pub struct Proxy {
     plan: Arc<Plan>,
     pools: Vec<Pool>,
-    desk: Arc<Desk>,
+    desk: Arc<LeaseTable>,
     tag_cache: TagCache,
     sidecar: u64,
     clock: Clock,
     start: Instant,
-    front: Arc<Front>,
-    chance: RefCell<Chance>,
-    keeper: keeper::Keeper,
+    front: Arc<ServerInfo>,
+    chance: RefCell<Random>,
+    keeper: keeper::RenewalQueue,
     near: near::NearCache,
-    hashes: Hashes,
+    hashes: KeyHasher,
     /// Where the names of tags are put together.
     tag: RefCell<Vec<u8>>,
     metrics: Arc<WorkerMetrics>,
@@ -174,7 +174,7 @@ pub struct Shared {
     /// What the configuration says.
     pub plan: Arc<Plan>,
     /// Leases and waiters.
-    pub desk: Arc<Desk>,
+    pub desk: Arc<LeaseTable>,
     /// Versions of tags.
     pub tag_cache: TagCache,
     /// What was changed through any of them.
@@ -188,22 +188,22 @@ pub struct Shared {
     /// When the process started: the zero of the monotonic clock, which all workers must share.
     pub start: Instant,
     /// What Kennel is to its clients.
-    pub front: Arc<Front>,
+    pub front: Arc<ServerInfo>,
 }
 
 /// Where a key goes.
-enum Target {
+enum KeyClass {
     /// As it is, to this pool. With the rule's metrics index.
     Raw { pool: usize, rule: usize },
     /// Through the guard.
-    Guarded(Guarded),
+    Guarded(GuardedKey),
     /// It is the key of the tag with this name.
     Tag(TagName),
 }
 
 impl Proxy {
     /// A worker's pipeline over its pools.
-    pub fn new(shared: Shared, pools: Vec<Pool>, chance: Chance, metrics: Arc<WorkerMetrics>) -> Proxy {
+    pub fn new(shared: Shared, pools: Vec<Pool>, chance: Random, metrics: Arc<WorkerMetrics>) -> Proxy {
         let Shared { plan, desk, tag_cache, changes, near_memory, sidecar, clock, start, front } = shared;
         Proxy {
             plan,
@@ -215,9 +215,9 @@ impl Proxy {
             start,
             front,
             chance: RefCell::new(chance),
-            keeper: keeper::Keeper::default(),
+            keeper: keeper::RenewalQueue::default(),
             near: near::NearCache::new(near_memory, changes),
-            hashes: Hashes::new(),
+            hashes: KeyHasher::new(),
             tag: RefCell::default(),
             metrics,
         }
@@ -235,7 +235,7 @@ impl Proxy {
 
     /// Whether much waits to be written to a server, so that a large request should wait too: then this inbox is woken when it
     /// has been written. What waits here must leave room for the small ones, or these would be refused.
-    pub fn is_congested(&self, inbox: &Rc<Inbox>) -> bool {
+    pub fn is_congested(&self, inbox: &Rc<PendingReplies>) -> bool {
         self.everywhere().any(|connection| connection.is_congested(inbox))
     }
 
@@ -254,25 +254,25 @@ impl Proxy {
         u64::try_from(moment.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn target(&self, key: &[u8]) -> Target {
+    fn target(&self, key: &[u8]) -> KeyClass {
         self.target_by(key, None)
     }
 
     /// The same, for whoever may know the first eight bytes of the key's MD5 already.
-    fn target_by(&self, key: &[u8], md5: Option<u64>) -> Target {
+    fn target_by(&self, key: &[u8], md5: Option<u64>) -> KeyClass {
         if let Some(name) = key.strip_prefix(&self.plan.tag_prefix[..])
             && !name.is_empty()
         {
-            return Target::Tag(TagName::from_slice(name));
+            return KeyClass::Tag(TagName::from_slice(name));
         }
         let mut captures = Captures::default();
         match self.plan.rules.find(key, &mut captures) {
-            None => Target::Raw { pool: self.plan.main_pool, rule: NO_RULE },
+            None => KeyClass::Raw { pool: self.plan.main_pool, rule: NO_RULE },
             Some(rule) => match self.plan.routes[rule] {
-                Route { pool, guard: None, .. } => Target::Raw { pool, rule },
-                Route { pool, guard: Some(guard), .. } => {
+                RulePlan { pool, guard: None, .. } => KeyClass::Raw { pool, rule },
+                RulePlan { pool, guard: Some(guard), .. } => {
                     let tags = self.tags(key, &captures, &self.plan.guards[guard].tags);
-                    Target::Guarded(Guarded {
+                    KeyClass::Guarded(GuardedKey {
                         guard,
                         place: self.pools[pool].place_by(key, md5),
                         key: SmallVec::from_slice(key),
@@ -308,9 +308,9 @@ impl Proxy {
     }
 
     /// The key as its rule guards it, if one does.
-    fn guarded(&self, key: &[u8]) -> Option<Guarded> {
+    fn guarded(&self, key: &[u8]) -> Option<GuardedKey> {
         match self.target(key) {
-            Target::Guarded(guarded) => Some(guarded),
+            KeyClass::Guarded(guarded) => Some(guarded),
             _ => None,
         }
     }
@@ -320,7 +320,7 @@ impl Proxy {
     }
 
     /// The connection to the server that holds a guarded key.
-    fn home(&self, of: &Guarded) -> &Rc<Connection> {
+    fn home(&self, of: &GuardedKey) -> &Rc<Connection> {
         &self.pool_of(of.guard).connections()[of.place]
     }
 
@@ -346,7 +346,7 @@ impl Proxy {
     pub fn drive_connections(&self) {
         for connection in self.everywhere() {
             let seed = self.chance.borrow_mut().below(u64::MAX);
-            tokio::task::spawn_local(Rc::clone(connection).drive(Chance::seeded(seed)));
+            tokio::task::spawn_local(Rc::clone(connection).drive(Random::seeded(seed)));
         }
     }
 }

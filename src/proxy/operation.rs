@@ -10,20 +10,20 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-use super::desk::ring;
+use super::desk::wake_all;
 use super::tag_reads::known;
 use super::{Proxy, wire};
 use crate::guard::leases::{Admission, Owner};
 use crate::guard::{
-    Answer, Answers, Asks, At, Event, Machine, Now, Policy, Scene, Step, TagName, TagNames, What,
-    envelope::lock_key,
+    Commands, Event, Inputs, ItemRef, Machine, Now, Operation, Policy, Replies, ServerReply, Step, TagName,
+    TagNames, envelope::lock_key,
 };
 use crate::metrics::{Limit, WaitEnd};
-use crate::upstream::inbox::{Inbox, Ticket};
+use crate::upstream::inbox::{PendingReplies, ReplyId};
 
 /// A guarded key with all that its rule says about it.
 #[derive(Debug, Clone)]
-pub(super) struct Guarded {
+pub(super) struct GuardedKey {
     /// How: an index into the plan's guards.
     pub(super) guard: usize,
     /// Where the key lies: the place of its server in the pool.
@@ -36,14 +36,14 @@ pub(super) struct Guarded {
     pub(super) learnt: usize,
 }
 
-impl Guarded {
+impl GuardedKey {
     /// The tags that its rule does not name.
     pub(super) fn learnt(&self) -> TagNames {
         self.tags[self.tags.len() - self.learnt..].to_vec()
     }
 
     /// The same key, with tags that its rule does not name.
-    pub(super) fn with_tags(&self, tags: TagNames) -> Guarded {
+    pub(super) fn with_tags(&self, tags: TagNames) -> GuardedKey {
         let mut of = self.clone();
         of.learnt += tags.len();
         of.tags.extend(tags);
@@ -53,24 +53,24 @@ impl Guarded {
 
 /// A machine of the guard, running.
 #[derive(Debug)]
-pub(super) struct Operation<M> {
+pub(super) struct Driver<M> {
     machine: M,
-    asks: Asks,
-    answers: SmallVec<[Awaited; 4]>,
+    asks: Commands,
+    answers: SmallVec<[PendingReply; 4]>,
     /// When `asks` were sent.
     asked: Now,
     wait: Option<Box<Wait>>,
     /// The key with the tags that the machine has learnt.
-    learnt: Option<Box<Guarded>>,
+    learnt: Option<Box<GuardedKey>>,
     /// For whom it may wait.
     reader: Option<Owner>,
 }
 
 #[derive(Debug)]
-enum Awaited {
-    Reply(Ticket),
+enum PendingReply {
+    Reply(ReplyId),
     /// Known without asking.
-    Known(Answer),
+    Known(ServerReply),
 }
 
 #[derive(Debug)]
@@ -80,16 +80,16 @@ struct Wait {
     until: Pin<Box<Sleep>>,
 }
 
-impl<M: Machine> Operation<M> {
+impl<M: Machine> Driver<M> {
     /// Sends what the machine asked first.
     pub(super) fn start(
         machine: M,
-        asks: Asks,
-        of: &Guarded,
+        asks: Commands,
+        of: &GuardedKey,
         proxy: &Proxy,
-        inbox: &Rc<Inbox>,
-    ) -> Operation<M> {
-        let mut operation = Operation { asks, ..Operation::idle(machine, proxy.now()) };
+        inbox: &Rc<PendingReplies>,
+    ) -> Driver<M> {
+        let mut operation = Driver { asks, ..Driver::idle(machine, proxy.now()) };
         if M::CHANGES {
             proxy.note_change(of);
         }
@@ -98,27 +98,28 @@ impl<M: Machine> Operation<M> {
     }
 
     /// For a machine whose first questions have been asked and answered without it: it is to be [told](Operation::tell).
-    pub(super) fn idle(machine: M, asked: Now) -> Operation<M> {
-        let (asks, answers) = (Asks::new(), SmallVec::new());
-        Operation { machine, asks, answers, asked, wait: None, learnt: None, reader: None }
+    pub(super) fn idle(machine: M, asked: Now) -> Driver<M> {
+        let (asks, answers) = (Commands::new(), SmallVec::new());
+        Driver { machine, asks, answers, asked, wait: None, learnt: None, reader: None }
     }
 
     /// For this client, which does not wait for what it builds itself.
-    pub(super) fn read_by(self, reader: Owner) -> Operation<M> {
-        Operation { reader: Some(reader), ..self }
+    pub(super) fn read_by(self, reader: Owner) -> Driver<M> {
+        Driver { reader: Some(reader), ..self }
     }
 
-    fn send(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Rc<Inbox>) {
-        self.answers = proxy.send(&self.asks, of, self.asked, inbox, Awaited::Reply, Awaited::Known);
+    fn send(&mut self, of: &GuardedKey, proxy: &Proxy, inbox: &Rc<PendingReplies>) {
+        self.answers =
+            proxy.send(&self.asks, of, self.asked, inbox, PendingReply::Reply, PendingReply::Known);
     }
 
     /// Goes on as far as the answers that are here allow. `patient`: whether it may wait for another client.
     pub(super) fn poll(
         &mut self,
-        of: &Guarded,
+        of: &GuardedKey,
         patient: bool,
         proxy: &Rc<Proxy>,
-        inbox: &Rc<Inbox>,
+        inbox: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
         self.go_on(None, of, patient, proxy, inbox, cx)
@@ -127,23 +128,23 @@ impl<M: Machine> Operation<M> {
     /// Tells an idle machine these answers, and goes on.
     pub(super) fn tell(
         &mut self,
-        answers: Answers,
-        of: &Guarded,
+        answers: Replies,
+        of: &GuardedKey,
         patient: bool,
         proxy: &Rc<Proxy>,
-        inbox: &Rc<Inbox>,
+        inbox: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
-        self.go_on(Some(Event::Answers(answers)), of, patient, proxy, inbox, cx)
+        self.go_on(Some(Event::Replies(answers)), of, patient, proxy, inbox, cx)
     }
 
     fn go_on(
         &mut self,
         mut next: Option<Event>,
-        of: &Guarded,
+        of: &GuardedKey,
         patient: bool,
         proxy: &Rc<Proxy>,
-        inbox: &Rc<Inbox>,
+        inbox: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
         let mut learnt = self.learnt.take();
@@ -156,7 +157,7 @@ impl<M: Machine> Operation<M> {
                     Poll::Pending => break Poll::Pending,
                 },
                 (None, None) => match self.poll_answers(of, proxy, inbox) {
-                    Poll::Ready(answers) => Event::Answers(answers),
+                    Poll::Ready(answers) => Event::Replies(answers),
                     Poll::Pending => break Poll::Pending,
                 },
             };
@@ -175,13 +176,13 @@ impl<M: Machine> Operation<M> {
                     }
                     break Poll::Ready(end);
                 }
-                Step::Ask(asks) => {
+                Step::Send(asks) => {
                     (self.asks, self.asked) = (asks, now);
                     self.send(of, proxy, inbox);
                 }
-                Step::Learn(tags) => {
+                Step::AddTags(tags) => {
                     learnt = Some(Box::new(of.with_tags(tags)));
-                    next = Some(Event::Learnt);
+                    next = Some(Event::TagsAdded);
                 }
                 Step::Wait(until) => next = self.wait(until, of, policy, now, proxy),
             }
@@ -200,21 +201,22 @@ impl<M: Machine> Operation<M> {
         self.wait.is_some()
     }
 
-    fn poll_answers(&mut self, of: &Guarded, proxy: &Proxy, inbox: &Inbox) -> Poll<Answers> {
-        let missing =
-            |awaited: &Awaited| matches!(awaited, Awaited::Reply(ticket) if !inbox.is_here(*ticket));
+    fn poll_answers(&mut self, of: &GuardedKey, proxy: &Proxy, inbox: &PendingReplies) -> Poll<Replies> {
+        let missing = |awaited: &PendingReply| matches!(awaited, PendingReply::Reply(ticket) if !inbox.is_here(*ticket));
         if self.answers.iter().any(missing) {
             return Poll::Pending;
         }
         let answers = self.asks.iter().zip(self.answers.drain(..)).map(|(ask, awaited)| match awaited {
-            Awaited::Known(answer) => answer,
-            Awaited::Reply(ticket) => {
+            PendingReply::Known(answer) => answer,
+            PendingReply::Reply(ticket) => {
                 let Some(reply) = inbox.take(ticket) else {
-                    return Answer::Failed(crate::error::Failure::Down);
+                    return ServerReply::Failed(crate::error::Failure::Down);
                 };
                 let answer = wire::decode(ask, reply);
                 // What machines read of tags is not noted: they are few.
-                if let (At::Tag(index) | At::Copy(index), Answer::Stored(_)) = (ask.at, &answer) {
+                if let (ItemRef::Tag(index) | ItemRef::TagCopy(index), ServerReply::Stored(_)) =
+                    (ask.at, &answer)
+                {
                     proxy.tag_cache.written(&of.tags[usize::from(index)]);
                 }
                 answer
@@ -227,25 +229,25 @@ impl<M: Machine> Operation<M> {
     fn wait(
         &mut self,
         until: u64,
-        of: &Guarded,
+        of: &GuardedKey,
         policy: &Policy,
         now: Now,
         proxy: &Rc<Proxy>,
     ) -> Option<Event> {
         // Nobody else is ever told to wait.
-        let Some(reader) = self.reader else { return Some(Event::Over) };
+        let Some(reader) = self.reader else { return Some(Event::WaitEnded) };
         let (bell, hears) = oneshot::channel();
         let admission = proxy.desk.of(&of.key).wait(&of.key, reader, now, policy, bell);
         let (waiter, poll) = match admission {
             Admission::Waits { waiter, poll } => (waiter, poll),
-            Admission::Refused => return Some(Event::Over),
+            Admission::Refused => return Some(Event::WaitEnded),
             Admission::Full => {
                 proxy.metrics.limit_reached(Limit::Waiters);
-                return Some(Event::Over);
+                return Some(Event::WaitEnded);
             }
         };
         if let Some(pace) = poll {
-            proxy.clone().poll_for_others(of.clone(), pace);
+            proxy.clone().poll_key(of.clone(), pace);
         }
         proxy.metrics.wait_began();
         let time = Duration::from_millis(until.saturating_sub(now.mono));
@@ -253,8 +255,14 @@ impl<M: Machine> Operation<M> {
         None
     }
 
-    fn poll_wait(&mut self, of: &Guarded, patient: bool, proxy: &Proxy, cx: &mut Context<'_>) -> Poll<Event> {
-        let Some(wait) = &mut self.wait else { return Poll::Ready(Event::Over) };
+    fn poll_wait(
+        &mut self,
+        of: &GuardedKey,
+        patient: bool,
+        proxy: &Proxy,
+        cx: &mut Context<'_>,
+    ) -> Poll<Event> {
+        let Some(wait) = &mut self.wait else { return Poll::Ready(Event::WaitEnded) };
         let end = match Pin::new(&mut wait.bell).poll(cx) {
             // Nobody forgets a waiter without ringing; if they did, it is best to look again.
             Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
@@ -269,7 +277,7 @@ impl<M: Machine> Operation<M> {
             return Poll::Ready(Event::Woken);
         }
         proxy.desk.of(&of.key).leave(&of.key, waiter);
-        Poll::Ready(Event::Over)
+        Poll::Ready(Event::WaitEnded)
     }
 }
 
@@ -277,23 +285,23 @@ impl Proxy {
     /// Sends a round of commands, each to its server.
     fn send<T>(
         &self,
-        asks: &Asks,
-        of: &Guarded,
+        asks: &Commands,
+        of: &GuardedKey,
         now: Now,
-        inbox: &Rc<Inbox>,
-        reply: impl Fn(Ticket) -> T,
-        known: impl Fn(Answer) -> T,
+        inbox: &Rc<PendingReplies>,
+        reply: impl Fn(ReplyId) -> T,
+        known: impl Fn(ServerReply) -> T,
     ) -> SmallVec<[T; 4]> {
         let home = self.home(of);
-        let send = |ask: &crate::guard::Ask| {
+        let send = |ask: &crate::guard::ServerCommand| {
             let seen = wire::depends_on(&ask.what);
             let on = |connection: &crate::upstream::connection::Connection, key: &[u8]| {
                 reply(connection.ask(inbox, seen, |out| wire::encode(&ask.what, key, out)))
             };
             match ask.at {
-                At::Item => on(home, &of.key),
-                At::Lock => on(home, &lock_key(&of.key)),
-                At::Tag(index) | At::Copy(index) => {
+                ItemRef::Value => on(home, &of.key),
+                ItemRef::Lock => on(home, &lock_key(&of.key)),
+                ItemRef::Tag(index) | ItemRef::TagCopy(index) => {
                     let name = &of.tags[usize::from(index)];
                     // A bump counts on what is stored now, and on its CAS.
                     let bumps = of.guard == self.plan.tag_guard;
@@ -302,7 +310,7 @@ impl Proxy {
                     }
                     let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
                     key.extend_from_slice(name);
-                    on(self.tag_connection(&key, matches!(ask.at, At::Copy(_))), &key)
+                    on(self.tag_connection(&key, matches!(ask.at, ItemRef::TagCopy(_))), &key)
                 }
             }
         };
@@ -310,10 +318,10 @@ impl Proxy {
     }
 
     /// Asks outside any request, and waits for the answers.
-    pub(super) async fn ask(&self, asks: Asks, of: &Guarded) -> Answers {
-        let inbox = Rc::new(Inbox::default());
+    pub(super) async fn ask(&self, asks: Commands, of: &GuardedKey) -> Replies {
+        let inbox = Rc::new(PendingReplies::default());
         let tickets = self.send(&asks, of, self.now(), &inbox, Ok, Err);
-        let mut answers = Answers::new();
+        let mut answers = Replies::new();
         for (ask, ticket) in asks.iter().zip(tickets) {
             answers.push(match ticket {
                 Ok(ticket) => wire::decode(ask, inbox.receive(ticket).await),
@@ -325,12 +333,12 @@ impl Proxy {
 
     pub(super) fn scene<'a>(
         &self,
-        of: &'a Guarded,
+        of: &'a GuardedKey,
         policy: &'a Policy,
         now: Now,
         patient: bool,
-    ) -> Scene<'a> {
-        Scene {
+    ) -> Inputs<'a> {
+        Inputs {
             policy,
             tags: &of.tags,
             learnt: of.learnt,
@@ -344,14 +352,14 @@ impl Proxy {
     }
 
     /// The version of a tag as this sidecar read it less than `tags.cache` ago.
-    fn cached_tag(&self, name: &TagName, what: &What, now: Now) -> Option<Answer> {
-        let What::Get(_) = what else { return None };
+    fn cached_tag(&self, name: &TagName, what: &Operation, now: Now) -> Option<ServerReply> {
+        let Operation::Get(_) = what else { return None };
         self.tag_cache.get(name, now.mono).map(known)
     }
 
     /// Wakes whoever waits for a key.
     pub(super) fn wake(&self, key: &[u8], why: WaitEnd) {
         let bells = self.desk.of(key).wake(key);
-        ring(bells, why);
+        wake_all(bells, why);
     }
 }

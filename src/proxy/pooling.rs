@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 
 use tracing::info;
 
-use crate::guard::leases::{Owner, Paired, Pairing};
+use crate::guard::leases::{Owner, PairedMiss, PoolDetection};
 use crate::metrics::{PairedWith, WorkerMetrics};
 
 /// What the configuration says of a listener's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Clients {
+pub enum ConnectionUse {
     /// What they do tells.
     #[default]
     Auto,
@@ -22,33 +22,33 @@ pub enum Clients {
     Pooled,
 }
 
-impl Clients {
+impl ConnectionUse {
     /// As in the configuration.
     pub fn word(self) -> &'static str {
         match self {
-            Clients::Auto => "auto",
-            Clients::Single => "single",
-            Clients::Pooled => "pooled",
+            ConnectionUse::Auto => "auto",
+            ConnectionUse::Single => "single",
+            ConnectionUse::Pooled => "pooled",
         }
     }
 }
 
 /// One listener's clients. Shared by all workers.
 #[derive(Debug)]
-pub struct Pooling {
+pub struct ListenerClients {
     number: u32,
     listener: String,
-    declared: Clients,
-    learnt: Mutex<Pairing>,
+    declared: ConnectionUse,
+    learnt: Mutex<PoolDetection>,
     /// What was learnt, for those who only want to know.
     pooled: AtomicBool,
 }
 
-impl Pooling {
+impl ListenerClients {
     /// Those of the listener with this number and name.
-    pub fn new(number: u32, listener: String, declared: Clients) -> Pooling {
-        let pooled = AtomicBool::new(declared == Clients::Pooled);
-        Pooling { number, listener, declared, learnt: Mutex::default(), pooled }
+    pub fn new(number: u32, listener: String, declared: ConnectionUse) -> ListenerClients {
+        let pooled = AtomicBool::new(declared == ConnectionUse::Pooled);
+        ListenerClients { number, listener, declared, learnt: Mutex::default(), pooled }
     }
 
     /// A new connection. `process`: of the client, where that is known: then only connections of the same one may be of one pool.
@@ -60,26 +60,26 @@ impl Pooling {
     /// Whether a `set` may end the miss of another connection. `reads`: its own connection has been told misses too. One that only
     /// ever writes is taken for none of a pool, unless the configuration says so.
     pub(super) fn is_pooled(&self, reads: bool) -> bool {
-        self.pooled.load(Relaxed) && (reads || self.declared == Clients::Pooled)
+        self.pooled.load(Relaxed) && (reads || self.declared == ConnectionUse::Pooled)
     }
 
-    /// Whether [`Pooling::note`] has any use.
+    /// Whether [`ListenerClients::note`] has any use.
     pub(super) fn learns(&self) -> bool {
-        self.declared == Clients::Auto
+        self.declared == ConnectionUse::Auto
     }
 
     /// A `set` has come that may end a miss.
-    pub(super) fn note(&self, paired: Paired, metrics: &WorkerMetrics) {
+    pub(super) fn note(&self, paired: PairedMiss, metrics: &WorkerMetrics) {
         metrics.set_paired(match paired {
-            Paired::Own => PairedWith::Own,
-            Paired::Other => PairedWith::Other,
-            Paired::None => PairedWith::None,
+            PairedMiss::Own => PairedWith::Own,
+            PairedMiss::Other => PairedWith::Other,
+            PairedMiss::None => PairedWith::None,
         });
         let changed = self.learnt.lock().unwrap_or_else(PoisonError::into_inner).note(paired);
         if let Some(pooled) = changed {
             self.pooled.store(pooled, Relaxed);
             metrics.clients_changed(pooled);
-            let clients = if pooled { Clients::Pooled } else { Clients::Single }.word();
+            let clients = if pooled { ConnectionUse::Pooled } else { ConnectionUse::Single }.word();
             info!(listener = self.listener, clients, "learnt how clients use their connections");
         }
     }

@@ -8,38 +8,38 @@ use smallvec::SmallVec;
 
 use super::Proxy;
 use super::client::Client;
-use super::large::{Large, say};
-use super::scope::Scope;
+use super::large::{LargeReply, write_reply};
+use super::scope::CallScope;
 use super::wording::miss;
 use crate::error::Failure;
 use crate::guard::near::Changed;
 use crate::metrics::{LeaseEnd, NO_RULE, Outcome};
 use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
-use crate::upstream::How;
+use crate::upstream::GetKind;
 use crate::upstream::OnError;
-use crate::upstream::inbox::{END, Reply, Ticket};
+use crate::upstream::inbox::{END, Reply, ReplyId};
 
 /// One request to one server, whose reply is the client's.
 pub(super) struct Forward {
-    ticket: Ticket,
+    ticket: ReplyId,
     rule: usize,
-    expects: Expects,
+    expects: ExpectedReply,
 }
 
 /// What is done with the reply.
-enum Expects {
+enum ExpectedReply {
     /// It is passed on.
     Line,
     /// Of a `get`: its pool, and the key that a value must be of.
     Value(usize, SmallVec<[u8; 32]>),
-    Meta(Box<Expected>),
+    Meta(Box<ExpectedMetaReply>),
     /// This is said in its place.
     Says(Bytes),
 }
 
 /// What is done with the reply to a meta command.
-struct Expected {
+struct ExpectedMetaReply {
     /// For an `mg`: its pool, and a miss in its words.
     get: Option<(usize, SmallVec<[u8; 32]>)>,
     /// What a quiet command does not say.
@@ -50,14 +50,14 @@ impl Forward {
     /// A `get`, `gets`, `gat` or `gats` of one key.
     pub(super) fn get(
         key: &[u8],
-        how: How,
+        how: GetKind,
         pool: usize,
         rule: usize,
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
         let ticket = proxy.pools[pool].connection(key).get(&client.inbox, key, how);
-        Forward { ticket, rule, expects: Expects::Value(pool, SmallVec::from_slice(key)) }
+        Forward { ticket, rule, expects: ExpectedReply::Value(pool, SmallVec::from_slice(key)) }
     }
 
     /// A command that writes one key. It goes without noreply: a reply that must not be said is thrown away here, and so
@@ -72,7 +72,7 @@ impl Forward {
     ) -> Forward {
         let connection = proxy.pools[pool].connection(key);
         let ticket = connection.send(&client.inbox, Shape::Line, |out| put(out, request));
-        Forward { ticket, rule, expects: Expects::Line }
+        Forward { ticket, rule, expects: ExpectedReply::Line }
     }
 
     /// A meta command about one key. It goes without `q`, for the same reason, and because what that hides depends on the server's
@@ -94,23 +94,27 @@ impl Forward {
         };
         let ticket = connection.send(&client.inbox, Shape::Meta, |out| put_meta(out, meta));
         let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
-        Forward { ticket, rule, expects: Expects::Meta(Box::new(Expected { get, hides })) }
+        Forward { ticket, rule, expects: ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides })) }
     }
 
     /// The same, but with this said in place of the reply.
     pub(super) fn saying(self, text: Bytes) -> Forward {
-        Forward { expects: Expects::Says(text), ..self }
+        Forward { expects: ExpectedReply::Says(text), ..self }
     }
 
     /// What its reply arrives as.
-    pub(super) fn ticket(&self) -> Ticket {
+    pub(super) fn ticket(&self) -> ReplyId {
         self.ticket
     }
 
     /// Once the reply is here: what became of the request, and the answer if it is large.
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<(Outcome, Option<Large>)> {
+    pub(super) fn poll(
+        &mut self,
+        scope: &CallScope<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<(Outcome, Option<LargeReply>)> {
         let Some(mut reply) = scope.client.inbox.take(self.ticket) else { return Poll::Pending };
-        if let (Expects::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
+        if let (ExpectedReply::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
             && !is_of(bytes, key)
         {
             scope.proxy.pools[*pool].connection(key).distrust(*epoch);
@@ -120,7 +124,7 @@ impl Forward {
         let outcome = match reply {
             Reply::Answered { bytes, .. } => {
                 let outcome = outcome(&bytes);
-                large = self.expects.say(bytes, out);
+                large = self.expects.write_reply(bytes, out);
                 outcome
             }
             // It was found by its key.
@@ -132,37 +136,37 @@ impl Forward {
             Reply::Failed(failure) => self.expects.fail(failure, scope.proxy, out),
             Reply::Moved => self.expects.fail(Failure::Down, scope.proxy, out),
         };
-        if !matches!(self.expects, Expects::Says(_)) {
+        if !matches!(self.expects, ExpectedReply::Says(_)) {
             scope.count(self.rule, outcome);
         }
         Poll::Ready((outcome, large))
     }
 }
 
-impl Expects {
+impl ExpectedReply {
     /// The server has answered this.
-    fn say(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<Large> {
+    fn write_reply(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<LargeReply> {
         match self {
-            Expects::Line | Expects::Value(..) => {}
-            Expects::Meta(expected) => {
+            ExpectedReply::Line | ExpectedReply::Value(..) => {}
+            ExpectedReply::Meta(expected) => {
                 if expected.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
                     return None;
                 }
             }
-            Expects::Says(text) => bytes = text.clone(),
+            ExpectedReply::Says(text) => bytes = text.clone(),
         }
-        say(&bytes, b"", out)
+        write_reply(&bytes, b"", out)
     }
 
     /// It has not: a read may be a miss.
     fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
         let misses = |pool: usize| proxy.pools[pool].on_error() == OnError::Miss;
         let miss: Option<&[u8]> = match self {
-            Expects::Value(pool, _) => misses(*pool).then_some(END),
-            Expects::Meta(expected) => {
+            ExpectedReply::Value(pool, _) => misses(*pool).then_some(END),
+            ExpectedReply::Meta(expected) => {
                 expected.get.as_ref().and_then(|(pool, miss)| misses(*pool).then_some(&miss[..]))
             }
-            Expects::Line | Expects::Says(_) => None,
+            ExpectedReply::Line | ExpectedReply::Says(_) => None,
         };
         out.extend_from_slice(miss.unwrap_or(failure.line()));
         if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
@@ -171,7 +175,7 @@ impl Expects {
 
 /// One request to every server of every pool, acknowledged only if all of them did.
 pub(super) struct FanOut {
-    tickets: SmallVec<[Ticket; 8]>,
+    tickets: SmallVec<[ReplyId; 8]>,
     /// What each of them says then, and so does Kennel.
     says: &'static [u8],
 }
@@ -196,7 +200,7 @@ impl FanOut {
         FanOut { tickets, says: b"OK\r\n" }
     }
 
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
+    pub(super) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<()> {
         let inbox = &scope.client.inbox;
         if !self.tickets.iter().all(|ticket| inbox.is_here(*ticket)) {
             return Poll::Pending;

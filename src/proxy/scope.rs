@@ -6,30 +6,30 @@ use std::rc::Rc;
 use tokio::time::Instant;
 
 use super::Proxy;
-use super::calls::Turn;
+use super::calls::QueuePosition;
 use super::client::Client;
 use crate::metrics::{Command, Outcome};
 
 /// What is known of a call besides its own state.
-pub(super) struct Scope<'a> {
+pub(super) struct CallScope<'a> {
     pub(super) proxy: &'a Rc<Proxy>,
     pub(super) client: &'a Client,
-    pub(super) turn: Turn,
+    pub(super) turn: QueuePosition,
     command: Command,
     began: Instant,
     /// The rule and outcome of the keys that were counted last, and of how many the metrics do not know yet.
     counted: Cell<(usize, Outcome, u64)>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> CallScope<'a> {
     pub(super) fn new(
         proxy: &'a Rc<Proxy>,
         client: &'a Client,
         command: Command,
         began: Instant,
-        turn: Turn,
-    ) -> Scope<'a> {
-        Scope { proxy, client, turn, command, began, counted: Cell::new((0, Outcome::Ok, 0)) }
+        turn: QueuePosition,
+    ) -> CallScope<'a> {
+        CallScope { proxy, client, turn, command, began, counted: Cell::new((0, Outcome::Ok, 0)) }
     }
 
     /// Counts one key's answer.
@@ -52,7 +52,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-impl Drop for Scope<'_> {
+impl Drop for CallScope<'_> {
     fn drop(&mut self) {
         self.flush();
     }

@@ -16,15 +16,15 @@ mod merged;
 
 use super::Proxy;
 use super::client::Client;
-use super::scope::Scope;
+use super::scope::CallScope;
 use crate::error::Failure;
 use crate::metrics::{Command, Metrics, NO_RULE, Outcome, Totals, UpstreamOutcome, Usage};
 use crate::protocol::number;
 use crate::protocol::reply::Shape;
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
-use crate::upstream::inbox::{Reply, Ticket};
-use merged::{Merged, class};
+use crate::upstream::inbox::{Reply, ReplyId};
+use merged::{MergedStats, class};
 
 const END: &[u8] = b"END\r\n";
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line\r\n";
@@ -32,7 +32,7 @@ const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const DETAIL_USAGE: &[u8] = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
 
 /// What Kennel is to its clients, as `stats` and `stats settings` say it. Shared by all workers.
-pub struct Front {
+pub struct ServerInfo {
     /// What has been counted.
     pub metrics: Arc<Metrics>,
     /// How many clients there may be.
@@ -51,7 +51,7 @@ pub struct Front {
     pub baseline: Mutex<Option<Totals>>,
 }
 
-impl Front {
+impl ServerInfo {
     fn totals(&self) -> Totals {
         let totals = self.metrics.totals();
         match &*self.baseline.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -82,11 +82,11 @@ enum Kind {
 /// A `stats` on its way.
 pub(super) struct Statistics {
     kind: Kind,
-    asked: SmallVec<[(Ticket, Rc<Connection>); 8]>,
+    asked: SmallVec<[(ReplyId, Rc<Connection>); 8]>,
 }
 
 /// How a `stats` goes on.
-pub(super) enum Begun {
+pub(super) enum StatsStart {
     Asked(Statistics),
     Said(&'static [u8], Outcome),
 }
@@ -94,7 +94,7 @@ pub(super) enum Begun {
 impl Statistics {
     /// Only the first word counts, and for `detail` the second, as memcached reads it. What is not done here is answered as by a
     /// memcached that has nothing to tell: clients wait for an `END` or `OK`, and for no other end.
-    pub(super) fn begin(what: &[u8], proxy: &Proxy, client: &Client) -> Begun {
+    pub(super) fn begin(what: &[u8], proxy: &Proxy, client: &Client) -> StatsStart {
         let mut words = what.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         let kind = match words.next().unwrap_or(b"") {
             b"" => Kind::General,
@@ -105,25 +105,25 @@ impl Statistics {
             b"proxy" => Kind::Proxy,
             b"reset" => Kind::Reset,
             // The servers' connections are Kennel's, and would not be what the client asks about.
-            b"conns" | b"extstore" => return Begun::Said(END, Outcome::Ok),
+            b"conns" | b"extstore" => return StatsStart::Said(END, Outcome::Ok),
             // No keys are listed: among them would be Kennel's own.
             b"cachedump" => {
                 let numbers = [words.next(), words.next()].map(|word| word.map(number::u32));
                 return match numbers {
-                    [Some(Some(_)), Some(Some(_))] => Begun::Said(END, Outcome::Ok),
-                    [Some(_), Some(_)] => Begun::Said(BAD_FORMAT, Outcome::ClientError),
-                    _ => Begun::Said(BAD_LINE, Outcome::ClientError),
+                    [Some(Some(_)), Some(Some(_))] => StatsStart::Said(END, Outcome::Ok),
+                    [Some(_), Some(_)] => StatsStart::Said(BAD_FORMAT, Outcome::ClientError),
+                    _ => StatsStart::Said(BAD_LINE, Outcome::ClientError),
                 };
             }
             // Nothing is counted by prefix: that would be without an end, for whoever may connect here.
             b"detail" => {
                 return match words.next() {
-                    Some(b"on" | b"off") => Begun::Said(b"OK\r\n", Outcome::Ok),
-                    Some(b"dump") => Begun::Said(END, Outcome::Ok),
-                    _ => Begun::Said(DETAIL_USAGE, Outcome::ClientError),
+                    Some(b"on" | b"off") => StatsStart::Said(b"OK\r\n", Outcome::Ok),
+                    Some(b"dump") => StatsStart::Said(END, Outcome::Ok),
+                    _ => StatsStart::Said(DETAIL_USAGE, Outcome::ClientError),
                 };
             }
-            _ => return Begun::Said(b"ERROR\r\n", Outcome::Error),
+            _ => return StatsStart::Said(b"ERROR\r\n", Outcome::Error),
         };
         let line: &[u8] = match kind {
             Kind::General => b"stats\r\n",
@@ -132,16 +132,16 @@ impl Statistics {
             Kind::Slabs => b"stats slabs\r\n",
             Kind::Sizes => b"stats sizes\r\n",
             Kind::Reset => b"stats reset\r\n",
-            Kind::Proxy => return Begun::Asked(Statistics { kind, asked: SmallVec::new() }),
+            Kind::Proxy => return StatsStart::Asked(Statistics { kind, asked: SmallVec::new() }),
         };
         let ask = |connection: &Rc<Connection>| {
             let ticket = connection.send(&client.inbox, Shape::Stats, |out| out.extend_from_slice(line));
             (ticket, Rc::clone(connection))
         };
-        Begun::Asked(Statistics { kind, asked: proxy.servers().into_iter().map(ask).collect() })
+        StatsStart::Asked(Statistics { kind, asked: proxy.servers().into_iter().map(ask).collect() })
     }
 
-    pub(super) fn poll(&mut self, scope: &Scope<'_>, out: &mut BytesMut) -> Poll<()> {
+    pub(super) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<()> {
         let inbox = &scope.client.inbox;
         if !self.asked.iter().all(|(ticket, _)| inbox.is_here(*ticket)) {
             return Poll::Pending;
@@ -186,7 +186,7 @@ impl Statistics {
 
     fn answer(&self, said: &[Bytes], missing: &[String], proxy: &Proxy, out: &mut BytesMut) {
         let front = &proxy.front;
-        let mut pool = Merged::default();
+        let mut pool = MergedStats::default();
         let first = if self.kind == Kind::Settings { 1 } else { said.len() };
         said[..first.min(said.len())].iter().for_each(|reply| pool.add(reply));
         let mut own = match self.kind {
@@ -199,7 +199,7 @@ impl Statistics {
                 own
             }
             Kind::Settings => {
-                let mut all = Merged::default();
+                let mut all = MergedStats::default();
                 said.iter().for_each(|reply| all.add(reply));
                 pool.lines.retain(|(name, _)| !name.starts_with("ssl_"));
                 let mut own = settings(front);
@@ -377,7 +377,7 @@ fn by_command(totals: &Totals) -> Vec<(&'static str, String)> {
 }
 
 /// What `stats settings` says of Kennel in place of a server.
-fn settings(front: &Front) -> Vec<(&'static str, String)> {
+fn settings(front: &ServerInfo) -> Vec<(&'static str, String)> {
     let null = || "NULL".to_owned();
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     vec![

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::hash::Hashes;
+use super::hash::KeyHasher;
 use crate::guard::TagName;
 
 /// The most versions that a worker remembers; at this many, the old ones are forgotten, then all.
@@ -20,14 +20,14 @@ const WRITES: usize = 256;
 pub struct TagCache {
     /// For how long, in ms. 0: nothing is kept.
     keep: u64,
-    hashes: Hashes,
+    hashes: KeyHasher,
     /// How often any worker has written a tag with this part of the hash.
     writes: Arc<[AtomicU64; WRITES]>,
-    versions: RefCell<HashMap<TagName, Kept, Hashes>>,
+    versions: RefCell<HashMap<TagName, CachedVersion, KeyHasher>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct CachedVersion {
     version: u64,
     /// When it was asked for, in ms.
     asked: u64,
@@ -49,7 +49,7 @@ impl Clone for TagCache {
 impl TagCache {
     /// One that reuses a version for so long after it was asked for.
     pub fn new(keep: Duration) -> TagCache {
-        let hashes = Hashes::new();
+        let hashes = KeyHasher::new();
         TagCache {
             keep: u64::try_from(keep.as_millis()).unwrap_or(u64::MAX),
             hashes,
@@ -90,7 +90,7 @@ impl TagCache {
                 versions.clear();
             }
         }
-        let kept = Kept { version, asked, writes };
+        let kept = CachedVersion { version, asked, writes };
         match versions.get_mut(name) {
             // Of a tag that was lost and created anew, a smaller one may be the later.
             Some(known)

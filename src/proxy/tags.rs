@@ -8,23 +8,25 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::guarded::tag;
-use super::operation::Operation;
+use super::operation::Driver;
 use super::{Proxy, wire};
 use crate::error::Failure;
-use crate::guard::{Answer, Ask, At, Bump, BumpEnd, Look, TagName, What, parse_version};
+use crate::guard::{
+    Bump, BumpEnd, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, parse_version,
+};
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
-use crate::upstream::inbox::Inbox;
+use crate::upstream::inbox::PendingReplies;
 
 impl Proxy {
     /// Makes a tag grow. `name` is what stands behind the prefix, folded if it has to be. The connections must be driven
     /// meanwhile.
     pub async fn bump_tag(self: &Rc<Proxy>, name: TagName) -> BumpEnd {
         let of = tag(name, self);
-        let inbox = Rc::new(Inbox::default());
+        let inbox = Rc::new(PendingReplies::default());
         let scene = self.scene(&of, self.policy(of.guard), self.now(), false);
         let (bump, asks) = Bump::start(&scene);
-        let mut run = Operation::start(bump, asks, &of, self, &inbox);
+        let mut run = Driver::start(bump, asks, &of, self, &inbox);
         poll_fn(|cx| {
             let end = run.poll(&of, false, self, &inbox, cx);
             if end.is_pending() {
@@ -40,9 +42,11 @@ impl Proxy {
     /// # Errors
     /// A server did not answer, and no other has a version.
     pub async fn tag_version(&self, name: &TagName) -> Result<Option<u64>, Failure> {
-        let inbox = Rc::new(Inbox::default());
-        let get =
-            Ask { at: At::Tag(0), what: What::Get(Look { value: true, unseen: true, ..Look::default() }) };
+        let inbox = Rc::new(PendingReplies::default());
+        let get = ServerCommand {
+            at: ItemRef::Tag(0),
+            what: Operation::Get(GetFlags { value: true, unseen: true, ..GetFlags::default() }),
+        };
         let key = self.tag_key(name);
         let ask = |connection: &Rc<Connection>| {
             connection.ask(&inbox, None, |out| wire::encode(&get.what, &key, out))
@@ -51,8 +55,8 @@ impl Proxy {
         let (mut found, mut failure) = (None, None);
         for ticket in tickets {
             match wire::decode(&get, inbox.receive(ticket).await) {
-                Answer::Item(item) => found = found.max(parse_version(&item.value)),
-                Answer::Failed(failed) => failure = Some(failed),
+                ServerReply::Item(item) => found = found.max(parse_version(&item.value)),
+                ServerReply::Failed(failed) => failure = Some(failed),
                 _ => {}
             }
         }

@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::error::Failure;
-use crate::guard::{self, Answer, Ask, Cas, Item, Look, Mode, Usage, What};
+use crate::guard::{self, Cas, GetFlags, Item, Operation, ServerCommand, ServerReply, StoreMode, Usage};
 use crate::protocol::base64;
 use crate::protocol::reply::{MetaReply, Status, meta};
 use crate::upstream::inbox::Reply;
@@ -12,7 +12,7 @@ use crate::upstream::inbox::Reply;
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 
 /// Appends a command about `key`.
-pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
+pub fn encode(what: &Operation, key: &[u8], out: &mut BytesMut) {
     // Only a meta command can have named such a key, in base64; so do these.
     let binary = memchr::memchr3(b' ', b'\n', 0, key).is_some();
     let encoded = |key: &[u8]| {
@@ -23,7 +23,7 @@ pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
     let text = if binary { &encoded(key)[..] } else { key };
     let end: &[u8] = if binary { b" b\r\n" } else { b"\r\n" };
     match what {
-        What::Get(Look { value, usage, unseen, vivify, touch }) => {
+        Operation::Get(GetFlags { value, usage, unseen, vivify, touch }) => {
             out.reserve(text.len() + 96);
             start(out, b"mg ", text);
             // The size of a value is in the first line of it.
@@ -37,16 +37,16 @@ pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
             number(out, b" N", vivify.map(i64::from));
             number(out, b" T", *touch);
         }
-        What::Store { mode, value, flags, exptime, cas, explicit } => {
+        Operation::Store { mode, value, flags, exptime, cas, explicit } => {
             out.reserve(value.len() + key.len() + 64);
             start(out, b"ms ", text);
             number(out, b" ", i64::try_from(value.len()).ok());
             out.extend_from_slice(match mode {
-                Mode::Set => b" c",
-                Mode::Add => b" c ME",
-                Mode::Append => b" c MA",
+                StoreMode::Set => b" c",
+                StoreMode::Add => b" c ME",
+                StoreMode::Append => b" c MA",
             });
-            if *mode != Mode::Append {
+            if *mode != StoreMode::Append {
                 number(out, b" T", Some(*exptime));
                 number(out, b" F", Some(i64::from(*flags)));
             }
@@ -58,11 +58,11 @@ pub fn encode(what: &What, key: &[u8], out: &mut BytesMut) {
             out.extend_from_slice(b"\r\n");
             return;
         }
-        What::Delete { cas } => {
+        Operation::Delete { cas } => {
             start(out, b"md ", text);
             compare(out, cas);
         }
-        What::MarkStale { seconds, cas, explicit } => {
+        Operation::MarkStale { seconds, cas, explicit } => {
             start(out, b"md ", text);
             out.extend_from_slice(b" I");
             number(out, b" T", seconds.map(i64::from));
@@ -97,10 +97,10 @@ fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
 }
 
 /// Over which connections a command may go: the epoch of the CAS it depends on.
-pub fn depends_on(what: &What) -> Option<u32> {
+pub fn depends_on(what: &Operation) -> Option<u32> {
     match what {
-        What::Get(_) => None,
-        What::Store { cas, .. } | What::Delete { cas } | What::MarkStale { cas, .. } => {
+        Operation::Get(_) => None,
+        Operation::Store { cas, .. } | Operation::Delete { cas } | Operation::MarkStale { cas, .. } => {
             cas.map(|cas| cas.epoch)
         }
     }
@@ -115,37 +115,37 @@ pub(super) fn version(reply: &Reply) -> Option<u64> {
 }
 
 /// Reads the reply to a command.
-pub fn decode(ask: &Ask, reply: Reply) -> Answer {
+pub fn decode(ask: &ServerCommand, reply: Reply) -> ServerReply {
     answer(&ask.what, reply)
 }
 
 /// The same.
-pub(super) fn answer(what: &What, reply: Reply) -> Answer {
+pub(super) fn answer(what: &Operation, reply: Reply) -> ServerReply {
     let (bytes, epoch) = match reply {
         Reply::Answered { bytes, epoch } => (bytes, epoch),
-        Reply::Moved => return Answer::Exists,
+        Reply::Moved => return ServerReply::Exists,
         // Nobody asks by `get` here.
-        Reply::Part { .. } => return Answer::Failed(Failure::Refused),
-        Reply::Failed(failure) => return Answer::Failed(failure),
+        Reply::Part { .. } => return ServerReply::Failed(Failure::Refused),
+        Reply::Failed(failure) => return ServerReply::Failed(failure),
     };
     let reply = meta(&bytes);
     match (reply.status, what) {
-        (Status::Va | Status::Hd, What::Get(_)) => {
+        (Status::Va | Status::Hd, Operation::Get(_)) => {
             let length = reply.data.len();
-            item(&reply, epoch).map_or(Answer::Failed(Failure::Refused), |item| {
-                Answer::Item(Item { value: value(bytes, length), ..item })
+            item(&reply, epoch).map_or(ServerReply::Failed(Failure::Refused), |item| {
+                ServerReply::Item(Item { value: value(bytes, length), ..item })
             })
         }
-        (Status::Hd, What::Store { .. }) => match reply.number(b'c') {
-            Some(number) => Answer::Stored(Cas { number, epoch }),
-            None => Answer::Failed(Failure::Refused),
+        (Status::Hd, Operation::Store { .. }) => match reply.number(b'c') {
+            Some(number) => ServerReply::Stored(Cas { number, epoch }),
+            None => ServerReply::Failed(Failure::Refused),
         },
-        (Status::Hd, _) => Answer::Done,
-        (Status::En | Status::Nf, _) => Answer::Absent,
-        (Status::Ns, _) => Answer::NotStored,
-        (Status::Ex, _) => Answer::Exists,
-        (Status::Error, What::Store { .. }) if reply.data == TOO_LARGE => Answer::TooLarge,
-        _ => Answer::Failed(Failure::Refused),
+        (Status::Hd, _) => ServerReply::Done,
+        (Status::En | Status::Nf, _) => ServerReply::Absent,
+        (Status::Ns, _) => ServerReply::NotStored,
+        (Status::Ex, _) => ServerReply::Exists,
+        (Status::Error, Operation::Store { .. }) if reply.data == TOO_LARGE => ServerReply::TooLarge,
+        _ => ServerReply::Failed(Failure::Refused),
     }
 }
 
@@ -209,7 +209,7 @@ fn digits(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{At, Stored};
+    use crate::guard::{ItemRef, Stored};
 
     #[test]
     fn a_number_is_digits_and_below_2_to_the_64() {
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    fn encoded(what: &What) -> String {
+    fn encoded(what: &Operation) -> String {
         let mut out = BytesMut::new();
         encode(what, b"k", &mut out);
         String::from_utf8(out.to_vec()).unwrap()
@@ -231,33 +231,49 @@ mod tests {
     fn commands_are_spelled_as_memcached_reads_them() {
         let cas = Some(Cas { number: 7, epoch: 1 });
         assert_eq!(
-            encoded(&What::Get(Look { value: true, vivify: Some(6), ..Look::default() })),
+            encoded(&Operation::Get(GetFlags { value: true, vivify: Some(6), ..GetFlags::default() })),
             "mg k v t f c N6\r\n"
         );
-        assert_eq!(encoded(&What::Get(Look { touch: Some(-1), ..Look::default() })), "mg k t f c s T-1\r\n");
+        assert_eq!(
+            encoded(&Operation::Get(GetFlags { touch: Some(-1), ..GetFlags::default() })),
+            "mg k t f c s T-1\r\n"
+        );
         let value = Stored { header: Bytes::from_static(b"he"), body: Bytes::from_static(b"bo") };
-        let store = What::Store { mode: Mode::Set, value, flags: 3, exptime: 9, cas, explicit: None };
+        let store =
+            Operation::Store { mode: StoreMode::Set, value, flags: 3, exptime: 9, cas, explicit: None };
         assert_eq!(encoded(&store), "ms k 4 c T9 F3 C7\r\nhebo\r\n");
         let value = Stored::plain(Bytes::from_static(b"x"));
-        let append = What::Store { mode: Mode::Append, value, flags: 0, exptime: 0, cas, explicit: None };
+        let append =
+            Operation::Store { mode: StoreMode::Append, value, flags: 0, exptime: 0, cas, explicit: None };
         assert_eq!(encoded(&append), "ms k 1 c MA C7\r\nx\r\n");
-        assert_eq!(encoded(&What::Delete { cas: None }), "md k\r\n");
+        assert_eq!(encoded(&Operation::Delete { cas: None }), "md k\r\n");
         let mut out = BytesMut::new();
-        encode(&What::Delete { cas: None }, b"a b", &mut out);
+        encode(&Operation::Delete { cas: None }, b"a b", &mut out);
         assert_eq!(&out[..], b"md YSBi b\r\n");
-        assert_eq!(encoded(&What::MarkStale { seconds: Some(4), cas, explicit: None }), "md k I T4 C7\r\n");
+        assert_eq!(
+            encoded(&Operation::MarkStale { seconds: Some(4), cas, explicit: None }),
+            "md k I T4 C7\r\n"
+        );
     }
 
     #[test]
     fn an_item_is_read_with_all_that_is_known_of_it() {
-        let ask = Ask { at: At::Item, what: What::Get(Look { value: true, ..Look::default() }) };
+        let ask = ServerCommand {
+            at: ItemRef::Value,
+            what: Operation::Get(GetFlags { value: true, ..GetFlags::default() }),
+        };
         let reply =
             |text: &'static str| Reply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 };
-        let Answer::Item(item) = decode(&ask, reply("VA 2 t-1 f5 c9 s2 X W\r\nab\r\n")) else { panic!() };
+        let ServerReply::Item(item) = decode(&ask, reply("VA 2 t-1 f5 c9 s2 X W\r\nab\r\n")) else {
+            panic!()
+        };
         assert_eq!((&item.value[..], item.flags, item.ttl), (&b"ab"[..], 5, None));
         assert!(item.won && item.stale);
         assert_eq!(item.cas, Cas { number: 9, epoch: 2 });
-        assert_eq!(decode(&ask, reply("EN\r\n")), Answer::Absent);
-        assert_eq!(decode(&ask, reply("SERVER_ERROR out of memory\r\n")), Answer::Failed(Failure::Refused));
+        assert_eq!(decode(&ask, reply("EN\r\n")), ServerReply::Absent);
+        assert_eq!(
+            decode(&ask, reply("SERVER_ERROR out of memory\r\n")),
+            ServerReply::Failed(Failure::Refused)
+        );
     }
 }

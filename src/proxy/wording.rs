@@ -3,11 +3,11 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::large::{Large, say};
+use super::large::{LargeReply, write_reply};
 use super::raw::put_number;
-use super::read::{Mark, Shown};
+use super::read::{ItemMarks, ReadOutcome};
 use crate::error::Failure;
-use crate::guard::{Cas, Counted, Hit, Lifetime, Now};
+use crate::guard::{Cas, Counted, Expiry, Hit, Now};
 use crate::protocol::base64;
 use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb};
@@ -18,7 +18,7 @@ const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-num
 
 /// What became of a command that writes.
 #[derive(Debug, Clone)]
-pub(super) enum Said {
+pub(super) enum WriteOutcome {
     /// Under this CAS; [`Cas::NONE`] for a value that is not there any more.
     Stored(Cas),
     /// An append, under this CAS: the value has so many bytes now.
@@ -44,30 +44,32 @@ pub(super) enum Said {
 
 /// Which protocol.
 #[derive(Debug)]
-pub(super) enum Voice {
+pub(super) enum Dialect {
     Classic,
-    Meta(Wording),
+    Meta(MetaDialect),
 }
 
-impl Voice {
-    pub(super) fn say(&self, said: &Said, out: &mut BytesMut) {
+impl Dialect {
+    pub(super) fn write(&self, said: &WriteOutcome, out: &mut BytesMut) {
         match (said, self) {
-            (Said::NotANumber, _) => out.extend_from_slice(NOT_A_NUMBER),
-            (Said::TooLarge, _) => out.extend_from_slice(TOO_LARGE),
-            (Said::Failed(failure), _) => out.extend_from_slice(failure.line()),
-            (Said::Verbatim(line), _) => out.extend_from_slice(line),
-            (_, Voice::Meta(wording)) => wording.say(said, out),
-            (Said::Stored(_) | Said::Extended(..), Voice::Classic) => out.extend_from_slice(b"STORED\r\n"),
-            (Said::NotStored, Voice::Classic) => out.extend_from_slice(b"NOT_STORED\r\n"),
-            (Said::Exists, Voice::Classic) => out.extend_from_slice(b"EXISTS\r\n"),
-            (Said::NotFound, Voice::Classic) => out.extend_from_slice(b"NOT_FOUND\r\n"),
-            (Said::Deleted | Said::Bumped { delete: true, .. }, Voice::Classic) => {
+            (WriteOutcome::NotANumber, _) => out.extend_from_slice(NOT_A_NUMBER),
+            (WriteOutcome::TooLarge, _) => out.extend_from_slice(TOO_LARGE),
+            (WriteOutcome::Failed(failure), _) => out.extend_from_slice(failure.line()),
+            (WriteOutcome::Verbatim(line), _) => out.extend_from_slice(line),
+            (_, Dialect::Meta(wording)) => wording.write(said, out),
+            (WriteOutcome::Stored(_) | WriteOutcome::Extended(..), Dialect::Classic) => {
+                out.extend_from_slice(b"STORED\r\n")
+            }
+            (WriteOutcome::NotStored, Dialect::Classic) => out.extend_from_slice(b"NOT_STORED\r\n"),
+            (WriteOutcome::Exists, Dialect::Classic) => out.extend_from_slice(b"EXISTS\r\n"),
+            (WriteOutcome::NotFound, Dialect::Classic) => out.extend_from_slice(b"NOT_FOUND\r\n"),
+            (WriteOutcome::Deleted | WriteOutcome::Bumped { delete: true, .. }, Dialect::Classic) => {
                 out.extend_from_slice(b"DELETED\r\n");
             }
-            (Said::Touched, Voice::Classic) => out.extend_from_slice(b"TOUCHED\r\n"),
+            (WriteOutcome::Touched, Dialect::Classic) => out.extend_from_slice(b"TOUCHED\r\n"),
             (
-                Said::Counted(Counted { number, .. }) | Said::Bumped { version: number, .. },
-                Voice::Classic,
+                WriteOutcome::Counted(Counted { number, .. }) | WriteOutcome::Bumped { version: number, .. },
+                Dialect::Classic,
             ) => {
                 out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes());
                 out.extend_from_slice(b"\r\n");
@@ -88,7 +90,7 @@ pub enum MetaWinner {
 /// A meta command, for as long as its reply is on its way: what the reply repeats and which flags it answers, in the order
 /// asked (protocol.txt, "Meta Commands").
 #[derive(Debug)]
-pub(super) struct Wording {
+pub(super) struct MetaDialect {
     verb: MetaVerb,
     /// In base64 if it came so.
     key: Box<[u8]>,
@@ -100,11 +102,11 @@ pub(super) struct Wording {
     asked: Now,
 }
 
-impl Wording {
+impl MetaDialect {
     /// `key` is the command's, decoded.
-    pub(super) fn of(meta: &Meta<'_>, key: &[u8], asked: Now) -> Wording {
+    pub(super) fn of(meta: &Meta<'_>, key: &[u8], asked: Now) -> MetaDialect {
         let quiet = meta.token(b'q').is_some();
-        Wording {
+        MetaDialect {
             verb: meta.verb,
             key: spelled(meta, key).into_boxed_slice(),
             flags: meta.flags.into(),
@@ -119,25 +121,29 @@ impl Wording {
     }
 
     /// The reply to `ms`, `md` or `ma`.
-    fn say(&self, said: &Said, out: &mut BytesMut) {
+    fn write(&self, said: &WriteOutcome, out: &mut BytesMut) {
         let (status, cas): (&[u8], Cas) = match said {
-            Said::Counted(counted) => return self.counted(counted, out),
-            Said::Bumped { version, delete: false } => {
+            WriteOutcome::Counted(counted) => return self.counted(counted, out),
+            WriteOutcome::Bumped { version, delete: false } => {
                 let counted = Counted { number: *version, cas: Cas::NONE, ttl: None, created: false };
                 return self.counted(&counted, out);
             }
-            Said::Stored(_) | Said::Extended(..) | Said::Deleted | Said::Touched | Said::Bumped { .. }
+            WriteOutcome::Stored(_)
+            | WriteOutcome::Extended(..)
+            | WriteOutcome::Deleted
+            | WriteOutcome::Touched
+            | WriteOutcome::Bumped { .. }
                 if self.quiet =>
             {
                 return;
             }
-            Said::Stored(cas) | Said::Extended(cas, _) => (b"HD", *cas),
-            Said::Deleted | Said::Touched | Said::Bumped { .. } => (b"HD", Cas::NONE),
-            Said::NotStored => (b"NS", Cas::NONE),
-            Said::Exists => (b"EX", Cas::NONE),
+            WriteOutcome::Stored(cas) | WriteOutcome::Extended(cas, _) => (b"HD", *cas),
+            WriteOutcome::Deleted | WriteOutcome::Touched | WriteOutcome::Bumped { .. } => (b"HD", Cas::NONE),
+            WriteOutcome::NotStored => (b"NS", Cas::NONE),
+            WriteOutcome::Exists => (b"EX", Cas::NONE),
             _ => (b"NF", Cas::NONE),
         };
-        let size = if let Said::Extended(_, size) = said { *size } else { self.sent };
+        let size = if let WriteOutcome::Extended(_, size) = said { *size } else { self.sent };
         out.extend_from_slice(status);
         for (flag, token) in self.meta().tokens() {
             match flag {
@@ -174,22 +180,27 @@ impl Wording {
     }
 
     /// The reply to `mg`. `winner`: what it is told if it has won.
-    pub(super) fn show(&self, shown: &Shown, winner: MetaWinner, out: &mut BytesMut) -> Option<Large> {
+    pub(super) fn show(
+        &self,
+        shown: &ReadOutcome,
+        winner: MetaWinner,
+        out: &mut BytesMut,
+    ) -> Option<LargeReply> {
         // Whoever did not ask for stubs is shown none.
         let vivifies = self.meta().token(b'N').is_some();
         let nothing = Hit::nothing();
-        let stub = |mark| (&nothing, Mark { stub: true, ..mark });
+        let stub = |mark| (&nothing, ItemMarks { stub: true, ..mark });
         let (hit, mark) = match shown {
-            Shown::Value(hit, mark) => (hit, *mark),
-            Shown::Won { old: Some(hit), mark } if winner == MetaWinner::Stale => (hit, *mark),
+            ReadOutcome::Value(hit, mark) => (hit, *mark),
+            ReadOutcome::Won { old: Some(hit), mark } if winner == MetaWinner::Stale => (hit, *mark),
             // Nothing is there yet, and the client has asked to be told who builds it.
-            Shown::Won { old: None, mark } if vivifies => stub(*mark),
-            Shown::Miss(Some(cas)) if vivifies => stub(Mark { held: true, ..Mark::of(*cas) }),
-            Shown::Won { .. } | Shown::Miss(_) => {
+            ReadOutcome::Won { old: None, mark } if vivifies => stub(*mark),
+            ReadOutcome::Miss(Some(cas)) if vivifies => stub(ItemMarks { held: true, ..ItemMarks::of(*cas) }),
+            ReadOutcome::Won { .. } | ReadOutcome::Miss(_) => {
                 out.extend_from_slice(&miss_line(&self.meta(), &self.key));
                 return None;
             }
-            Shown::Failed(failure) => {
+            ReadOutcome::Failed(failure) => {
                 out.extend_from_slice(failure.line());
                 return None;
             }
@@ -197,7 +208,7 @@ impl Wording {
         self.hit(hit, mark, out)
     }
 
-    fn hit(&self, hit: &Hit, mark: Mark, out: &mut BytesMut) -> Option<Large> {
+    fn hit(&self, hit: &Hit, mark: ItemMarks, out: &mut BytesMut) -> Option<LargeReply> {
         // Whoever names the CAS has the value.
         let has = self.meta().options().compare == Some(mark.cas);
         self.status(Some(hit.payload.len()).filter(|_| !has), out);
@@ -226,7 +237,7 @@ impl Wording {
             out.extend_from_slice(b" W");
         }
         out.extend_from_slice(b"\r\n");
-        self.meta().token(b'v').filter(|_| !has).and_then(|_| say(&hit.payload, b"\r\n", out))
+        self.meta().token(b'v').filter(|_| !has).and_then(|_| write_reply(&hit.payload, b"\r\n", out))
     }
 
     fn status(&self, length: Option<usize>, out: &mut BytesMut) {
@@ -241,10 +252,10 @@ impl Wording {
 
     /// What `t` says behind a token of `T` or `N`.
     fn lasts(&self, token: &[u8]) -> Option<u32> {
-        match Lifetime::of(exptime(token), self.asked) {
-            Lifetime::Gone => Some(0),
-            Lifetime::Endless => None,
-            Lifetime::Seconds(seconds) => Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+        match Expiry::of(exptime(token), self.asked) {
+            Expiry::Expired => Some(0),
+            Expiry::Never => None,
+            Expiry::Seconds(seconds) => Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
         }
     }
 }

@@ -16,7 +16,7 @@ const FEW: usize = 512;
 
 /// Answers in order.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct WriteQueue {
     /// Stand before `text`. None is empty.
     pieces: VecDeque<Bytes>,
     /// How many bytes these have.
@@ -25,7 +25,7 @@ pub(super) struct Outbox {
     pub(super) text: BytesMut,
 }
 
-impl Outbox {
+impl WriteQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.text.is_empty()
     }
@@ -36,7 +36,7 @@ impl Outbox {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Outbox::default();
+        *self = WriteQueue::default();
     }
 
     /// Appends a large answer. `keep` is told of the text that now stands before it, and may wrap it.
@@ -102,7 +102,7 @@ mod tests {
     fn what_is_written_is_what_was_appended_however_little_the_socket_takes() {
         for room in [1, 3, 7, 100, 10_000] {
             let (mut near, mut far) = tokio::io::duplex(room);
-            let mut outbox = Outbox::default();
+            let mut outbox = WriteQueue::default();
             let mut wanted = Vec::new();
             for n in 0..40u8 {
                 outbox.text.extend_from_slice(&[n; 5]);

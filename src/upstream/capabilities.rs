@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What a server cannot do, or is not known to do, though the guard needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lack {
+pub enum MissingFeature {
     /// It answers `mg` as no memcached since 1.6.0 does.
     Meta,
     /// `mg … N` leaves no item for the first who asks.
@@ -20,12 +20,12 @@ pub enum Lack {
     /// `md … I` leaves an item that is not stale.
     StaleMark,
     /// What it can do is not known, for this reason. Until it is, nothing is guarded there.
-    Unknown(Unclear),
+    Unknown(ProbeFailure),
 }
 
 /// Why a probe could not tell what a server can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unclear {
+pub enum ProbeFailure {
     /// The server has no memory for the probe's key.
     Full,
     /// The server answers with another `SERVER_ERROR`.
@@ -34,21 +34,27 @@ pub enum Unclear {
     Lost,
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for MissingFeature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Lack::Meta => "it does not know the meta commands",
-            Lack::Vivify => "its mg leaves no item for the first who asks",
-            Lack::Cas => "it has no CAS: it was started with -C",
-            Lack::MetaSet => {
+            MissingFeature::Meta => "it does not know the meta commands",
+            MissingFeature::Vivify => "its mg leaves no item for the first who asks",
+            MissingFeature::Cas => "it has no CAS: it was started with -C",
+            MissingFeature::MetaSet => {
                 "it does not know ms as newer ones do: memcached 1.6.9 and older have another syntax"
             }
-            Lack::ConditionalSet => "its ms does not compare CAS values",
-            Lack::ConditionalDelete => "its md does not compare CAS values, as in memcached 1.6.10 to 1.6.12",
-            Lack::StaleMark => "its md does not mark items as stale",
-            Lack::Unknown(Unclear::Full) => "it is full: what it can do is not known yet",
-            Lack::Unknown(Unclear::Refused) => "it answers SERVER_ERROR: what it can do is not known yet",
-            Lack::Unknown(Unclear::Lost) => "it loses keys at once: what it can do is not known yet",
+            MissingFeature::ConditionalSet => "its ms does not compare CAS values",
+            MissingFeature::ConditionalDelete => {
+                "its md does not compare CAS values, as in memcached 1.6.10 to 1.6.12"
+            }
+            MissingFeature::StaleMark => "its md does not mark items as stale",
+            MissingFeature::Unknown(ProbeFailure::Full) => "it is full: what it can do is not known yet",
+            MissingFeature::Unknown(ProbeFailure::Refused) => {
+                "it answers SERVER_ERROR: what it can do is not known yet"
+            }
+            MissingFeature::Unknown(ProbeFailure::Lost) => {
+                "it loses keys at once: what it can do is not known yet"
+            }
         })
     }
 }
@@ -59,7 +65,7 @@ pub struct Capabilities {
     /// As it calls itself: `1.6.18`.
     pub version: String,
     /// Why its keys cannot be guarded, if so.
-    pub lack: Option<Lack>,
+    pub missing_feature: Option<MissingFeature>,
     /// Its `item_size_max`, if it says so.
     pub item_size: Option<usize>,
 }

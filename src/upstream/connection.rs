@@ -25,13 +25,13 @@ use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::capabilities::Lack;
-use super::inbox::{Inbox, Reply, Ticket};
-use super::joined::{How, Line, Names};
-use super::probe::Broken;
-use super::reading::Reading;
+use super::capabilities::MissingFeature;
+use super::inbox::{PendingReplies, Reply, ReplyId};
+use super::joined::{GetKind, KeyDigests, Line};
+use super::probe::ConnectionError;
+use super::reading::ReadBuffer;
 use super::server::{Server, Socket};
-use super::unwritten::{Kind, Unwritten};
+use super::unwritten::{Kind, UnsentReads};
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::protocol::reply::{Frame, Garbage, Shape, digest};
@@ -62,15 +62,15 @@ struct State {
     /// The server's epoch when this connection was made.
     made: u32,
     /// What the server cannot do though the guard needs it, as far as this worker knows.
-    lack: Option<Lack>,
+    missing_feature: Option<MissingFeature>,
     out: BytesMut,
-    owed: VecDeque<Owed>,
-    early: Early,
-    unwritten: Unwritten,
+    owed: VecDeque<PendingRequest>,
+    early: DeferredCommands,
+    unwritten: UnsentReads,
     line: Line,
-    names: Names,
+    names: KeyDigests,
     /// Who is to be woken once there is room for a large request. No client is here more than once for long.
-    crowd: Vec<Rc<Inbox>>,
+    crowd: Vec<Rc<PendingReplies>>,
     /// How many at the front of `owed` have timed out.
     timed_out: usize,
     /// It is to be remade.
@@ -92,13 +92,13 @@ enum Phase {
 
 /// What the guard has asked before it is known whether the server can guard.
 #[derive(Default)]
-struct Early {
+struct DeferredCommands {
     out: BytesMut,
-    asked: VecDeque<EarlyAsk>,
+    asked: VecDeque<DeferredCommand>,
 }
 
-struct EarlyAsk {
-    owed: Owed,
+struct DeferredCommand {
+    owed: PendingRequest,
     /// How many bytes of what is to be written are its command.
     length: usize,
     /// The epoch of the CAS that it is conditional on.
@@ -114,11 +114,11 @@ enum Sender {
     Guard,
 }
 
-struct Owed {
+struct PendingRequest {
     /// `None` once it has been told.
-    asker: Option<Asker>,
+    asker: Option<Requester>,
     /// Who asked the same before it was written: they are told the same.
-    sharers: Vec<Asker>,
+    sharers: Vec<Requester>,
     shape: Shape,
     /// How many of the names are its keys: 0 if it is no `get`.
     keys: usize,
@@ -128,17 +128,17 @@ struct Owed {
 }
 
 /// Where an answer goes.
-type Asker = (Rc<Inbox>, Ticket);
+type Requester = (Rc<PendingReplies>, ReplyId);
 
 /// Commands that were queued at the same moment and have been answered, for the metrics.
-struct Told {
+struct Completed {
     since: Instant,
     count: u64,
 }
 
 impl State {
     /// Puts the first key of a `get` that is to be owed next; gives where it lies.
-    fn put(&mut self, key: &[u8], digest: u64, how: How) -> Range<usize> {
+    fn put(&mut self, key: &[u8], digest: u64, how: GetKind) -> Range<usize> {
         if how.exptime.is_some() {
             self.unwritten.new_turn();
         }
@@ -162,13 +162,13 @@ impl Connection {
         let state = State {
             phase: Phase::Opening,
             made: 0,
-            lack: None,
+            missing_feature: None,
             out: BytesMut::new(),
             owed: VecDeque::new(),
-            early: Early::default(),
-            unwritten: Unwritten::new(),
+            early: DeferredCommands::default(),
+            unwritten: UnsentReads::new(),
             line: Line::default(),
-            names: Names::default(),
+            names: KeyDigests::default(),
             crowd: Vec::new(),
             timed_out: 0,
             distrusted: false,
@@ -186,7 +186,12 @@ impl Connection {
 
     /// Sends one command of a client: `write` appends it, whole and without noreply, and its reply, of that shape, comes to the
     /// inbox.
-    pub fn send(&self, inbox: &Rc<Inbox>, shape: Shape, write: impl FnOnce(&mut BytesMut)) -> Ticket {
+    pub fn send(
+        &self,
+        inbox: &Rc<PendingReplies>,
+        shape: Shape,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> ReplyId {
         self.queue(inbox, Sender::Client, shape, None, write)
     }
 
@@ -194,27 +199,32 @@ impl Connection {
     ///
     /// `seen` is the epoch of the CAS it is conditional on. If this connection is younger, the server may have been
     /// restarted since and count anew: then it is not sent, and answered [`Reply::Moved`].
-    pub fn ask(&self, inbox: &Rc<Inbox>, seen: Option<u32>, write: impl FnOnce(&mut BytesMut)) -> Ticket {
+    pub fn ask(
+        &self,
+        inbox: &Rc<PendingReplies>,
+        seen: Option<u32>,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> ReplyId {
         self.queue(inbox, Sender::Guard, Shape::Meta, seen, write)
     }
 
     fn queue(
         &self,
-        inbox: &Rc<Inbox>,
+        inbox: &Rc<PendingReplies>,
         sender: Sender,
         shape: Shape,
         seen: Option<u32>,
         write: impl FnOnce(&mut BytesMut),
-    ) -> Ticket {
+    ) -> ReplyId {
         let ticket = inbox.expect();
         let Some(mut state) = self.admit(inbox, ticket, sender, seen) else { return ticket };
         state.unwritten.new_turn();
         if (sender, state.phase) == (Sender::Guard, Phase::Opening) {
             let owed = self.owed(&mut state, inbox, ticket, shape, 0);
-            let Early { out, asked } = &mut state.early;
+            let DeferredCommands { out, asked } = &mut state.early;
             let before = out.len();
             write(out);
-            asked.push_back(EarlyAsk { owed, length: out.len() - before, seen });
+            asked.push_back(DeferredCommand { owed, length: out.len() - before, seen });
         } else {
             write(&mut state.out);
             self.owe(state, inbox, ticket, shape, 0);
@@ -224,7 +234,7 @@ impl Connection {
 
     /// Sends a meta read of the guard, or joins the same one if it waits to be written: then the second is true, and what a
     /// server gives to one reader alone (`W`) is not this one's.
-    pub fn read(&self, inbox: &Rc<Inbox>, write: impl FnOnce(&mut BytesMut)) -> (Ticket, bool) {
+    pub fn read(&self, inbox: &Rc<PendingReplies>, write: impl FnOnce(&mut BytesMut)) -> (ReplyId, bool) {
         if self.state.borrow().phase == Phase::Opening {
             return (self.ask(inbox, None, write), false);
         }
@@ -246,15 +256,15 @@ impl Connection {
 
     /// Sends a `get` of one key: with the same one, or on the line of others, if these wait to be written. Its reply is a
     /// [`Shape::Value`], or a [`Reply::Part`].
-    pub fn get(&self, inbox: &Rc<Inbox>, key: &[u8], how: How) -> Ticket {
+    pub fn get(&self, inbox: &Rc<PendingReplies>, key: &[u8], how: GetKind) -> ReplyId {
         let ticket = inbox.expect();
         let Some(mut state) = self.admit(inbox, ticket, Sender::Client, None) else { return ticket };
         let of = digest(key);
         let kind = match how {
             // It changes what it reads.
-            How { exptime: Some(_), .. } => None,
-            How { cas: false, .. } => Some(Kind::Get),
-            How { cas: true, .. } => Some(Kind::Gets),
+            GetKind { exptime: Some(_), .. } => None,
+            GetKind { cas: false, .. } => Some(Kind::Get),
+            GetKind { cas: true, .. } => Some(Kind::Gets),
         };
         if let Some(kind) = kind
             && let Some(same) = state.unwritten.find(of, kind, key, &state.out)
@@ -275,11 +285,17 @@ impl Connection {
     /// room; else it has a ticket of its own. The reply is a [`Shape::Values`], or a [`Reply::Part`].
     ///
     /// A `get` that the same client sends behind it joins none that stands before it: it would be told what was there earlier.
-    pub fn get_one_of(&self, inbox: &Rc<Inbox>, key: &[u8], how: How, last: Option<Ticket>) -> Ticket {
+    pub fn get_one_of(
+        &self,
+        inbox: &Rc<PendingReplies>,
+        key: &[u8],
+        how: GetKind,
+        last: Option<ReplyId>,
+    ) -> ReplyId {
         let of = digest(key);
         if let Some(last) = last {
             let State { out, owed, line, names, unwritten, .. } = &mut *self.state.borrow_mut();
-            if let Some(Owed { asker: Some((asker, ticket)), keys, .. }) = owed.back_mut()
+            if let Some(PendingRequest { asker: Some((asker, ticket)), keys, .. }) = owed.back_mut()
                 && Rc::ptr_eq(asker, inbox)
                 && *ticket == last
                 && line.put_more(out, names, key, of, how, *keys)
@@ -300,14 +316,14 @@ impl Connection {
     /// Whether a command may be queued; else it has been answered.
     fn admit(
         &self,
-        inbox: &Rc<Inbox>,
-        ticket: Ticket,
+        inbox: &Rc<PendingReplies>,
+        ticket: ReplyId,
         sender: Sender,
         seen: Option<u32>,
     ) -> Option<RefMut<'_, State>> {
         let mut state = self.state.borrow_mut();
         let (reply, refused) = match (state.phase, seen) {
-            (Phase::Up, _) if sender == Sender::Guard && state.lack.is_some() => {
+            (Phase::Up, _) if sender == Sender::Guard && state.missing_feature.is_some() => {
                 (Reply::Failed(Failure::Unguarded), Some(UpstreamOutcome::Unguarded))
             }
             (Phase::Down, _) => (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down)),
@@ -337,8 +353,8 @@ impl Connection {
     fn owe(
         &self,
         mut state: RefMut<'_, State>,
-        inbox: &Rc<Inbox>,
-        ticket: Ticket,
+        inbox: &Rc<PendingReplies>,
+        ticket: ReplyId,
         shape: Shape,
         keys: usize,
     ) {
@@ -349,7 +365,14 @@ impl Connection {
         }
     }
 
-    fn owed(&self, state: &mut State, inbox: &Rc<Inbox>, ticket: Ticket, shape: Shape, keys: usize) -> Owed {
+    fn owed(
+        &self,
+        state: &mut State,
+        inbox: &Rc<PendingReplies>,
+        ticket: ReplyId,
+        shape: Shape,
+        keys: usize,
+    ) -> PendingRequest {
         let since = match state.phase {
             Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
             // Nothing is written yet, and it may take a while.
@@ -357,11 +380,11 @@ impl Connection {
         };
         let (asker, epoch) = (Some((Rc::clone(inbox), ticket)), self.server.epoch());
         self.metrics.upstream_sent(self.server.index);
-        Owed { asker, sharers: Vec::new(), shape, keys, since, epoch }
+        PendingRequest { asker, sharers: Vec::new(), shape, keys, since, epoch }
     }
 
     /// It is answered with that one of the owed.
-    fn share(&self, mut state: RefMut<'_, State>, same: usize, inbox: &Rc<Inbox>, ticket: Ticket) {
+    fn share(&self, mut state: RefMut<'_, State>, same: usize, inbox: &Rc<PendingReplies>, ticket: ReplyId) {
         if let Some(same) = state.owed.get_mut(same) {
             same.sharers.push((Rc::clone(inbox), ticket));
             self.metrics.upstream_shared(self.server.index);
@@ -369,7 +392,7 @@ impl Connection {
     }
 
     /// Whether much waits to be written: then this inbox is woken once it has been.
-    pub fn is_congested(&self, inbox: &Rc<Inbox>) -> bool {
+    pub fn is_congested(&self, inbox: &Rc<PendingReplies>) -> bool {
         let mut state = self.state.borrow_mut();
         let congested = state.out.len() >= MAX_EASY;
         if congested && !state.crowd.iter().any(|waits| Rc::ptr_eq(waits, inbox)) {
@@ -389,17 +412,17 @@ impl Connection {
     }
 
     /// What the server cannot do, though the guard needs it.
-    pub fn lack(&self) -> Option<Lack> {
-        self.state.borrow().lack
+    pub fn missing_feature(&self) -> Option<MissingFeature> {
+        self.state.borrow().missing_feature
     }
 
-    async fn serve(&self, socket: &mut Socket) -> Broken {
-        let mut reading = Reading::new();
+    async fn serve(&self, socket: &mut Socket) -> ConnectionError {
+        let mut reading = ReadBuffer::new();
         let mut alarm = pin!(sleep(Duration::ZERO));
         let mut armed = false;
         poll_fn(|cx| {
             if std::mem::take(&mut self.state.borrow_mut().distrusted) {
-                return Poll::Ready(Broken::Garbage("a value of another key"));
+                return Poll::Ready(ConnectionError::Garbage("a value of another key"));
             }
             if let Poll::Ready(broken) = self.poll_write(socket, cx) {
                 return Poll::Ready(broken);
@@ -423,7 +446,7 @@ impl Connection {
                 }
                 armed = false;
                 if self.time_out(reading.last) {
-                    return Poll::Ready(Broken::Stalled);
+                    return Poll::Ready(ConnectionError::Stalled);
                 }
             }
             let mut state = self.state.borrow_mut();
@@ -433,7 +456,7 @@ impl Connection {
         .await
     }
 
-    fn poll_write(&self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<Broken> {
+    fn poll_write(&self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         let mut state = self.state.borrow_mut();
         state.gathering = None;
         // From here on what waited is read by the server, or nobody knows how much of it.
@@ -441,9 +464,9 @@ impl Connection {
         state.line.close();
         while !state.out.is_empty() {
             match ready!(Pin::new(&mut *socket).poll_write(cx, &state.out)) {
-                Ok(0) => return Poll::Ready(Broken::Closed),
+                Ok(0) => return Poll::Ready(ConnectionError::Closed),
                 Ok(written) => state.out.advance(written),
-                Err(error) => return Poll::Ready(Broken::Io(error)),
+                Err(error) => return Poll::Ready(ConnectionError::Io(error)),
             }
             // All of them: each looks again, and waits again if others were first.
             if !state.crowd.is_empty() && state.out.len() < MAX_EASY {
@@ -456,12 +479,17 @@ impl Connection {
         Poll::Pending
     }
 
-    fn poll_read(&self, socket: &mut Socket, reading: &mut Reading, cx: &mut Context<'_>) -> Poll<Broken> {
+    fn poll_read(
+        &self,
+        socket: &mut Socket,
+        reading: &mut ReadBuffer,
+        cx: &mut Context<'_>,
+    ) -> Poll<ConnectionError> {
         loop {
             match ready!(poll_read_buf(Pin::new(&mut *socket), cx, &mut reading.room())) {
-                Ok(0) => return Poll::Ready(Broken::Closed),
+                Ok(0) => return Poll::Ready(ConnectionError::Closed),
                 Ok(_) => {}
-                Err(error) => return Poll::Ready(Broken::Io(error)),
+                Err(error) => return Poll::Ready(ConnectionError::Io(error)),
             }
             reading.last = Instant::now();
             match self.hand_out(reading) {
@@ -471,20 +499,20 @@ impl Connection {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Err(Garbage(what)) => return Poll::Ready(Broken::Garbage(what)),
+                Err(Garbage(what)) => return Poll::Ready(ConnectionError::Garbage(what)),
             }
         }
     }
 
     /// Gives each whole reply to whoever asked. True if one was large.
-    fn hand_out(&self, reading: &mut Reading) -> Result<bool, Garbage> {
-        let mut told = Told { since: reading.last, count: 0 };
+    fn hand_out(&self, reading: &mut ReadBuffer) -> Result<bool, Garbage> {
+        let mut told = Completed { since: reading.last, count: 0 };
         let handed = self.hand_out_each(reading, &mut told);
         self.count(&told, reading.last);
         handed
     }
 
-    fn hand_out_each(&self, reading: &mut Reading, told: &mut Told) -> Result<bool, Garbage> {
+    fn hand_out_each(&self, reading: &mut ReadBuffer, told: &mut Completed) -> Result<bool, Garbage> {
         let mut state = self.state.borrow_mut();
         let mut large = false;
         while !reading.is_empty() {
@@ -496,7 +524,7 @@ impl Connection {
             let reply = match frame {
                 Frame::Partial { at_least } => {
                     let endless = owed.keys > 1;
-                    reading.lacks(at_least, endless, |length| match &owed.asker {
+                    reading.missing_bytes(at_least, endless, |length| match &owed.asker {
                         Some((inbox, _)) => inbox.buffer(length),
                         None => BytesMut::with_capacity(length),
                     });
@@ -514,7 +542,7 @@ impl Connection {
                     Some(asker) => {
                         if owed.since != told.since {
                             self.count(told, reading.last);
-                            *told = Told { since: owed.since, count: 0 };
+                            *told = Completed { since: owed.since, count: 0 };
                         }
                         told.count += 1;
                         tell(reply, asker, owed.sharers);
@@ -526,7 +554,7 @@ impl Connection {
         Ok(large)
     }
 
-    fn count(&self, told: &Told, now: Instant) {
+    fn count(&self, told: &Completed, now: Instant) {
         if told.count > 0 {
             let took = now.saturating_duration_since(told.since);
             self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took, told.count);
@@ -564,9 +592,9 @@ impl Connection {
         now.saturating_duration_since(first.since.max(last_read)) >= limit * STALLED_TIMEOUTS
     }
 
-    fn fail_all(&self, broken: &Broken) {
+    fn fail_all(&self, broken: &ConnectionError) {
         let (failure, outcome) = match broken {
-            Broken::Garbage(_) => (Failure::Refused, UpstreamOutcome::Garbage),
+            ConnectionError::Garbage(_) => (Failure::Refused, UpstreamOutcome::Garbage),
             _ => (Failure::Down, UpstreamOutcome::Down),
         };
         let mut state = self.state.borrow_mut();
@@ -583,7 +611,7 @@ impl Connection {
         self.fail_each(owed, failure, outcome);
     }
 
-    fn fail_each(&self, owed: VecDeque<Owed>, failure: Failure, outcome: UpstreamOutcome) {
+    fn fail_each(&self, owed: VecDeque<PendingRequest>, failure: Failure, outcome: UpstreamOutcome) {
         let now = Instant::now();
         for owed in owed {
             if let Some((inbox, ticket)) = owed.asker {
@@ -597,7 +625,7 @@ impl Connection {
 }
 
 /// Tells everybody who asked. Whom it was sent for is the first to know: what the server gives to one reader is theirs.
-fn tell(reply: Reply, asker: Asker, sharers: Vec<Asker>) {
+fn tell(reply: Reply, asker: Requester, sharers: Vec<Requester>) {
     let mut last = asker;
     for next in sharers {
         let (inbox, ticket) = std::mem::replace(&mut last, next);

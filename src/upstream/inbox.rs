@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use super::roll::{Closing, Member};
+use super::roll::{ClientUsage, CloseReason};
 use crate::error::Failure;
 
 /// A smaller answer does not count towards the budget by itself: there are few of them for one client.
@@ -18,7 +18,7 @@ const CROWDED: usize = 64;
 pub const END: &[u8] = b"END\r\n";
 
 /// Names one command of an inbox, and so its reply. Numbers rise in the order of sending.
-pub type Ticket = u64;
+pub type ReplyId = u64;
 
 /// What became of a command.
 #[derive(Debug, Clone)]
@@ -67,16 +67,16 @@ impl Reply {
 /// The replies that one task is owed, from any number of servers. Whoever awaits none any more drops it: what arrives later
 /// is thrown away.
 #[derive(Default)]
-pub struct Inbox {
-    inner: RefCell<Inner>,
+pub struct PendingReplies {
+    inner: RefCell<State>,
     /// What its client holds and does; `None`: it is no client's.
-    member: Option<Member>,
+    member: Option<ClientUsage>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct State {
     /// The ticket of the first slot.
-    first: Ticket,
+    first: ReplyId,
     slots: VecDeque<Slot>,
     /// Room for copies of small answers.
     copies: BytesMut,
@@ -91,24 +91,24 @@ pub(super) enum Slot {
     Taken,
 }
 
-impl Inbox {
+impl PendingReplies {
     /// The inbox of a client on the roll.
-    pub(super) fn of(member: Member) -> Inbox {
-        Inbox { inner: RefCell::default(), member: Some(member) }
+    pub(super) fn of(member: ClientUsage) -> PendingReplies {
+        PendingReplies { inner: RefCell::default(), member: Some(member) }
     }
 
     /// A place for one reply.
-    pub(super) fn expect(&self) -> Ticket {
+    pub(super) fn expect(&self) -> ReplyId {
         let mut inner = self.inner.borrow_mut();
         if let (0, Some(member)) = (inner.slots.capacity(), &self.member) {
-            inner.slots = member.roll.slots.lend();
+            inner.slots = member.roll.slots.take_buffer();
         }
         inner.slots.push_back(Slot::Owed);
         inner.first + inner.slots.len() as u64 - 1
     }
 
     /// A reply has come. Wakes the asker.
-    pub(super) fn deliver(&self, ticket: Ticket, reply: Reply) {
+    pub(super) fn deliver(&self, ticket: ReplyId, reply: Reply) {
         let reply = match (reply, &self.member) {
             (Reply::Answered { bytes, epoch }, Some(member)) if bytes.len() >= COUNTED => {
                 // Small ones are kept, for a lease may have been won with one.
@@ -124,10 +124,10 @@ impl Inbox {
         self.put(ticket, reply);
     }
 
-    fn put(&self, ticket: Ticket, reply: Reply) {
+    fn put(&self, ticket: ReplyId, reply: Reply) {
         let mut inner = self.inner.borrow_mut();
         let Some(at) = ticket.checked_sub(inner.first) else { return };
-        let Inner { slots, copies, .. } = &mut *inner;
+        let State { slots, copies, .. } = &mut *inner;
         let crowded = slots.len() > CROWDED;
         if let Some(slot) = slots.get_mut(at as usize) {
             *slot = Slot::Here(if crowded { reply.apart(copies) } else { reply });
@@ -139,7 +139,7 @@ impl Inbox {
     }
 
     /// Takes a reply, if it is here.
-    pub fn take(&self, ticket: Ticket) -> Option<Reply> {
+    pub fn take(&self, ticket: ReplyId) -> Option<Reply> {
         let mut inner = self.inner.borrow_mut();
         let at = ticket.checked_sub(inner.first)? as usize;
         let slot = inner.slots.get_mut(at)?;
@@ -153,7 +153,7 @@ impl Inbox {
     }
 
     /// Whether a reply is here.
-    pub fn is_here(&self, ticket: Ticket) -> bool {
+    pub fn is_here(&self, ticket: ReplyId) -> bool {
         let inner = self.inner.borrow();
         let at = ticket.checked_sub(inner.first).map(|at| at as usize);
         matches!(at.and_then(|at| inner.slots.get(at)), Some(Slot::Here(_)))
@@ -224,24 +224,24 @@ impl Inbox {
     }
 
     /// Its client has done something: asked a whole request, or taken some of an answer.
-    pub fn stir(&self) {
+    pub fn note_activity(&self) {
         if let Some(member) = &self.member {
             member.stirred.set(true);
         }
     }
 
     /// Whether its client has done something since this was asked last, or cannot do anything because it waits.
-    pub(super) fn was_stirred(&self) -> bool {
+    pub(super) fn was_active(&self) -> bool {
         self.member.as_ref().is_none_or(|member| member.stirred.replace(false) || member.busy.get())
     }
 
     /// Whether its client is to be hung up on, and why.
-    pub fn closing(&self) -> Option<Closing> {
+    pub fn closing(&self) -> Option<CloseReason> {
         self.member.as_ref().and_then(|member| member.closing.get())
     }
 
     /// Has its client hung up on. The large answers that are here are gone at once.
-    pub(super) fn close(&self, why: Closing) {
+    pub(super) fn close(&self, why: CloseReason) {
         let Some(member) = &self.member else { return };
         if member.closing.get().is_none() {
             member.closing.set(Some(why));
@@ -270,7 +270,7 @@ impl Inbox {
     }
 
     /// Waits for one reply.
-    pub async fn receive(&self, ticket: Ticket) -> Reply {
+    pub async fn receive(&self, ticket: ReplyId) -> Reply {
         std::future::poll_fn(|cx| match self.take(ticket) {
             Some(reply) => Poll::Ready(reply),
             None => {
@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_small_answer_of_who_takes_nothing_does_not_keep_all_that_was_read_with_it() {
-        let inbox = Inbox::default();
-        let tickets: Vec<Ticket> = (0..2 * CROWDED).map(|_| inbox.expect()).collect();
+        let inbox = PendingReplies::default();
+        let tickets: Vec<ReplyId> = (0..2 * CROWDED).map(|_| inbox.expect()).collect();
         let read = Bytes::from(vec![b'x'; 64 * 1024]);
         let pieces = |part: bool| {
             let bytes = read.slice(..100);

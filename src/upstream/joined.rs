@@ -22,7 +22,7 @@ const CLASSES: usize = 512;
 
 /// How a key is read: what stands before it on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct How {
+pub struct GetKind {
     /// It is given this exptime: a `gat`.
     pub exptime: Option<i64>,
     /// Its CAS is told too: `gets` or `gats`.
@@ -31,7 +31,7 @@ pub struct How {
 
 /// The digests of the keys of all lines that are owed, in the order asked.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct KeyDigests {
     digests: Vec<u64>,
     /// So many of them have been answered.
     answered: usize,
@@ -45,20 +45,20 @@ pub(super) struct Line {
     to: usize,
     /// 0: no key can join it.
     keys: usize,
-    how: How,
+    how: GetKind,
     /// The classes of all of them.
     taken: [u64; CLASSES / 64],
 }
 
 /// Where a key has been put.
-pub(super) struct Put {
+pub(super) struct Queued {
     /// It lies there.
     pub(super) at: Range<usize>,
     /// Behind those of others.
     pub(super) joined: bool,
 }
 
-impl How {
+impl GetKind {
     fn put(self, out: &mut BytesMut) {
         out.extend_from_slice(match (self.exptime, self.cas) {
             (None, false) => b"get",
@@ -73,7 +73,7 @@ impl How {
     }
 }
 
-impl Names {
+impl KeyDigests {
     /// The first of those that have not been answered.
     pub(super) fn first(&self, count: usize) -> &[u64] {
         let rest = &self.digests[self.answered..];
@@ -94,7 +94,7 @@ impl Names {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Names::default();
+        *self = KeyDigests::default();
     }
 }
 
@@ -108,11 +108,11 @@ impl Line {
     pub(super) fn put(
         &mut self,
         out: &mut BytesMut,
-        names: &mut Names,
+        names: &mut KeyDigests,
         key: &[u8],
         digest: u64,
-        how: How,
-    ) -> Put {
+        how: GetKind,
+    ) -> Queued {
         let joined = self.has_room(out, key, how) && !self.has(digest, 0, names);
         if !joined {
             *self = Line { from: out.len(), how, ..Line::default() };
@@ -120,17 +120,17 @@ impl Line {
             out.extend_from_slice(b"\r\n");
             self.to = out.len();
         }
-        Put { at: self.push(out, names, key, digest), joined }
+        Queued { at: self.push(out, names, key, digest), joined }
     }
 
     /// Puts another key of whoever put the last `own` of this line there; false: it has no room.
     pub(super) fn put_more(
         &mut self,
         out: &mut BytesMut,
-        names: &mut Names,
+        names: &mut KeyDigests,
         key: &[u8],
         digest: u64,
-        how: How,
+        how: GetKind,
         own: usize,
     ) -> bool {
         let joins = self.has_room(out, key, how) && !self.has(digest, own, names);
@@ -140,21 +140,21 @@ impl Line {
         joins
     }
 
-    fn has_room(&self, out: &BytesMut, key: &[u8], how: How) -> bool {
+    fn has_room(&self, out: &BytesMut, key: &[u8], how: GetKind) -> bool {
         (1..MAX_KEYS).contains(&self.keys)
             && (self.to, self.how) == (out.len(), how)
             && self.to - self.from + key.len() < MAX_LINE
     }
 
     /// Whether this key is among those before the last `own`.
-    fn has(&self, digest: u64, own: usize, names: &Names) -> bool {
+    fn has(&self, digest: u64, own: usize, names: &KeyDigests) -> bool {
         let (word, bit) = class(digest);
-        let Names { digests, .. } = names;
+        let KeyDigests { digests, .. } = names;
         self.taken[word] & bit != 0
             && digests[digests.len() - self.keys..digests.len() - own].contains(&digest)
     }
 
-    fn push(&mut self, out: &mut BytesMut, names: &mut Names, key: &[u8], digest: u64) -> Range<usize> {
+    fn push(&mut self, out: &mut BytesMut, names: &mut KeyDigests, key: &[u8], digest: u64) -> Range<usize> {
         out.truncate(self.to - b"\r\n".len());
         out.extend_from_slice(b" ");
         let at = out.len()..out.len() + key.len();
@@ -179,11 +179,17 @@ mod tests {
     use super::*;
     use crate::protocol::reply::digest;
 
-    const GET: How = How { exptime: None, cas: false };
-    const GETS: How = How { exptime: None, cas: true };
+    const GET: GetKind = GetKind { exptime: None, cas: false };
+    const GETS: GetKind = GetKind { exptime: None, cas: true };
 
     /// Puts keys of different askers; gives which of them are behind another on a line.
-    fn put(line: &mut Line, out: &mut BytesMut, names: &mut Names, keys: &[&str], how: How) -> Vec<bool> {
+    fn put(
+        line: &mut Line,
+        out: &mut BytesMut,
+        names: &mut KeyDigests,
+        keys: &[&str],
+        how: GetKind,
+    ) -> Vec<bool> {
         let put = |key: &&str| {
             let put = line.put(out, names, key.as_bytes(), digest(key.as_bytes()), how);
             assert_eq!(out[put.at], *key.as_bytes());
@@ -194,15 +200,15 @@ mod tests {
 
     #[test]
     fn keys_join_the_line_until_something_else_is_queued_or_it_is_written() {
-        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), Names::default());
+        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), KeyDigests::default());
         let mut put =
             |line: &mut Line, out: &mut BytesMut, keys: &[&str], how| put(line, out, &mut names, keys, how);
         assert_eq!(put(&mut line, &mut out, &["a", "b", "c"], GET), [false, true, true]);
         assert_eq!(put(&mut line, &mut out, &["d", "e"], GETS), [false, true]);
-        let until = |exptime| How { exptime: Some(exptime), cas: false };
+        let until = |exptime| GetKind { exptime: Some(exptime), cas: false };
         assert_eq!(put(&mut line, &mut out, &["d", "e"], until(-1)), [false, true]);
         assert_eq!(put(&mut line, &mut out, &["x"], until(7)), [false]);
-        assert_eq!(put(&mut line, &mut out, &["y"], How { cas: true, ..until(7) }), [false]);
+        assert_eq!(put(&mut line, &mut out, &["y"], GetKind { cas: true, ..until(7) }), [false]);
         out.extend_from_slice(b"delete x\r\n");
         assert_eq!(put(&mut line, &mut out, &["f"], GETS), [false]);
         line.close();
@@ -223,7 +229,7 @@ mod tests {
 
     #[test]
     fn no_key_is_on_a_line_for_two_who_asked_and_no_line_is_too_long() {
-        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), Names::default());
+        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), KeyDigests::default());
         put(&mut line, &mut out, &mut names, &["a", "b", "a", "b", "a"], GET);
         let long = |i: usize| format!("{i:0>240}");
         let keys: Vec<String> = (0..2000)
@@ -253,7 +259,7 @@ mod tests {
 
     #[test]
     fn who_asks_for_several_keys_may_have_one_twice_but_not_one_of_another_asker() {
-        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), Names::default());
+        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), KeyDigests::default());
         put(&mut line, &mut out, &mut names, &["x", "a"], GET);
         let mut more = |line: &mut Line, key: &str, own| {
             line.put_more(&mut out, &mut names, key.as_bytes(), digest(key.as_bytes()), GET, own)
@@ -268,7 +274,7 @@ mod tests {
 
     #[test]
     fn names_are_passed_in_the_order_asked() {
-        let mut names = Names::default();
+        let mut names = KeyDigests::default();
         let mut next = 0;
         for round in 0..100 {
             names.digests.extend(round * 3..round * 3 + 3);

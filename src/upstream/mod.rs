@@ -20,7 +20,7 @@ pub mod roll;
 mod spare;
 
 pub use digests::each_with_md5;
-pub use joined::How;
+pub use joined::GetKind;
 
 /// Where one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -11,14 +11,14 @@ const MAX_REMEMBERED: usize = 58;
 
 /// Places of keys in one ring, whose placements never change.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct PlacementCache {
     /// Empty until something is remembered.
-    seats: RefCell<Vec<Seat>>,
+    seats: RefCell<Vec<CachedPlacement>>,
 }
 
 #[derive(Clone)]
 #[repr(align(64))]
-struct Seat {
+struct CachedPlacement {
     place: u32,
     /// Of the key's copy.
     copy: bool,
@@ -27,7 +27,7 @@ struct Seat {
     key: [u8; MAX_REMEMBERED],
 }
 
-impl Places {
+impl PlacementCache {
     /// The place of this key, or of its copy; `find` asks the ring.
     pub(super) fn of(&self, key: &[u8], copy: bool, find: impl FnOnce() -> usize) -> usize {
         let length = key.len();
@@ -36,7 +36,10 @@ impl Places {
         }
         let mut seats = self.seats.borrow_mut();
         if seats.is_empty() {
-            seats.resize(SEATS, Seat { place: 0, copy: false, length: 0, key: [0; MAX_REMEMBERED] });
+            seats.resize(
+                SEATS,
+                CachedPlacement { place: 0, copy: false, length: 0, key: [0; MAX_REMEMBERED] },
+            );
         }
         // The upper bits: every byte has had its say in them.
         let seat = &mut seats[((digest(key) >> 48) as usize % SEATS) ^ usize::from(copy)];
@@ -58,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_place_is_asked_for_once_and_never_taken_for_that_of_another_key() {
-        let (places, asked) = (Places::default(), Cell::new(0));
+        let (places, asked) = (PlacementCache::default(), Cell::new(0));
         let place = |key: &str, copy, at| {
             places.of(key.as_bytes(), copy, || {
                 asked.set(asked.get() + 1);
@@ -72,7 +75,7 @@ mod tests {
         let (long, longer) = ("k".repeat(MAX_REMEMBERED), "k".repeat(MAX_REMEMBERED + 1));
         assert_eq!([place(&long, false, 5), place(&long, false, 6)], [5, 5]);
         assert_eq!([place(&longer, false, 5), place(&longer, false, 6)], [5, 6]);
-        assert_eq!((asked.get(), size_of::<Seat>()), (7, 64));
+        assert_eq!((asked.get(), size_of::<CachedPlacement>()), (7, 64));
         // However many fall on one seat.
         for round in 0..2 {
             for i in 0..20_000 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::connection::Connection;
-use super::places::Places;
+use super::places::PlacementCache;
 use super::ring::Ring;
 use super::server::Server;
 use super::{OnError, PoolSpec};
@@ -60,7 +60,7 @@ pub struct UnconnectedPool {
 pub struct Pool {
     shared: Arc<SharedPool>,
     connections: Vec<Rc<Connection>>,
-    places: Places,
+    places: PlacementCache,
 }
 
 impl Pool {
@@ -71,7 +71,7 @@ impl Pool {
             Connection::new(Arc::clone(server), first_attempt, Arc::clone(metrics))
         };
         let connections = shared.servers.iter().zip(first_attempts).map(connect).collect();
-        Pool { shared, connections, places: Places::default() }
+        Pool { shared, connections, places: PlacementCache::default() }
     }
 
     /// The place of the server that holds this key.

@@ -12,9 +12,9 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::capabilities::{Capabilities, Lack, Unclear};
+use super::capabilities::{Capabilities, MissingFeature, ProbeFailure};
 use super::server::{Server, Socket};
-use crate::chance::Chance;
+use crate::chance::Random;
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 
 /// How long the key of a probe lives if the server is not told to delete it, in seconds.
@@ -26,7 +26,7 @@ const MAX_PROBES: usize = 3;
 
 /// Why a connection ended.
 #[derive(Debug)]
-pub enum Broken {
+pub enum ConnectionError {
     /// The system says so.
     Io(io::Error),
     /// The server closed it.
@@ -37,13 +37,13 @@ pub enum Broken {
     Stalled,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Broken::Io(error) => error.fmt(f),
-            Broken::Closed => f.write_str("the server closed it"),
-            Broken::Garbage(what) => write!(f, "the server sent {what}"),
-            Broken::Stalled => f.write_str("the server stopped answering"),
+            ConnectionError::Io(error) => error.fmt(f),
+            ConnectionError::Closed => f.write_str("the server closed it"),
+            ConnectionError::Garbage(what) => write!(f, "the server sent {what}"),
+            ConnectionError::Stalled => f.write_str("the server stopped answering"),
         }
     }
 }
@@ -51,18 +51,21 @@ impl fmt::Display for Broken {
 /// Connects, and finds out what the server is: one that is stopped accepts connections but does not answer.
 ///
 /// What was found over an earlier connection says nothing: the server may have been replaced since.
-pub(crate) async fn open(server: &Server, chance: &mut Chance) -> Result<(Socket, Capabilities), Broken> {
-    let timed_out = |_| Broken::Io(io::ErrorKind::TimedOut.into());
+pub(crate) async fn open(
+    server: &Server,
+    chance: &mut Random,
+) -> Result<(Socket, Capabilities), ConnectionError> {
+    let timed_out = |_| ConnectionError::Io(io::ErrorKind::TimedOut.into());
     let connecting = timeout(server.connect_timeout, server.connect());
-    let mut socket = connecting.await.map_err(timed_out)?.map_err(Broken::Io)?;
+    let mut socket = connecting.await.map_err(timed_out)?.map_err(ConnectionError::Io)?;
     let mut capabilities = Capabilities::default();
     let asking = timeout(server.request_timeout, ask_item_size(&mut socket));
     capabilities.item_size = asking.await.map_err(timed_out)??;
     let mut probe = Probe { socket: &mut socket, limit: server.request_timeout, version: String::new() };
     for _ in 0..MAX_PROBES {
         let key = format!("@probe:{:016x}", chance.below(u64::MAX));
-        capabilities.lack = probe.find_lack(&key).await?;
-        if capabilities.lack != Some(LOST) {
+        capabilities.missing_feature = probe.find_lack(&key).await?;
+        if capabilities.missing_feature != Some(LOST) {
             break;
         }
     }
@@ -71,15 +74,17 @@ pub(crate) async fn open(server: &Server, chance: &mut Chance) -> Result<(Socket
 }
 
 /// Reads `item_size_max` from `stats settings`; `None` if the server does not say.
-async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
-    socket.write_all(b"stats settings\r\n").await.map_err(Broken::Io)?;
+async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, ConnectionError> {
+    socket.write_all(b"stats settings\r\n").await.map_err(ConnectionError::Io)?;
     let mut framer = Framer::new(Shape::Stats, 0);
     let mut input = BytesMut::with_capacity(4096);
     loop {
-        if socket.read_buf(&mut input).await.map_err(Broken::Io)? == 0 {
-            return Err(Broken::Closed);
+        if socket.read_buf(&mut input).await.map_err(ConnectionError::Io)? == 0 {
+            return Err(ConnectionError::Closed);
         }
-        if let Frame::Whole(_) = framer.frame(&input, &[]).map_err(|Garbage(what)| Broken::Garbage(what))? {
+        if let Frame::Whole(_) =
+            framer.frame(&input, &[]).map_err(|Garbage(what)| ConnectionError::Garbage(what))?
+        {
             break;
         }
     }
@@ -89,7 +94,7 @@ async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, Broken> {
 }
 
 /// What is found when the key is not as it was left.
-const LOST: Lack = Lack::Unknown(Unclear::Lost);
+const LOST: MissingFeature = MissingFeature::Unknown(ProbeFailure::Lost);
 
 struct Probe<'a, S> {
     socket: &'a mut S,
@@ -107,10 +112,10 @@ impl Answers {
     }
 
     /// Why they say nothing of what the server can do, if so.
-    fn unclear(&self) -> Option<Lack> {
+    fn unclear(&self) -> Option<MissingFeature> {
         let error = self.0.iter().find_map(|line| line.strip_prefix("SERVER_ERROR"))?;
         let is_full = error.to_ascii_lowercase().contains("out of memory");
-        Some(Lack::Unknown(if is_full { Unclear::Full } else { Unclear::Refused }))
+        Some(MissingFeature::Unknown(if is_full { ProbeFailure::Full } else { ProbeFailure::Refused }))
     }
 }
 
@@ -125,7 +130,7 @@ fn has(line: &str, flag: &str) -> bool {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
     /// What the server lacks, if anything.
-    async fn find_lack(&mut self, key: &str) -> Result<Option<Lack>, Broken> {
+    async fn find_lack(&mut self, key: &str) -> Result<Option<MissingFeature>, ConnectionError> {
         let found = self.try_all(key).await?;
         if found.is_some() {
             self.ask(&format!("delete {key}\r\n")).await?;
@@ -133,20 +138,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         Ok(found)
     }
 
-    async fn try_all(&mut self, key: &str) -> Result<Option<Lack>, Broken> {
-        let lacks = |lack| Ok(Some(lack));
+    async fn try_all(&mut self, key: &str) -> Result<Option<MissingFeature>, ConnectionError> {
+        let lacks = |missing_feature| Ok(Some(missing_feature));
         let said = self.ask(&format!("mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
         if let Some(unclear) = said.unclear() {
             return lacks(unclear);
         }
         let stub = match cas(said.line(0)) {
-            Some(0) => return lacks(Lack::Cas),
+            Some(0) => return lacks(MissingFeature::Cas),
             Some(stub) if said.line(0).starts_with("VA 0 ") => stub,
             _ if said.line(0).starts_with("EN") => return self.why_no_stub(key).await.map(Some),
-            _ => return lacks(Lack::Meta),
+            _ => return lacks(MissingFeature::Meta),
         };
         if !has(said.line(0), "W") {
-            return lacks(Lack::Vivify);
+            return lacks(MissingFeature::Vivify);
         }
 
         // One `ms` alone: who does not know it may take its data for commands.
@@ -154,11 +159,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         match said.line(0) {
             _ if said.unclear().is_some() => return Ok(said.unclear()),
             line if line.starts_with("CLIENT_ERROR") || line.starts_with("ERROR") => {
-                return lacks(Lack::MetaSet);
+                return lacks(MissingFeature::MetaSet);
             }
             // The stub is gone.
             line if line.starts_with("HD") => return lacks(LOST),
-            line if !line.starts_with("NS") => return lacks(Lack::ConditionalSet),
+            line if !line.starts_with("NS") => return lacks(MissingFeature::ConditionalSet),
             _ => {}
         }
         let other = stub ^ (1 << 62);
@@ -168,10 +173,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
             _ if said.unclear().is_some() => return Ok(said.unclear()),
             (_, second) if second.starts_with("NF") => return lacks(LOST),
             (first, second) if first.starts_with("EX") && second.starts_with("HD") => cas(second),
-            _ => return lacks(Lack::ConditionalSet),
+            _ => return lacks(MissingFeature::ConditionalSet),
         };
         let Some(stored) = stored.filter(|stored| *stored != stub) else {
-            return lacks(Lack::ConditionalSet);
+            return lacks(MissingFeature::ConditionalSet);
         };
 
         let mark = |cas| format!("md {key} C{cas} I T{PROBE_TTL}\r\n");
@@ -181,13 +186,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
             _ if said.unclear().is_some() => return Ok(said.unclear()),
             (_, second) if second.starts_with("NF") => return lacks(LOST),
             (first, second) if first.starts_with("EX") && second.starts_with("HD") => {}
-            _ => return lacks(Lack::ConditionalDelete),
+            _ => return lacks(MissingFeature::ConditionalDelete),
         }
         let look = said.line(2);
         let marked = match cas(look) {
             Some(marked) if has(look, "X") && has(look, "W") && has(look, "f7") && marked != stored => marked,
             _ if look.starts_with("EN") => return lacks(LOST),
-            _ => return lacks(Lack::StaleMark),
+            _ => return lacks(MissingFeature::StaleMark),
         };
 
         let delete = |cas| format!("md {key} C{cas}\r\n");
@@ -200,38 +205,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
             {
                 Ok(None)
             }
-            _ => lacks(Lack::ConditionalDelete),
+            _ => lacks(MissingFeature::ConditionalDelete),
         }
     }
 
     /// Why `mg … N` has left no item. A full server that evicts nothing (`-M`) answers `EN` too, so the same item is stored by
     /// a command that says whether there was room.
-    async fn why_no_stub(&mut self, key: &str) -> Result<Lack, Broken> {
+    async fn why_no_stub(&mut self, key: &str) -> Result<MissingFeature, ConnectionError> {
         let store = format!("set {key} 0 {PROBE_TTL} 0\r\n\r\ndelete {key}\r\n");
         let said = self.ask(&format!("{store}mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
         Ok(match said.unclear() {
             Some(unclear) => unclear,
             // There was no room for the first, and there is now.
-            None if said.line(2).starts_with("VA ") => Lack::Unknown(Unclear::Lost),
-            None => Lack::Vivify,
+            None if said.line(2).starts_with("VA ") => MissingFeature::Unknown(ProbeFailure::Lost),
+            None => MissingFeature::Vivify,
         })
     }
 
     /// Sends commands, and `version` behind them: whatever the server makes of them, that has a known answer.
-    async fn ask(&mut self, commands: &str) -> Result<Answers, Broken> {
+    async fn ask(&mut self, commands: &str) -> Result<Answers, ConnectionError> {
         match timeout(self.limit, self.exchange(commands)).await {
             Ok(answers) => answers,
-            Err(_) => Err(Broken::Io(io::ErrorKind::TimedOut.into())),
+            Err(_) => Err(ConnectionError::Io(io::ErrorKind::TimedOut.into())),
         }
     }
 
-    async fn exchange(&mut self, commands: &str) -> Result<Answers, Broken> {
+    async fn exchange(&mut self, commands: &str) -> Result<Answers, ConnectionError> {
         let commands = format!("{commands}version\r\n");
-        self.socket.write_all(commands.as_bytes()).await.map_err(Broken::Io)?;
+        self.socket.write_all(commands.as_bytes()).await.map_err(ConnectionError::Io)?;
         let mut input = BytesMut::with_capacity(1024);
         loop {
-            if self.socket.read_buf(&mut input).await.map_err(Broken::Io)? == 0 {
-                return Err(Broken::Closed);
+            if self.socket.read_buf(&mut input).await.map_err(ConnectionError::Io)? == 0 {
+                return Err(ConnectionError::Closed);
             }
             let text = String::from_utf8_lossy(&input);
             if let Some(whole) = text.strip_suffix('\n') {
@@ -250,7 +255,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
                 }
             }
             if input.len() > MAX_ANSWER {
-                return Err(Broken::Garbage("too much to a probe"));
+                return Err(ConnectionError::Garbage("too much to a probe"));
             }
         }
     }
@@ -266,7 +271,7 @@ mod tests {
     use crate::upstream::{Address, ServerSpec};
 
     /// What is found of a server that answers each round of a probe with the next of these.
-    async fn found(answers: &'static [&'static str]) -> Option<Lack> {
+    async fn found(answers: &'static [&'static str]) -> Option<MissingFeature> {
         let (mut here, mut there) = tokio::io::duplex(4096);
         let server = tokio::spawn(async move {
             for answer in answers {
@@ -293,38 +298,44 @@ mod tests {
 
     #[tokio::test]
     async fn each_thing_that_a_server_lacks_is_told_apart() {
-        let cases: &[(&'static [&str], Option<Lack>)] = &[
+        let cases: &[(&'static [&str], Option<MissingFeature>)] = &[
             (&[STUB, "NS c0\r\n", SET, MARKED, DELETED], None),
-            (&["ERROR\r\n", GONE], Some(Lack::Meta)),
-            (&["EN\r\n", "STORED\r\nDELETED\r\nEN\r\n", GONE], Some(Lack::Vivify)),
-            (&["VA 0 t-1 f0 c5\r\n\r\n", GONE], Some(Lack::Vivify)),
-            (&["VA 0 t-1 f0 c0 W\r\n\r\n", GONE], Some(Lack::Cas)),
-            (&[STUB, "CLIENT_ERROR invalid flag\r\nERROR\r\n", GONE], Some(Lack::MetaSet)),
-            (&[STUB, "EX c0\r\n", GONE], Some(Lack::ConditionalSet)),
-            (&[STUB, "NS c0\r\n", "HD c6\r\nHD c7\r\n", GONE], Some(Lack::ConditionalSet)),
-            (&[STUB, "NS c0\r\n", "EX c0\r\nEX c0\r\n", GONE], Some(Lack::ConditionalSet)),
-            (&[STUB, "NS c0\r\n", "EX c0\r\nHD c5\r\n", GONE], Some(Lack::ConditionalSet)),
+            (&["ERROR\r\n", GONE], Some(MissingFeature::Meta)),
+            (&["EN\r\n", "STORED\r\nDELETED\r\nEN\r\n", GONE], Some(MissingFeature::Vivify)),
+            (&["VA 0 t-1 f0 c5\r\n\r\n", GONE], Some(MissingFeature::Vivify)),
+            (&["VA 0 t-1 f0 c0 W\r\n\r\n", GONE], Some(MissingFeature::Cas)),
+            (&[STUB, "CLIENT_ERROR invalid flag\r\nERROR\r\n", GONE], Some(MissingFeature::MetaSet)),
+            (&[STUB, "EX c0\r\n", GONE], Some(MissingFeature::ConditionalSet)),
+            (&[STUB, "NS c0\r\n", "HD c6\r\nHD c7\r\n", GONE], Some(MissingFeature::ConditionalSet)),
+            (&[STUB, "NS c0\r\n", "EX c0\r\nEX c0\r\n", GONE], Some(MissingFeature::ConditionalSet)),
+            (&[STUB, "NS c0\r\n", "EX c0\r\nHD c5\r\n", GONE], Some(MissingFeature::ConditionalSet)),
             (
                 &[STUB, "NS c0\r\n", SET, "EX\r\nEX\r\nVA 2 t9 f7 c6\r\nab\r\n", GONE],
-                Some(Lack::ConditionalDelete),
+                Some(MissingFeature::ConditionalDelete),
             ),
             (
                 &[STUB, "NS c0\r\n", SET, "HD\r\nHD\r\nVA 2 t9 f7 c7 X W\r\nab\r\n", GONE],
-                Some(Lack::ConditionalDelete),
+                Some(MissingFeature::ConditionalDelete),
             ),
-            (&[STUB, "NS c0\r\n", SET, "EX\r\nHD\r\nVA 2 t9 f7 c6\r\nab\r\n", GONE], Some(Lack::StaleMark)),
-            (&[STUB, "NS c0\r\n", SET, MARKED, "EX\r\nEX\r\nHD c7\r\n", GONE], Some(Lack::ConditionalDelete)),
+            (
+                &[STUB, "NS c0\r\n", SET, "EX\r\nHD\r\nVA 2 t9 f7 c6\r\nab\r\n", GONE],
+                Some(MissingFeature::StaleMark),
+            ),
+            (
+                &[STUB, "NS c0\r\n", SET, MARKED, "EX\r\nEX\r\nHD c7\r\n", GONE],
+                Some(MissingFeature::ConditionalDelete),
+            ),
         ];
-        for (answers, lack) in cases {
-            assert_eq!(found(answers).await, *lack, "{answers:?}");
+        for (answers, missing_feature) in cases {
+            assert_eq!(found(answers).await, *missing_feature, "{answers:?}");
         }
     }
 
     #[tokio::test]
     async fn of_a_full_server_and_one_that_loses_the_key_it_is_not_known_what_they_can_do() {
-        use Unclear::{Full, Lost, Refused};
+        use ProbeFailure::{Full, Lost, Refused};
         const NO_ROOM: &str = "SERVER_ERROR out of memory storing object\r\nNOT_FOUND\r\nEN\r\n";
-        let cases: &[(&'static [&str], Unclear)] = &[
+        let cases: &[(&'static [&str], ProbeFailure)] = &[
             (&[FULL, GONE], Full),
             // As memcached -M says it.
             (&["EN\r\n", NO_ROOM, GONE], Full),
@@ -341,13 +352,13 @@ mod tests {
             (&[STUB, "NS c0\r\n", SET, MARKED, "EX\r\nSERVER_ERROR no\r\nEN\r\n", GONE], Refused),
         ];
         for (answers, why) in cases {
-            assert_eq!(found(answers).await, Some(Lack::Unknown(*why)), "{answers:?}");
+            assert_eq!(found(answers).await, Some(MissingFeature::Unknown(*why)), "{answers:?}");
         }
     }
 
     /// What is found of a server that answers each `mg` with these lines and, if it is sent any, `ms` and `set` with this one; and how
     /// many keys it was asked about.
-    async fn opened(mg: &'static str, store: &'static str) -> (Option<Lack>, usize) {
+    async fn opened(mg: &'static str, store: &'static str) -> (Option<MissingFeature>, usize) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
         let spec = ServerSpec { address, weight: 1, name: None };
@@ -378,19 +389,19 @@ mod tests {
             }
             keys.len()
         };
-        let mut chance = Chance::seeded(7);
-        let opening = async { open(&server, &mut chance).await.unwrap().1.lack };
+        let mut chance = Random::seeded(7);
+        let opening = async { open(&server, &mut chance).await.unwrap().1.missing_feature };
         tokio::join!(opening, answering)
     }
 
     #[tokio::test]
     async fn a_server_of_which_nothing_can_be_found_out_is_never_taken_for_one_that_can_guard() {
-        let unknown = |why| Some(Lack::Unknown(why));
+        let unknown = |why| Some(MissingFeature::Unknown(why));
         // Another key may be luckier.
-        assert_eq!(opened(STUB, "HD c9\r\n").await, (unknown(Unclear::Lost), MAX_PROBES));
+        assert_eq!(opened(STUB, "HD c9\r\n").await, (unknown(ProbeFailure::Lost), MAX_PROBES));
         // Memory takes longer to become free.
-        assert_eq!(opened(STUB, FULL).await, (unknown(Unclear::Full), 1));
-        assert_eq!(opened("EN\r\n", FULL).await, (unknown(Unclear::Full), 1));
+        assert_eq!(opened(STUB, FULL).await, (unknown(ProbeFailure::Full), 1));
+        assert_eq!(opened("EN\r\n", FULL).await, (unknown(ProbeFailure::Full), 1));
     }
 
     #[tokio::test]
@@ -398,8 +409,8 @@ mod tests {
         let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
         let spec = ServerSpec { address, weight: 1, name: None };
         let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
-        let (mut socket, capabilities) = open(&server, &mut Chance::seeded(7)).await.unwrap();
-        assert_eq!(capabilities.lack, None);
+        let (mut socket, capabilities) = open(&server, &mut Random::seeded(7)).await.unwrap();
+        assert_eq!(capabilities.missing_feature, None);
         assert!(
             capabilities.version.starts_with("1.6.") && capabilities.item_size.is_some(),
             "{capabilities:?}"
@@ -437,7 +448,7 @@ mod tests {
             let mut probe =
                 Probe { socket: &mut here, limit: Duration::from_secs(5), version: String::new() };
             let (found, asked) = tokio::join!(probe.find_lack("k"), server);
-            assert!(matches!(found, Err(Broken::Garbage("too much to a probe"))), "{found:?}");
+            assert!(matches!(found, Err(ConnectionError::Garbage("too much to a probe"))), "{found:?}");
             let ends = [format!("N{PROBE_TTL}"), format!("T{PROBE_TTL}"), PROBE_TTL.to_string()];
             for line in asked.iter().flat_map(|asked| asked.lines()) {
                 let leaves = line.starts_with("ms ")

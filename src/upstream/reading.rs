@@ -19,7 +19,7 @@ const LARGE_REPLY: usize = 16 * 1024;
 const PEEK: usize = 2 * 1024;
 
 /// What has been read.
-pub(super) struct Reading {
+pub(super) struct ReadBuffer {
     input: BytesMut,
     /// The large reply that began in `input`, which is empty until this is whole.
     large: Option<BytesMut>,
@@ -35,9 +35,9 @@ pub(super) struct Reading {
     pub(super) last: Instant,
 }
 
-impl Reading {
-    pub(super) fn new() -> Reading {
-        Reading {
+impl ReadBuffer {
+    pub(super) fn new() -> ReadBuffer {
+        ReadBuffer {
             input: BytesMut::new(),
             large: None,
             endless: false,
@@ -79,7 +79,12 @@ impl Reading {
 
     /// The reply at the front lacks so many bytes, at least. `endless`: it may have many values. `buffer` gives an empty one of a
     /// size.
-    pub(super) fn lacks(&mut self, missing: usize, endless: bool, buffer: impl FnOnce(usize) -> BytesMut) {
+    pub(super) fn missing_bytes(
+        &mut self,
+        missing: usize,
+        endless: bool,
+        buffer: impl FnOnce(usize) -> BytesMut,
+    ) {
         (self.missing, self.endless) = (missing, endless);
         let length = self.input.len() + missing;
         if self.large.is_none() && length >= LARGE_REPLY {

@@ -42,7 +42,7 @@ enum Placement {
         slots: Slots,
     },
     Rendezvous {
-        seats: Vec<Seat>,
+        seats: Vec<WeightedServer>,
     },
 }
 
@@ -65,7 +65,7 @@ struct Slots {
 
 /// A server in the draw for a key.
 #[derive(Debug, Clone)]
-struct Seat {
+struct WeightedServer {
     id: u64,
     weight: f64,
 }
@@ -221,14 +221,14 @@ fn jump(mut key: u64, slots: u64) -> u64 {
     slot
 }
 
-fn seat((index, server): (usize, &ServerSpec)) -> Seat {
-    Seat { id: md5_64(identity(index, server).as_bytes()), weight: f64::from(server.weight) }
+fn seat((index, server): (usize, &ServerSpec)) -> WeightedServer {
+    WeightedServer { id: md5_64(identity(index, server).as_bytes()), weight: f64::from(server.weight) }
 }
 
 /// Weighted highest random weight: the server with the highest −w / ln(h), where h in (0, 1) is drawn for the server
 /// and the key together. A server's chance is its share of the weight, and a key moves only to or from a server
 /// that comes, goes or changes its weight. Of equals the first wins.
-fn highest(seats: &[Seat], key: u64) -> usize {
+fn highest(seats: &[WeightedServer], key: u64) -> usize {
     let (mut best, mut high) = (0, f64::NEG_INFINITY);
     for (index, seat) in seats.iter().enumerate() {
         // 52 bits and a half: exact, and neither 0 nor 1.

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bytes::{Bytes, BytesMut};
 
-use super::inbox::{Inbox, Slot};
-pub use super::spare::Queues;
-use super::spare::{SMALLEST, Spare};
+use super::inbox::{PendingReplies, Slot};
+pub use super::spare::QueuePool;
+use super::spare::{BufferPool, SMALLEST};
 use crate::metrics::{Limit, WorkerMetrics};
 
 /// After so many sweeps in which a client did nothing, it is idle: they come at a quarter of `idle_timeout` each.
@@ -23,28 +23,28 @@ const QUIET_SWEEPS: u8 = 4;
 const MAX_AT_HAND: usize = 4;
 
 /// The clients of one worker.
-pub struct Roll {
+pub struct MemoryBudget {
     /// How many bytes all of them may make it hold.
     budget: usize,
     total: Arc<AtomicUsize>,
-    spare: Arc<Spare>,
+    spare: Arc<BufferPool>,
     /// Of these, a few of the smallest: for them no mutex has to be asked.
     at_hand: RefCell<Vec<BytesMut>>,
     /// Of inboxes in which nothing is awaited.
-    pub(super) slots: Queues<Slot>,
-    seats: RefCell<HashMap<u64, Seat>>,
+    pub(super) slots: QueuePool<Slot>,
+    seats: RefCell<HashMap<u64, ClientEntry>>,
     metrics: Arc<WorkerMetrics>,
 }
 
-struct Seat {
-    inbox: Weak<Inbox>,
+struct ClientEntry {
+    inbox: Weak<PendingReplies>,
     /// In how many sweeps in a row it has done nothing.
     quiet: u8,
 }
 
 /// Why a client's connection is closed from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closing {
+pub enum CloseReason {
     /// It held most when the budget was passed.
     Buffered,
     /// It did nothing for `idle_timeout`.
@@ -53,23 +53,23 @@ pub enum Closing {
     Gone,
 }
 
-impl Roll {
+impl MemoryBudget {
     /// For clients that may make this worker hold so many bytes, all together.
-    pub fn new(budget: usize, metrics: Arc<WorkerMetrics>) -> Rc<Roll> {
+    pub fn new(budget: usize, metrics: Arc<WorkerMetrics>) -> Rc<MemoryBudget> {
         let (total, spare) = Default::default();
         let (at_hand, slots, seats) = Default::default();
-        Rc::new(Roll { budget, total, spare, at_hand, slots, seats, metrics })
+        Rc::new(MemoryBudget { budget, total, spare, at_hand, slots, seats, metrics })
     }
 
     /// A new client's inbox.
-    pub fn enter(self: &Rc<Self>, owner: u64) -> Rc<Inbox> {
-        let account = Account {
+    pub fn enter(self: &Rc<Self>, owner: u64) -> Rc<PendingReplies> {
+        let account = ByteCount {
             held: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             total: Arc::clone(&self.total),
             spare: Arc::clone(&self.spare),
         };
-        let inbox = Rc::new(Inbox::of(Member {
+        let inbox = Rc::new(PendingReplies::of(ClientUsage {
             roll: Rc::clone(self),
             account: Arc::new(account),
             own: Cell::new(0),
@@ -77,7 +77,7 @@ impl Roll {
             stirred: Cell::new(true),
             closing: Cell::new(None),
         }));
-        self.seats.borrow_mut().insert(owner, Seat { inbox: Rc::downgrade(&inbox), quiet: 0 });
+        self.seats.borrow_mut().insert(owner, ClientEntry { inbox: Rc::downgrade(&inbox), quiet: 0 });
         inbox
     }
 
@@ -85,7 +85,7 @@ impl Roll {
     pub fn leave(&self, owner: u64) {
         let seat = self.seats.borrow_mut().remove(&owner);
         if let Some(inbox) = seat.and_then(|seat| seat.inbox.upgrade()) {
-            inbox.close(Closing::Gone);
+            inbox.close(CloseReason::Gone);
         }
     }
 
@@ -105,12 +105,12 @@ impl Roll {
             };
             drop(seats);
             self.metrics.limit_reached(Limit::Buffered);
-            largest.close(Closing::Buffered);
+            largest.close(CloseReason::Buffered);
         }
     }
 
     /// An empty buffer with room for so many bytes.
-    pub fn lend(&self, room: usize) -> BytesMut {
+    pub fn take_buffer(&self, room: usize) -> BytesMut {
         let at_hand = if room <= SMALLEST { self.at_hand.borrow_mut().pop() } else { None };
         at_hand.unwrap_or_else(|| self.spare.take(room))
     }
@@ -127,7 +127,7 @@ impl Roll {
     }
 
     /// Frees the buffers that nobody has needed since this was called last.
-    pub fn slim(&self) {
+    pub fn free_unused(&self) {
         self.spare.forget();
     }
 
@@ -137,7 +137,7 @@ impl Roll {
         let mut idle = Vec::new();
         for (owner, seat) in self.seats.borrow_mut().iter_mut() {
             let Some(inbox) = seat.inbox.upgrade() else { continue };
-            seat.quiet = if inbox.was_stirred() { 0 } else { seat.quiet + 1 };
+            seat.quiet = if inbox.was_active() { 0 } else { seat.quiet + 1 };
             if seat.quiet >= QUIET_SWEEPS {
                 seat.quiet = 0;
                 if !rebuilds(*owner) {
@@ -147,34 +147,34 @@ impl Roll {
         }
         for inbox in idle {
             self.metrics.limit_reached(Limit::Idle);
-            inbox.close(Closing::Idle);
+            inbox.close(CloseReason::Idle);
         }
     }
 }
 
 /// What the roll knows of one client; it lies in the client's inbox.
-pub(super) struct Member {
-    pub(super) roll: Rc<Roll>,
-    pub(super) account: Arc<Account>,
+pub(super) struct ClientUsage {
+    pub(super) roll: Rc<MemoryBudget>,
+    pub(super) account: Arc<ByteCount>,
     /// The bytes of its own buffers, as it said last.
     pub(super) own: Cell<usize>,
     /// It waits for an answer, so it cannot do anything.
     pub(super) busy: Cell<bool>,
     /// It has done something since the last sweep.
     pub(super) stirred: Cell<bool>,
-    pub(super) closing: Cell<Option<Closing>>,
+    pub(super) closing: Cell<Option<CloseReason>>,
 }
 
 /// How many bytes one client holds. Atomic because answers carry it, and these could be dropped anywhere.
-pub(super) struct Account {
+pub(super) struct ByteCount {
     held: AtomicUsize,
     /// It has been written off: it counts no more.
     over: AtomicBool,
     total: Arc<AtomicUsize>,
-    spare: Arc<Spare>,
+    spare: Arc<BufferPool>,
 }
 
-impl Account {
+impl ByteCount {
     /// An empty buffer for an answer of so many bytes.
     pub(super) fn buffer(&self, room: usize) -> BytesMut {
         self.spare.take(room)
@@ -208,22 +208,22 @@ impl Account {
     /// These bytes count until the last reference to any of them is gone.
     pub(super) fn hold(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.add(bytes.len());
-        Bytes::from_owner(Held { bytes, account: Arc::clone(self) })
+        Bytes::from_owner(CountedBytes { bytes, account: Arc::clone(self) })
     }
 }
 
-struct Held {
+struct CountedBytes {
     bytes: Bytes,
-    account: Arc<Account>,
+    account: Arc<ByteCount>,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Held {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.account.take(self.bytes.len());
         if let Ok(buffer) = std::mem::take(&mut self.bytes).try_into_mut() {
@@ -239,13 +239,13 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::upstream::inbox::Reply;
 
-    fn roll(budget: usize) -> (Metrics, Rc<Roll>) {
+    fn roll(budget: usize) -> (Metrics, Rc<MemoryBudget>) {
         let metrics = Metrics::new(Vec::new(), Vec::new(), 1);
-        let roll = Roll::new(budget, metrics.worker(0));
+        let roll = MemoryBudget::new(budget, metrics.worker(0));
         (metrics, roll)
     }
 
-    fn answer(inbox: &Inbox, size: usize) -> u64 {
+    fn answer(inbox: &PendingReplies, size: usize) -> u64 {
         let ticket = inbox.expect();
         inbox.deliver(ticket, Reply::Answered { bytes: Bytes::from(vec![b'x'; size]), epoch: 0 });
         ticket
@@ -266,7 +266,7 @@ mod tests {
         let lost = [answer(&hog, 40_000), answer(&hog, 30_000)];
         assert!(roll.is_tight() && hog.closing().is_none());
         answer(&hog, 30_000);
-        assert_eq!((hog.closing(), small.closing()), (Some(Closing::Buffered), None));
+        assert_eq!((hog.closing(), small.closing()), (Some(CloseReason::Buffered), None));
         for ticket in lost {
             assert!(matches!(hog.take(ticket), Some(Reply::Failed(Failure::Overloaded))));
         }
@@ -316,10 +316,10 @@ mod tests {
         waits.is_busy(true);
         for _ in 0..=QUIET_SWEEPS {
             assert_eq!(idle.closing(), None);
-            stirs.stir();
+            stirs.note_activity();
             roll.sweep(|owner| owner == 3);
         }
-        assert_eq!(idle.closing(), Some(Closing::Idle));
+        assert_eq!(idle.closing(), Some(CloseReason::Idle));
         for inbox in [&waits, &rebuilds, &stirs] {
             assert_eq!(inbox.closing(), None);
         }
@@ -328,6 +328,6 @@ mod tests {
         for _ in 0..=QUIET_SWEEPS {
             roll.sweep(|_| false);
         }
-        assert_eq!((rebuilds.closing(), waits.closing()), (Some(Closing::Idle), Some(Closing::Idle)));
+        assert_eq!((rebuilds.closing(), waits.closing()), (Some(CloseReason::Idle), Some(CloseReason::Idle)));
     }
 }

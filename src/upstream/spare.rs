@@ -22,17 +22,17 @@ const MAX_SPARE: usize = 16 * 1024 * 1024;
 /// A worker's spare buffers. In a mutex because answers carry their buffers, and these could be dropped anywhere; nobody
 /// contends for it.
 #[derive(Debug, Default)]
-pub(super) struct Spare(Mutex<Kept>);
+pub(super) struct BufferPool(Mutex<IdleBuffer>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct IdleBuffer {
     kinds: [Vec<BytesMut>; KINDS],
     /// How few of each kind there were since it was looked at last.
     least: [usize; KINDS],
     bytes: usize,
 }
 
-impl Spare {
+impl BufferPool {
     /// An empty buffer with room for so many bytes. The one that was given back last: it is the warmest.
     pub(super) fn take(&self, room: usize) -> BytesMut {
         if room > LARGEST {
@@ -83,17 +83,17 @@ impl Spare {
 const MAX_QUEUES: usize = 64;
 
 /// Queues with nothing in them. Who waits holds none of these either.
-pub struct Queues<T>(RefCell<Vec<VecDeque<T>>>);
+pub struct QueuePool<T>(RefCell<Vec<VecDeque<T>>>);
 
-impl<T> Default for Queues<T> {
+impl<T> Default for QueuePool<T> {
     fn default() -> Self {
-        Queues(RefCell::default())
+        QueuePool(RefCell::default())
     }
 }
 
-impl<T> Queues<T> {
+impl<T> QueuePool<T> {
     /// One with room, if one is at hand.
-    pub fn lend(&self) -> VecDeque<T> {
+    pub fn take_buffer(&self) -> VecDeque<T> {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
@@ -114,13 +114,13 @@ mod tests {
 
     use super::*;
 
-    fn bytes(spare: &Spare) -> usize {
+    fn bytes(spare: &BufferPool) -> usize {
         spare.0.lock().unwrap().bytes
     }
 
     #[test]
     fn what_is_given_back_is_taken_again_by_whoever_needs_that_much() {
-        let spare = Spare::default();
+        let spare = BufferPool::default();
         let mut buffer = spare.take(100_000);
         assert_eq!(buffer.capacity(), 128 * 1024);
         buffer.extend_from_slice(&[b'x'; 100_000]);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_may_be_and_nothing_that_nobody_wants() {
-        let spare = Spare::default();
+        let spare = BufferPool::default();
         for _ in 0..40 {
             spare.give(BytesMut::with_capacity(1 << 20));
             spare.give(BytesMut::with_capacity(100));
@@ -156,24 +156,24 @@ mod tests {
 
     #[test]
     fn an_empty_queue_is_kept_for_the_next_who_needs_one_unless_it_is_long() {
-        let queues = Queues::default();
+        let queues = QueuePool::default();
         let mut queue: VecDeque<u8> = [1, 2, 3].into();
         queues.take_back(&mut queue);
         assert_eq!(queue.len(), 3);
         queue.clear();
         queues.take_back(&mut queue);
         assert_eq!(queue.capacity(), 0);
-        assert!(queues.lend().capacity() >= 3 && queues.lend().capacity() == 0);
+        assert!(queues.take_buffer().capacity() >= 3 && queues.take_buffer().capacity() == 0);
         let mut long = VecDeque::with_capacity(MAX_QUEUES + 1);
         queues.take_back(&mut long);
-        assert_eq!((long.capacity(), queues.lend().capacity()), (0, 0));
+        assert_eq!((long.capacity(), queues.take_buffer().capacity()), (0, 0));
         (0..2 * MAX_QUEUES).for_each(|_| queues.take_back(&mut VecDeque::with_capacity(1)));
         assert_eq!(queues.0.borrow().len(), MAX_QUEUES);
     }
 
     #[test]
     fn what_nobody_needs_from_one_look_to_the_next_is_freed() {
-        let spare = Spare::default();
+        let spare = BufferPool::default();
         let taken = [0; 4].map(|_| spare.take(8192));
         taken.into_iter().for_each(|buffer| spare.give(buffer));
         spare.forget();

@@ -12,17 +12,17 @@ const SEATS: usize = 64;
 const MAX_SEATS: usize = 8192;
 
 /// The reads of this turn.
-pub(super) struct Unwritten {
+pub(super) struct UnsentReads {
     turn: u64,
     /// How many there are, those that took another's seat included.
     count: usize,
     /// As many as a power of two.
-    seats: Vec<Seat>,
+    seats: Vec<UnsentRead>,
 }
 
 /// A read that was queued: in which turn, where it lies in what is to be written, and which of the owed it is.
 #[derive(Debug, Clone, Copy)]
-struct Seat {
+struct UnsentRead {
     turn: u64,
     from: u32,
     to: u32,
@@ -31,7 +31,7 @@ struct Seat {
 }
 
 /// Nobody sits there: it is of no turn.
-const FREE: Seat = Seat { turn: 0, from: 0, to: 0, owed: 0, kind: Kind::Meta };
+const FREE: UnsentRead = UnsentRead { turn: 0, from: 0, to: 0, owed: 0, kind: Kind::Meta };
 
 /// What is remembered of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,9 +44,9 @@ pub(super) enum Kind {
     Gets,
 }
 
-impl Unwritten {
-    pub(super) fn new() -> Unwritten {
-        Unwritten { turn: 1, count: 0, seats: vec![FREE; SEATS] }
+impl UnsentReads {
+    pub(super) fn new() -> UnsentReads {
+        UnsentReads { turn: 1, count: 0, seats: vec![FREE; SEATS] }
     }
 
     /// Nothing that waits may be shared any more.
@@ -74,7 +74,7 @@ impl Unwritten {
             self.seats = vec![FREE; self.seats.len() * 2];
         }
         let seat = self.seat(digest);
-        self.seats[seat] = Seat { turn: self.turn, from, to, owed, kind };
+        self.seats[seat] = UnsentRead { turn: self.turn, from, to, owed, kind };
     }
 
     /// Whoever asks for what has this digest asks anew.
@@ -95,13 +95,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::chance::Chance;
+    use crate::chance::Random;
     use crate::metrics::{Metrics, ServerName};
     use crate::protocol::reply::{Shape, digest};
     use crate::upstream::connection::Connection;
-    use crate::upstream::inbox::{Inbox, Reply, Ticket};
+    use crate::upstream::inbox::{PendingReplies, Reply, ReplyId};
     use crate::upstream::server::Server;
-    use crate::upstream::{Address, How, ServerSpec};
+    use crate::upstream::{Address, GetKind, ServerSpec};
 
     fn text(reply: Reply) -> String {
         let Reply::Answered { bytes, .. } = reply else { panic!("{reply:?}") };
@@ -117,11 +117,11 @@ mod tests {
         let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
         let first_attempt = server.first_attempt();
         let connection = Connection::new(Arc::new(server), first_attempt, metrics.worker(0));
-        let (one, other) = (Rc::new(Inbox::default()), Rc::new(Inbox::default()));
+        let (one, other) = (Rc::new(PendingReplies::default()), Rc::new(PendingReplies::default()));
         let send = |command: &'static str, shape| {
             connection.send(&one, shape, |out| out.extend_from_slice(command.as_bytes()))
         };
-        let read = |inbox: &Rc<Inbox>| -> (Ticket, bool) {
+        let read = |inbox: &Rc<PendingReplies>| -> (ReplyId, bool) {
             connection.read(inbox, |out| out.extend_from_slice(b"mg k v\r\n"))
         };
         let asked = async {
@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(text(one.receive(first).await), "HD\r\n");
             let (early, shared) = read(&one);
             assert!(!shared);
-            let got = connection.get_one_of(&one, b"x", How::default(), None);
+            let got = connection.get_one_of(&one, b"x", GetKind::default(), None);
             let (late, shared) = read(&other);
             assert!(shared);
             let set = send("ms k 3\r\nnew\r\n", Shape::Meta);
@@ -145,7 +145,7 @@ mod tests {
                 assert_eq!(text(inbox.receive(ticket).await), said);
             }
             let (first, _) = read(&one);
-            let touched = connection.get(&other, b"k", How { exptime: Some(60), cas: false });
+            let touched = connection.get(&other, b"k", GetKind { exptime: Some(60), cas: false });
             let (behind, shared) = read(&one);
             assert!(!shared);
             for (inbox, ticket, said) in [
@@ -162,15 +162,15 @@ mod tests {
         };
         tokio::select! {
             () = asked => {}
-            () = Rc::clone(&connection).drive(Chance::seeded(1)) => unreachable!("it is driven for ever"),
+            () = Rc::clone(&connection).drive(Random::seeded(1)) => unreachable!("it is driven for ever"),
         }
     }
 
     #[test]
     fn a_read_is_found_again_in_its_turn_and_only_by_the_same_words() {
-        let mut unwritten = Unwritten::new();
+        let mut unwritten = UnsentReads::new();
         let (mut out, mut owed) = (Vec::new(), 0);
-        let mut ask = |unwritten: &mut Unwritten, read: &str| {
+        let mut ask = |unwritten: &mut UnsentReads, read: &str| {
             let of = digest(read.as_bytes());
             let found = unwritten.find(of, Kind::Meta, read.as_bytes(), &out);
             // The same words as the key of a `get` are something else.

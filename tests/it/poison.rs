@@ -138,7 +138,7 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ("half a meta block", "ms @ 10 T0\r\nxyz"),
         ("a length that lies", "set @ 0 0 1000000\r\nget @\r\nversion\r\n"),
         ("a meta length that lies", "ms @ 1000000\r\nmg @ v\r\nmn\r\n"),
-        ("half a block that is swallowed", "set @ 0 0 2000000\r\nget @\r\n"),
+        ("half a block that is skipped", "set @ 0 0 2000000\r\nget @\r\n"),
         ("requests whose answers nobody reads", "get @\r\nincr @ 1\r\nmg @ v\r\nget @ @ @\r\nget @"),
     ] {
         add(CutOff, name, text.to_owned(), "");

@@ -543,14 +543,14 @@ fn a_bump_through_another_sidecar_takes_effect_once_the_tag_cache_is_over() {
 fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
     use kennel::guard::envelope::Envelope;
     use kennel::guard::{
-        Answer, Cas, Event, Item, Machine, Now, Policy, Read, ReadEnd, Scene, Step, TagName,
+        Cas, Event, Inputs, Item, Machine, Now, Policy, Read, ReadEnd, ServerReply, Step, TagName,
     };
 
     const VERSION: u64 = 1_700_000_000_000;
     let tags = [TagName::from_slice(b"posts")];
     let policy = Policy::default();
     let now = Now { wall: VERSION, mono: 1 };
-    let scene = Scene {
+    let scene = Inputs {
         policy: &policy,
         tags: &tags,
         sidecar: 1,
@@ -583,14 +583,14 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         usage: kennel::guard::Usage::default(),
     };
     let read = |tag: Item| {
-        let tag = Answer::Item(tag);
+        let tag = ServerReply::Item(tag);
         let (mut read, _) = Read::start(&scene);
         let mut step =
-            read.resume(Event::Answers([Answer::Item(item.clone()), tag].into_iter().collect()), &scene);
-        if let Step::Ask(asks) = &step
+            read.resume(Event::Replies([ServerReply::Item(item.clone()), tag].into_iter().collect()), &scene);
+        if let Step::Send(asks) = &step
             && asks.len() == 1
         {
-            let created = Event::Answers([Answer::Stored(cas)].into_iter().collect());
+            let created = Event::Replies([ServerReply::Stored(cas)].into_iter().collect());
             step = read.resume(created, &scene);
         }
         step
@@ -610,7 +610,7 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         "the tag is there, and has not moved"
     );
     assert!(
-        matches!(read(Item { value: bytes::Bytes::new(), size: 0, ..tag }), Step::Ask(_)),
+        matches!(read(Item { value: bytes::Bytes::new(), size: 0, ..tag }), Step::Send(_)),
         "the tag was lost, so the value is claimed as a stale one is"
     );
 }

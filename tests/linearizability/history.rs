@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 /// One command on one key, and what was answered. A command on several keys is one operation in the history of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Operation {
+pub(crate) struct Invocation {
     /// Numbers the connection. One that is made anew has a new number.
     pub(crate) connection: usize,
     /// Numbers the client that owns the connection. It differs from `connection` only for a client with a pool.
@@ -13,7 +13,7 @@ pub(crate) struct Operation {
     pub(crate) invoked: u64,
     pub(crate) answered: u64,
     pub(crate) command: Command,
-    pub(crate) answer: Answer,
+    pub(crate) answer: Response,
 }
 
 /// What a command means for its key. Classic and meta commands that mean the same are one variant.
@@ -48,7 +48,7 @@ pub(crate) enum Command {
 
 /// What was answered. Meta answers are given in the classic words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     /// A value, and its cas unique if the command asked for it.
     Hit { value: String, unique: Option<u64> },
     /// `END`, `EN`.
@@ -75,25 +75,29 @@ pub(crate) enum Answer {
     Unknown,
 }
 
-impl Operation {
+impl Invocation {
     /// Until when it may take effect.
     pub(crate) fn deadline(&self) -> u64 {
-        if self.answer == Answer::Unknown { u64::MAX } else { self.answered }
+        if self.answer == Response::Unknown { u64::MAX } else { self.answered }
     }
 
     /// It was told a miss.
     pub(crate) fn missed(&self) -> bool {
-        self.answer == Answer::Miss
+        self.answer == Response::Miss
     }
 
     /// It changes nothing, with this answer.
     pub(crate) fn only_looks(&self) -> bool {
         let fails = matches!(
             self.answer,
-            Answer::NotFound | Answer::NotStored | Answer::Exists | Answer::NotANumber | Answer::Touched
+            Response::NotFound
+                | Response::NotStored
+                | Response::Exists
+                | Response::NotANumber
+                | Response::Touched
         );
         match self.command {
-            Command::Get => self.answer != Answer::Unknown,
+            Command::Get => self.answer != Response::Unknown,
             Command::Delete | Command::Flush | Command::Bump => false,
             _ => fails,
         }
@@ -102,13 +106,13 @@ impl Operation {
     /// The value that it leaves, if it is one that it names.
     pub(crate) fn stores(&self) -> Option<String> {
         match (&self.command, &self.answer) {
-            (Command::Count { .. }, Answer::Number(number)) => Some(number.to_string()),
+            (Command::Count { .. }, Response::Number(number)) => Some(number.to_string()),
             (
                 Command::Set(value)
                 | Command::Add(value)
                 | Command::Replace(value)
                 | Command::Cas { value, .. },
-                Answer::Stored | Answer::Unknown,
+                Response::Stored | Response::Unknown,
             ) => Some(value.clone()),
             _ => None,
         }
@@ -119,9 +123,13 @@ impl Operation {
         self.command != Command::Bump
             && matches!(
                 self.answer,
-                Answer::Hit { .. } | Answer::Stored | Answer::Number(_) | Answer::Deleted | Answer::Flushed
+                Response::Hit { .. }
+                    | Response::Stored
+                    | Response::Number(_)
+                    | Response::Deleted
+                    | Response::Flushed
             )
-            || matches!((&self.command, &self.answer), (Command::Delete, Answer::NotFound))
+            || matches!((&self.command, &self.answer), (Command::Delete, Response::NotFound))
     }
 }
 
@@ -147,33 +155,33 @@ impl Display for Command {
     }
 }
 
-impl Display for Answer {
+impl Display for Response {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Hit { value, unique: None } => write!(f, "VALUE {value}"),
-            Answer::Hit { value, unique: Some(unique) } => write!(f, "VALUE {value} (cas {unique})"),
-            Answer::Miss => write!(f, "END"),
-            Answer::Stored => write!(f, "STORED"),
-            Answer::NotStored => write!(f, "NOT_STORED"),
-            Answer::Exists => write!(f, "EXISTS"),
-            Answer::NotFound => write!(f, "NOT_FOUND"),
-            Answer::Number(number) => write!(f, "{number}"),
-            Answer::NotANumber => write!(f, "CLIENT_ERROR not a number"),
-            Answer::Deleted => write!(f, "DELETED"),
-            Answer::Touched => write!(f, "TOUCHED"),
-            Answer::Flushed => write!(f, "OK"),
-            Answer::Unknown => write!(f, "SERVER_ERROR or no answer"),
+            Response::Hit { value, unique: None } => write!(f, "VALUE {value}"),
+            Response::Hit { value, unique: Some(unique) } => write!(f, "VALUE {value} (cas {unique})"),
+            Response::Miss => write!(f, "END"),
+            Response::Stored => write!(f, "STORED"),
+            Response::NotStored => write!(f, "NOT_STORED"),
+            Response::Exists => write!(f, "EXISTS"),
+            Response::NotFound => write!(f, "NOT_FOUND"),
+            Response::Number(number) => write!(f, "{number}"),
+            Response::NotANumber => write!(f, "CLIENT_ERROR not a number"),
+            Response::Deleted => write!(f, "DELETED"),
+            Response::Touched => write!(f, "TOUCHED"),
+            Response::Flushed => write!(f, "OK"),
+            Response::Unknown => write!(f, "SERVER_ERROR or no answer"),
         }
     }
 }
 
 /// The history as a reader wants it, in the order of the invocations. `placed` are the indexes of the operations in the longest
 /// beginning of an order that was found: the others are marked with `!`.
-pub(crate) fn show(history: &[Operation], placed: &[usize]) -> String {
+pub(crate) fn show(history: &[Invocation], placed: &[usize]) -> String {
     let mut order: Vec<usize> = (0..history.len()).collect();
     order.sort_by_key(|at| (history[*at].invoked, history[*at].answered));
     let line = |at: usize| {
-        let Operation { connection, client, invoked, answered, command, answer } = &history[at];
+        let Invocation { connection, client, invoked, answered, command, answer } = &history[at];
         let mark = if placed.is_empty() || placed.contains(&at) { ' ' } else { '!' };
         let who = if client == connection { format!("{client}") } else { format!("{client}/{connection}") };
         format!("{mark} {invoked:>8} ..{answered:>8}  {who:>6}: {command} -> {answer}")

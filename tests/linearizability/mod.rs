@@ -13,14 +13,14 @@ mod model;
 mod resurrection;
 mod search;
 
-pub(crate) use history::{Answer, Command, Operation, show};
+pub(crate) use history::{Command, Invocation, Response, show};
 pub(crate) use model::Allowances;
 pub(crate) use search::{Verdict, check};
 
 /// Checks the operations of one key: linearizability; then resurrection, which memcached itself does not rule out. `Err` says what is wrong, with the history.
 ///
 /// A history that takes more than `search::MAX_STATES` states to decide gives [`Verdict::Undecided`].
-pub(crate) fn check_key(history: &[Operation], allowances: &Allowances) -> Result<Verdict, String> {
+pub(crate) fn check_key(history: &[Invocation], allowances: &Allowances) -> Result<Verdict, String> {
     let verdict = check(history, allowances);
     if let Verdict::Broken { longest } = &verdict {
         return Err(format!("not linearizable:\n{}", show(history, longest)));

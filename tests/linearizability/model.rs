@@ -1,6 +1,6 @@
 //! memcached with one key that never expires, and what the guard may do beyond it.
 
-use super::history::{Answer, Command, Operation};
+use super::history::{Command, Invocation, Response};
 
 /// What the guard may do that memcached does not. Each is a field, so that each can be taken away; nothing else is allowed.
 ///
@@ -8,7 +8,7 @@ use super::history::{Answer, Command, Operation};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Allowances {
     /// **A lost race.** A `set` or `replace` of a connection that was told a miss, and whose miss has not ended
-    /// ([`Operation::ends_miss`]), may have no effect although it is answered `STORED`, if another connection changed the key
+    /// ([`Invocation::ends_miss`]), may have no effect although it is answered `STORED`, if another connection changed the key
     /// between the invocation of that miss and the answer of the `set`. An `add` that lost such a race may be answered
     /// `NOT_STORED` although the key is absent, once for each miss. Why: what was built after the miss may be older than the change, and "stored,
     /// then overwritten or deleted" is what the client sees. It is memcached's lease.
@@ -116,7 +116,7 @@ impl State {
     /// `clients` gives the client of each connection.
     pub(super) fn after(
         &self,
-        operation: &Operation,
+        operation: &Invocation,
         clients: &[usize],
         allowances: &Allowances,
         horizon: Horizon,
@@ -146,15 +146,15 @@ impl State {
     }
 
     /// As memcached does it.
-    fn plain(&self, operation: &Operation, allowances: &Allowances) -> Option<State> {
+    fn plain(&self, operation: &Invocation, allowances: &Allowances) -> Option<State> {
         let (mut next, by) = (self.clone(), operation.connection);
-        let (known, number) = (operation.answer != Answer::Unknown, self.number());
+        let (known, number) = (operation.answer != Response::Unknown, self.number());
         // What was answered, if something was; otherwise what memcached would have.
-        let said = |answer: Answer| !known || operation.answer == answer;
+        let said = |answer: Response| !known || operation.answer == answer;
         let item = self.item.as_ref();
         match &operation.command {
             Command::Get => match &operation.answer {
-                Answer::Hit { value, unique } => {
+                Response::Hit { value, unique } => {
                     let item = item.filter(|item| item.value.trim_end() == value)?;
                     match (item.unique, *unique) {
                         (Some(known), Some(unique)) if known != unique => return None,
@@ -162,7 +162,7 @@ impl State {
                         _ => {}
                     }
                 }
-                Answer::Miss if item.is_none() => {
+                Response::Miss if item.is_none() => {
                     let others = self.connections.iter().enumerate().filter(|(other, _)| *other != by);
                     let raced =
                         others.map(|(_, other)| other.changed).max() >= Some(operation.invoked.max(1));
@@ -170,44 +170,44 @@ impl State {
                     next.connections[by].miss = Some(Miss { raced, refused: false, told });
                     next.connections[by].spent = None;
                 }
-                Answer::Unknown => {}
+                Response::Unknown => {}
                 _ => return None,
             },
-            Command::Set(value) if said(Answer::Stored) => next.store(value.clone(), operation),
+            Command::Set(value) if said(Response::Stored) => next.store(value.clone(), operation),
             Command::Add(value) => match item {
-                None if said(Answer::Stored) => next.store(value.clone(), operation),
-                Some(_) if said(Answer::NotStored) => {}
+                None if said(Response::Stored) => next.store(value.clone(), operation),
+                Some(_) if said(Response::NotStored) => {}
                 _ => return None,
             },
             Command::Replace(value) => match item {
-                Some(_) if said(Answer::Stored) => next.store(value.clone(), operation),
-                None if said(Answer::NotStored) => {}
+                Some(_) if said(Response::Stored) => next.store(value.clone(), operation),
+                None if said(Response::NotStored) => {}
                 _ => return None,
             },
             Command::Append(more) | Command::Prepend(more) => match item {
-                Some(Item { value, .. }) if said(Answer::Stored) => {
+                Some(Item { value, .. }) if said(Response::Stored) => {
                     let append = matches!(operation.command, Command::Append(_));
                     let (first, second) = if append { (value, more) } else { (more, value) };
                     next.store(format!("{first}{second}"), operation);
                 }
-                None if said(Answer::NotStored) => {}
+                None if said(Response::NotStored) => {}
                 _ => return None,
             },
             Command::Cas { unique, value } => {
                 let is_it = match item {
-                    None => return said(Answer::NotFound).then_some(next),
+                    None => return said(Response::NotFound).then_some(next),
                     Some(Item { unique: Some(is), .. }) => is == unique,
                     // Nobody was shown it yet, so it is none of those that were shown.
                     Some(Item { unique: None, .. }) => {
-                        !self.shown.contains(unique) && operation.answer != Answer::Exists
+                        !self.shown.contains(unique) && operation.answer != Response::Exists
                     }
                 };
                 match is_it {
-                    true if said(Answer::Stored) => {
+                    true if said(Response::Stored) => {
                         next.show(*unique);
                         next.store(value.clone(), operation);
                     }
-                    false if said(Answer::Exists) => {}
+                    false if said(Response::Exists) => {}
                     _ => return None,
                 }
             }
@@ -215,35 +215,35 @@ impl State {
                 (Some(_), Some(number), _) => {
                     let count =
                         if *decr { number.saturating_sub(*delta) } else { number.wrapping_add(*delta) };
-                    if !said(Answer::Number(count)) {
+                    if !said(Response::Number(count)) {
                         return None;
                     }
                     // It keeps its length, by trailing spaces, if it got shorter (protocol.txt, "Increment/Decrement").
                     let length = item.map_or(0, |item| item.value.len());
                     next.store(format!("{count:<length$}"), operation);
                 }
-                (Some(_), None, _) if said(Answer::NotANumber) => {}
-                (None, _, Some(initial)) if said(Answer::Number(*initial)) => {
+                (Some(_), None, _) if said(Response::NotANumber) => {}
+                (None, _, Some(initial)) if said(Response::Number(*initial)) => {
                     next.store(initial.to_string(), operation);
                 }
-                (None, _, None) if said(Answer::NotFound) => {}
+                (None, _, None) if said(Response::NotFound) => {}
                 _ => return None,
             },
             Command::Delete => match item {
-                Some(_) if said(Answer::Deleted) => next.remove(operation),
+                Some(_) if said(Response::Deleted) => next.remove(operation),
                 // What was being built is not to be kept: a delete of nothing is one all the same.
-                None if said(Answer::NotFound) => next.remove(operation),
+                None if said(Response::NotFound) => next.remove(operation),
                 _ if allowances.delete_looks_first && self.turned >= operation.invoked.max(1) => {
                     next.remove(operation);
                 }
                 _ => return None,
             },
             Command::Touch => match item {
-                Some(_) if said(Answer::Touched) => {}
-                None if said(Answer::NotFound) => {}
+                Some(_) if said(Response::Touched) => {}
+                None if said(Response::NotFound) => {}
                 _ => return None,
             },
-            Command::Flush | Command::Bump if said(Answer::Flushed) => next.remove(operation),
+            Command::Flush | Command::Bump if said(Response::Flushed) => next.remove(operation),
             Command::Set(_) | Command::Flush | Command::Bump => return None,
         }
         if operation.ends_miss() {
@@ -254,7 +254,7 @@ impl State {
 
     /// A count that got shorter keeps no trailing spaces where memcached cannot write in place: while another client is sent the
     /// value, that is.
-    fn unpadded(&self, operation: &Operation) -> Option<State> {
+    fn unpadded(&self, operation: &Invocation) -> Option<State> {
         let is_count = matches!(operation.command, Command::Count { .. });
         let item = self.item.as_ref().filter(|item| is_count && item.value.ends_with(' '))?;
         let value = item.value.trim_end().to_owned();
@@ -262,14 +262,14 @@ impl State {
     }
 
     /// As the guard may do it beyond memcached.
-    fn lost(&self, operation: &Operation, clients: &[usize], allowances: &Allowances) -> Vec<State> {
+    fn lost(&self, operation: &Invocation, clients: &[usize], allowances: &Allowances) -> Vec<State> {
         let absent = self.item.is_none();
         let may_lose = match (&operation.command, &operation.answer) {
-            (Command::Set(_), Answer::Stored) => true,
+            (Command::Set(_), Response::Stored) => true,
             // It says whether there was anything to replace.
-            (Command::Replace(_), Answer::Stored) => !absent,
-            (Command::Add(_), Answer::NotStored) => absent,
-            (Command::Count { initial: Some(_), .. }, Answer::NotStored) => allowances.refusal && absent,
+            (Command::Replace(_), Response::Stored) => !absent,
+            (Command::Add(_), Response::NotStored) => absent,
+            (Command::Count { initial: Some(_), .. }, Response::NotStored) => allowances.refusal && absent,
             _ => false,
         };
         if !(allowances.lost_race && may_lose) {
@@ -277,7 +277,7 @@ impl State {
         }
         let Connection { miss, spent, .. } = self.connections[operation.connection];
         let mut next = self.clone();
-        let is_refused = operation.answer == Answer::NotStored;
+        let is_refused = operation.answer == Response::NotStored;
         if is_refused && miss.into_iter().chain(spent).any(|miss| miss.refused) {
             return Vec::new();
         }
@@ -304,7 +304,7 @@ impl State {
     /// The other connections of its client's pool that were told a miss which a store may be counted for.
     fn misses_of_peers(
         &self,
-        operation: &Operation,
+        operation: &Invocation,
         clients: &[usize],
         allowances: &Allowances,
     ) -> Vec<usize> {
@@ -322,12 +322,12 @@ impl State {
     fn counted(
         &self,
         before: &State,
-        operation: &Operation,
+        operation: &Invocation,
         clients: &[usize],
         allowances: &Allowances,
     ) -> Vec<State> {
         let own = before.connections[operation.connection].miss.is_some();
-        if operation.answer != Answer::Stored || own {
+        if operation.answer != Response::Stored || own {
             return Vec::new();
         }
         let misses = before.misses_of_peers(operation, clients, allowances);
@@ -348,18 +348,18 @@ impl State {
         value.split(' ').next()?.parse().ok()
     }
 
-    fn store(&mut self, value: String, operation: &Operation) {
+    fn store(&mut self, value: String, operation: &Invocation) {
         self.item = Some(Item { value, unique: None });
         self.change(operation);
     }
 
-    fn remove(&mut self, operation: &Operation) {
+    fn remove(&mut self, operation: &Invocation) {
         self.item = None;
         self.change(operation);
     }
 
     /// Everybody else's miss has lost its race.
-    fn change(&mut self, operation: &Operation) {
+    fn change(&mut self, operation: &Invocation) {
         for (at, connection) in self.connections.iter_mut().enumerate() {
             for miss in [&mut connection.miss, &mut connection.spent].into_iter().flatten() {
                 miss.raced |= at != operation.connection;

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::history::{Answer, Command, Operation};
+use super::history::{Command, Invocation, Response};
 use super::model::{Allowances, Horizon, State};
 
 /// How many states are looked at before a history counts as undecided.
@@ -58,7 +58,7 @@ struct Node {
 
 /// Whether these operations on one key are linearizable. Those of one connection take effect in the order in which they were sent;
 /// where they were sent at the same time, in the order in which they stand in the history.
-pub(crate) fn check(history: &[Operation], allowances: &Allowances) -> Verdict {
+pub(crate) fn check(history: &[Invocation], allowances: &Allowances) -> Verdict {
     let search = Search::new(history, allowances);
     search.run()
 }
@@ -66,7 +66,7 @@ pub(crate) fn check(history: &[Operation], allowances: &Allowances) -> Verdict {
 struct Search<'a> {
     allowances: &'a Allowances,
     /// In the order of their invocations, connections numbered from 0.
-    operations: Vec<Operation>,
+    operations: Vec<Invocation>,
     /// Where each stands in the history.
     origin: Vec<usize>,
     /// The client of each connection.
@@ -81,11 +81,11 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(history: &[Operation], allowances: &'a Allowances) -> Search<'a> {
+    fn new(history: &[Invocation], allowances: &'a Allowances) -> Search<'a> {
         let mut origin: Vec<usize> = (0..history.len()).collect();
         origin.sort_by_key(|at| history[*at].invoked);
         let (mut connections, mut clients): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
-        let mut operations: Vec<Operation> = Vec::new();
+        let mut operations: Vec<Invocation> = Vec::new();
         let mut follows = Vec::new();
         for &at in &origin {
             let mut operation = history[at].clone();
@@ -96,20 +96,20 @@ impl<'a> Search<'a> {
                 connections.len() - 1
             });
             // One without an answer may take effect at any later time.
-            let earlier = |other: &Operation| {
-                other.connection == operation.connection && other.answer != Answer::Unknown
+            let earlier = |other: &Invocation| {
+                other.connection == operation.connection && other.answer != Response::Unknown
             };
             follows.push(operations.iter().rposition(earlier));
             operations.push(operation);
         }
         let mut read = HashMap::new();
         for operation in &operations {
-            if let Answer::Hit { value, .. } = &operation.answer {
+            if let Response::Hit { value, .. } = &operation.answer {
                 let last = read.entry(value.clone()).or_insert(0);
                 *last = operation.invoked.max(*last);
             }
         }
-        let best = |operation: &Operation| {
+        let best = |operation: &Invocation| {
             let read = operation.stores().and_then(|value| read.get(&value)).copied();
             operation.deadline().max(read.unwrap_or(0))
         };
@@ -155,7 +155,7 @@ impl<'a> Search<'a> {
     fn is_complete(&self, done: &Done) -> bool {
         let left = &self.operations[done.before..];
         let mut left = left.iter().enumerate().filter(|(at, _)| !done.has(done.before + at));
-        left.all(|(_, operation)| operation.answer == Answer::Unknown)
+        left.all(|(_, operation)| operation.answer == Response::Unknown)
     }
 
     /// What may come next: an operation that was invoked before the first answer among those that are left. The likeliest comes

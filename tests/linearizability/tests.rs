@@ -1,23 +1,23 @@
 //! Histories that are linearizable and histories that are not; for each allowance, that it allows no more than it says.
 
-use super::linearizability::{Allowances, Answer, Command, Operation, Verdict, check, check_key};
+use super::linearizability::{Allowances, Command, Invocation, Response, Verdict, check, check_key};
 
-use Answer::{
+use Command::{Delete, Flush, Get, Touch};
+use Response::{
     Deleted, Exists, Flushed, Miss, NotANumber, NotFound, NotStored, Number, Stored, Touched, Unknown,
 };
-use Command::{Delete, Flush, Get, Touch};
 
 const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 const D: usize = 3;
 
-fn hit(value: &str) -> Answer {
-    Answer::Hit { value: value.into(), unique: None }
+fn hit(value: &str) -> Response {
+    Response::Hit { value: value.into(), unique: None }
 }
 
-fn hit_with(value: &str, unique: u64) -> Answer {
-    Answer::Hit { value: value.into(), unique: Some(unique) }
+fn hit_with(value: &str, unique: u64) -> Response {
+    Response::Hit { value: value.into(), unique: Some(unique) }
 }
 
 fn set(value: &str) -> Command {
@@ -41,17 +41,17 @@ fn incr(delta: u64) -> Command {
 }
 
 /// One operation from `invoked` to `answered`.
-fn at(connection: usize, invoked: u64, answered: u64, command: Command, answer: Answer) -> Operation {
-    Operation { connection, client: connection, invoked, answered, command, answer }
+fn at(connection: usize, invoked: u64, answered: u64, command: Command, answer: Response) -> Invocation {
+    Invocation { connection, client: connection, invoked, answered, command, answer }
 }
 
 /// One operation behind the other.
-fn sequence<const N: usize>(operations: [(usize, Command, Answer); N]) -> Vec<Operation> {
+fn sequence<const N: usize>(operations: [(usize, Command, Response); N]) -> Vec<Invocation> {
     let each = (1..).zip(operations);
     each.map(|(n, (by, command, answer))| at(by, 10 * n, 10 * n + 5, command, answer)).collect()
 }
 
-fn is_linearizable(history: &[Operation], allowances: &Allowances) -> bool {
+fn is_linearizable(history: &[Invocation], allowances: &Allowances) -> bool {
     match check(history, allowances) {
         Verdict::Linearizable => true,
         Verdict::Broken { .. } => false,
@@ -60,11 +60,11 @@ fn is_linearizable(history: &[Operation], allowances: &Allowances) -> bool {
 }
 
 /// With the lost race allowed for, and without.
-fn single<const N: usize>(operations: [(usize, Command, Answer); N]) -> bool {
+fn single<const N: usize>(operations: [(usize, Command, Response); N]) -> bool {
     is_linearizable(&sequence(operations), &Allowances::SINGLE)
 }
 
-fn exact<const N: usize>(operations: [(usize, Command, Answer); N]) -> bool {
+fn exact<const N: usize>(operations: [(usize, Command, Response); N]) -> bool {
     is_linearizable(&sequence(operations), &Allowances::NONE)
 }
 
@@ -164,7 +164,7 @@ fn a_unique_is_that_of_one_value() {
     for behind in wrong {
         let mut all = vec![(A, set("1"), Stored), (A, Get, hit_with("1", 70))];
         all.extend(behind);
-        let history: Vec<Operation> =
+        let history: Vec<Invocation> =
             (1..).zip(all).map(|(n, (by, c, a))| at(by, 10 * n, 10 * n + 5, c, a)).collect();
         assert!(!is_linearizable(&history, &Allowances::SINGLE), "{history:?}");
     }
@@ -213,7 +213,7 @@ fn what_one_connection_sends_takes_effect_in_its_order() {
 
 #[test]
 fn what_was_answered_with_an_error_may_take_effect_later_or_never() {
-    let with = |answer: Answer| {
+    let with = |answer: Response| {
         exact([(A, set("1"), Stored), (B, set("2"), Unknown), (A, Get, hit("1")), (A, Get, answer)])
     };
     assert!(with(hit("1")) && with(hit("2")));
@@ -321,7 +321,7 @@ fn a_set_that_lost_no_race_is_kept() {
     ];
     for all in wrong {
         let each = (1..).zip(all);
-        let history: Vec<Operation> = each.map(|(n, (by, c, a))| at(by, 10 * n, 10 * n + 5, c, a)).collect();
+        let history: Vec<Invocation> = each.map(|(n, (by, c, a))| at(by, 10 * n, 10 * n + 5, c, a)).collect();
         assert!(!is_linearizable(&history, &Allowances::SINGLE), "{history:#?}");
     }
 }
@@ -430,8 +430,8 @@ fn a_present_value_is_found_by_every_reader() {
 }
 
 /// Operations of clients that use a connection each time.
-fn pooled<const N: usize>(operations: [(usize, usize, Command, Answer); N]) -> Vec<Operation> {
-    let each = (1..).zip(operations).map(|(n, (client, connection, command, answer))| Operation {
+fn pooled<const N: usize>(operations: [(usize, usize, Command, Response); N]) -> Vec<Invocation> {
+    let each = (1..).zip(operations).map(|(n, (client, connection, command, answer))| Invocation {
         client,
         ..at(connection, 10 * n, 10 * n + 5, command, answer)
     });
@@ -467,7 +467,7 @@ fn a_pools_set_may_be_counted_for_its_oldest_miss_once_and_for_no_other_pools() 
 
 #[test]
 fn a_value_from_before_a_delete_is_not_served_after_it() {
-    let resurrects = |history: &[Operation]| check_key(history, &Allowances::SINGLE).is_err();
+    let resurrects = |history: &[Invocation]| check_key(history, &Allowances::SINGLE).is_err();
     let stale = [(A, Get, Miss), (B, Delete, NotFound), (A, set("1"), Stored), (C, Get, hit("1"))];
     assert!(single(stale.clone()) && resurrects(&sequence(stale)));
     let fine = [
@@ -499,7 +499,7 @@ fn a_value_from_before_a_delete_is_not_served_after_it() {
     ];
     for all in fine {
         let each = (1..).zip(all);
-        let history: Vec<Operation> = each.map(|(n, (by, c, a))| at(by, 10 * n, 10 * n + 5, c, a)).collect();
+        let history: Vec<Invocation> = each.map(|(n, (by, c, a))| at(by, 10 * n, 10 * n + 5, c, a)).collect();
         assert_eq!(check_key(&history, &Allowances::SINGLE), Ok(Verdict::Linearizable));
     }
     // Not acknowledged when the read began.
@@ -511,7 +511,7 @@ fn a_value_from_before_a_delete_is_not_served_after_it() {
     ];
     assert!(!resurrects(&unacknowledged));
     // Eighty were told a miss, and the first fills after the delete.
-    let mut eighty: Vec<Operation> = (0..80).map(|n| at(n, 10, 20, Get, Miss)).collect();
+    let mut eighty: Vec<Invocation> = (0..80).map(|n| at(n, 10, 20, Get, Miss)).collect();
     eighty.push(at(80, 30, 35, Delete, NotFound));
     eighty.push(at(0, 40, 45, set("1"), Stored));
     assert!(!resurrects(&eighty));

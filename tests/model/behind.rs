@@ -1,7 +1,7 @@
 //! What a sidecar does behind the requests: it renews and gives back leases, and looks for those who wait.
 
-use kennel::guard::leases::{Due, Ended, Polled, TicketId};
-use kennel::guard::{Answers, Now};
+use kennel::guard::leases::{Due, Ended, MissTokenId, PollResult};
+use kennel::guard::{Now, Replies};
 use kennel::metrics::LeaseEnd;
 
 use super::operation::{Doing, KEY, owner, tags};
@@ -10,7 +10,7 @@ use super::world::{Broken, Job, MONO, World};
 
 impl World {
     /// A lease is looked at, at this moment.
-    pub fn due(&mut self, s: usize, id: TicketId, mono: u64, plan: &Plan) -> Result<(), Broken> {
+    pub fn due(&mut self, s: usize, id: MissTokenId, mono: u64, plan: &Plan) -> Result<(), Broken> {
         let now = Now { mono, ..self.now() };
         match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
             Due::Nothing => Ok(()),
@@ -19,7 +19,13 @@ impl World {
         }
     }
 
-    pub fn renewed(&mut self, s: usize, id: TicketId, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
+    pub fn renewed(
+        &mut self,
+        s: usize,
+        id: MissTokenId,
+        answers: &Replies,
+        plan: &Plan,
+    ) -> Result<(), Broken> {
         let sidecar = &mut self.sidecars[s];
         let renewed = sidecar.leases.renewed(KEY, id, answers, MONO);
         let fills = sidecar.leases.renewal_ended(KEY);
@@ -42,20 +48,20 @@ impl World {
 
     /// The poller looks, if anybody waits.
     pub fn look(&mut self, s: usize, plan: &Plan) -> Result<(), Broken> {
-        if !self.sidecars[s].leases.is_awaited(KEY) {
+        if !self.sidecars[s].leases.has_waiters(KEY) {
             self.sidecars[s].poller = None;
             return Ok(());
         }
-        self.ask_behind(s, Doing::Polling, Polled::asks(), plan)
+        self.ask_behind(s, Doing::Polling, PollResult::asks(), plan)
     }
 
-    pub fn polled(&mut self, s: usize, answers: &Answers, plan: &Plan) -> Result<(), Broken> {
+    pub fn polled(&mut self, s: usize, answers: &Replies, plan: &Plan) -> Result<(), Broken> {
         let now = self.now();
         let sidecar = &mut self.sidecars[s];
         let mut before = sidecar.poller.flatten();
-        let found = Polled::found(answers, &mut before);
+        let found = PollResult::found(answers, &mut before);
         let bells = sidecar.leases.polled(KEY, found, now);
-        sidecar.poller = (found == Polled::Unchanged).then_some(before);
+        sidecar.poller = (found == PollResult::Unchanged).then_some(before);
         self.wake(s, bells, plan)
     }
 

@@ -52,12 +52,12 @@ pub struct Found {
 }
 
 /// A state's number.
-pub type At = u32;
+pub type StepIndex = u32;
 
 /// A state, by the number it is known by.
 struct Met {
     world: World,
-    at: At,
+    at: StepIndex,
     /// It is known by what it looks like with both sides exchanged.
     flipped: bool,
 }
@@ -70,7 +70,7 @@ struct Frontier {
     by_what_is_left: Vec<VecDeque<Met>>,
     /// How many workers may still find states.
     busy: usize,
-    ended: Option<Result<(), (At, String, Broken)>>,
+    ended: Option<Result<(), (StepIndex, String, Broken)>>,
 }
 
 /// How many states a worker takes at once.
@@ -180,7 +180,7 @@ impl Search<'_> {
         }
     }
 
-    fn end(&self, how: Result<(), (At, String, Broken)>) {
+    fn end(&self, how: Result<(), (StepIndex, String, Broken)>) {
         self.lock().ended.get_or_insert(how);
         self.grown.notify_all();
     }
@@ -227,7 +227,7 @@ impl Search<'_> {
     }
 
     /// The steps from the beginning to a state, found again by taking them.
-    fn trace(&self, to: At) -> Vec<String> {
+    fn trace(&self, to: StepIndex) -> Vec<String> {
         let path = self.graph.path(to);
         let mut world = World::start(self.plan);
         let mut trace = vec![world.summary()];

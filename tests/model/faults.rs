@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kennel::guard::{Ask, At};
+use kennel::guard::{ItemRef, ServerCommand};
 
 use super::operation::Command;
 use super::plan::{Fault, Plan};
@@ -14,9 +14,9 @@ impl World {
     pub fn faulty(&self, kind: Fault, labels: &mut Vec<Label>) {
         let Server { item, lock, tag, .. } = &self.server;
         match kind {
-            Fault::EvictItem => labels.extend(item.as_ref().map(|_| Label::Evict(At::Item))),
-            Fault::EvictLock => labels.extend(lock.as_ref().map(|_| Label::Evict(At::Lock))),
-            Fault::EvictTag => labels.extend(tag.as_ref().map(|_| Label::Evict(At::Tag(0)))),
+            Fault::EvictItem => labels.extend(item.as_ref().map(|_| Label::Evict(ItemRef::Value))),
+            Fault::EvictLock => labels.extend(lock.as_ref().map(|_| Label::Evict(ItemRef::Lock))),
+            Fault::EvictTag => labels.extend(tag.as_ref().map(|_| Label::Evict(ItemRef::Tag(0)))),
             Fault::Restart => {
                 labels.push(Label::Restart(None));
                 labels.extend(self.remembered().into_iter().map(|cas| Label::Restart(Some(cas))));
@@ -62,7 +62,7 @@ impl World {
     /// Whatever else anybody remembers is below what is given out from now on: in truth the numbers may come again one after the
     /// other, or after any others.
     pub fn restart(&mut self, again: Option<u64>, plan: &Plan) {
-        let stays = |ask: &Ask| plan.tags_elsewhere && matches!(ask.at, At::Tag(_));
+        let stays = |ask: &ServerCommand| plan.tags_elsewhere && matches!(ask.at, ItemRef::Tag(_));
         self.server = Server {
             again,
             last: self.server.last,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::checker::{At, GOODS, Good, exchanged};
+use super::checker::{GOODS, Good, StepIndex, exchanged};
 use super::steps::Kind;
 
 /// Each part is locked by itself, and grows by itself.
@@ -13,7 +13,7 @@ const PART_BITS: u32 = 6;
 const INDEX: u32 = (1 << 29) - 1;
 const FLIPPED: u32 = 1 << 29;
 /// The parent of the first.
-pub const NOBODY: At = At::MAX;
+pub const NOBODY: StepIndex = StepIndex::MAX;
 /// In place of a kind: not a step, but where those behind it begin.
 const FROM: u32 = 3;
 const KINDS: [Kind; 3] = [Kind::Step, Kind::Aging, Kind::Patience];
@@ -24,7 +24,7 @@ struct Part {
     /// An open table: a fingerprint's upper half, and its number in this part plus one.
     prints: Vec<u64>,
     numbers: Vec<u32>,
-    parents: Vec<At>,
+    parents: Vec<StepIndex>,
     goods: Vec<u8>,
 }
 
@@ -73,14 +73,14 @@ pub struct Steps {
 const CHUNK: usize = 1 << 20;
 
 impl Steps {
-    pub fn from(&mut self, at: At) {
+    pub fn from(&mut self, at: StepIndex) {
         if self.chunks.last().is_none_or(|chunk| chunk.len() + 256 > CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
         self.push(at | FROM << 30);
     }
 
-    pub fn to(&mut self, at: At, kind: Kind, flipped: bool) {
+    pub fn to(&mut self, at: StepIndex, kind: Kind, flipped: bool) {
         self.taken += 1;
         if kind != Kind::Wrong {
             let flip = if flipped { FLIPPED } else { 0 };
@@ -109,12 +109,12 @@ impl Graph {
         ((print as u64 >> (64 - PART_BITS)) as usize, (print >> 64) as u64)
     }
 
-    fn number(part: usize, number: u32) -> At {
+    fn number(part: usize, number: u32) -> StepIndex {
         (number - 1) << PART_BITS | part as u32
     }
 
     /// A state is met, after a step from another. Its number, and whether it is new.
-    pub fn meet(&self, print: u128, parent: At, goods: u8) -> (At, bool) {
+    pub fn meet(&self, print: u128, parent: StepIndex, goods: u8) -> (StepIndex, bool) {
         let (n, print) = Graph::split(print);
         let mut part = self.part(n);
         if part.parents.len() * 5 >= part.prints.len() * 4 {
@@ -135,7 +135,7 @@ impl Graph {
     }
 
     /// The number of a state that has been met.
-    pub fn find(&self, print: u128) -> Option<At> {
+    pub fn find(&self, print: u128) -> Option<StepIndex> {
         let (n, print) = Graph::split(print);
         let part = self.part(n);
         let number = part.numbers[part.slot(print)];
@@ -143,7 +143,7 @@ impl Graph {
     }
 
     /// From the beginning to a state.
-    pub fn path(&self, to: At) -> Vec<At> {
+    pub fn path(&self, to: StepIndex) -> Vec<StepIndex> {
         let mut path = vec![to];
         loop {
             let at = path[path.len() - 1];
@@ -160,7 +160,7 @@ impl Graph {
     ///
     /// What is within reach of a state's next ones is within its reach: that is carried on until nothing is new. Backwards,
     /// because most states were met after those that lead to them.
-    pub fn cannot_reach(&mut self, all: &[Steps]) -> Option<(Good, At)> {
+    pub fn cannot_reach(&mut self, all: &[Steps]) -> Option<(Good, StepIndex)> {
         let mut reached: Vec<Vec<u8>> = Vec::new();
         for part in &mut self.parts {
             reached.push(std::mem::take(&mut part.get_mut().unwrap_or_else(PoisonError::into_inner).goods));

@@ -4,10 +4,13 @@ use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 use kennel::error::Failure;
-use kennel::guard::leases::{Admission, AfterHit, Attribution, Ended, Owner, Setter, Ticket, TicketId, Told};
+use kennel::guard::leases::{
+    Admission, AfterHit, Attribution, Ended, KnownMiss, MissToken, MissTokenId, Owner, Writer,
+};
 use kennel::guard::{
-    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Cas, Delete, DeleteEnd, Event, Fill, FillEnd, Item,
-    Lifetime, Look, Machine, Now, Offer, Read, ReadEnd, Scene, Set, Step, TagName, What,
+    Bump, BumpEnd, Cas, Commands, Delete, DeleteEnd, Event, Expiry, Fill, FillEnd, GetFlags, Inputs, Item,
+    ItemRef, Machine, NewValue, Now, Operation, Read, ReadEnd, Replies, ServerCommand, ServerReply, Set,
+    Step, TagName,
 };
 use kennel::proxy::wire;
 
@@ -26,13 +29,13 @@ const FIRST_BEHIND: OpRef = 2;
 pub enum Doing {
     Read(Read),
     /// With what its miss saw, and whose that was if another connection's.
-    Fill(Fill, Ticket, Option<Owner>),
+    Fill(Fill, MissToken, Option<Owner>),
     Set(Set),
     Delete(Delete),
     Bump(Bump),
     /// A `set` that waits for the renewal of its lease.
     Parked,
-    Renewal(TicketId),
+    Renewal(MissTokenId),
     /// A lease has ended without a value.
     Freeing,
     /// A lease has been superseded: what it left is taken away.
@@ -45,8 +48,8 @@ pub enum Doing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
     pub doing: Doing,
-    pub asks: Asks,
-    pub answers: Vec<Option<Answer>>,
+    pub asks: Commands,
+    pub answers: Vec<Option<ServerReply>>,
     /// The number of its wait.
     pub waits: Option<u64>,
     /// Whether the item was in time when it was last read.
@@ -61,7 +64,7 @@ pub struct Op {
 /// A command on its way, and to which place of which operation its reply is owed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    pub ask: Ask,
+    pub ask: ServerCommand,
     pub owed: Option<(OpRef, usize)>,
 }
 
@@ -82,7 +85,7 @@ impl Hash for Command {
 
 enum End {
     Read(ReadEnd),
-    Fill(FillEnd, Ticket, Option<Owner>),
+    Fill(FillEnd, MissToken, Option<Owner>),
     Set,
     Moved { known: bool, wakes: bool },
 }
@@ -91,7 +94,7 @@ impl Op {
     fn new(doing: Doing) -> Op {
         Op {
             doing,
-            asks: Asks::new(),
+            asks: Commands::new(),
             answers: Vec::new(),
             waits: None,
             in_time: false,
@@ -110,8 +113,8 @@ pub fn tags() -> [TagName; 1] {
     [TagName::from_slice(b"t")]
 }
 
-fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Scene<'_>) -> T) -> T {
-    then(&Scene {
+fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
+    then(&Inputs {
         policy: &plan.policy,
         tags: &tags(),
         learnt: 0,
@@ -160,10 +163,17 @@ impl World {
     }
 
     /// Sends a round.
-    pub fn ask(&mut self, s: usize, of: OpRef, mut op: Op, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+    pub fn ask(
+        &mut self,
+        s: usize,
+        of: OpRef,
+        mut op: Op,
+        asks: Commands,
+        plan: &Plan,
+    ) -> Result<(), Broken> {
         op.answers = vec![None; asks.len()];
         op.asks = asks;
-        if let (Doing::Read(_), Some(Ask { at: At::Item, what: What::Store { .. } })) =
+        if let (Doing::Read(_), Some(ServerCommand { at: ItemRef::Value, what: Operation::Store { .. } })) =
             (&op.doing, op.asks.first())
         {
             // A stub takes the lock's place, if the value still stands when it arrives.
@@ -174,7 +184,7 @@ impl World {
             let epoch = self.epoch_at(ask.at);
             let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch);
             if other_epoch && !plan.is(Mutant::CasOutlivesConnection) {
-                op.answers[index] = Some(Answer::Exists);
+                op.answers[index] = Some(ServerReply::Exists);
             } else {
                 self.sidecars[s].queue.push(Command { ask, owed: Some((of, index)) });
             }
@@ -195,7 +205,7 @@ impl World {
         Some(ops.remove(at).1)
     }
 
-    pub fn ask_behind(&mut self, s: usize, doing: Doing, asks: Asks, plan: &Plan) -> Result<(), Broken> {
+    pub fn ask_behind(&mut self, s: usize, doing: Doing, asks: Commands, plan: &Plan) -> Result<(), Broken> {
         let free = (FIRST_BEHIND..).find(|of| self.sidecars[s].op(*of).is_none());
         self.ask(s, free.unwrap_or(FIRST_BEHIND), Op::new(doing), asks, plan)
     }
@@ -205,20 +215,22 @@ impl World {
         let epoch = self.epoch_at(command.ask.at);
         let mut answer = self.server.execute(&command.ask, epoch, Some(s));
         // As in what is the same: whom the mark of a value is shown to decides nothing.
-        if let Answer::Item(item) = &mut answer {
+        if let ServerReply::Item(item) = &mut answer {
             item.won &= item.size == 0;
         }
         let in_time = self.server.item.as_ref().is_some_and(|item| item.is_in_time());
         let Some((of, index)) = command.owed else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
         if let Some((_, op)) = found {
-            if let Ask { at: At::Item, what: What::Get(Look { value: true, .. }) } = command.ask {
+            if let ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) } =
+                command.ask
+            {
                 op.in_time = in_time;
             }
             match (&op.doing, &answer) {
-                _ if matches!(command.ask.at, At::Tag(_)) => {}
-                (Doing::Read(_), Answer::Stored(cas)) => op.gained = Some(*cas),
-                (Doing::Read(_), Answer::Item(item)) if item.won && item.size == 0 => {
+                _ if matches!(command.ask.at, ItemRef::Tag(_)) => {}
+                (Doing::Read(_), ServerReply::Stored(cas)) => op.gained = Some(*cas),
+                (Doing::Read(_), ServerReply::Item(item)) if item.won && item.size == 0 => {
                     op.gained = Some(item.cas);
                 }
                 _ => {}
@@ -232,7 +244,7 @@ impl World {
         let Some((of, index)) = command.owed else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
         if let Some((_, op)) = found {
-            op.answers[index] = Some(Answer::Failed(Failure::TimedOut));
+            op.answers[index] = Some(ServerReply::Failed(Failure::TimedOut));
         }
     }
 
@@ -256,12 +268,12 @@ impl World {
     /// A sidecar hears the answers to a round.
     pub fn hear(&mut self, s: usize, of: OpRef, plan: &Plan) -> Result<(), Broken> {
         let Some(mut op) = self.remove(s, of) else { return Ok(()) };
-        let mut answers: Answers = op.answers.drain(..).flatten().collect();
+        let mut answers: Replies = op.answers.drain(..).flatten().collect();
         match op.doing {
             Doing::Renewal(id) => self.renewed(s, id, &answers, plan),
             Doing::Freeing => {
                 let now = self.now();
-                let bells = self.sidecars[s].leases.unfilled(KEY, now);
+                let bells = self.sidecars[s].leases.release_waiters(KEY, now);
                 self.wake(s, bells, plan)
             }
             Doing::Superseded => Ok(()),
@@ -274,7 +286,7 @@ impl World {
                 if let Some(mutant) = plan.mutant {
                     mutate_answers(mutant, &mut op, &mut answers);
                 }
-                self.resume(s, of, op, Event::Answers(answers), plan)
+                self.resume(s, of, op, Event::Replies(answers), plan)
             }
         }
     }
@@ -299,8 +311,8 @@ impl World {
             other => panic!("{other:?} is no machine"),
         });
         match step {
-            Step::Ask(asks) => self.ask(s, of, op, asks, plan),
-            Step::Learn(_) => panic!("no value here has tags of its own"),
+            Step::Send(asks) => self.ask(s, of, op, asks, plan),
+            Step::AddTags(_) => panic!("no value here has tags of its own"),
             Step::Wait(_) => self.wait(s, of, op, plan),
             Step::Done(End::Read(end)) => self.read_done(s, of, op.in_time, end, plan),
             Step::Done(End::Fill(end, ticket, spent)) => self.fill_done(s, of, end, &ticket, spent, plan),
@@ -323,7 +335,7 @@ impl World {
     fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Broken> {
         let now = self.now();
         match self.sidecars[s].leases.wait(KEY, owner(of, s, plan), now, &plan.policy, Who(of)) {
-            Admission::Refused | Admission::Full => self.resume(s, of, op, Event::Over, plan),
+            Admission::Refused | Admission::Full => self.resume(s, of, op, Event::WaitEnded, plan),
             Admission::Waits { waiter, poll } => {
                 op.waits = Some(waiter);
                 op.gained = None;
@@ -343,7 +355,7 @@ impl World {
         if let Some(waiter) = op.waits.take() {
             self.sidecars[s].leases.leave(KEY, waiter);
         }
-        self.resume(s, client, op, Event::Over, plan)
+        self.resume(s, client, op, Event::WaitEnded, plan)
     }
 
     pub fn wake(&mut self, s: usize, bells: Vec<Who>, plan: &Plan) -> Result<(), Broken> {
@@ -415,11 +427,11 @@ impl World {
                 true
             }
             ReadEnd::Missed { seen, .. } => {
-                leases.saw(KEY, owner, seen, &plan.policy);
+                leases.record_miss(KEY, owner, seen, &plan.policy);
                 true
             }
             ReadEnd::Failed(_) => {
-                leases.saw(KEY, owner, Ticket::nothing(now), &plan.policy);
+                leases.record_miss(KEY, owner, MissToken::nothing(now), &plan.policy);
                 true
             }
         };
@@ -447,15 +459,15 @@ impl World {
 
     fn store(&mut self, client: usize, version: u64, plan: &Plan) -> Result<(), Broken> {
         let s = plan.placed[client];
-        let offer = Offer {
+        let offer = NewValue {
             body: Bytes::from(format!("v{version}")),
             flags: 0,
-            lifetime: Lifetime::Seconds(TTL),
+            lifetime: Expiry::Seconds(TTL),
             explicit: None,
             tags: Vec::new(),
         };
         // Nobody here sets what they were told no miss of.
-        let setter = Setter { owner: owner(client, s, plan), told: Told::Miss, pooled: false };
+        let setter = Writer { owner: owner(client, s, plan), told: KnownMiss::Yes, pooled: false };
         let now = self.now();
         match self.sidecars[s].leases.attribute(KEY, setter, now) {
             Attribution::Renewing => {
@@ -463,11 +475,11 @@ impl World {
                 self.insert(s, client, Op::new(Doing::Parked));
                 Ok(())
             }
-            Attribution::Doomed | Attribution::Unknown => {
+            Attribution::Invalidated | Attribution::Unknown => {
                 self.stored(client);
                 Ok(())
             }
-            Attribution::Blind => {
+            Attribution::NoMiss => {
                 let (set, asks) = on_scene(plan, s, self.now(), |scene| Set::start(offer, scene));
                 self.ask(s, client, Op::new(Doing::Set(set)), asks, plan)
             }
@@ -478,11 +490,11 @@ impl World {
                     let version = std::str::from_utf8(&tag.value).ok().and_then(|text| text.parse().ok());
                     ticket.versions = version.into_iter().collect();
                 }
-                let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, false, scene);
+                let start = |scene: &Inputs<'_>| Fill::start(&ticket, offer, false, scene);
                 let (fill, step) = on_scene(plan, s, self.now(), start);
                 let held = ticket.lock.or(ticket.base).filter(|_| lease);
                 match step {
-                    Step::Ask(asks) => {
+                    Step::Send(asks) => {
                         let op = Op { gained: held, ..Op::new(Doing::Fill(fill, ticket, owner)) };
                         self.ask(s, client, op, asks, plan)
                     }
@@ -501,7 +513,7 @@ impl World {
         s: usize,
         client: usize,
         end: FillEnd,
-        ticket: &Ticket,
+        ticket: &MissToken,
         spent: Option<Owner>,
         plan: &Plan,
     ) -> Result<(), Broken> {
@@ -510,7 +522,7 @@ impl World {
         let bells = match end {
             FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, ticket, spent),
             FillEnd::Dropped { .. } | FillEnd::Outdated => leases.wake(KEY),
-            FillEnd::TooLarge | FillEnd::Failed(_) => leases.unfilled(KEY, now),
+            FillEnd::TooLarge | FillEnd::Failed(_) => leases.release_waiters(KEY, now),
         };
         self.wake(s, bells, plan)?;
         self.stored(client);
@@ -550,12 +562,12 @@ impl World {
 fn step<M: Machine>(
     machine: &mut M,
     event: Event,
-    scene: &Scene<'_>,
+    scene: &Inputs<'_>,
     end: impl FnOnce(M::End) -> End,
 ) -> Step<End> {
     match machine.resume(event, scene) {
-        Step::Ask(asks) => Step::Ask(asks),
-        Step::Learn(tags) => Step::Learn(tags),
+        Step::Send(asks) => Step::Send(asks),
+        Step::AddTags(tags) => Step::AddTags(tags),
         Step::Wait(until) => {
             assert!(until > MONO);
             Step::Wait(until)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kennel::guard::{Leaves, Policy};
+use kennel::guard::{OnInvalidate, Policy};
 
 /// An invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,8 +121,8 @@ pub fn policy() -> Policy {
         max_rebuild: Duration::from_secs(100_000),
         stale_wait: Duration::ZERO,
         cold_wait: Duration::from_secs(2),
-        on_tag: Leaves::Stale,
-        on_delete: Leaves::Nothing,
+        on_tag: OnInvalidate::Stale,
+        on_delete: OnInvalidate::Drop,
         early_beta: 0.0,
         max_ttl: Duration::ZERO,
         near: Duration::ZERO,

@@ -4,7 +4,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use kennel::guard::leases::Due;
-use kennel::guard::{Answer, Ask, At, Cas, What};
+use kennel::guard::{Cas, ItemRef, Operation, ServerCommand, ServerReply};
 
 use super::canon::{Canon, Who};
 use super::operation::{Command, Doing, Op};
@@ -81,8 +81,8 @@ impl World {
     fn half_heard(&self) -> impl Iterator<Item = u64> {
         let ops = self.sidecars.iter().flat_map(|sidecar| &sidecar.ops);
         ops.flat_map(|(_, op)| op.answers.iter().flatten()).filter_map(|answer| match answer {
-            Answer::Item(item) => Some(item.cas.number),
-            Answer::Stored(cas) => Some(cas.number),
+            ServerReply::Item(item) => Some(item.cas.number),
+            ServerReply::Stored(cas) => Some(cas.number),
             _ => None,
         })
     }
@@ -141,7 +141,7 @@ impl World {
             orphans.retain(|its| !its.is_empty());
             self.orphans = orphans;
         }
-        for at in [At::Item, At::Lock, At::Tag(0)] {
+        for at in [ItemRef::Value, ItemRef::Lock, ItemRef::Tag(0)] {
             let (sidecars, epoch) = (&self.sidecars, self.epoch);
             if let Some(entry) = self.server.at(at) {
                 let cas = Cas { number: entry.cas, epoch };
@@ -155,21 +155,21 @@ impl World {
 
     /// Whether a command may change what stands on the server, now or later. No CAS comes again in a server's life, and behind
     /// its end nothing arrives that was sent before.
-    pub fn may_matter(&self, ask: &Ask) -> bool {
+    pub fn may_matter(&self, ask: &ServerCommand) -> bool {
         let Server { item, lock, tag, .. } = &self.server;
         let stands = match ask.at {
-            At::Item => item,
-            At::Lock => lock,
-            At::Tag(_) | At::Copy(_) => tag,
+            ItemRef::Value => item,
+            ItemRef::Lock => lock,
+            ItemRef::Tag(_) | ItemRef::TagCopy(_) => tag,
         };
         match &ask.what {
-            What::Get(look) => look.vivify.is_some(),
-            What::Store { cas: Some(cas), .. }
-            | What::Delete { cas: Some(cas) }
-            | What::MarkStale { cas: Some(cas), .. } => {
+            Operation::Get(look) => look.vivify.is_some(),
+            Operation::Store { cas: Some(cas), .. }
+            | Operation::Delete { cas: Some(cas) }
+            | Operation::MarkStale { cas: Some(cas), .. } => {
                 stands.as_ref().is_some_and(|stands| stands.cas == cas.number)
             }
-            What::Store { .. } | What::Delete { .. } | What::MarkStale { .. } => true,
+            Operation::Store { .. } | Operation::Delete { .. } | Operation::MarkStale { .. } => true,
         }
     }
 }

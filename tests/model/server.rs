@@ -4,7 +4,7 @@
 use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
-use kennel::guard::{Answer, Ask, At, Cas, Item, Look, Mode, Usage, What};
+use kennel::guard::{Cas, GetFlags, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Usage};
 
 use super::canon::Who;
 use super::plan::policy;
@@ -117,42 +117,45 @@ impl Server {
         }
     }
 
-    pub fn at(&mut self, at: At) -> &mut Option<Entry> {
+    pub fn at(&mut self, at: ItemRef) -> &mut Option<Entry> {
         match at {
-            At::Item => &mut self.item,
-            At::Lock => &mut self.lock,
-            At::Tag(_) | At::Copy(_) => &mut self.tag,
+            ItemRef::Value => &mut self.item,
+            ItemRef::Lock => &mut self.lock,
+            ItemRef::Tag(_) | ItemRef::TagCopy(_) => &mut self.tag,
         }
     }
 
-    fn next(&mut self, at: At) -> u64 {
+    fn next(&mut self, at: ItemRef) -> u64 {
         let last = match at {
-            At::Item | At::Lock => match self.again.take() {
+            ItemRef::Value | ItemRef::Lock => match self.again.take() {
                 Some(again) => return again,
                 None => &mut self.last,
             },
-            At::Tag(_) | At::Copy(_) => &mut self.last_of_tags,
+            ItemRef::Tag(_) | ItemRef::TagCopy(_) => &mut self.last_of_tags,
         };
         *last += 1;
         *last
     }
 
     /// Carries out a command.
-    pub fn execute(&mut self, ask: &Ask, epoch: u32, by: Option<usize>) -> Answer {
+    pub fn execute(&mut self, ask: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
         let stands = self.at(ask.at).clone();
         match (&ask.what, stands) {
-            (What::Get(look), stands) => self.get(ask.at, look, stands, epoch, by),
-            (What::Store { mode: Mode::Add, .. }, Some(_)) => Answer::NotStored,
-            (What::Store { cas: Some(_), .. } | What::Delete { .. } | What::MarkStale { .. }, None) => {
-                Answer::Absent
-            }
+            (Operation::Get(look), stands) => self.get(ask.at, look, stands, epoch, by),
+            (Operation::Store { mode: StoreMode::Add, .. }, Some(_)) => ServerReply::NotStored,
             (
-                What::Store { cas: Some(cas), .. }
-                | What::Delete { cas: Some(cas) }
-                | What::MarkStale { cas: Some(cas), .. },
+                Operation::Store { cas: Some(_), .. }
+                | Operation::Delete { .. }
+                | Operation::MarkStale { .. },
+                None,
+            ) => ServerReply::Absent,
+            (
+                Operation::Store { cas: Some(cas), .. }
+                | Operation::Delete { cas: Some(cas) }
+                | Operation::MarkStale { cas: Some(cas), .. },
                 Some(stands),
-            ) if cas.number != stands.cas => Answer::Exists,
-            (What::Store { value, flags, exptime, .. }, _) => {
+            ) if cas.number != stands.cas => ServerReply::Exists,
+            (Operation::Store { value, flags, exptime, .. }, _) => {
                 let number = self.next(ask.at);
                 let value: Bytes = [&value.header[..], &value.body[..]].concat().into();
                 // A stub that is given up stands for as long as anybody may fill it.
@@ -160,22 +163,29 @@ impl Server {
                 let entry =
                     Entry { value, flags: *flags, cas: number, term, stale: false, offered: false, by };
                 *self.at(ask.at) = Some(entry);
-                Answer::Stored(Cas { number, epoch })
+                ServerReply::Stored(Cas { number, epoch })
             }
-            (What::Delete { .. }, Some(_)) => {
+            (Operation::Delete { .. }, Some(_)) => {
                 *self.at(ask.at) = None;
-                Answer::Done
+                ServerReply::Done
             }
-            (What::MarkStale { seconds, .. }, Some(stands)) => {
+            (Operation::MarkStale { seconds, .. }, Some(stands)) => {
                 let cas = self.next(ask.at);
                 let term = seconds.map_or(stands.term, |seconds| Term::of(i64::from(seconds)));
                 *self.at(ask.at) = Some(Entry { cas, term, stale: true, offered: false, ..stands });
-                Answer::Done
+                ServerReply::Done
             }
         }
     }
 
-    fn get(&mut self, at: At, look: &Look, stands: Option<Entry>, epoch: u32, by: Option<usize>) -> Answer {
+    fn get(
+        &mut self,
+        at: ItemRef,
+        look: &GetFlags,
+        stands: Option<Entry>,
+        epoch: u32,
+        by: Option<usize>,
+    ) -> ServerReply {
         let mut item = Item {
             value: Bytes::new(),
             size: 0,
@@ -199,7 +209,7 @@ impl Server {
                     item.value = entry.value.clone();
                 }
                 *self.at(at) = Some(Entry { offered, ..entry });
-                Answer::Item(item)
+                ServerReply::Item(item)
             }
             None if look.vivify.is_some() => {
                 let cas = self.next(at);
@@ -209,9 +219,9 @@ impl Server {
                 *self.at(at) = Some(stub);
                 item.cas.number = cas;
                 item.won = true;
-                Answer::Item(item)
+                ServerReply::Item(item)
             }
-            None => Answer::Absent,
+            None => ServerReply::Absent,
         }
     }
 }
@@ -219,7 +229,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use bytes::BytesMut;
-    use kennel::chance::Chance;
+    use kennel::chance::Random;
     use kennel::embedded::Store;
     use kennel::guard::Stored;
     use kennel::protocol::parse::parse;
@@ -231,11 +241,11 @@ mod tests {
 
     const WALL: u64 = 1_700_000_000_000;
 
-    fn through_the_wire(store: &mut Store, ask: &Ask) -> Answer {
+    fn through_the_wire(store: &mut Store, ask: &ServerCommand) -> ServerReply {
         let key: &[u8] = match ask.at {
-            At::Item => b"k",
-            At::Lock => b"l",
-            At::Tag(_) | At::Copy(_) => b"t",
+            ItemRef::Value => b"k",
+            ItemRef::Lock => b"l",
+            ItemRef::Tag(_) | ItemRef::TagCopy(_) => b"t",
         };
         let (mut command, mut reply) = (BytesMut::new(), Vec::new());
         wire::encode(&ask.what, key, &mut command);
@@ -247,52 +257,53 @@ mod tests {
     }
 
     /// Commands as the guard asks them, about CAS numbers that it may remember.
-    fn any(chance: &mut Chance, known: &[Cas]) -> Ask {
-        let at = [At::Item, At::Item, At::Lock, At::Tag(0)][chance.below(4) as usize];
+    fn any(chance: &mut Random, known: &[Cas]) -> ServerCommand {
+        let at = [ItemRef::Value, ItemRef::Value, ItemRef::Lock, ItemRef::Tag(0)][chance.below(4) as usize];
         let known = (!known.is_empty()).then(|| known[chance.below(known.len() as u64) as usize]);
         let cas = known.filter(|_| chance.below(3) > 0);
         let body = Bytes::from_static([&b""[..], b"v1", b"v22"][chance.below(3) as usize]);
         let what = match chance.below(8) {
             0..=2 => {
                 let vivify = match at {
-                    At::Item => Some(6),
-                    At::Tag(_) => Some(30),
+                    ItemRef::Value => Some(6),
+                    ItemRef::Tag(_) => Some(30),
                     _ => None,
                 };
                 let vivify = vivify.filter(|_| chance.below(2) == 0);
-                What::Get(Look { value: chance.below(2) == 0, vivify, ..Look::default() })
+                Operation::Get(GetFlags { value: chance.below(2) == 0, vivify, ..GetFlags::default() })
             }
             3..=4 => {
-                let (mode, cas) = if chance.below(3) == 0 { (Mode::Add, None) } else { (Mode::Set, cas) };
+                let (mode, cas) =
+                    if chance.below(3) == 0 { (StoreMode::Add, None) } else { (StoreMode::Set, cas) };
                 let exptime = [0, 6, 20 + super::super::plan::TTL as i64][chance.below(3) as usize];
                 let flags = chance.below(3) as u32;
-                What::Store { mode, value: Stored::plain(body), flags, exptime, cas, explicit: None }
+                Operation::Store { mode, value: Stored::plain(body), flags, exptime, cas, explicit: None }
             }
-            5 => What::Delete { cas },
-            _ => What::MarkStale { seconds: None, cas, explicit: None },
+            5 => Operation::Delete { cas },
+            _ => Operation::MarkStale { seconds: None, cas, explicit: None },
         };
-        Ask { at, what }
+        ServerCommand { at, what }
     }
 
     #[test]
     fn the_models_server_answers_the_guards_commands_as_the_embedded_memcached_does() {
         for seed in 0..300 {
-            let mut chance = Chance::seeded(seed);
+            let mut chance = Random::seeded(seed);
             let (mut model, mut store) = (Server::start(), Store::new(64 << 20, WALL));
             // The same items under the numbers of each.
             let (mut ours, mut theirs) = (Vec::new(), Vec::new());
             for step in 0..60 {
                 let ask = any(&mut chance, &ours);
                 let mut same = ask.clone();
-                if let What::Store { cas: Some(cas), .. }
-                | What::Delete { cas: Some(cas) }
-                | What::MarkStale { cas: Some(cas), .. } = &mut same.what
+                if let Operation::Store { cas: Some(cas), .. }
+                | Operation::Delete { cas: Some(cas) }
+                | Operation::MarkStale { cas: Some(cas), .. } = &mut same.what
                 {
                     *cas = theirs[ours.iter().position(|known| known == cas).unwrap()];
                 }
                 let mut answers = [model.execute(&ask, 1, None), through_the_wire(&mut store, &same)];
                 let numbers = answers.each_mut().map(|answer| match answer {
-                    Answer::Item(Item { cas, .. }) | Answer::Stored(cas) => {
+                    ServerReply::Item(Item { cas, .. }) | ServerReply::Stored(cas) => {
                         Some(std::mem::replace(cas, Cas::NONE))
                     }
                     _ => None,

@@ -1,7 +1,7 @@
 //! The steps that lead from a state.
 
-use kennel::guard::leases::{Ticket, TicketId};
-use kennel::guard::{Ask, At, What};
+use kennel::guard::leases::{MissToken, MissTokenId};
+use kennel::guard::{ItemRef, Operation, ServerCommand};
 
 use super::canon::Who;
 use super::operation::{Command, Doing, OpRef};
@@ -23,22 +23,22 @@ pub enum Label {
     Hear(usize, OpRef),
     /// A reader waits no longer.
     GiveUp(usize),
-    Renew(usize, TicketId),
+    Renew(usize, MissTokenId),
     /// The value under a lease is about to vanish.
-    Clear(usize, TicketId),
+    Clear(usize, MissTokenId),
     Look(usize),
     Ages,
     Vanishes,
     StubEnds,
     LockEnds,
-    Evict(At),
+    Evict(ItemRef),
     /// The first CAS number after it may be one that somebody remembers.
     Restart(Option<u64>),
     Lose(usize, usize),
     /// So many of what it has sent arrive.
     Kill(usize, usize),
     Leave(usize),
-    TooSlow(usize, TicketId),
+    TooSlow(usize, MissTokenId),
 }
 
 /// What kind of step.
@@ -217,8 +217,10 @@ impl World {
                 }
                 // A look at what nothing can change any more may as well come at once.
                 while self.tag_is_settled(plan)
-                    && let Some(Command { ask: Ask { at: At::Tag(_), what: What::Get(_) }, .. }) =
-                        self.sidecars[s].queue.first()
+                    && let Some(Command {
+                        ask: ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
+                        ..
+                    }) = self.sidecars[s].queue.first()
                 {
                     let command = self.sidecars[s].queue.remove(0);
                     self.execute(s, command);
@@ -257,7 +259,7 @@ impl World {
             Label::LockEnds => self.server.lock = None,
             Label::Evict(at) => {
                 *self.server.at(at) = None;
-                if let At::Tag(_) = at {
+                if let ItemRef::Tag(_) = at {
                     self.lose_tag();
                 }
             }
@@ -274,14 +276,14 @@ impl World {
         let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
         let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
         let moves = self.clients.iter().any(|client| matches!(client.job, Job::Moving { .. }));
-        let orphaned = self.orphans.iter().flatten().any(|command| matches!(command.ask.at, At::Tag(_)));
-        let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, At::Tag(_));
+        let orphaned = self.orphans.iter().flatten().any(|command| matches!(command.ask.at, ItemRef::Tag(_)));
+        let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, ItemRef::Tag(_));
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
         let stands = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
         stands && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
     }
 
-    pub fn ticket(&self, s: usize, id: TicketId) -> Option<&Ticket> {
+    pub fn ticket(&self, s: usize, id: MissTokenId) -> Option<&MissToken> {
         self.sidecars[s].keeps.iter().find(|(kept, _)| *kept == id).map(|(_, ticket)| ticket)
     }
 }

@@ -4,8 +4,8 @@ use std::hash::Hash;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use kennel::guard::leases::{Leases, Ticket, TicketId};
-use kennel::guard::{At, Cas, Now, envelope::Header, envelope::Opened};
+use kennel::guard::leases::{Leases, MissToken, MissTokenId};
+use kennel::guard::{Cas, ItemRef, Now, envelope::Header, envelope::Opened};
 
 use super::canon::Who;
 use super::checker::Good;
@@ -31,7 +31,7 @@ pub struct Sidecar {
     pub queue: Vec<Command>,
     pub ops: Vec<(OpRef, Op)>,
     /// The leases that it renews, with what it knows of them.
-    pub keeps: Vec<(TicketId, Ticket)>,
+    pub keeps: Vec<(MissTokenId, MissToken)>,
     /// It looks now and then for those who wait; with the item's CAS when it last did.
     pub poller: Option<Option<u64>>,
 }
@@ -142,7 +142,7 @@ impl Sidecar {
         self.ops.iter().find(|(its, _)| *its == of).map(|(_, op)| op)
     }
 
-    pub fn renews(&self, id: TicketId) -> bool {
+    pub fn renews(&self, id: MissTokenId) -> bool {
         self.ops.iter().any(|(_, op)| op.doing == Doing::Renewal(id))
     }
 
@@ -186,10 +186,10 @@ impl World {
     }
 
     /// How often the server of this has been connected to.
-    pub fn epoch_at(&self, at: At) -> u32 {
+    pub fn epoch_at(&self, at: ItemRef) -> u32 {
         match at {
-            At::Item | At::Lock => self.epoch,
-            At::Tag(_) | At::Copy(_) => self.epoch_of_tags,
+            ItemRef::Value | ItemRef::Lock => self.epoch,
+            ItemRef::Tag(_) | ItemRef::TagCopy(_) => self.epoch_of_tags,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the promises of the design say about everything that was seen. Knows the truth, and nothing of the guard.
 
-use super::counting::{Ledger, Why};
+use super::counting::{History, Why};
 use super::plan::Plan;
 
 /// A value that some client made: an index.
@@ -169,7 +169,7 @@ pub struct Checker {
     pub rebuilds: Vec<Rebuild>,
     pub moves: Vec<Move>,
     pub held: Vec<Held>,
-    pub ledger: Ledger,
+    pub ledger: History,
     /// Until when the lock of a key may stand that was filled in a way that the sidecar with its lease does not know.
     pub astray: Vec<Option<u64>>,
     touches: Vec<Touch>,
@@ -202,7 +202,7 @@ impl Checker {
             rebuilds: Vec::new(),
             moves: Vec::new(),
             held: Vec::new(),
-            ledger: Ledger::default(),
+            ledger: History::default(),
             astray: vec![None; plan.keys.len()],
             touches: Vec::new(),
             put_off: Vec::new(),
@@ -402,7 +402,7 @@ impl Checker {
         let policy = &self.plan.keys[key].policy;
         let drops = |what: Moving| match what {
             Moving::Key { leaves } => !leaves,
-            Moving::Tag { .. } => policy.on_tag == kennel::guard::Leaves::Nothing,
+            Moving::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
             Moving::Value => false,
         };
         if let Some(moved) = self.killed(value, asked, drops) {

@@ -1,7 +1,7 @@
 //! Applications that read, and rebuild what they miss.
 
-use kennel::guard::leases::{Leases, Owner, Ticket};
-use kennel::guard::{Read, ReadEnd, Scene, TagName, Wish};
+use kennel::guard::leases::{Leases, MissToken, Owner};
+use kennel::guard::{Inputs, Read, ReadEnd, ReadOptions, TagName};
 
 use super::checker::{Asked, Broken, RebuildId, millis};
 use super::mutants::Mutant;
@@ -172,7 +172,7 @@ impl World {
         for &key in keys {
             let Client { sidecar, meta, .. } = self.clients[client];
             let began = self.now;
-            let mut wish = Wish::default();
+            let mut wish = ReadOptions::default();
             if meta {
                 wish.recache = (self.below(4) == 0).then(|| 1 + self.chance.below(3) as u32);
                 wish.at_once = self.below(4) == 0;
@@ -181,14 +181,14 @@ impl World {
             if self.look_near(client, key, wish, purpose.clone()) {
                 continue;
             }
-            let (read, asks) = self.on_scene(sidecar, key, |scene| Read::wishing(wish, scene));
+            let (read, asks) = self.on_scene(sidecar, key, |scene| Read::with_options(wish, scene));
             let mut op = self.op(sidecar, key, Doing::Read(read), purpose);
             op.glances = wish.recache.is_none();
             self.ask(op, asks);
         }
     }
 
-    pub fn on_scene<T>(&self, sidecar: usize, key: usize, then: impl FnOnce(&Scene<'_>) -> T) -> T {
+    pub fn on_scene<T>(&self, sidecar: usize, key: usize, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
         self.on_scene_with(sidecar, key, &[], then)
     }
 
@@ -198,10 +198,10 @@ impl World {
         sidecar: usize,
         key: usize,
         extra: &[TagName],
-        then: impl FnOnce(&Scene<'_>) -> T,
+        then: impl FnOnce(&Inputs<'_>) -> T,
     ) -> T {
         let guarded = &self.plan.keys[key];
-        then(&Scene {
+        then(&Inputs {
             policy: &guarded.policy,
             tags: &[&guarded.tags, extra].concat(),
             sidecar: self.sidecars[sidecar].number,
@@ -271,7 +271,7 @@ impl World {
                 let shown = seen.base.filter(|_| held).map(|base| base.number);
                 if !loser_forgets {
                     self.is_told_a_miss(sidecar, key, owner);
-                    self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
+                    self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
                 self.checker.missed(key, asked);
                 // A meta client was told that somebody builds, and seldom does all the same.
@@ -282,10 +282,10 @@ impl World {
             }
             ReadEnd::Failed(_) => {
                 // The client may be told a miss, and its `set` must undo nothing.
-                let seen = Ticket::nothing(moment);
+                let seen = MissToken::nothing(moment);
                 if !unknown_forgets {
                     self.is_told_a_miss(sidecar, key, owner);
-                    self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
+                    self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
                 self.checker.seen.failed += 1;
                 let how = self.how_to_fill(client, None);
@@ -314,7 +314,7 @@ impl World {
         match (meta, shown) {
             (true, Some(cas)) if reads != writes || self.below(3) > 0 => {
                 let elsewhere = self.plan.elsewhere && self.below(5) == 0;
-                Some(How::Named { cas, elsewhere })
+                Some(How::MetaCas { cas, elsewhere })
             }
             (true, None) if reads != writes => None,
             _ if self.plan.changes && self.below(4) == 0 => Some(How::Add),

@@ -3,14 +3,14 @@
 
 use bytes::Bytes;
 use kennel::error::Failure;
-use kennel::guard::leases::{Attribution, Bound, Leases, Owner, Setter, Ticket};
+use kennel::guard::leases::{Attribution, Leases, MissToken, Owner, StoreCondition, Writer};
 use kennel::guard::{
-    Change, Count, Delete, DeleteEnd, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Read, ReadEnd,
-    Removal, Scene, Set, SetEnd, Step, TagNames, Wish,
+    Change, Count, Delete, DeleteEnd, Expiry, Fill, FillEnd, Inputs, Modify, ModifyEnd, NewValue, Read,
+    ReadEnd, ReadOptions, Removal, Set, SetEnd, Step, TagNames,
 };
 
 use super::checker::{Broken, broken, millis};
-use super::linearizability::{Allowances, Answer, Command, Operation, Verdict, check_key};
+use super::linearizability::{Allowances, Command, Invocation, Response, Verdict, check_key};
 use super::operation::{Doing, End, OpId, Purpose};
 use super::world::{Event, World};
 
@@ -41,7 +41,7 @@ pub struct Sent {
     /// Where it stands in the history of its key.
     place: usize,
     /// What its miss saw, and whose that was if another connection's.
-    fills: Option<(Ticket, Option<Owner>)>,
+    fills: Option<(MissToken, Option<Owner>)>,
     /// That was a lease.
     leads: bool,
 }
@@ -119,17 +119,17 @@ impl World {
         // Whose pool a connection belongs to nobody can see: it may be that of any client of its sidecar.
         let client = if self.plan.pooled { self.commanders[which].sidecar } else { connection };
         let (invoked, answered, command) = (self.now, u64::MAX, command.clone());
-        let answer = Answer::Unknown;
-        self.histories[key].push(Operation { connection, client, invoked, answered, command, answer });
+        let answer = Response::Unknown;
+        self.histories[key].push(Invocation { connection, client, invoked, answered, command, answer });
         self.histories[key].len() - 1
     }
 
-    fn answered(&mut self, sent: &Sent, answer: Answer) -> Result<(), Broken> {
+    fn answered(&mut self, sent: &Sent, answer: Response) -> Result<(), Broken> {
         let Sent { which, key, place, .. } = *sent;
         let commander = &mut self.commanders[which];
         match &answer {
-            Answer::Miss => commander.missed = Some(key),
-            Answer::Hit { unique, .. } => commander.shown[key] = *unique,
+            Response::Miss => commander.missed = Some(key),
+            Response::Hit { unique, .. } => commander.shown[key] = *unique,
             _ => {}
         }
         self.checker.seen.commands += 1;
@@ -170,12 +170,12 @@ impl World {
         let now = self.now;
         let connections = self.commanders[which].connections.clone();
         for history in &mut self.histories {
-            let its = |operation: &&mut Operation| {
+            let its = |operation: &&mut Invocation| {
                 operation.command == Command::Flush
                     && connections.contains(&Owner::from(operation.connection as u64))
             };
             for operation in history.iter_mut().filter(its).filter(|flush| flush.answered == u64::MAX) {
-                (operation.answered, operation.answer) = (now, Answer::Flushed);
+                (operation.answered, operation.answer) = (now, Response::Flushed);
             }
         }
         self.pauses(which);
@@ -186,10 +186,10 @@ impl World {
         let (key, owner) = (sent.key, sent.owner);
         let sidecar = self.commanders[sent.which].sidecar;
         let name = self.plan.keys[key].key.clone();
-        let offer = |value: &str| Offer {
+        let offer = |value: &str| NewValue {
             body: Bytes::copy_from_slice(value.as_bytes()),
             flags: 0,
-            lifetime: Lifetime::Endless,
+            lifetime: Expiry::Never,
             explicit: None,
             tags: TagNames::new(),
         };
@@ -198,7 +198,8 @@ impl World {
         let leases = &mut self.sidecars[sidecar].leases;
         let change = match &sent.command {
             Command::Get => {
-                let (read, asks) = self.on_scene(sidecar, key, |scene| Read::wishing(Wish::default(), scene));
+                let (read, asks) =
+                    self.on_scene(sidecar, key, |scene| Read::with_options(ReadOptions::default(), scene));
                 let mut op = self.op(sidecar, key, Doing::Read(read), Purpose::Command(sent));
                 op.glances = true;
                 self.ask(op, asks);
@@ -207,7 +208,7 @@ impl World {
             Command::Delete => {
                 leases.invalidate(&name, owner);
                 self.sidecars[sidecar].told.remove(&(owner, key));
-                let start = |scene: &Scene<'_>| Delete::removing(Removal::default(), scene);
+                let start = |scene: &Inputs<'_>| Delete::with_removal(Removal::default(), scene);
                 let (delete, asks) = self.on_scene(sidecar, key, start);
                 let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::Command(sent));
                 self.ask(op, asks);
@@ -217,50 +218,50 @@ impl World {
                 let pooled = self.plan.pooled;
                 let adds = matches!(sent.command, Command::Add(_));
                 let attribution = match adds && refused {
-                    true => Attribution::Blind,
-                    false => leases.attribute(&name, Setter { owner, told, pooled }, now),
+                    true => Attribution::NoMiss,
+                    false => leases.attribute(&name, Writer { owner, told, pooled }, now),
                 };
                 if attribution != Attribution::Renewing && !adds {
                     self.sidecars[sidecar].told.remove(&(owner, key));
                 }
                 match attribution {
                     Attribution::Renewing => return self.parks(sidecar, sent),
-                    Attribution::Doomed if adds => {
+                    Attribution::Invalidated if adds => {
                         self.sidecars[sidecar].refused.insert((owner, key));
-                        return self.answered(&sent, Answer::NotStored);
+                        return self.answered(&sent, Response::NotStored);
                     }
-                    Attribution::Doomed => return self.answered(&sent, Answer::Stored),
+                    Attribution::Invalidated => return self.answered(&sent, Response::Stored),
                     Attribution::Unknown => {
                         return broken(format!("no miss is forgotten here: {sent:?}"));
                     }
                     Attribution::Fill { ticket, owner: whose, .. } if adds && ticket.filled => {
                         if whose.is_none() {
                             let policy = self.plan.keys[key].policy.clone();
-                            self.sidecars[sidecar].leases.saw(&name, owner, ticket, &policy);
+                            self.sidecars[sidecar].leases.record_miss(&name, owner, ticket, &policy);
                         }
                         self.sidecars[sidecar].refused.insert((owner, key));
-                        return self.answered(&sent, Answer::NotStored);
+                        return self.answered(&sent, Response::NotStored);
                     }
                     Attribution::Fill { ticket, owner, lease } => {
                         let offer = offer(value);
-                        let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, adds, scene);
+                        let start = |scene: &Inputs<'_>| Fill::start(&ticket, offer, adds, scene);
                         let (fill, step) = self.on_scene(sidecar, key, start);
                         (sent.fills, sent.leads) = (Some((ticket, owner)), lease);
-                        let Step::Ask(asks) = step else {
+                        let Step::Send(asks) = step else {
                             return broken(format!("nothing is unknown here: {sent:?}"));
                         };
                         let op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Command(sent));
                         self.ask(op, asks);
                         return Ok(());
                     }
-                    Attribution::Blind if !adds => {
+                    Attribution::NoMiss if !adds => {
                         let offer = offer(value);
                         let (set, asks) = self.on_scene(sidecar, key, |scene| Set::start(offer, scene));
                         let op = self.op(sidecar, key, Doing::Set(set), Purpose::Command(sent));
                         self.ask(op, asks);
                         return Ok(());
                     }
-                    Attribution::Blind => Change::Add(offer(value)),
+                    Attribution::NoMiss => Change::Add(offer(value)),
                 }
             }
             Command::Replace(value) => Change::Replace(offer(value)),
@@ -274,10 +275,10 @@ impl World {
                 Change::Prepend { more: more.clone().into(), compare: None, create: None, explicit: None }
             }
             Command::Count { delta, decr, initial } => {
-                let create = initial.map(|initial| (Lifetime::Endless, initial));
+                let create = initial.map(|initial| (Expiry::Never, initial));
                 Change::Count(Count { delta: *delta, decr: *decr, create, ..Count::default() })
             }
-            Command::Touch => Change::Touch(Lifetime::Endless),
+            Command::Touch => Change::Touch(Expiry::Never),
             Command::Flush | Command::Bump => return broken(format!("it goes to every server: {sent:?}")),
         };
         let over = match &change {
@@ -285,10 +286,10 @@ impl World {
                 if matches!(change, Change::Replace(_)) || !refused =>
             {
                 match self.sidecars[sidecar].leases.bound(&name, owner, told) {
-                    Bound::Free => None,
-                    Bound::Over(base) => Some(base),
-                    Bound::Unknown => return broken(format!("no miss is forgotten here: {sent:?}")),
-                    Bound::Renewing => return self.parks(sidecar, sent),
+                    StoreCondition::Unconditional => None,
+                    StoreCondition::Observed(base) => Some(base),
+                    StoreCondition::Unknown => return broken(format!("no miss is forgotten here: {sent:?}")),
+                    StoreCondition::Renewing => return self.parks(sidecar, sent),
                 }
             }
             _ => None,
@@ -322,7 +323,7 @@ impl World {
                 };
                 let bells = self.sidecars[sidecar].leases.filled(&name, cas, ticket, *spent);
                 self.wake_all(bells);
-                Answer::Stored
+                Response::Stored
             }
             End::Fill(end @ (FillEnd::Dropped { .. } | FillEnd::Outdated)) => {
                 if let (FillEnd::Outdated, true, Some((ticket, _))) = (end, sent.leads, &sent.fills) {
@@ -337,40 +338,40 @@ impl World {
                 match sent.command {
                     Command::Add(_) => {
                         self.sidecars[sidecar].refused.insert((owner, key));
-                        Answer::NotStored
+                        Response::NotStored
                     }
-                    _ => Answer::Stored,
+                    _ => Response::Stored,
                 }
             }
             // Too many others have changed it meanwhile.
             End::Fill(FillEnd::Failed(Failure::Overloaded))
             | End::Set(SetEnd::Failed(Failure::Overloaded))
-            | End::Modify(ModifyEnd::Failed(Failure::Overloaded)) => Answer::Unknown,
+            | End::Modify(ModifyEnd::Failed(Failure::Overloaded)) => Response::Unknown,
             End::Set(SetEnd::Stored { .. } | SetEnd::Dropped) => {
                 self.wake_key(sidecar, key);
-                Answer::Stored
+                Response::Stored
             }
             End::Delete(end) => {
                 self.wake_key(sidecar, key);
                 match end {
-                    DeleteEnd::Deleted => Answer::Deleted,
-                    DeleteEnd::NotFound => Answer::NotFound,
+                    DeleteEnd::Deleted => Response::Deleted,
+                    DeleteEnd::NotFound => Response::NotFound,
                     end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
                 }
             }
             End::Modify(end) => match self.modified(sidecar, key, owner, end) {
-                ModifyEnd::Stored(_) | ModifyEnd::Extended { .. } | ModifyEnd::Dropped => Answer::Stored,
+                ModifyEnd::Stored(_) | ModifyEnd::Extended { .. } | ModifyEnd::Dropped => Response::Stored,
                 ModifyEnd::NotStored => {
                     if matches!(sent.command, Command::Count { initial: Some(_), .. }) {
                         self.sidecars[sidecar].refused.insert((owner, key));
                     }
-                    Answer::NotStored
+                    Response::NotStored
                 }
-                ModifyEnd::Exists => Answer::Exists,
-                ModifyEnd::NotFound => Answer::NotFound,
-                ModifyEnd::NotANumber => Answer::NotANumber,
-                ModifyEnd::Touched(_) => Answer::Touched,
-                ModifyEnd::Counted(counted) => Answer::Number(counted.number),
+                ModifyEnd::Exists => Response::Exists,
+                ModifyEnd::NotFound => Response::NotFound,
+                ModifyEnd::NotANumber => Response::NotANumber,
+                ModifyEnd::Touched(_) => Response::Touched,
+                ModifyEnd::Counted(counted) => Response::Number(counted.number),
                 end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
             },
             end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
@@ -378,7 +379,7 @@ impl World {
         self.answered(&sent, answer)
     }
 
-    fn command_read(&mut self, sidecar: usize, sent: &Sent, end: ReadEnd) -> Result<Answer, Broken> {
+    fn command_read(&mut self, sidecar: usize, sent: &Sent, end: ReadEnd) -> Result<Response, Broken> {
         let (key, owner) = (sent.key, sent.owner);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
@@ -386,7 +387,7 @@ impl World {
             ReadEnd::Fresh(hit) => {
                 self.has_seen(sidecar, key, owner, hit.cas.number);
                 let value = String::from_utf8_lossy(&hit.payload).into_owned();
-                Ok(Answer::Hit { value, unique: Some(hit.cas.number) })
+                Ok(Response::Hit { value, unique: Some(hit.cas.number) })
             }
             ReadEnd::Won { lease, early: false, old: None } => {
                 let (now, life) = (self.moment(sidecar), self.sidecars[sidecar].life);
@@ -397,12 +398,12 @@ impl World {
                 if let Some(id) = id {
                     self.at(due - self.now, Event::Due { sidecar, life, key, id });
                 }
-                Ok(Answer::Miss)
+                Ok(Response::Miss)
             }
             ReadEnd::Missed { seen, .. } => {
                 self.is_told_a_miss(sidecar, key, owner);
-                self.sidecars[sidecar].leases.saw(&name, owner, seen, &policy);
-                Ok(Answer::Miss)
+                self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
+                Ok(Response::Miss)
             }
             end => broken(format!("nothing is stale here, and nothing fails: {sent:?} {end:?}")),
         }

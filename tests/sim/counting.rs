@@ -28,12 +28,12 @@ struct Reason {
 }
 
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct History {
     reasons: Vec<Reason>,
 }
 
-impl Ledger {
-    /// Gives what names it, for [`Ledger::close`].
+impl History {
+    /// Gives what names it, for [`History::close`].
     pub fn note(&mut self, key: usize, why: Why, from: u64, to: Option<u64>) -> usize {
         self.reasons.push(Reason { key, why, from, to });
         self.reasons.len() - 1

@@ -1,7 +1,7 @@
 //! Who changes the source of truth, and tells it to the caches until it is acknowledged.
 
 use kennel::guard::leases::Owner;
-use kennel::guard::{At, Bump, Delete, Leaves, Removal};
+use kennel::guard::{Bump, Delete, ItemRef, OnInvalidate, Removal};
 
 use super::checker::{Broken, Moving};
 use super::operation::{Doing, Purpose};
@@ -51,7 +51,7 @@ impl World {
             let all = match target {
                 Target::Key(key, removal) => {
                     let policy = &self.plan.keys[key].policy;
-                    let stale = removal.stale || policy.on_delete == Leaves::Stale;
+                    let stale = removal.stale || policy.on_delete == OnInvalidate::Stale;
                     vec![(key, Moving::Key { leaves: stale && policy.stale_seconds() > 0 })]
                 }
                 Target::Tag(tag) => {
@@ -71,7 +71,8 @@ impl World {
             Target::Key(key, removal) => {
                 let name = self.plan.keys[key].key.clone();
                 self.sidecars[sidecar].leases.invalidate(&name, INVALIDATOR);
-                let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::removing(removal, scene));
+                let (delete, asks) =
+                    self.on_scene(sidecar, key, |scene| Delete::with_removal(removal, scene));
                 let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::Invalidation(which));
                 self.ask(op, asks);
             }
@@ -79,7 +80,7 @@ impl World {
                 let (bump, asks) = self.on_scene(sidecar, 0, Bump::start);
                 let mut op = self.op(sidecar, 0, Doing::Bump(bump), Purpose::Invalidation(which));
                 op.tags = vec![tag_name(tag)];
-                assert!(asks.iter().all(|ask| matches!(ask.at, At::Tag(0) | At::Copy(0))));
+                assert!(asks.iter().all(|ask| matches!(ask.at, ItemRef::Tag(0) | ItemRef::TagCopy(0))));
                 self.ask(op, asks);
             }
         }

@@ -1,6 +1,6 @@
 //! Commands that are held back until nobody waits for them any more, and are carried out then: decision 0013.
 
-use kennel::guard::{Look, What};
+use kennel::guard::{GetFlags, Operation};
 
 use super::operation::Purpose;
 use super::plan::{Plan, tag_name};
@@ -67,7 +67,7 @@ impl World {
             let (id, index, round, link) = (*id, *index, *round, *link);
             let until = self.stopped[server];
             self.is_late(id, until);
-            let answer = kennel::guard::Answer::Failed(kennel::error::Failure::TimedOut);
+            let answer = kennel::guard::ServerReply::Failed(kennel::error::Failure::TimedOut);
             self.at(TIMEOUT, Event::Reply { op: id, index, round, answer, link });
         }
         self.at(waits, arrives);
@@ -91,8 +91,8 @@ impl World {
 
     /// A command that was given up has been carried out all the same. What it did is one loss for each key that it concerns: a lock
     /// or stub that nobody holds or that is gone, a delete, a bump.
-    pub fn came_late(&mut self, what: &What, key: &[u8], reply: &[u8]) {
-        if let What::Get(look) = what
+    pub fn came_late(&mut self, what: &Operation, key: &[u8], reply: &[u8]) {
+        if let Operation::Get(look) = what
             && (look.touch.is_none() || !reply.starts_with(b"HD"))
             && !(look.vivify.is_some() && reply.windows(2).any(|flag| flag == b" W"))
         {
@@ -107,10 +107,10 @@ impl World {
         match guarded {
             Some(at) => {
                 match what {
-                    What::Get(Look { touch: Some(seconds), .. }) => {
+                    Operation::Get(GetFlags { touch: Some(seconds), .. }) => {
                         self.checker.put_off(at, *seconds, self.now);
                     }
-                    What::MarkStale { seconds: Some(seconds), .. } => {
+                    Operation::MarkStale { seconds: Some(seconds), .. } => {
                         self.checker.put_off(at, i64::from(*seconds), self.now);
                     }
                     _ => {}

@@ -2,7 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, Opened};
-use kennel::guard::{Answer, Answers, Ask, At, Cas, Item, Look, Mode, Stored, What, life_of, moved_at};
+use kennel::guard::{
+    Cas, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, StoreMode, Stored,
+    incarnation_of, version_millis,
+};
 
 use super::operation::{Doing, Op, Purpose};
 use super::world::World;
@@ -100,65 +103,77 @@ pub enum Mutant {
 }
 
 /// An item so many seconds before its end as it would be later.
-fn younger(item: &Item, seconds: u32) -> Answer {
-    Answer::Item(Item { ttl: item.ttl.map(|ttl| ttl + seconds), ..item.clone() })
+fn younger(item: &Item, seconds: u32) -> ServerReply {
+    ServerReply::Item(Item { ttl: item.ttl.map(|ttl| ttl + seconds), ..item.clone() })
 }
 
 impl World {
-    pub fn mutate_ask(&self, op: &Op, mut ask: Ask) -> Ask {
+    pub fn mutate_ask(&self, op: &Op, mut ask: ServerCommand) -> ServerCommand {
         use Mutant as M;
         let Some(mutant) = self.plan.mutant else { return ask };
-        let nothing = What::Get(Look::default());
+        let nothing = Operation::Get(GetFlags::default());
         match (mutant, &op.doing, ask.at, &mut ask.what) {
-            (M::FillWithoutCas, Doing::Fill(_), At::Item, What::Store { cas, .. })
+            (M::FillWithoutCas, Doing::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 M::TagCreatedWithoutCompare,
                 Doing::Read(_),
-                At::Tag(_) | At::Copy(_),
-                What::Store { cas, .. },
+                ItemRef::Tag(_) | ItemRef::TagCopy(_),
+                Operation::Store { cas, .. },
             )
-            | (M::SetWithoutCas, Doing::Set(_), At::Item, What::Store { cas, .. })
-            | (M::UnlockWithoutCompare, _, At::Lock, What::Delete { cas })
-            | (M::NoDoubleCheck, Doing::Read(_), At::Item, What::MarkStale { cas, .. })
-            | (M::BumpWithoutCompare, Doing::Bump(_), _, What::Store { cas, .. })
-            | (M::ChangeWithoutCompare, Doing::Modify(_), At::Item, What::Store { cas, .. }) => *cas = None,
-            (M::ReleaseWithoutCompare, Doing::Plain, _, What::Delete { cas } | What::Store { cas, .. })
-                if matches!(op.purpose, Purpose::Freeing) =>
-            {
+            | (M::SetWithoutCas, Doing::Set(_), ItemRef::Value, Operation::Store { cas, .. })
+            | (M::UnlockWithoutCompare, _, ItemRef::Lock, Operation::Delete { cas })
+            | (M::NoDoubleCheck, Doing::Read(_), ItemRef::Value, Operation::MarkStale { cas, .. })
+            | (M::BumpWithoutCompare, Doing::Bump(_), _, Operation::Store { cas, .. })
+            | (M::ChangeWithoutCompare, Doing::Modify(_), ItemRef::Value, Operation::Store { cas, .. }) => {
+                *cas = None
+            }
+            (
+                M::ReleaseWithoutCompare,
+                Doing::Plain,
+                _,
+                Operation::Delete { cas } | Operation::Store { cas, .. },
+            ) if matches!(op.purpose, Purpose::Freeing) => {
                 *cas = None;
             }
-            (M::RenewalWithoutCompare, Doing::Plain, _, What::Store { cas, .. })
+            (M::RenewalWithoutCompare, Doing::Plain, _, Operation::Store { cas, .. })
                 if matches!(op.purpose, Purpose::Renewal(_)) =>
             {
                 *cas = None;
             }
-            (M::DeleteSparesStub, Doing::Delete(_), At::Item, what @ What::Delete { .. })
+            (M::DeleteSparesStub, Doing::Delete(_), ItemRef::Value, what @ Operation::Delete { .. })
                 if self.stands_a_stub(op.key) =>
             {
                 *what = nothing;
             }
-            (M::BumpByNow, Doing::Bump(_), _, What::Store { mode: Mode::Set, value, .. }) => {
+            (M::BumpByNow, Doing::Bump(_), _, Operation::Store { mode: StoreMode::Set, value, .. }) => {
                 let now = self.moment(op.sidecar).wall;
                 let old = number(&value.body).saturating_sub(1);
                 *value = Stored::plain(Bytes::from(old.max(now).to_string()));
             }
-            (M::DeleteMarkLost, Doing::Delete(_), At::Item, what @ What::MarkStale { .. })
-            | (M::WinWithoutMark, Doing::Read(_), At::Item, what @ What::MarkStale { .. })
-            | (M::DeleteKeepsLock, Doing::Delete(_), At::Lock, what @ What::Delete { .. })
-            | (M::FillLeavesLock, Doing::Fill(_), At::Lock, what @ What::Delete { .. })
-            | (M::ClaimLeavesLock, Doing::Read(_), At::Lock, what @ What::Delete { .. }) => *what = nothing,
-            (M::OnlyFirstCopyIsBumped, Doing::Bump(_), At::Copy(_), what @ What::Store { .. }) => {
+            (M::DeleteMarkLost, Doing::Delete(_), ItemRef::Value, what @ Operation::MarkStale { .. })
+            | (M::WinWithoutMark, Doing::Read(_), ItemRef::Value, what @ Operation::MarkStale { .. })
+            | (M::DeleteKeepsLock, Doing::Delete(_), ItemRef::Lock, what @ Operation::Delete { .. })
+            | (M::FillLeavesLock, Doing::Fill(_), ItemRef::Lock, what @ Operation::Delete { .. })
+            | (M::ClaimLeavesLock, Doing::Read(_), ItemRef::Lock, what @ Operation::Delete { .. }) => {
                 *what = nothing
             }
-            (M::NamedTagIsUnmoved, Doing::Fill(_), At::Item, What::Store { value, .. }) => {
+            (
+                M::OnlyFirstCopyIsBumped,
+                Doing::Bump(_),
+                ItemRef::TagCopy(_),
+                what @ Operation::Store { .. },
+            ) => *what = nothing,
+            (M::NamedTagIsUnmoved, Doing::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
                 self.seal_anew(value, |old| old == 0);
             }
-            (M::LockBySet, Doing::Read(_), At::Lock, What::Store { mode, .. }) => *mode = Mode::Set,
+            (M::LockBySet, Doing::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
+                *mode = StoreMode::Set
+            }
             (
                 M::CasSealedNow,
                 Doing::Modify(_),
-                At::Item,
-                What::Store { mode: Mode::Set, value, cas: Some(_), .. },
+                ItemRef::Value,
+                Operation::Store { mode: StoreMode::Set, value, cas: Some(_), .. },
             ) => {
                 self.seal_anew(value, |_| true);
             }
@@ -180,53 +195,57 @@ impl World {
         }
     }
 
-    pub fn mutate_answers(&self, op: &Op, answers: &mut Answers) {
+    pub fn mutate_answers(&self, op: &Op, answers: &mut Replies) {
         use Mutant as M;
         let Some(mutant) = self.plan.mutant else { return };
         let stale_for = self.plan.keys[op.key].policy.stale_seconds();
         match (mutant, &op.doing) {
             (M::NoDoubleCheck, Doing::Read(_)) => {
-                if let (true, [Answer::Stored(_), second, ..], Some(read)) =
+                if let (true, [ServerReply::Stored(_), second, ..], Some(read)) =
                     (op.claims(), &mut answers[..], &op.read)
                 {
-                    *second = Answer::Item(read.clone());
+                    *second = ServerReply::Item(read.clone());
                 }
             }
             (M::LostTagIsUnmoved, Doing::Read(_)) => {
-                let Some(Answer::Item(item)) = answers.first().cloned() else { return };
+                let Some(ServerReply::Item(item)) = answers.first().cloned() else { return };
                 let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
                 for (ask, answer) in op.asks.iter().zip(answers) {
-                    let (At::Tag(tag) | At::Copy(tag)) = ask.at else { continue };
+                    let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag)) = ask.at else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
-                    if let (Answer::Item(Item { size: 0, .. }), Some((_, version))) = (&answer, sealed) {
-                        let (value, flags) = (moved_at(version).to_string(), life_of(version));
+                    if let (ServerReply::Item(Item { size: 0, .. }), Some((_, version))) = (&answer, sealed) {
+                        let (value, flags) = (version_millis(version).to_string(), incarnation_of(version));
                         let size = value.len();
-                        *answer = Answer::Item(Item { size, flags, value: value.into(), ..item.clone() });
+                        *answer =
+                            ServerReply::Item(Item { size, flags, value: value.into(), ..item.clone() });
                     }
                 }
             }
             (M::DeleteSparesStub | M::DeleteMarkLost, Doing::Delete(_)) => {
                 for (ask, answer) in op.asks.iter().zip(answers) {
-                    if let (At::Item, Answer::Item(_)) = (ask.at, &answer) {
+                    if let (ItemRef::Value, ServerReply::Item(_)) = (ask.at, &answer) {
                         match &ask.what {
-                            What::Delete { .. } => *answer = Answer::Absent,
-                            What::MarkStale { .. } => *answer = Answer::Done,
+                            Operation::Delete { .. } => *answer = ServerReply::Absent,
+                            Operation::MarkStale { .. } => *answer = ServerReply::Done,
                             _ => {}
                         }
                     }
                 }
             }
             (M::WinWithoutMark, Doing::Read(_)) => {
-                if let (true, [first, Answer::Item(item), ..]) = (op.marks(), &mut answers[..]) {
-                    (*first, item.stale) = (Answer::Done, true);
+                if let (true, [first, ServerReply::Item(item), ..]) = (op.marks(), &mut answers[..]) {
+                    (*first, item.stale) = (ServerReply::Done, true);
                 }
             }
             (M::OnlyFirstCopyIsBumped, Doing::Bump(_)) => {
                 for (ask, answer) in op.asks.iter().zip(answers) {
-                    if let (At::Copy(_), What::Store { .. }, Answer::Item(_) | Answer::Absent) =
-                        (ask.at, &ask.what, &answer)
+                    if let (
+                        ItemRef::TagCopy(_),
+                        Operation::Store { .. },
+                        ServerReply::Item(_) | ServerReply::Absent,
+                    ) = (ask.at, &ask.what, &answer)
                     {
-                        *answer = Answer::Stored(Cas::NONE);
+                        *answer = ServerReply::Stored(Cas::NONE);
                     }
                 }
             }
@@ -235,11 +254,11 @@ impl World {
                     let is_copy = matches!(
                         (&op.asks[at - 1], &op.asks[at]),
                         (
-                            Ask { at: At::Tag(_), what: What::Get(_) },
-                            Ask { at: At::Copy(_), what: What::Get(_) },
+                            ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
+                            ServerCommand { at: ItemRef::TagCopy(_), what: Operation::Get(_) },
                         )
                     );
-                    if let (true, [Answer::Item(first), Answer::Item(copy)]) =
+                    if let (true, [ServerReply::Item(first), ServerReply::Item(copy)]) =
                         (is_copy, &mut answers[at - 1..=at])
                     {
                         let smaller = number(&first.value).min(number(&copy.value)).to_string();
@@ -252,29 +271,34 @@ impl World {
                     Purpose::Put(put) => put.stub(),
                     _ => None,
                 };
-                if let (Some(stub), Some(Answer::Item(item @ Item { size: 0, .. }))) =
+                if let (Some(stub), Some(ServerReply::Item(item @ Item { size: 0, .. }))) =
                     (seen, answers.first_mut())
                 {
                     item.flags = stub.flags();
                 }
             }
             (M::EveryStubIsWon, Doing::Read(_)) => {
-                if let Some(Answer::Item(item)) = answers.first_mut() {
+                if let Some(ServerReply::Item(item)) = answers.first_mut() {
                     item.won |= item.size == 0;
                 }
             }
             (M::StaleASecondLate, Doing::Read(_)) | (M::ChangesStale, Doing::Modify(_)) => {
                 let seconds = if mutant == M::ChangesStale { stale_for + 1 } else { 1 };
                 for (ask, answer) in op.asks.iter().zip(answers) {
-                    if let (At::Item, What::Get(Look { value: true, .. }), Answer::Item(item)) =
-                        (ask.at, &ask.what, &answer)
+                    if let (
+                        ItemRef::Value,
+                        Operation::Get(GetFlags { value: true, .. }),
+                        ServerReply::Item(item),
+                    ) = (ask.at, &ask.what, &answer)
                     {
                         *answer = younger(item, seconds);
                     }
                 }
             }
             (M::NoClearing, Doing::Read(_)) => {
-                if let (true, [_, Answer::Item(item), ..]) = (op.claims() || op.marks(), &mut answers[..]) {
+                if let (true, [_, ServerReply::Item(item), ..]) =
+                    (op.claims() || op.marks(), &mut answers[..])
+                {
                     item.ttl = item.ttl.map(|ttl| ttl + 60);
                 }
             }
@@ -291,11 +315,14 @@ impl Op {
     /// Whether it has asked for the lock.
     fn claims(&self) -> bool {
         let first = self.asks.first();
-        matches!(first, Some(Ask { at: At::Lock, what: What::Store { mode: Mode::Add, .. } }))
+        matches!(
+            first,
+            Some(ServerCommand { at: ItemRef::Lock, what: Operation::Store { mode: StoreMode::Add, .. } })
+        )
     }
 
     /// Whether it has marked what it won.
     fn marks(&self) -> bool {
-        matches!(self.asks.first(), Some(Ask { what: What::MarkStale { .. }, .. }))
+        matches!(self.asks.first(), Some(ServerCommand { what: Operation::MarkStale { .. }, .. }))
     }
 }

@@ -5,10 +5,12 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
-use kennel::chance::Chance;
-use kennel::guard::leases::Told;
-use kennel::guard::near::{Changed, Changes, Kept, Landing, Look, Near, Reading, Wanted};
-use kennel::guard::{Hit, Read, ReadEnd, Wish};
+use kennel::chance::Random;
+use kennel::guard::leases::KnownMiss;
+use kennel::guard::near::{
+    Changed, Changes, NearLookup, NearRead, NearRequest, NearValue, NearValues, SharedResult,
+};
+use kennel::guard::{Hit, Read, ReadEnd, ReadOptions};
 
 use super::checker::{Broken, Checker, broken, millis};
 use super::mutants::Mutant;
@@ -16,11 +18,11 @@ use super::operation::{Doing, End, Op, OpId, Purpose};
 use super::plan::Plan;
 use super::world::{Event, World};
 
-pub type Bell = Sender<Landing>;
+pub type Bell = Sender<SharedResult>;
 
 /// What one sidecar keeps: each of its workers for itself.
 pub struct Shelf {
-    workers: [Near<Bell>; 2],
+    workers: [NearValues<Bell>; 2],
     changes: Changes,
     /// When what was last asked for, by worker, key and payload.
     read: BTreeMap<(usize, usize, Vec<u8>), u64>,
@@ -34,7 +36,12 @@ const MEMORY: usize = 4096;
 impl Default for Shelf {
     fn default() -> Shelf {
         let (read, changed) = (BTreeMap::new(), BTreeMap::new());
-        Shelf { workers: [Near::new(MEMORY), Near::new(MEMORY)], changes: Changes::new(true), read, changed }
+        Shelf {
+            workers: [NearValues::new(MEMORY), NearValues::new(MEMORY)],
+            changes: Changes::new(true),
+            read,
+            changed,
+        }
     }
 }
 
@@ -42,22 +49,22 @@ impl Default for Shelf {
 #[derive(Debug)]
 pub enum Sharing {
     /// Served as it is.
-    Kept(Rc<Kept>),
+    Kept(Rc<NearValue>),
     /// Waits for another's.
-    Joined(Joined),
+    Joined(JoinedRead),
 }
 
 #[derive(Debug)]
-pub struct Joined {
-    hears: Receiver<Landing>,
+pub struct JoinedRead {
+    hears: Receiver<SharedResult>,
     until: u64,
     moment: u64,
-    wish: Wish,
+    wish: ReadOptions,
 }
 
 /// Gives some runs rules with `near`: by a chance of its own, so that all else is as it was.
 pub fn sometimes(mut plan: Plan) -> Plan {
-    let mut chance = Chance::seeded(plan.seed ^ 0x6e65_6172);
+    let mut chance = Random::seeded(plan.seed ^ 0x6e65_6172);
     if plan.mutant.is_none() && chance.below(3) == 0 {
         for guarded in &mut plan.keys {
             guarded.policy.near = Duration::from_millis([20, 150, 1500][chance.below(3) as usize]);
@@ -88,17 +95,17 @@ impl Checker {
     }
 }
 
-fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> Wanted<'a> {
-    Wanted { key: name, tags: &plan.keys[op.key].tags, near: millis(plan.keys[op.key].policy.near) }
+fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> NearRequest<'a> {
+    NearRequest { key: name, tags: &plan.keys[op.key].tags, near: millis(plan.keys[op.key].policy.near) }
 }
 
 impl World {
     /// A client begins to read a key: by itself, or not.
-    pub fn look_near(&mut self, client: usize, key: usize, wish: Wish, purpose: Purpose) -> bool {
+    pub fn look_near(&mut self, client: usize, key: usize, wish: ReadOptions, purpose: Purpose) -> bool {
         let sidecar = self.clients[client].sidecar;
         let [owner, _] = self.clients[client].owners;
         let guarded = &self.plan.keys[key];
-        let told_a_miss = self.told(sidecar, key, owner) == Told::Miss;
+        let told_a_miss = self.told(sidecar, key, owner) == KnownMiss::Yes;
         if guarded.policy.near.is_zero() || wish.recache.is_some() || told_a_miss {
             return false;
         }
@@ -108,26 +115,26 @@ impl World {
         true
     }
 
-    fn look_again(&mut self, mut op: Box<Op>, moment: u64, wish: Wish) {
+    fn look_again(&mut self, mut op: Box<Op>, moment: u64, wish: ReadOptions) {
         let now = self.moment(op.sidecar);
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
         let Shelf { workers, changes, .. } = &mut self.sidecars[op.sidecar].shelf;
         let looked = workers[worker(&op)].look(&wanted(&name, &op, &self.plan), now, changes);
         op.doing = match looked {
-            Look::Hit(kept) => Doing::Sharing(Sharing::Kept(kept)),
-            Look::Join(flight) => {
+            NearLookup::Hit(kept) => Doing::Sharing(Sharing::Kept(kept)),
+            NearLookup::Join(flight) => {
                 let (bell, hears) = channel();
-                flight.board(bell);
-                Doing::Sharing(Sharing::Joined(Joined { hears, until: flight.until(), moment, wish }))
+                flight.join(bell);
+                Doing::Sharing(Sharing::Joined(JoinedRead { hears, until: flight.until(), moment, wish }))
             }
-            Look::Read(reading) => return self.read_near(op, reading, wish),
+            NearLookup::Read(reading) => return self.read_near(op, reading, wish),
         };
         self.at(0, Event::Near(op.id));
         self.ops.insert(op.id, op);
     }
 
-    fn read_near(&mut self, mut op: Box<Op>, reading: Reading<Bell>, wish: Wish) {
-        let (read, asks) = self.on_scene(op.sidecar, op.key, |scene| Read::wishing(wish, scene));
+    fn read_near(&mut self, mut op: Box<Op>, reading: NearRead<Bell>, wish: ReadOptions) {
+        let (read, asks) = self.on_scene(op.sidecar, op.key, |scene| Read::with_options(wish, scene));
         op.doing = Doing::Read(read);
         op.glances = true;
         op.reading = Some((reading, self.now));
@@ -153,23 +160,23 @@ impl World {
                 self.ops.insert(id, op);
                 return Ok(());
             }
-            Err(_) => Landing::Nothing,
+            Err(_) => SharedResult::Nothing,
         };
-        let Joined { moment, wish, .. } = joined;
+        let JoinedRead { moment, wish, .. } = joined;
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
         let Shelf { workers, changes, .. } = &mut self.sidecars[op.sidecar].shelf;
         let worker = &mut workers[worker(&op)];
         match landing {
-            Landing::Fresh(kept) if worker.serves(&kept, moment, now, changes) => {
+            SharedResult::Fresh(kept) if worker.serves(&kept, moment, now, changes) => {
                 self.checker.seen.joined += 1;
                 self.serve_near(op, &kept)
             }
-            Landing::Fresh(_) => {
+            SharedResult::Fresh(_) => {
                 self.look_again(op, moment, wish);
                 Ok(())
             }
-            Landing::Failed(failure) => self.done(op, End::Read(ReadEnd::Failed(failure))),
-            Landing::Nothing => {
+            SharedResult::Failed(failure) => self.done(op, End::Read(ReadEnd::Failed(failure))),
+            SharedResult::Nothing => {
                 let reading = worker.alone(&wanted(&name, &op, &self.plan), now, changes);
                 self.read_near(op, reading, wish);
                 Ok(())
@@ -177,7 +184,7 @@ impl World {
         }
     }
 
-    fn serve_near(&mut self, op: Box<Op>, kept: &Kept) -> Result<(), Broken> {
+    fn serve_near(&mut self, op: Box<Op>, kept: &NearValue) -> Result<(), Broken> {
         self.checker.seen.near += 1;
         let Purpose::Get { began, .. } = op.purpose else { panic!("{op:?} reads for nobody") };
         let Shelf { read, changed, .. } = &self.sidecars[op.sidecar].shelf;

@@ -1,12 +1,12 @@
 //! One machine of the guard on its way: its questions go to the servers, their answers come back to it.
 
 use bytes::Bytes;
-use kennel::guard::leases::{Admission, Pace};
-use kennel::guard::near::Reading;
+use kennel::guard::leases::{Admission, PollRate};
+use kennel::guard::near::NearRead;
 use kennel::guard::{
-    Answer, Answers, Ask, Asks, At, Bump, BumpEnd, Delete, DeleteEnd, Event as Told, Fill, FillEnd, Hit,
-    Item, Look, Machine, Modify, ModifyEnd, Now, Read, ReadEnd, Scene, Set, SetEnd, Step, TagName, TagNames,
-    What, glance, parse_version, version_of,
+    Bump, BumpEnd, Commands, Delete, DeleteEnd, Event as GuardEvent, Fill, FillEnd, GetFlags, Hit, Inputs,
+    Item, ItemRef, Machine, Modify, ModifyEnd, Now, Operation, Read, ReadEnd, Replies, ServerCommand,
+    ServerReply, Set, SetEnd, Step, TagName, TagNames, fresh_hit, parse_version, version_of,
 };
 
 use super::checker::{Broken, ValueId, broken};
@@ -43,7 +43,7 @@ pub enum End {
     Modify(ModifyEnd),
     Delete(DeleteEnd),
     Bump(BumpEnd),
-    Plain(Answers),
+    Plain(Replies),
 }
 
 /// What for.
@@ -92,11 +92,11 @@ pub struct Op {
     pub glances: bool,
     pub doing: Doing,
     pub purpose: Purpose,
-    pub asks: Asks,
+    pub asks: Commands,
     /// How often each tag among them had been written by then.
     writes: Vec<u64>,
     /// With whether it was known without asking.
-    answers: Vec<Option<(Answer, bool)>>,
+    answers: Vec<Option<(ServerReply, bool)>>,
     pub round: u32,
     /// When the last questions were sent.
     pub asked: Now,
@@ -110,7 +110,7 @@ pub struct Op {
     /// When the server last did something with its key.
     pub served: u64,
     /// What it reads may be kept near; and when it was sent.
-    pub reading: Option<(Reading<Bell>, u64)>,
+    pub reading: Option<(NearRead<Bell>, u64)>,
     /// When the last of its commands arrives that were held back beyond their time-out.
     pub late: u64,
 }
@@ -129,7 +129,7 @@ impl Op {
 
     /// What ends its wait at once, if it waits.
     pub fn over_now(&self) -> Option<Event> {
-        self.waiting.map(|_| Event::Over { op: self.id, wait: self.wait })
+        self.waiting.map(|_| Event::WaitEnded { op: self.id, wait: self.wait })
     }
 }
 
@@ -146,7 +146,7 @@ impl World {
             glances: false,
             doing,
             purpose,
-            asks: Asks::new(),
+            asks: Commands::new(),
             writes: Vec::new(),
             answers: Vec::new(),
             round: 0,
@@ -162,7 +162,7 @@ impl World {
     }
 
     /// Sends a round of questions.
-    pub fn ask(&mut self, mut op: Box<Op>, asks: Asks) {
+    pub fn ask(&mut self, mut op: Box<Op>, asks: Commands) {
         assert!(!asks.is_empty(), "{op:?} asks nothing");
         op.asked = self.moment(op.sidecar);
         op.round += 1;
@@ -171,14 +171,18 @@ impl World {
         }
         op.answers = vec![None; asks.len()];
         let cache = &self.sidecars[op.sidecar].tag_cache;
-        let writes = |ask: &Ask| match ask.at {
-            At::Tag(tag) | At::Copy(tag) => cache.writes(&op.tags[usize::from(tag)]),
-            At::Item | At::Lock => 0,
+        let writes = |ask: &ServerCommand| match ask.at {
+            ItemRef::Tag(tag) | ItemRef::TagCopy(tag) => cache.writes(&op.tags[usize::from(tag)]),
+            ItemRef::Value | ItemRef::Lock => 0,
         };
         op.writes = asks.iter().map(writes).collect();
         op.asks = asks;
-        let looks =
-            |ask: &Ask| matches!(ask, Ask { at: At::Item, what: What::Get(Look { value: true, .. }) });
+        let looks = |ask: &ServerCommand| {
+            matches!(
+                ask,
+                ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) }
+            )
+        };
         if op.asks.iter().any(looks) {
             op.looked = self.now;
         }
@@ -191,7 +195,7 @@ impl World {
         for index in 0..op.asks.len() {
             let ask = self.mutate_ask(&op, op.asks[index].clone());
             self.trace_ask(&op, &ask);
-            if let (Purpose::Put(put), At::Item, What::Store { value, .. }) =
+            if let (Purpose::Put(put), ItemRef::Value, Operation::Store { value, .. }) =
                 (&mut op.purpose, ask.at, &ask.what)
             {
                 put.is_sealed(value, op.learnt > 0, &mut self.checker.seen);
@@ -206,7 +210,7 @@ impl World {
         self.ops.insert(op.id, op);
     }
 
-    fn trace_ask(&mut self, op: &Op, ask: &Ask) {
+    fn trace_ask(&mut self, op: &Op, ask: &ServerCommand) {
         let (id, sidecar, key) = (op.id, op.sidecar, op.key);
         self.trace(|| format!("op {id} (s{sidecar} k{key}) asks {:?} {:?}", ask.at, ask.what));
     }
@@ -217,7 +221,7 @@ impl World {
         id: OpId,
         index: usize,
         round: u32,
-        answer: Answer,
+        answer: ServerReply,
         known: bool,
     ) -> Result<(), Broken> {
         let Some(op) = self.ops.get_mut(&id) else { return Ok(()) };
@@ -231,34 +235,38 @@ impl World {
         }
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         for ((ask, writes), answer) in op.asks.iter().zip(&op.writes).zip(op.answers.iter().flatten()) {
-            let (At::Tag(tag) | At::Copy(tag), (answer, false)) = (ask.at, answer) else { continue };
+            let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), (answer, false)) = (ask.at, answer) else {
+                continue;
+            };
             let (name, sidecar) = (&op.tags[usize::from(tag)], &self.sidecars[op.sidecar]);
             match (&ask.what, answer) {
                 // As in production, where what machines read is not noted.
-                (What::Get(_), Answer::Item(item)) if op.glances => {
+                (Operation::Get(_), ServerReply::Item(item)) if op.glances => {
                     sidecar.note_tag(name, version_of(item), op.asked, *writes);
                 }
-                (What::Store { .. }, Answer::Stored(_)) => sidecar.tag_cache.written(name),
+                (Operation::Store { .. }, ServerReply::Stored(_)) => sidecar.tag_cache.written(name),
                 _ => {}
             }
             // What brings up a copy was read before it was sent, and says nothing about now.
-            if let (What::Store { value, .. }, Answer::Stored(_)) = (&ask.what, answer)
+            if let (Operation::Store { value, .. }, ServerReply::Stored(_)) = (&ask.what, answer)
                 && self.plan.is(Mutant::RepairIsReused)
             {
                 let version = parse_version(&value.body);
                 sidecar.note_tag(name, version, op.asked, sidecar.tag_cache.writes(name));
             }
         }
-        let mut answers: Answers = op.answers.drain(..).flatten().map(|(answer, _)| answer).collect();
+        let mut answers: Replies = op.answers.drain(..).flatten().map(|(answer, _)| answer).collect();
         self.mutate_answers(&op, &mut answers);
         for (ask, answer) in op.asks.iter().zip(&answers) {
-            if let (Ask { at: At::Item, what: What::Get(Look { value: true, .. }) }, Answer::Item(item)) =
-                (ask, answer)
+            if let (
+                ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) },
+                ServerReply::Item(item),
+            ) = (ask, answer)
             {
                 op.read = Some(item.clone());
             }
         }
-        self.resume(op, Told::Answers(answers))
+        self.resume(op, GuardEvent::Replies(answers))
     }
 
     pub fn woken(&mut self, id: OpId) -> Result<(), Broken> {
@@ -282,7 +290,7 @@ impl World {
             return Ok(());
         };
         self.leave(&op, waiter);
-        self.resume(op, Told::Woken)
+        self.resume(op, GuardEvent::Woken)
     }
 
     pub fn over(&mut self, id: OpId, wait: u32) -> Result<(), Broken> {
@@ -290,7 +298,7 @@ impl World {
         match op.waiting.take() {
             Some(waiter) if op.wait == wait => {
                 self.leave(&op, waiter);
-                self.resume(op, Told::Over)
+                self.resume(op, GuardEvent::WaitEnded)
             }
             waiting => {
                 op.waiting = waiting;
@@ -305,13 +313,13 @@ impl World {
         self.sidecars[op.sidecar].leases.leave(&key, waiter);
     }
 
-    fn resume(&mut self, mut op: Box<Op>, told: Told) -> Result<(), Broken> {
+    fn resume(&mut self, mut op: Box<Op>, told: GuardEvent) -> Result<(), Broken> {
         let now = self.moment(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
         let chance = self.chance.unit();
         let tags = std::mem::take(&mut op.tags);
-        let scene = Scene {
+        let scene = Inputs {
             policy: &policy,
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
@@ -332,7 +340,7 @@ impl World {
             Doing::Delete(machine) => step(machine, told, &scene, End::Delete),
             Doing::Bump(machine) => step(machine, told, &scene, End::Bump),
             Doing::Plain | Doing::Parked | Doing::Sharing(_) => match told {
-                Told::Answers(answers) => Step::Done(End::Plain(answers)),
+                GuardEvent::Replies(answers) => Step::Done(End::Plain(answers)),
                 _ => return Ok(()),
             },
         };
@@ -345,14 +353,14 @@ impl World {
             }
         }
         match step {
-            Step::Ask(asks) => {
+            Step::Send(asks) => {
                 self.ask(op, asks);
                 Ok(())
             }
-            Step::Learn(tags) => {
+            Step::AddTags(tags) => {
                 self.checker.seen.learnt += 1;
                 op.learn(tags);
-                self.resume(op, Told::Learnt)
+                self.resume(op, GuardEvent::TagsAdded)
             }
             Step::Wait(until) => {
                 self.wait(op, until);
@@ -399,9 +407,9 @@ impl World {
         };
         let id = op.id;
         self.trace(|| format!("op {id} waits until {until}, poll {poll:?}"));
-        self.at(delay, Event::Over { op: op.id, wait: op.wait });
+        self.at(delay, Event::WaitEnded { op: op.id, wait: op.wait });
         if let Some(pace) = poll {
-            let pause = if pace == Pace::Soon { 10 } else { 100 };
+            let pause = if pace == PollRate::Fast { 10 } else { 100 };
             self.at(pause, Event::Poll { sidecar: op.sidecar, life, key: op.key, pause, before: None });
         }
         self.ops.insert(op.id, op);
@@ -421,21 +429,26 @@ impl World {
 /// A value is a number that can be counted up so often before it passes for the next.
 pub const COUNTS: u64 = 1_000_000;
 
-fn step<M: Machine>(machine: &mut M, told: Told, scene: &Scene<'_>, end: fn(M::End) -> End) -> Step<End> {
+fn step<M: Machine>(
+    machine: &mut M,
+    told: GuardEvent,
+    scene: &Inputs<'_>,
+    end: fn(M::End) -> End,
+) -> Step<End> {
     match machine.resume(told, scene) {
-        Step::Ask(asks) => Step::Ask(asks),
-        Step::Learn(tags) => Step::Learn(tags),
+        Step::Send(asks) => Step::Send(asks),
+        Step::AddTags(tags) => Step::AddTags(tags),
         Step::Wait(until) => Step::Wait(until),
         Step::Done(done) => Step::Done(end(done)),
     }
 }
 
 /// The fresh value that production serves without a machine, seeing what this one is told first.
-fn at_a_glance(op: &Op, told: &Told, scene: &Scene<'_>) -> Option<Hit> {
-    let (true, Told::Answers(answers)) = (op.glances, told) else { return None };
-    let [Answer::Item(item), tags @ ..] = &answers[..] else { return None };
-    let version = |answer: &Answer| match answer {
-        Answer::Item(tag) => version_of(tag),
+fn at_a_glance(op: &Op, told: &GuardEvent, scene: &Inputs<'_>) -> Option<Hit> {
+    let (true, GuardEvent::Replies(answers)) = (op.glances, told) else { return None };
+    let [ServerReply::Item(item), tags @ ..] = &answers[..] else { return None };
+    let version = |answer: &ServerReply| match answer {
+        ServerReply::Item(tag) => version_of(tag),
         _ => None,
     };
     let copies = 1 + usize::from(scene.copies);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use kennel::chance::Chance;
+use kennel::chance::Random;
 use kennel::guard::envelope::lock_key;
-use kennel::guard::{Leaves, Policy, TagName};
+use kennel::guard::{OnInvalidate, Policy, TagName};
 
 use super::mutants::Mutant;
 
@@ -53,7 +53,7 @@ impl Faults {
     }
 
     /// Some kinds of them, by chance.
-    pub fn some(chance: &mut Chance) -> Faults {
+    pub fn some(chance: &mut Random) -> Faults {
         let mut faults = Faults::all();
         for kind in [
             &mut faults.evict_item,
@@ -156,7 +156,7 @@ pub fn tag_of(name: &TagName) -> usize {
 
 impl Plan {
     pub fn new(seed: u64, faulty: bool, mutant: Option<Mutant>) -> Plan {
-        let mut chance = Chance::seeded(seed);
+        let mut chance = Random::seeded(seed);
         let c = &mut chance;
         let faults = if faulty { Faults::some(c) } else { Faults::default() };
         let tags = [0, 1, 2, 4][c.below(4) as usize];
@@ -255,14 +255,14 @@ impl Plan {
     /// One with nothing but clients that send any command and hardly pause.
     pub fn commands(seed: u64, mutant: Option<Mutant>) -> Plan {
         let plan = Plan::new(seed, false, mutant);
-        let mut chance = Chance::seeded(seed ^ 0xc0de);
+        let mut chance = Random::seeded(seed ^ 0xc0de);
         let millis = Duration::from_millis;
         let keys = plan.keys.iter().map(|guarded| Guarded {
             policy: Policy {
                 cold_wait: millis([0, 20, 200][chance.below(3) as usize]),
                 stale_for: Duration::from_secs(30),
                 max_rebuild: Duration::from_secs(60),
-                on_delete: Leaves::Nothing,
+                on_delete: OnInvalidate::Drop,
                 early_beta: 0.0,
                 max_ttl: Duration::ZERO,
                 ..guarded.policy.clone()
@@ -326,13 +326,13 @@ impl Plan {
     }
 }
 
-fn guarded(n: u64, tags: usize, extra: usize, c: &mut Chance) -> Guarded {
+fn guarded(n: u64, tags: usize, extra: usize, c: &mut Random) -> Guarded {
     let millis = Duration::from_millis;
     let (own, others): (Vec<usize>, Vec<usize>) =
         (0..tags + extra).partition(|tag| *tag < tags && c.below(3) > 0);
     let tags = own.into_iter().map(tag_name).collect();
     let extra = others.into_iter().filter(|_| extra > 0 && c.below(3) > 0).collect();
-    let leaves = |c: &mut Chance| if c.below(2) == 0 { Leaves::Stale } else { Leaves::Nothing };
+    let leaves = |c: &mut Random| if c.below(2) == 0 { OnInvalidate::Stale } else { OnInvalidate::Drop };
     let policy = Policy {
         stale_for: Duration::from_secs([0, 1, 2, 4, 30][c.below(5) as usize]),
         lock_ttl: Duration::from_secs(1 + c.below(2)),

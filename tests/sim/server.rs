@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use kennel::embedded::Store;
-use kennel::guard::{Ask, What};
+use kennel::guard::{Operation, ServerCommand};
 use kennel::protocol::parse::parse;
 use kennel::protocol::request::{Limits, Parsed};
 use kennel::proxy::wire;
@@ -22,8 +22,8 @@ impl Server {
 
     /// Carries out a command; gives the reply as it would stand on the wire. A value above `room` is refused,
     /// and what stood there is gone, as in memcached.
-    pub fn execute(&mut self, ask: &Ask, key: &[u8], room: usize, wall: u64) -> Bytes {
-        if let What::Store { value, .. } = &ask.what
+    pub fn execute(&mut self, ask: &ServerCommand, key: &[u8], room: usize, wall: u64) -> Bytes {
+        if let Operation::Store { value, .. } = &ask.what
             && value.len() > room
         {
             self.evict(key, wall);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kennel::guard::leases::{AfterHit, Due, Ended, Leases, Owner, Polled, Told};
-use kennel::guard::{Answers, Asks, BumpEnd, DeleteEnd, Now, TagName};
+use kennel::guard::leases::{AfterHit, Due, Ended, KnownMiss, Leases, Owner, PollResult};
+use kennel::guard::{BumpEnd, Commands, DeleteEnd, Now, Replies, TagName};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
@@ -104,13 +104,13 @@ impl World {
     }
 
     /// What a connection knows of its own misses of a key.
-    pub fn told(&self, sidecar: usize, key: usize, owner: Owner) -> Told {
+    pub fn told(&self, sidecar: usize, key: usize, owner: Owner) -> KnownMiss {
         if self.plan.is(Mutant::ForgottenMissIsNone) {
-            return Told::Nothing;
+            return KnownMiss::No;
         }
         match self.sidecars[sidecar].told.contains(&(owner, key)) {
-            true => Told::Miss,
-            false => Told::Nothing,
+            true => KnownMiss::Yes,
+            false => KnownMiss::No,
         }
     }
 
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// Asks outside any request.
-    pub fn ask_plainly(&mut self, sidecar: usize, key: usize, asks: Asks, purpose: Purpose) {
+    pub fn ask_plainly(&mut self, sidecar: usize, key: usize, asks: Commands, purpose: Purpose) {
         let op = self.op(sidecar, key, Doing::Plain, purpose);
         self.ask(op, asks);
     }
@@ -184,14 +184,14 @@ impl World {
 
     pub fn poll(&mut self, sidecar: usize, life: u32, key: usize, pause: u64, before: Option<u64>) {
         let name = self.plan.keys[key].key.clone();
-        if self.sidecars[sidecar].life != life || !self.sidecars[sidecar].leases.is_awaited(&name) {
+        if self.sidecars[sidecar].life != life || !self.sidecars[sidecar].leases.has_waiters(&name) {
             return;
         }
-        self.ask_plainly(sidecar, key, Polled::asks(), Purpose::Polling { pause, before });
+        self.ask_plainly(sidecar, key, PollResult::asks(), Purpose::Polling { pause, before });
     }
 
     /// What becomes of the answers to questions that no client asked.
-    pub fn plain_done(&mut self, op: &Op, answers: &Answers) {
+    pub fn plain_done(&mut self, op: &Op, answers: &Replies) {
         let (sidecar, key) = (op.sidecar, op.key);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
@@ -206,7 +206,7 @@ impl World {
                 self.wake_all(bells);
             }
             Purpose::Freeing => {
-                let bells = leases.unfilled(&name, now);
+                let bells = leases.release_waiters(&name, now);
                 self.wake_all(bells);
             }
             Purpose::Renewal(id) => {
@@ -224,13 +224,13 @@ impl World {
                 self.wake_all(bells);
             }
             Purpose::Polling { pause, mut before } => {
-                let found = Polled::found(answers, &mut before);
+                let found = PollResult::found(answers, &mut before);
                 let bells = leases.polled(&name, found, now);
                 if self.plan.is(Mutant::PollerNeverWakes) {
                     return;
                 }
                 self.wake_all(bells);
-                if found == Polled::Unchanged {
+                if found == PollResult::Unchanged {
                     let pause = (pause * 2).min(100);
                     let jittered = pause - self.below(pause / 2);
                     self.at(jittered, Event::Poll { sidecar, life, key, pause, before });

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use kennel::guard::envelope::{Header, Opened};
-use kennel::guard::{Ask, At, Mode, Stored, TagNames, What};
+use kennel::guard::{ItemRef, Operation, ServerCommand, StoreMode, Stored, TagNames};
 
 use super::checker::Seen;
 use super::plan::tag_name;
@@ -26,9 +26,15 @@ impl World {
         let wall = self.wall();
         for name in (0..self.plan.all_tags()).map(tag_name) {
             let value = Stored::plain(Bytes::from((wall - AGE).to_string()));
-            let what =
-                What::Store { mode: Mode::Set, value, flags: 0, exptime: 0, cas: None, explicit: None };
-            let ask = Ask { at: At::Tag(0), what };
+            let what = Operation::Store {
+                mode: StoreMode::Set,
+                value,
+                flags: 0,
+                exptime: 0,
+                cas: None,
+                explicit: None,
+            };
+            let ask = ServerCommand { at: ItemRef::Tag(0), what };
             let key = self.tag_key(&name);
             for server in self.plan.keepers(&name) {
                 self.servers[server].execute(&ask, &key, self.plan.room, wall);
@@ -38,12 +44,12 @@ impl World {
 
     /// Several who create a tag that is kept twice may begin with different versions on each server, of which the larger remains:
     /// one of them, if a server cannot be reached meanwhile, and whoever reuses versions, for as long as that.
-    pub fn may_create(&mut self, ask: &Ask, key: &Bytes) {
+    pub fn may_create(&mut self, ask: &ServerCommand, key: &Bytes) {
         let times = match self.plan.tag_cache {
             0 => u64::from(self.plan.faults_matter()),
             _ => 32,
         };
-        if !self.plan.copies || times == 0 || !matches!(ask.what, What::Store { .. }) {
+        if !self.plan.copies || times == 0 || !matches!(ask.what, Operation::Store { .. }) {
             return;
         }
         let tag = self.tag_keys.iter().position(|tag| tag == key);

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
-use kennel::chance::Chance;
+use kennel::chance::Random;
 use kennel::error::Failure;
 use kennel::guard::{
-    Answer, Ask, At, Cas, Item, Now, TagName, Usage, What, life_of, moved_at, parse_version, version,
+    Cas, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, TagName, Usage, incarnation_of,
+    parse_version, version, version_millis,
 };
 use kennel::proxy::wire;
 use kennel::upstream::inbox::Reply;
@@ -18,7 +19,7 @@ use super::commands::Commander;
 use super::counting::Why;
 use super::faults::Fault;
 use super::invalidators::Invalidation;
-use super::linearizability::Operation;
+use super::linearizability::Invocation;
 use super::mutants::Mutant;
 use super::operation::{Doing, Op, OpId};
 use super::plan::{Plan, tag_of};
@@ -33,15 +34,24 @@ pub const TIMEOUT: u64 = 300;
 #[derive(Debug)]
 pub enum Event {
     /// A command reaches its server.
-    Arrive { op: OpId, index: usize, round: u32, ask: Ask, key: Bytes, link: usize, epoch: u32, late: bool },
+    Arrive {
+        op: OpId,
+        index: usize,
+        round: u32,
+        ask: ServerCommand,
+        key: Bytes,
+        link: usize,
+        epoch: u32,
+        late: bool,
+    },
     /// A reply reaches its sidecar.
-    Reply { op: OpId, index: usize, round: u32, answer: Answer, link: usize },
+    Reply { op: OpId, index: usize, round: u32, answer: ServerReply, link: usize },
     /// An answer is known without asking.
-    Known { op: OpId, index: usize, round: u32, answer: Answer },
+    Known { op: OpId, index: usize, round: u32, answer: ServerReply },
     /// A waiter is woken.
     Wake(OpId),
     /// A wait is over.
-    Over { op: OpId, wait: u32 },
+    WaitEnded { op: OpId, wait: u32 },
     /// A lease is to be looked at.
     Due { sidecar: usize, life: u32, key: usize, id: u64 },
     /// A poller looks.
@@ -81,7 +91,7 @@ pub struct Link {
 
 pub struct World {
     pub plan: Plan,
-    pub chance: Chance,
+    pub chance: Random,
     pub now: u64,
     pub servers: Vec<Server>,
     pub links: Vec<Link>,
@@ -89,7 +99,7 @@ pub struct World {
     pub clients: Vec<Client>,
     pub commanders: Vec<Commander>,
     /// What was sent and answered, by key.
-    pub histories: Vec<Vec<Operation>>,
+    pub histories: Vec<Vec<Invocation>>,
     pub invalidations: Vec<Option<Invalidation>>,
     /// When each server was last restarted.
     pub restarted: Vec<u64>,
@@ -115,7 +125,7 @@ impl World {
     pub fn run(plan: Plan, traced: bool) -> Outcome {
         let faulty = plan.faults_matter();
         let mut world = World {
-            chance: Chance::seeded(plan.seed ^ 0x5eed),
+            chance: Random::seeded(plan.seed ^ 0x5eed),
             now: 1000,
             servers: (0..plan.servers).map(|_| Server::start(START)).collect(),
             links: Vec::new(),
@@ -189,13 +199,14 @@ impl World {
                 Ok(())
             }
             Event::Reply { op, index, round, answer, link } => {
-                let answer = if self.links[link].closed { Answer::Failed(Failure::Down) } else { answer };
+                let answer =
+                    if self.links[link].closed { ServerReply::Failed(Failure::Down) } else { answer };
                 self.trace(|| format!("op {op} <- {index} {answer:?}"));
                 self.replied(op, index, round, answer, false)
             }
             Event::Known { op, index, round, answer } => self.replied(op, index, round, answer, true),
             Event::Wake(op) => self.woken(op),
-            Event::Over { op, wait } => self.over(op, wait),
+            Event::WaitEnded { op, wait } => self.over(op, wait),
             Event::Due { sidecar, life, key, id } => {
                 self.lease_due(sidecar, life, key, id);
                 Ok(())
@@ -280,15 +291,15 @@ impl World {
     }
 
     /// Sends one command of an operation to its server. Gives when it arrives, if that is after it was given up.
-    pub fn send(&mut self, op: &Op, index: usize, ask: Ask) -> Option<u64> {
+    pub fn send(&mut self, op: &Op, index: usize, ask: ServerCommand) -> Option<u64> {
         let (server, key) = match ask.at {
-            At::Item => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
-            At::Lock => (op.key % self.plan.servers, self.plan.keys[op.key].lock.clone()),
-            At::Tag(tag) => {
+            ItemRef::Value => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
+            ItemRef::Lock => (op.key % self.plan.servers, self.plan.keys[op.key].lock.clone()),
+            ItemRef::Tag(tag) => {
                 let name = &op.tags[usize::from(tag)];
                 (self.plan.keepers(name)[0], self.tag_key(name))
             }
-            At::Copy(tag) => {
+            ItemRef::TagCopy(tag) => {
                 let name = &op.tags[usize::from(tag)];
                 (self.plan.keepers(name)[1], self.tag_key(name))
             }
@@ -304,11 +315,11 @@ impl World {
         let (key_of, op, round) = (op.key, op.id, op.round);
         let checks = !self.plan.is(Mutant::NoEpochCheck);
         if checks && wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch) {
-            self.at(0, Event::Reply { op, index, round, answer: Answer::Exists, link });
+            self.at(0, Event::Reply { op, index, round, answer: ServerReply::Exists, link });
             return None;
         }
         if self.now < self.links[link].opens {
-            let answer = Answer::Failed(Failure::Down);
+            let answer = ServerReply::Failed(Failure::Down);
             self.at(1, Event::Reply { op, index, round, answer, link });
             return None;
         }
@@ -321,25 +332,27 @@ impl World {
         }
         self.at(arrives - self.now, Event::Arrive { op, index, round, ask, key, link, epoch, late });
         if late {
-            let answer = Answer::Failed(Failure::TimedOut);
+            let answer = ServerReply::Failed(Failure::TimedOut);
             self.at(TIMEOUT, Event::Reply { op, index, round, answer, link });
         }
         late.then_some(arrives)
     }
 
     /// The version of a tag, if this sidecar has read it a moment ago. A bump counts on what is stored now.
-    fn cached(&self, op: &Op, ask: &Ask) -> Option<Answer> {
-        let (At::Tag(tag) | At::Copy(tag), What::Get(_)) = (ask.at, &ask.what) else { return None };
+    fn cached(&self, op: &Op, ask: &ServerCommand) -> Option<ServerReply> {
+        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (ask.at, &ask.what) else {
+            return None;
+        };
         if matches!(op.doing, Doing::Bump(_)) {
             return None;
         }
         let cache = &self.sidecars[op.sidecar].tag_cache;
         let version = cache.get(&op.tags[usize::from(tag)], self.moment(op.sidecar).mono)?;
-        let value = Bytes::from(moved_at(version).to_string());
+        let value = Bytes::from(version_millis(version).to_string());
         let (size, usage) = (value.len(), Usage::default());
         let cas = Cas { number: 0, epoch: 0 };
-        let flags = life_of(version);
-        Some(Answer::Item(Item { value, size, flags, cas, ttl: None, won: false, stale: false, usage }))
+        let flags = incarnation_of(version);
+        Some(ServerReply::Item(Item { value, size, flags, cas, ttl: None, won: false, stale: false, usage }))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one event")]
@@ -348,7 +361,7 @@ impl World {
         op: OpId,
         index: usize,
         round: u32,
-        ask: Ask,
+        ask: ServerCommand,
         key: Bytes,
         link: usize,
         epoch: u32,
@@ -362,14 +375,14 @@ impl World {
             );
         }
         if cut || (closed && !late && self.below(2) == 0) {
-            let answer = Answer::Failed(Failure::Down);
+            let answer = ServerReply::Failed(Failure::Down);
             return self.at(0, Event::Reply { op, index, round, answer, link });
         }
         let wall = self.wall();
         let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
         self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
         self.may_create(&ask, &key);
-        if let (At::Item | At::Lock, Some(op)) = (ask.at, self.ops.get_mut(&op)) {
+        if let (ItemRef::Value | ItemRef::Lock, Some(op)) = (ask.at, self.ops.get_mut(&op)) {
             op.served = self.now;
         }
         if late {
@@ -379,7 +392,7 @@ impl World {
         let mut back = (self.now + self.travel()).max(self.links[link].last_back);
         let may_be_lost = self.plan.weak.is_none_or(|weak| weak == server) && self.now < self.plan.quiet;
         if may_be_lost && self.plan.faults.lost > 0 && self.below(self.plan.faults.lost) == 0 {
-            answer = Answer::Failed(Failure::TimedOut);
+            answer = ServerReply::Failed(Failure::TimedOut);
             self.reply_lost(op);
             back = self.now + TIMEOUT;
         } else {

@@ -1,9 +1,9 @@
 //! What applications store and change, and how it ends.
 
 use bytes::Bytes;
-use kennel::guard::leases::{Attribution, Bound, Owner, Setter, Ticket};
+use kennel::guard::leases::{Attribution, MissToken, Owner, StoreCondition, Writer};
 use kennel::guard::{
-    Change, Count, Counted, Delete, Fill, FillEnd, Lifetime, Modify, ModifyEnd, Offer, Removal, Scene, Set,
+    Change, Count, Counted, Delete, Expiry, Fill, FillEnd, Inputs, Modify, ModifyEnd, NewValue, Removal, Set,
     SetEnd, Step, StubId, TagNames, Versions,
 };
 
@@ -24,7 +24,7 @@ pub enum How {
     Replace,
     Cas(u64),
     /// `ms C`, with the CAS of the miss; `elsewhere`: through another sidecar than told the miss.
-    Named {
+    MetaCas {
         cas: u64,
         elsewhere: bool,
     },
@@ -67,7 +67,7 @@ pub struct Put {
     /// The sidecar that granted the lease does not know that this ends it.
     astray: bool,
     /// What its miss saw, and whose that was if another connection's.
-    fills: Option<(Ticket, Option<Owner>)>,
+    fills: Option<(MissToken, Option<Owner>)>,
     /// That was a lease.
     leads: bool,
 }
@@ -124,7 +124,7 @@ impl World {
             3 => Change::Prepend { more: x, compare: None, explicit: None, create: None },
             4 => {
                 touches = Some(ttl);
-                Change::Touch(Lifetime::of(ttl as i64, self.moment(self.clients[client].sidecar)))
+                Change::Touch(Expiry::of(ttl as i64, self.moment(self.clients[client].sidecar)))
             }
             5 => Change::Count(Count { delta: 1, ..Count::default() }),
             _ => {
@@ -132,7 +132,7 @@ impl World {
                 let value = self.checker.value(key, ttl, true, Vec::new());
                 self.checker.sent(value, None, now);
                 begins = Some(value);
-                let lifetime = Lifetime::of(ttl as i64, self.moment(self.clients[client].sidecar));
+                let lifetime = Expiry::of(ttl as i64, self.moment(self.clients[client].sidecar));
                 let create = Some((lifetime, value as u64 * COUNTS));
                 Change::Count(Count { delta: 1, create, ..Count::default() })
             }
@@ -143,7 +143,7 @@ impl World {
         let owner = self.clients[client].owners[1];
         let told = self.told(sidecar, key, owner);
         let over = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner, told) {
-            Bound::Over(base) if begins.is_some() => Some(base),
+            StoreCondition::Observed(base) if begins.is_some() => Some(base),
             _ => None,
         };
         let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::bound(change, over, scene));
@@ -189,7 +189,7 @@ impl World {
         };
         let Client { mut sidecar, life, owners, .. } = self.clients[client];
         self.clients[client].job = Job::Putting(makings);
-        let names = matches!(making.how, How::Named { .. } | How::Cas(_));
+        let names = matches!(making.how, How::MetaCas { .. } | How::Cas(_));
         if names && self.restarted[making.key % self.plan.servers] >= making.made {
             // A restarted memcached gives the same CAS to another item, and its clients can but know it.
             if let Some(rebuild) = making.rebuild {
@@ -197,7 +197,7 @@ impl World {
             }
             return self.goes_on_putting(client, life);
         }
-        if let (How::Named { cas, elsewhere: false }, Some(rebuild)) = (making.how, making.rebuild)
+        if let (How::MetaCas { cas, elsewhere: false }, Some(rebuild)) = (making.how, making.rebuild)
             && self.below(20) == 0
         {
             return self.give_up_win(client, making.key, cas, rebuild);
@@ -211,7 +211,7 @@ impl World {
             self.checker.takes_away(making.key, self.now, until);
         }
         self.checker.sent(making.value, making.rebuild, self.now);
-        if let How::Named { elsewhere: true, .. } = making.how {
+        if let How::MetaCas { elsewhere: true, .. } = making.how {
             sidecar = (sidecar + 1) % self.plan.sidecars;
             self.checker.disturbs(making.value, self.now);
         }
@@ -242,7 +242,7 @@ impl World {
         let Client { sidecar, life, owners, .. } = self.clients[client];
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
-        match self.sidecars[sidecar].leases.named(&name, cas, owners[1], true) {
+        match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
             Attribution::Fill { ticket, .. } => removal.compare = ticket.base.map(|base| base.number),
             Attribution::Renewing => {
                 let purpose = Purpose::GivingBack { client, life, cas };
@@ -251,11 +251,11 @@ impl World {
                 self.ops.insert(op.id, op);
                 return;
             }
-            Attribution::Blind | Attribution::Doomed | Attribution::Unknown => {}
+            Attribution::NoMiss | Attribution::Invalidated | Attribution::Unknown => {}
         }
         let until = self.now + 6 * self.plan.trip() + 2 * self.checker.grace();
         self.checker.takes_away(key, self.now, until);
-        let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::removing(removal, scene));
+        let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::with_removal(removal, scene));
         let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::GivingBack { client, life, cas });
         self.ask(op, asks);
     }
@@ -267,19 +267,21 @@ impl World {
         let (owner, told, now) = (put.owner, self.told(sidecar, key, put.owner), self.moment(sidecar));
         let leases = &mut self.sidecars[sidecar].leases;
         let fills = match put.making.how {
-            How::Named { cas, .. } => leases.was_shown(&name, cas, owner),
+            How::MetaCas { cas, .. } => leases.is_cas_of_miss(&name, cas, owner),
             how => how == How::Set,
         };
         let attribution = match put.making.how {
-            How::Replace if leases.bound(&name, owner, told) == Bound::Renewing => Attribution::Renewing,
-            How::Replace | How::Cas(_) => Attribution::Blind,
-            How::Named { cas, .. } => {
+            How::Replace if leases.bound(&name, owner, told) == StoreCondition::Renewing => {
+                Attribution::Renewing
+            }
+            How::Replace | How::Cas(_) => Attribution::NoMiss,
+            How::MetaCas { cas, .. } => {
                 self.checker.seen.named += 1;
-                leases.named(&name, cas, put.owner, false)
+                leases.attribute_by_cas(&name, cas, put.owner, false)
             }
             How::Set | How::Add => {
                 let pooled = self.plan.pooled;
-                leases.attribute(&name, Setter { owner, told, pooled }, now)
+                leases.attribute(&name, Writer { owner, told, pooled }, now)
             }
         };
 
@@ -290,13 +292,13 @@ impl World {
             format!("put v{} {:?} by {:?}: {attribution:?}", put.making.value, put.making.how, put.owner)
         });
         put.astray = match put.making.how {
-            How::Named { elsewhere, .. } => elsewhere || attribution == Attribution::Blind,
+            How::MetaCas { elsewhere, .. } => elsewhere || attribution == Attribution::NoMiss,
             _ => false,
         };
-        let offer = Offer {
+        let offer = NewValue {
             body: put.body.clone(),
             flags: 0,
-            lifetime: Lifetime::of(put.making.ttl as i64, self.moment(sidecar)),
+            lifetime: Expiry::of(put.making.ttl as i64, self.moment(sidecar)),
             explicit: None,
             tags: put.making.extra.clone(),
         };
@@ -308,20 +310,20 @@ impl World {
                 self.ops.insert(op.id, op);
                 Ok(())
             }
-            Attribution::Doomed => self.dropped(put, true),
+            Attribution::Invalidated => self.dropped(put, true),
             Attribution::Unknown => panic!("{put:?} has a miss that is known, or none"),
             Attribution::Fill { ticket, owner: whose, .. } if put.making.how == How::Add && ticket.filled => {
                 if whose.is_none() {
                     let policy = self.plan.keys[key].policy.clone();
-                    self.sidecars[sidecar].leases.saw(&name, owner, ticket, &policy);
+                    self.sidecars[sidecar].leases.record_miss(&name, owner, ticket, &policy);
                 }
                 self.not_stored(&put, false);
                 self.stored(put, true)
             }
-            Attribution::Blind => {
+            Attribution::NoMiss => {
                 let change = match put.making.how {
                     How::Set => {
-                        let start = |scene: &Scene<'_>| Set::start(offer, scene);
+                        let start = |scene: &Inputs<'_>| Set::start(offer, scene);
                         let (set, asks) = self.on_scene_with(sidecar, key, &extra, start);
                         let mut op = self.op(sidecar, key, Doing::Set(set), Purpose::Put(put));
                         op.learn(extra);
@@ -331,15 +333,15 @@ impl World {
                     How::Add => Change::Add(offer),
                     How::Replace => Change::Replace(offer),
                     How::Cas(number) => Change::Cas { number, offer, sees_stale: false, invalidate: false },
-                    How::Named { cas: number, .. } => {
+                    How::MetaCas { cas: number, .. } => {
                         Change::Cas { number, offer, sees_stale: true, invalidate: false }
                     }
                 };
                 let over = match self.sidecars[sidecar].leases.bound(&name, owner, told) {
-                    Bound::Over(base) if put.making.how == How::Replace => Some(base),
+                    StoreCondition::Observed(base) if put.making.how == How::Replace => Some(base),
                     _ => None,
                 };
-                let start = |scene: &Scene<'_>| Modify::bound(change, over, scene);
+                let start = |scene: &Inputs<'_>| Modify::bound(change, over, scene);
                 let (modify, asks) = self.on_scene_with(sidecar, key, &extra, start);
                 let mut op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Put(put));
                 op.learn(extra);
@@ -353,21 +355,21 @@ impl World {
                     ticket.versions = tags.unwrap_or(ticket.versions);
                 }
                 let adds = put.making.how == How::Add;
-                let start = |scene: &Scene<'_>| Fill::start(&ticket, offer, adds, scene);
+                let start = |scene: &Inputs<'_>| Fill::start(&ticket, offer, adds, scene);
                 let (fill, step) = self.on_scene_with(sidecar, key, &extra, start);
-                let named = matches!(put.making.how, How::Named { .. });
+                let named = matches!(put.making.how, How::MetaCas { .. });
                 put.astray |= named && !lease && put.making.rebuild.is_some();
                 put.leads = lease;
                 put.fills = Some((ticket, owner));
                 match step {
-                    Step::Ask(asks) => {
+                    Step::Send(asks) => {
                         let mut op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Put(put));
                         op.learn(extra);
                         self.ask(op, asks);
                         Ok(())
                     }
                     Step::Done(end) => self.fill_done(put, end),
-                    Step::Learn(_) | Step::Wait(_) => panic!("a fill neither learns nor waits"),
+                    Step::AddTags(_) | Step::Wait(_) => panic!("a fill neither learns nor waits"),
                 }
             }
         }
@@ -414,11 +416,11 @@ impl World {
             }
             FillEnd::TooLarge | FillEnd::Failed(_) => {
                 if let (FillEnd::Failed(_), Some((ticket, None))) = (&end, put.fills.take()) {
-                    leases.saw(&name, put.owner, ticket, &policy);
+                    leases.record_miss(&name, put.owner, ticket, &policy);
                     self.sidecars[put.sidecar].told.insert((put.owner, key));
                 }
                 let leases = &mut self.sidecars[put.sidecar].leases;
-                let bells = leases.unfilled(&name, now);
+                let bells = leases.release_waiters(&name, now);
                 self.wake_all(bells);
                 self.not_stored(&put, end == FillEnd::TooLarge);
                 self.stored(put, end == FillEnd::TooLarge)
@@ -527,7 +529,7 @@ impl World {
         let end = self.modified(put.sidecar, put.making.key, put.owner, end);
         if !matches!(end, ModifyEnd::Stored(_)) {
             self.not_stored(&put, end == ModifyEnd::TooLarge);
-        } else if put.born_stale || matches!(put.making.how, How::Named { .. }) {
+        } else if put.born_stale || matches!(put.making.how, How::MetaCas { .. }) {
             self.not_stored(&put, false);
         }
         self.stored(put, known)

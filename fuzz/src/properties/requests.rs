@@ -63,7 +63,7 @@ fn read(stream: &[u8], ends: &[usize], limits: &Limits) -> Vec<Outcome> {
                     if refused.close {
                         return outcomes;
                     }
-                    start += refused.consumed + refused.swallow as usize;
+                    start += refused.consumed + refused.skip_data as usize;
                 }
             }
         }
@@ -85,21 +85,21 @@ fn ends_itself(buffer: &[u8], consumed: usize, limits: &Limits) {
 }
 
 fn refusal(refused: &Refused<'_>, buffer: &[u8], start: usize, limits: &Limits) -> Outcome {
-    let Refused { reply, consumed, swallow, close, deletes, deletes_base64, touches } = *refused;
+    let Refused { reply, consumed, skip_data, close, deletes, deletes_base64, touches } = *refused;
     assert!((1..=buffer.len()).contains(&consumed), "{consumed} of {} bytes", buffer.len());
     assert!(reply.is_empty() || is_one_line(reply), "it says {:?}", reply.escape_ascii().to_string());
-    assert!(swallow < 1 << 31, "it swallows {swallow}");
+    assert!(skip_data < 1 << 31, "it swallows {skip_data}");
     assert!(touches.is_none_or(|(_, keys)| keys.iter().all(is_key)), "it touches what is no key");
     assert!(deletes.is_none_or(is_key), "it deletes what is no key");
     assert!(!deletes_base64 || deletes.is_some_and(|key| base64::decode(key).is_some()), "no base64");
     // A value that is larger than may be is the only reason to delete.
-    assert!(deletes.is_none() || swallow > limits.max_value as u64 + 2, "it deletes for no reason");
+    assert!(deletes.is_none() || skip_data > limits.max_value as u64 + 2, "it deletes for no reason");
     if !close {
         ends_itself(buffer, consumed, limits);
     }
     Outcome::Refused {
         reply,
-        end: (!close).then_some((start + consumed) as u64 + swallow),
+        end: (!close).then_some((start + consumed) as u64 + skip_data),
         deletes: deletes.map(|key| (key.to_vec(), deletes_base64)),
     }
 }

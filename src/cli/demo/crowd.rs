@@ -10,51 +10,51 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Demo;
-use super::ledger::Ledger;
-use super::source::Source;
-use crate::chance::Chance;
+use super::ledger::History;
+use super::source::Database;
+use crate::chance::Random;
 
 /// How long after the end a client may take to finish what it was doing. Above every limit of a sidecar's.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the clients share.
-pub(super) struct Scene {
+pub(super) struct Workload {
     /// How many, and what they do.
     pub(super) demo: Demo,
     /// What they rebuild from.
-    pub(super) source: Source,
+    pub(super) source: Database,
     /// What they note.
-    pub(super) ledger: RefCell<Ledger>,
+    pub(super) ledger: RefCell<History>,
     /// When they began: what the ledger's times count from.
     pub(super) start: Instant,
 }
 
-impl Scene {
+impl Workload {
     /// It begins now.
-    pub(super) fn new(demo: Demo) -> Scene {
-        Scene {
+    pub(super) fn new(demo: Demo) -> Workload {
+        Workload {
             demo,
-            source: Source::new(demo.rebuild),
-            ledger: RefCell::new(Ledger::new(demo.keys, demo.ttl)),
+            source: Database::new(demo.rebuild),
+            ledger: RefCell::new(History::new(demo.keys, demo.ttl)),
             start: Instant::now(),
         }
     }
 }
 
 /// A client for each address: connected, and waiting for the others.
-pub(super) async fn gather(addresses: impl Iterator<Item = SocketAddr>) -> Result<Vec<Visitor>, Error> {
+pub(super) async fn gather(addresses: impl Iterator<Item = SocketAddr>) -> Result<Vec<DemoClient>, Error> {
     let mut visitors = Vec::new();
     for (number, address) in addresses.enumerate() {
         let client = connect(address).await?;
         // The same choices on both sides of the demo.
-        visitors.push(Visitor { address, client, chance: Chance::seeded(number as u64) });
+        visitors.push(DemoClient { address, client, chance: Random::seeded(number as u64) });
     }
     Ok(visitors)
 }
 
 /// Lets them all loose, and returns when the last has ended. One that hangs is cut off, and counted as a failure.
 /// To be called inside a `LocalSet`.
-pub(super) async fn run(visitors: Vec<Visitor>, scene: &Rc<Scene>) {
+pub(super) async fn run(visitors: Vec<DemoClient>, scene: &Rc<Workload>) {
     let mut crowd = JoinSet::new();
     for visitor in visitors {
         crowd.spawn_local(visitor.visit(Rc::clone(scene)));
@@ -71,14 +71,14 @@ async fn connect(address: SocketAddr) -> Result<Client, Error> {
 }
 
 /// One client.
-pub(super) struct Visitor {
+pub(super) struct DemoClient {
     address: SocketAddr,
     client: Client,
-    chance: Chance,
+    chance: Random,
 }
 
-impl Visitor {
-    async fn visit(mut self, scene: Rc<Scene>) {
+impl DemoClient {
+    async fn visit(mut self, scene: Rc<Workload>) {
         let end = scene.start + scene.demo.lasts();
         loop {
             sleep(self.chance.jitter(scene.demo.pause, 0.5)).await;
@@ -98,7 +98,7 @@ impl Visitor {
     }
 
     /// As every application does it: ask the cache, and on a miss make the value and put it there.
-    async fn want(&mut self, key: usize, scene: &Scene) -> Result<(), Error> {
+    async fn want(&mut self, key: usize, scene: &Workload) -> Result<(), Error> {
         let name = format!("page:{}", key + 1);
         let latest = scene.ledger.borrow().expiries(key);
         let value = self.client.get(&name).await?;

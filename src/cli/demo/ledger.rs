@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What happened to a key, as a letter of its trace. The claim (`L`) and the unlock (`U`) pass between the sidecars and the
 /// servers, so no client can note them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Letter {
+pub(super) enum Outcome {
     /// `H`: a value.
     Hit,
     /// `S`: a value, while a newer one was already being built.
@@ -16,23 +16,23 @@ pub(super) enum Letter {
     Miss,
 }
 
-impl Letter {
+impl Outcome {
     /// As the trace writes it.
     pub(super) fn char(self) -> char {
         match self {
-            Letter::Hit => 'H',
-            Letter::Stale => 'S',
-            Letter::Fill => 'W',
-            Letter::Miss => 'M',
+            Outcome::Hit => 'H',
+            Outcome::Stale => 'S',
+            Outcome::Fill => 'W',
+            Outcome::Miss => 'M',
         }
     }
 }
 
 /// A letter, and when, since the start.
-pub(super) type Event = (Duration, Letter);
+pub(super) type Event = (Duration, Outcome);
 
 /// The clients' notes. All times are since the start.
-pub(super) struct Ledger {
+pub(super) struct History {
     /// No value that was stored expires earlier than this.
     lives: Duration,
     keys: Vec<Key>,
@@ -49,12 +49,12 @@ struct Key {
     trace: Vec<Event>,
 }
 
-impl Ledger {
+impl History {
     /// For so many keys, whose values all have a TTL of `ttl` seconds. memcached lets a TTL of n live for (n−1, n] s.
-    pub(super) fn new(keys: usize, ttl: u32) -> Ledger {
+    pub(super) fn new(keys: usize, ttl: u32) -> History {
         let lives = Duration::from_secs(ttl.saturating_sub(1).into());
         let keys = (0..keys).map(|_| Key::default()).collect();
-        Ledger { lives, keys, waits: Vec::new(), failures: 0 }
+        History { lives, keys, waits: Vec::new(), failures: 0 }
     }
 
     /// How often the key has had to be rebuilt so far; the first time, when it is cold, counts as an expiry too.
@@ -77,7 +77,7 @@ impl Ledger {
                 key.filled = None;
             }
         }
-        key.trace.push((at, Letter::Miss));
+        key.trace.push((at, Outcome::Miss));
         key.rebuilds.len()
     }
 
@@ -88,12 +88,12 @@ impl Ledger {
 
     /// The server has said that it is stored.
     pub(super) fn filled(&mut self, key: usize, at: Duration) {
-        self.keys[key].trace.push((at, Letter::Fill));
+        self.keys[key].trace.push((at, Outcome::Fill));
     }
 
     /// A client got a value that was built for the expiry `built`; when it asked, a rebuild for `latest` had begun.
     pub(super) fn hit(&mut self, key: usize, at: Duration, built: usize, latest: usize) {
-        let letter = if built < latest { Letter::Stale } else { Letter::Hit };
+        let letter = if built < latest { Outcome::Stale } else { Outcome::Hit };
         self.keys[key].trace.push((at, letter));
     }
 
@@ -171,7 +171,7 @@ pub(super) fn timeline(trace: &[Event], until: Duration, columns: usize) -> Stri
             *drawn = (*drawn).max(Some(letter));
         }
     }
-    drawn.into_iter().map(|letter| letter.map_or(' ', Letter::char)).collect()
+    drawn.into_iter().map(|letter| letter.map_or(' ', Outcome::char)).collect()
 }
 
 #[cfg(test)]
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn rebuilds_beside_one_another_belong_to_one_expiry() {
-        let mut ledger = Ledger::new(1, 2);
+        let mut ledger = History::new(1, 2);
         assert_eq!([ledger.missed(0, ms(0)), ledger.missed(0, ms(5)), ledger.missed(0, ms(249))], [1, 1, 1]);
         ledger.sending(0, ms(250));
         ledger.sending(0, ms(499));
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_second_rebuild_right_behind_the_first_is_not_another_expiry() {
-        let mut ledger = Ledger::new(2, 2);
+        let mut ledger = History::new(2, 2);
         ledger.missed(0, ms(0));
         ledger.sending(0, ms(250));
         assert_eq!(ledger.missed(0, ms(251)), 1);
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_hit_is_stale_only_if_a_rebuild_for_a_later_expiry_had_begun_when_it_was_asked_for() {
-        let mut ledger = Ledger::new(1, 2);
+        let mut ledger = History::new(1, 2);
         ledger.hit(0, ms(1), 3, 3);
         ledger.hit(0, ms(2), 3, 4);
         // Filled between the question and the answer.
@@ -241,10 +241,10 @@ mod tests {
 
     #[test]
     fn one_miss_is_seen_in_its_column_among_many_hits() {
-        let mut trace: Vec<Event> = (0..300).map(|t| (ms(t), Letter::Hit)).collect();
-        trace.extend([(ms(150), Letter::Miss), (ms(151), Letter::Fill), (ms(250), Letter::Stale)]);
-        trace.push((ms(400), Letter::Fill));
-        trace.push((ms(500), Letter::Miss));
+        let mut trace: Vec<Event> = (0..300).map(|t| (ms(t), Outcome::Hit)).collect();
+        trace.extend([(ms(150), Outcome::Miss), (ms(151), Outcome::Fill), (ms(250), Outcome::Stale)]);
+        trace.push((ms(400), Outcome::Fill));
+        trace.push((ms(500), Outcome::Miss));
         assert_eq!(timeline(&trace, ms(500), 5), "HMS W");
     }
 }

@@ -25,11 +25,11 @@ use tokio::runtime;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crowd::Scene;
+use crowd::Workload;
 use ledger::Figures;
 use screen::Screen;
 use source::Step;
-use stage::{Guard, Stage};
+use stage::{Cluster, Guard};
 
 /// What a shell takes an interrupted command to exit with.
 const INTERRUPTED: u8 = 130;
@@ -146,11 +146,11 @@ impl Demo {
     async fn side(
         &self,
         guard: Guard,
-        mut progress: impl FnMut(Duration, &Scene) -> io::Result<()>,
+        mut progress: impl FnMut(Duration, &Workload) -> io::Result<()>,
     ) -> Result<Side, Box<dyn Error>> {
-        let stage = Stage::start(self.sidecars, self.memcacheds, guard)?;
+        let stage = Cluster::start(self.sidecars, self.memcacheds, guard)?;
         let visitors = crowd::gather((0..self.clients).map(|client| stage.address(client))).await?;
-        let scene = Rc::new(Scene::new(*self));
+        let scene = Rc::new(Workload::new(*self));
         let drawing = async {
             let mut redraw = interval(REDRAW);
             redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -168,7 +168,7 @@ impl Demo {
         let stale = stage.stale_served();
         // Not here: Ctrl-C is listened to on this thread.
         tokio::task::spawn_blocking(|| stage.stop()).await?;
-        let ledger = scene.ledger.replace(ledger::Ledger::new(0, self.ttl));
+        let ledger = scene.ledger.replace(ledger::History::new(0, self.ttl));
         Ok(Side { seen: ledger.figures(), steps: scene.source.steps(), stale })
     }
 }
@@ -198,7 +198,7 @@ mod tests {
         // Every key is rebuilt when it is cold, and in 3 s a value that lives for at most 2 s expires.
         assert!(with.seen.expiries > demo.keys, "{} expiries", with.seen.expiries);
         // What a client can tell to be stale is some of what the sidecars know to be.
-        let told = with.seen.trace.iter().filter(|event| event.1 == ledger::Letter::Stale).count();
+        let told = with.seen.trace.iter().filter(|event| event.1 == ledger::Outcome::Stale).count();
         assert!(told > 0 && told <= with.stale, "{told} against {}", with.stale);
         // Both have ended by themselves, at the end.
         let last = |side: &Side| side.steps.last().copied().unwrap();

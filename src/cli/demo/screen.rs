@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
 
-use super::source::{self, Source};
+use super::source::{self, Database};
 use super::stage::Guard;
 use super::{Demo, Side, ledger};
 
@@ -52,7 +52,7 @@ impl Screen {
         guard: Guard,
         demo: &Demo,
         at: Duration,
-        source: &Source,
+        source: &Database,
     ) -> io::Result<()> {
         if !self.live {
             return Ok(());
@@ -274,7 +274,7 @@ fn times(n: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::{Figures, Letter};
+    use super::super::ledger::{Figures, Outcome};
     use super::*;
 
     const PLAIN: Screen = Screen { live: false, colour: false };
@@ -291,7 +291,7 @@ mod tests {
             most_rebuilds: most,
             p50: ms(1),
             p99: Duration::from_micros(251_700),
-            trace: vec![(ms(0), Letter::Miss), (ms(250), Letter::Fill), (ms(300), Letter::Hit)],
+            trace: vec![(ms(0), Outcome::Miss), (ms(250), Outcome::Fill), (ms(300), Outcome::Hit)],
             ..Figures::default()
         };
         Side { seen, steps: vec![(ms(0), peak), (ms(249), 0)], stale }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// A stand-in for a database. A rebuild takes as long however many run beside it, which is kinder than a database is.
-pub(super) struct Source {
+pub(super) struct Database {
     takes: Duration,
     start: Instant,
     running: Cell<usize>,
@@ -17,10 +17,10 @@ pub(super) struct Source {
 /// From this time on, since the start, so many rebuilds ran.
 pub(super) type Step = (Duration, usize);
 
-impl Source {
+impl Database {
     /// Each rebuild takes this long. Time counts from now.
-    pub(super) fn new(takes: Duration) -> Source {
-        Source { takes, start: Instant::now(), running: Cell::new(0), steps: RefCell::default() }
+    pub(super) fn new(takes: Duration) -> Database {
+        Database { takes, start: Instant::now(), running: Cell::new(0), steps: RefCell::default() }
     }
 
     /// Makes a value, slowly. It is counted as running until it is done or given up.
@@ -47,7 +47,7 @@ impl Source {
 }
 
 /// A rebuild under way.
-struct Running<'a>(&'a Source);
+struct Running<'a>(&'a Database);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn rebuilds_that_overlap_are_counted_together_and_those_given_up_end() {
-        let source = Source::new(100 * MS);
+        let source = Database::new(100 * MS);
         // Their timers are made in this order, and the last has the shortest.
         let given_up = tokio::time::timeout(20 * MS, source.rebuild());
         let (_, _, given_up) = tokio::join!(source.rebuild(), source.rebuild(), given_up);

@@ -81,25 +81,25 @@ async fn accept(listener: TcpListener) -> io::Result<()> {
 }
 
 /// The memcacheds and, in front of them, the sidecars.
-pub(super) struct Stage {
+pub(super) struct Cluster {
     sidecars: Vec<App>,
     /// Behind the sidecars, so that they are dropped first.
     _memcacheds: Memcacheds,
 }
 
-impl Stage {
+impl Cluster {
     /// Starts it all. Each sidecar is a whole one: its own workers, connections and leases, and it knows of no other.
     pub(super) fn start(
         sidecars: usize,
         memcacheds: usize,
         guard: Guard,
-    ) -> Result<Stage, Box<dyn std::error::Error>> {
+    ) -> Result<Cluster, Box<dyn std::error::Error>> {
         let memcacheds = Memcacheds::start(memcacheds)?;
         // No environment: what KENNEL_… means for the operator's own sidecar is not meant for these.
         let config =
             Config::read("the demo's configuration", &configuration(&memcacheds.addresses, guard), [])?;
         let sidecars = (0..sidecars).map(|_| App::start(&config)).collect::<Result<_, _>>()?;
-        Ok(Stage { sidecars, _memcacheds: memcacheds })
+        Ok(Cluster { sidecars, _memcacheds: memcacheds })
     }
 
     /// Where a client may connect to, the sidecars in turn.
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn what_is_stored_through_one_sidecar_is_read_through_the_other_and_only_the_guard_wraps_it() {
         for guard in [Guard::Off, Guard::On] {
-            let stage = Stage::start(2, 3, guard).unwrap();
+            let stage = Cluster::start(2, 3, guard).unwrap();
             assert_ne!(stage.address(0), stage.address(1));
             assert_eq!(stage.address(0), stage.address(2));
             assert_eq!(ask(stage.address(0), "set page:1 0 60 5\r\nhello"), "STORED\r\n");

@@ -1,7 +1,7 @@
 //! Whose a `set` is: the fill for which miss, if any. Decision 0010 says why it is decided like this.
 
-use super::{Cas, Held, Kind, Leases, Now, Owner, Ticket, TicketId};
-use crate::guard::Scene;
+use super::{Cas, Held, Kind, Leases, MissToken, MissTokenId, Now, Owner};
+use crate::guard::Inputs;
 use crate::guard::ask::Item;
 use crate::guard::envelope::{Header, Opened};
 use crate::guard::freshness::is_out_of_date;
@@ -12,18 +12,18 @@ use crate::guard::tags::Versions;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attribution {
     /// It ends no rebuild that this sidecar knows of.
-    Blind,
+    NoMiss,
     /// It is the fill for this ticket, which is taken with it.
     Fill {
         /// What was seen.
-        ticket: Ticket,
+        ticket: MissToken,
         /// Whether it is a lease that ends with it.
         lease: bool,
         /// Whose it was, if somebody else's: they are remembered, because their own `set` may come yet.
         owner: Option<Owner>,
     },
     /// It is the fill for a miss that an invalidation, or the time, has ended: to be dropped.
-    Doomed,
+    Invalidated,
     /// Its connection was told more misses than are remembered, and this key may be among them: to be refused.
     Unknown,
     /// The lease is being renewed at this moment, which changes the CAS that the fill needs: try again when woken.
@@ -32,22 +32,22 @@ pub enum Attribution {
 
 /// What a connection knows of its own misses of a key, which is more than the table does: the table forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum KnownMiss {
     /// It was told none, or it has set the key, deleted it, or been served it since.
-    Nothing,
+    No,
     /// It was told one.
-    Miss,
+    Yes,
     /// It was told so many that this key may be among those that are forgotten.
     Unknown,
 }
 
 /// Who sends a `set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setter {
+pub struct Writer {
     /// Its connection.
     pub owner: Owner,
     /// What was told there.
-    pub told: Told,
+    pub told: KnownMiss,
     /// Whether it may be the fill for a miss that another connection of its client was told.
     pub pooled: bool,
 }
@@ -58,8 +58,8 @@ impl<W> Leases<W> {
     ///
     /// Then a doomed one comes first, unless this very connection doomed it: the `set` that follows a `delete` on one
     /// connection is newer than it. Then the lease, then the latest miss without one.
-    pub fn attribute(&mut self, key: &[u8], setter: Setter, now: Now) -> Attribution {
-        let Setter { owner, told, pooled } = setter;
+    pub fn attribute(&mut self, key: &[u8], setter: Writer, now: Now) -> Attribution {
+        let Writer { owner, told, pooled } = setter;
         let own = self.own(key, owner).map(|held| (held.id, held.kind, held.ends() <= now.mono));
         match (own, told) {
             (Some((_, Kind::Lease { renewing: true, .. }, _)), _) => Attribution::Renewing,
@@ -67,34 +67,34 @@ impl<W> Leases<W> {
                 let taken = self.take(key, id);
                 match (kind, taken) {
                     (Kind::Doomed { .. } | Kind::Spent { doomed: true }, _) | (_, None) => {
-                        Attribution::Doomed
+                        Attribution::Invalidated
                     }
-                    _ if is_late => Attribution::Doomed,
+                    _ if is_late => Attribution::Invalidated,
                     (_, Some(ticket)) => {
                         let lease = matches!(kind, Kind::Lease { .. });
                         Attribution::Fill { ticket, lease, owner: None }
                     }
                 }
             }
-            (None, Told::Miss) => Attribution::Doomed,
-            (None, Told::Unknown) => Attribution::Unknown,
-            (None, Told::Nothing) if pooled => self.attribute_to_peers(key, owner, now),
-            (None, Told::Nothing) => Attribution::Blind,
+            (None, KnownMiss::Yes) => Attribution::Invalidated,
+            (None, KnownMiss::Unknown) => Attribution::Unknown,
+            (None, KnownMiss::No) if pooled => self.attribute_to_peers(key, owner, now),
+            (None, KnownMiss::No) => Attribution::NoMiss,
         }
     }
 
     /// Whether a `set` without a miss of its own connection could be the fill for one of another connection, which no `set` has
     /// been counted for.
-    pub fn pairs_with_peers(&mut self, key: &[u8], owner: Owner, now: Now) -> bool {
+    pub fn matches_pool_miss(&mut self, key: &[u8], owner: Owner, now: Now) -> bool {
         let mut tickets = self.keys.get_mut(key).into_iter().flat_map(|state| &mut state.tickets);
         let pair = tickets.find(|held| !held.paired && rank(held, owner, now).is_some());
         pair.map(|held| held.paired = true).is_some()
     }
 
     fn attribute_to_peers(&mut self, key: &[u8], owner: Owner, now: Now) -> Attribution {
-        let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
+        let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
         let ranked = state.tickets.iter_mut().filter_map(|held| Some((rank(held, owner, now)?, held)));
-        let Some((_, held)) = ranked.min_by_key(|(rank, _)| *rank) else { return Attribution::Blind };
+        let Some((_, held)) = ranked.min_by_key(|(rank, _)| *rank) else { return Attribution::NoMiss };
         let Held { id, owner: whose, kind, ticket, .. } = held.clone();
         if matches!(kind, Kind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
@@ -111,35 +111,39 @@ impl<W> Leases<W> {
         if lease {
             self.owners.leases_less(whose, id);
         }
-        if doomed { Attribution::Doomed } else { Attribution::Fill { ticket, lease, owner: Some(whose) } }
+        if doomed {
+            Attribution::Invalidated
+        } else {
+            Attribution::Fill { ticket, lease, owner: Some(whose) }
+        }
     }
 
     /// Which ticket a `set` of `owner` belongs to that names the CAS of its miss: the one of its own connection, else the lease,
-    /// whoever holds it. [`Attribution::Blind`] if nobody was shown that CAS, or an invalidation has ended what it was shown for.
+    /// whoever holds it. [`Attribution::NoMiss`] if nobody was shown that CAS, or an invalidation has ended what it was shown for.
     ///
     /// The same CAS is shown to all who find the same stub: its winner, and those who are told that somebody builds. What
     /// another connection was told without a lease may have been told after a bump of which the value that comes here knows
     /// nothing, so of that only the CAS holds and no version. Nor is it taken away: that connection's own `set` may come yet,
     /// and would pass for somebody else's. `dooms`: it is a delete, behind which the winner's own `set` is dropped when it comes.
-    pub fn named(&mut self, key: &[u8], cas: u64, owner: Owner, dooms: bool) -> Attribution {
-        let Some(state) = self.keys.get_mut(key) else { return Attribution::Blind };
+    pub fn attribute_by_cas(&mut self, key: &[u8], cas: u64, owner: Owner, dooms: bool) -> Attribution {
+        let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
         let shown = || state.tickets.iter().filter(|held| held.shown == Some(cas));
         let own = shown().find(|held| held.owner == owner);
         let named = own
             .or_else(|| shown().find(|held| held.is_lease()))
             .or_else(|| shown().find(|held| held.kind == Kind::Seen));
         let Some(Held { id, owner: whose, kind, mut ticket, .. }) = named.cloned() else {
-            return Attribution::Blind;
+            return Attribution::NoMiss;
         };
         let lease = match kind {
             Kind::Lease { renewing: true, .. } => return Attribution::Renewing,
             Kind::Lease { .. } => true,
             // The value that has been stored since has another CAS than the one that is named.
-            Kind::Seen if ticket.filled => return Attribution::Blind,
+            Kind::Seen if ticket.filled => return Attribution::NoMiss,
             Kind::Seen => false,
             Kind::Doomed { .. } | Kind::Spent { .. } => {
                 self.take(key, id);
-                return Attribution::Blind;
+                return Attribution::NoMiss;
             }
         };
         match whose == owner {
@@ -158,26 +162,26 @@ impl<W> Leases<W> {
     }
 
     /// Whether this is the CAS that `owner` was shown with the miss that it was told.
-    pub fn was_shown(&self, key: &[u8], cas: u64, owner: Owner) -> bool {
+    pub fn is_cas_of_miss(&self, key: &[u8], cas: u64, owner: Owner) -> bool {
         self.own(key, owner).is_some_and(|held| held.shown == Some(cas))
     }
 
     /// What `owner` may store over, if it is no fill (a `replace`, or what a count begins with) and this connection was told a miss
     /// that still counts: what it stores may be as old as that. The ticket stays, because its `set` may come yet.
-    pub fn bound(&self, key: &[u8], owner: Owner, told: Told) -> Bound {
+    pub fn bound(&self, key: &[u8], owner: Owner, told: KnownMiss) -> StoreCondition {
         match (self.own(key, owner), told) {
-            (None, Told::Nothing) => Bound::Free,
-            (None, Told::Miss) => Bound::Over(Base::none()),
-            (None, Told::Unknown) => Bound::Unknown,
-            (Some(Held { kind: Kind::Lease { renewing: true, .. }, .. }), _) => Bound::Renewing,
+            (None, KnownMiss::No) => StoreCondition::Unconditional,
+            (None, KnownMiss::Yes) => StoreCondition::Observed(Observed::none()),
+            (None, KnownMiss::Unknown) => StoreCondition::Unknown,
+            (Some(Held { kind: Kind::Lease { renewing: true, .. }, .. }), _) => StoreCondition::Renewing,
             (Some(Held { kind: Kind::Doomed { .. } | Kind::Spent { doomed: true }, .. }), _) => {
-                Bound::Over(Base::none())
+                StoreCondition::Observed(Observed::none())
             }
-            (Some(held), _) => Bound::Over(held.ticket.over()),
+            (Some(held), _) => StoreCondition::Observed(held.ticket.over()),
         }
     }
 
-    fn take(&mut self, key: &[u8], id: TicketId) -> Option<Ticket> {
+    fn take(&mut self, key: &[u8], id: MissTokenId) -> Option<MissToken> {
         let ticket = self.find(key, id)?.ticket.clone();
         self.remove_where(key, |held| held.id == id);
         self.tidy(key);
@@ -186,25 +190,25 @@ impl<W> Leases<W> {
 }
 
 /// In which order the tickets of other connections are taken for what a `set` fills; `None`: not at all.
-fn rank(held: &Held, owner: Owner, now: Now) -> Option<(u8, TicketId)> {
+fn rank(held: &Held, owner: Owner, now: Now) -> Option<(u8, MissTokenId)> {
     if held.owner == owner || held.owner.peers != owner.peers || held.ends() <= now.mono {
         return None;
     }
     match held.kind {
         Kind::Doomed { by } if by != owner => Some((1, held.id)),
         Kind::Lease { .. } => Some((2, held.id)),
-        Kind::Seen => Some((3, TicketId::MAX - held.id)),
+        Kind::Seen => Some((3, MissTokenId::MAX - held.id)),
         Kind::Doomed { .. } | Kind::Spent { .. } => None,
     }
 }
 
 /// What a connection may store over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bound {
+pub enum StoreCondition {
     /// Whatever the command itself allows.
-    Free,
-    /// Only what its miss saw; [`Base::none()`], which nothing is: nothing.
-    Over(Base),
+    Unconditional,
+    /// Only what its miss saw; [`Observed::none()`], which nothing is: nothing.
+    Observed(Observed),
     /// Its lease is being renewed at this moment, which may change what that is: try again when woken.
     Renewing,
     /// Nobody knows: as [`Attribution::Unknown`].
@@ -213,7 +217,7 @@ pub enum Bound {
 
 /// What a miss saw, to be stored over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Base {
+pub struct Observed {
     /// Its CAS.
     pub cas: Cas,
     /// Which stub it was, if it was one, or was stored over, if nobody was to see it.
@@ -222,10 +226,10 @@ pub struct Base {
     pub versions: Versions,
 }
 
-impl Base {
+impl Observed {
     /// Nothing is this.
-    pub fn none() -> Base {
-        Base { cas: Cas::NONE, stub: None, versions: Versions::new() }
+    pub fn none() -> Observed {
+        Observed { cas: Cas::NONE, stub: None, versions: Versions::new() }
     }
 
     /// Whether an item is still what was seen. A restarted server counts its CASes anew, so a stub must have been read in the same
@@ -240,7 +244,7 @@ impl Base {
     ///
     /// A stub ends with every delete, so nothing was deleted between that stub and what was stored over it; nor since, for a delete
     /// that leaves the value marks it stale.
-    pub(in crate::guard) fn outlives(&self, item: &Item, now: &Versions, scene: &Scene<'_>) -> bool {
+    pub(in crate::guard) fn outlives(&self, item: &Item, now: &Versions, scene: &Inputs<'_>) -> bool {
         let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
         let is_same = self.stub.is_some() && self.stub == StubId::of_value(&item.value);
         if !is_same || item.stale || item.cas.epoch != self.cas.epoch {

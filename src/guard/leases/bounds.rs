@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Ended, Held, Kind, Leases, Owner, TicketId};
+use super::{Ended, Held, Kind, Leases, MissTokenId, Owner};
 use crate::metrics::LeaseEnd;
 
 /// The most leases in one table. Each costs its server a renewal every third of `lock_ttl`.
@@ -20,7 +20,7 @@ const TICKET_BYTES: usize = size_of::<Held>() + 192;
 
 /// What each connection holds in a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Owners {
+pub(super) struct PerOwner {
     max_bytes: usize,
     bytes: usize,
     held: BTreeMap<Owner, Holdings>,
@@ -30,28 +30,28 @@ pub(super) struct Owners {
 }
 
 /// How many of something an owner has. Of those who have as many, the one with the oldest comes last.
-type Rank = (usize, Reverse<TicketId>, Owner);
+type Rank = (usize, Reverse<MissTokenId>, Owner);
 
 /// Numbers rise with time: the first is the oldest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Holdings {
-    tickets: BTreeMap<TicketId, Box<[u8]>>,
-    leases: BTreeSet<TicketId>,
+    tickets: BTreeMap<MissTokenId, Box<[u8]>>,
+    leases: BTreeSet<MissTokenId>,
 }
 
 impl Holdings {
     /// By tickets, and by leases.
     fn ranks(&self, owner: Owner) -> (Rank, Rank) {
-        let oldest = |id: Option<&TicketId>| Reverse(id.copied().unwrap_or_default());
+        let oldest = |id: Option<&MissTokenId>| Reverse(id.copied().unwrap_or_default());
         let tickets = (self.tickets.len(), oldest(self.tickets.keys().next()), owner);
         (tickets, (self.leases.len(), oldest(self.leases.first()), owner))
     }
 }
 
-impl Owners {
-    pub(super) fn new(max_bytes: usize) -> Owners {
+impl PerOwner {
+    pub(super) fn new(max_bytes: usize) -> PerOwner {
         let (held, by_tickets, by_leases) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        Owners { max_bytes, bytes: 0, held, by_tickets, by_leases, leases: 0 }
+        PerOwner { max_bytes, bytes: 0, held, by_tickets, by_leases, leases: 0 }
     }
 
     fn weigh(key: &[u8], held: &Held) -> usize {
@@ -61,7 +61,7 @@ impl Owners {
     }
 
     pub(super) fn add(&mut self, key: &[u8], held: &Held) {
-        self.bytes += Owners::weigh(key, held);
+        self.bytes += PerOwner::weigh(key, held);
         self.change(held.owner, |holdings| {
             holdings.tickets.insert(held.id, key.into());
             if held.is_lease() {
@@ -71,7 +71,7 @@ impl Owners {
     }
 
     pub(super) fn remove(&mut self, key: &[u8], held: &Held) {
-        self.bytes -= Owners::weigh(key, held);
+        self.bytes -= PerOwner::weigh(key, held);
         self.change(held.owner, |holdings| {
             holdings.tickets.remove(&held.id);
             holdings.leases.remove(&held.id);
@@ -79,14 +79,14 @@ impl Owners {
     }
 
     /// A ticket changes.
-    pub(super) fn amend(&mut self, key: &[u8], held: &mut Held, change: impl FnOnce(&mut super::Ticket)) {
-        self.bytes -= Owners::weigh(key, held);
+    pub(super) fn amend(&mut self, key: &[u8], held: &mut Held, change: impl FnOnce(&mut super::MissToken)) {
+        self.bytes -= PerOwner::weigh(key, held);
         change(&mut held.ticket);
-        self.bytes += Owners::weigh(key, held);
+        self.bytes += PerOwner::weigh(key, held);
     }
 
     /// One of its tickets is no lease any more.
-    pub(super) fn leases_less(&mut self, owner: Owner, id: TicketId) {
+    pub(super) fn leases_less(&mut self, owner: Owner, id: MissTokenId) {
         self.change(owner, |holdings| {
             holdings.leases.remove(&id);
         });
@@ -124,7 +124,7 @@ impl Owners {
     }
 
     /// The lease that is to end so that the others fit.
-    fn lease_too_many(&self) -> Option<(Box<[u8]>, TicketId)> {
+    fn lease_too_many(&self) -> Option<(Box<[u8]>, MissTokenId)> {
         let (most, _, owner) = *self.by_leases.last()?;
         if self.leases <= MAX_LEASES && most <= MAX_LEASES_PER_OWNER {
             return None;
@@ -135,7 +135,7 @@ impl Owners {
     }
 
     /// The same of tickets.
-    fn ticket_too_many(&self) -> Option<(Box<[u8]>, TicketId)> {
+    fn ticket_too_many(&self) -> Option<(Box<[u8]>, MissTokenId)> {
         let (most, _, owner) = *self.by_tickets.last()?;
         if self.bytes <= self.max_bytes && most <= MAX_TICKETS_PER_OWNER {
             return None;
@@ -186,21 +186,25 @@ impl<W> Leases<W> {
     }
 
     /// How many tickets have been forgotten since this was asked last.
-    pub fn take_forgotten(&mut self) -> u64 {
+    pub fn take_evicted(&mut self) -> u64 {
         std::mem::take(&mut self.forgotten)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attribution, Cas, Policy, Setter, StubId, Ticket, Told};
+    use super::super::{Attribution, Cas, KnownMiss, MissToken, Policy, StubId, Writer};
     use super::*;
     use crate::guard::ask::Now;
 
     const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
-    fn ticket() -> Ticket {
-        Ticket { base: Some(Cas { number: 7, epoch: 1 }), stub: Some(StubId::of(7)), ..Ticket::nothing(NOW) }
+    fn ticket() -> MissToken {
+        MissToken {
+            base: Some(Cas { number: 7, epoch: 1 }),
+            stub: Some(StubId::of(7)),
+            ..MissToken::nothing(NOW)
+        }
     }
 
     fn win(leases: &mut Leases<u32>, key: u32, connection: u64) -> Vec<Ended> {
@@ -208,12 +212,12 @@ mod tests {
     }
 
     fn miss(leases: &mut Leases<u32>, key: u32, connection: u64) {
-        let ended = leases.saw(&key.to_le_bytes(), connection.into(), ticket(), &Policy::default());
+        let ended = leases.record_miss(&key.to_le_bytes(), connection.into(), ticket(), &Policy::default());
         assert!(ended.is_empty());
     }
 
     fn set(leases: &mut Leases<u32>, key: u32, connection: u64) -> Attribution {
-        let setter = Setter { owner: connection.into(), told: Told::Miss, pooled: false };
+        let setter = Writer { owner: connection.into(), told: KnownMiss::Yes, pooled: false };
         leases.attribute(&key.to_le_bytes(), setter, NOW)
     }
 
@@ -259,7 +263,7 @@ mod tests {
         assert!((0..10).all(|key| matches!(set(&mut leases, key, 1), Attribution::Fill { .. })));
         assert_eq!(
             set(&mut leases, 100, 2),
-            Attribution::Doomed,
+            Attribution::Invalidated,
             "its connection knows that there was a miss"
         );
         assert!(matches!(set(&mut leases, 10_099, 2), Attribution::Fill { .. }));
@@ -279,7 +283,7 @@ mod tests {
         let (first, last) = (0, 2 * MAX_TICKETS_PER_OWNER as u32 - 1);
         assert_eq!(
             set(&mut leases, first, 1),
-            Attribution::Doomed,
+            Attribution::Invalidated,
             "its connection knows that there was a miss"
         );
         assert!(matches!(set(&mut leases, last, 1), Attribution::Fill { .. }));

@@ -6,7 +6,7 @@
 
 /// Which miss a `set` could end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paired {
+pub enum PairedMiss {
     /// One of its own connection.
     Own,
     /// Only one of another connection, though its own has been told misses too.
@@ -17,7 +17,7 @@ pub enum Paired {
 
 /// The count of one listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pairing {
+pub struct PoolDetection {
     own: u32,
     other: u32,
     none: u32,
@@ -29,7 +29,7 @@ const ENOUGH: u32 = 16;
 /// Above so many, older ones count half.
 const MANY: u32 = 256;
 
-impl Pairing {
+impl PoolDetection {
     /// Whether the clients have pools. As long as nothing is known, they have none.
     pub fn is_pooled(&self) -> bool {
         self.pooled
@@ -37,11 +37,11 @@ impl Pairing {
 
     /// Counts a `set`. Returns the new state if it changes with it. Clients have pools where a quarter of the pairs are another
     /// connection's, and few sets end no miss at all; and have none any more where less than a sixteenth is, or many sets do.
-    pub fn note(&mut self, paired: Paired) -> Option<bool> {
+    pub fn note(&mut self, paired: PairedMiss) -> Option<bool> {
         match paired {
-            Paired::Own => self.own += 1,
-            Paired::Other => self.other += 1,
-            Paired::None => self.none += 1,
+            PairedMiss::Own => self.own += 1,
+            PairedMiss::Other => self.other += 1,
+            PairedMiss::None => self.none += 1,
         }
         let pairs = self.own + self.other;
         let all = pairs + self.none;
@@ -62,16 +62,16 @@ mod tests {
     use super::*;
 
     /// After how many pairs the state changes, of which every n-th is another connection's.
-    fn changes(pairing: &mut Pairing, every: u32) -> Option<(u32, bool)> {
+    fn changes(pairing: &mut PoolDetection, every: u32) -> Option<(u32, bool)> {
         (1..=2000).find_map(|n| {
-            let paired = if n % every == 0 { Paired::Other } else { Paired::Own };
+            let paired = if n % every == 0 { PairedMiss::Other } else { PairedMiss::Own };
             pairing.note(paired).map(|pooled| (n, pooled))
         })
     }
 
     #[test]
     fn clients_with_a_pool_are_known_within_a_few_misses_and_so_is_their_end() {
-        let mut pairing = Pairing::default();
+        let mut pairing = PoolDetection::default();
         assert_eq!(changes(&mut pairing, 1), Some((ENOUGH, true)));
         assert_eq!(changes(&mut pairing, 3), None, "they have one still");
         let (after, pooled) = changes(&mut pairing, u32::MAX).unwrap();
@@ -81,22 +81,24 @@ mod tests {
     #[test]
     fn a_few_sets_that_come_while_somebody_else_builds_make_no_pool() {
         for every in [5, 10, 100] {
-            assert_eq!(changes(&mut Pairing::default(), every), None, "every {every}th");
+            assert_eq!(changes(&mut PoolDetection::default(), every), None, "every {every}th");
         }
         for every in [1, 2, 3, 4] {
-            assert!(changes(&mut Pairing::default(), every).is_some(), "every {every}th");
+            assert!(changes(&mut PoolDetection::default(), every).is_some(), "every {every}th");
         }
     }
 
     #[test]
     fn clients_that_write_whenever_they_like_have_no_pool_though_others_miss_what_they_write() {
-        let mut pairing = Pairing::default();
+        let mut pairing = PoolDetection::default();
         for n in 0..2000 {
-            let paired = [Paired::Own, Paired::Other, Paired::Other, Paired::Other, Paired::None][n % 5];
+            let paired =
+                [PairedMiss::Own, PairedMiss::Other, PairedMiss::Other, PairedMiss::Other, PairedMiss::None]
+                    [n % 5];
             assert_eq!(pairing.note(paired), None, "after {n}");
         }
         assert_eq!(changes(&mut pairing, 1).map(|(_, pooled)| pooled), Some(true));
-        let back = (0..200).find_map(|_| pairing.note(Paired::None));
+        let back = (0..200).find_map(|_| pairing.note(PairedMiss::None));
         assert_eq!(back, Some(false));
     }
 }

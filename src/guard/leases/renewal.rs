@@ -4,8 +4,10 @@ use smallvec::smallvec;
 
 use crate::metrics::LeaseEnd as End;
 
-use super::{Kind, Leases, Ticket, TicketId, give_back_lock, millis};
-use crate::guard::ask::{Answer, Ask, Asks, At, Mode, Now, Stored, What, delete, peek, sure_ms};
+use super::{Kind, Leases, MissToken, MissTokenId, give_back_lock, millis};
+use crate::guard::ask::{
+    Commands, ItemRef, Now, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek, sure_ms,
+};
 use crate::guard::stub::{Stub, StubId, stub_in_place};
 use crate::guard::{Policy, TagName, envelope::LockRecord};
 
@@ -20,14 +22,14 @@ pub enum Due {
     /// It has ended; nothing any more.
     Nothing,
     /// These renew it. Their answers go to [`Leases::renewed`].
-    Renew(Asks),
+    Renew(Commands),
     /// It took too long: these release it.
-    Expire(Asks),
+    Expire(Commands),
 }
 
-impl Ticket {
+impl MissToken {
     /// The value was seen to have so many seconds left by a look that was sent then: somebody may have touched it.
-    fn stands(&mut self, ttl: Option<u32>, asked: u64) {
+    fn is_active(&mut self, ttl: Option<u32>, asked: u64) {
         let until = ttl.map(|ttl| asked.saturating_add(sure_ms(ttl)));
         self.vanishes = self.vanishes.and_then(|known| Some(known.max(until?)));
     }
@@ -35,7 +37,7 @@ impl Ticket {
 
 impl<W> Leases<W> {
     /// When the lease is to be looked at next, on the monotonic clock.
-    pub fn next_due(ticket: &Ticket, policy: &Policy, now: Now) -> u64 {
+    pub fn next_due(ticket: &MissToken, policy: &Policy, now: Now) -> u64 {
         let renewal = now.mono + (millis(policy.lock_ttl) / 3).max(1);
         let end = ticket.at.mono + millis(policy.max_rebuild);
         let clearing = ticket
@@ -46,10 +48,10 @@ impl<W> Leases<W> {
 
     /// The same behind a renewal with these answers. One that failed is not tried again at once, though its value be about to
     /// vanish: a server that is down answers so immediately.
-    pub fn due_after(ticket: &Ticket, answers: &[Answer], policy: &Policy, now: Now) -> u64 {
+    pub fn due_after(ticket: &MissToken, answers: &[ServerReply], policy: &Policy, now: Now) -> u64 {
         let due = Self::next_due(ticket, policy, now);
         match answers.first() {
-            Some(Answer::Failed(_)) | None => due.max(now.mono + RETRY_MS),
+            Some(ServerReply::Failed(_)) | None => due.max(now.mono + RETRY_MS),
             Some(_) => due,
         }
     }
@@ -58,7 +60,7 @@ impl<W> Leases<W> {
     pub fn due(
         &mut self,
         key: &[u8],
-        id: TicketId,
+        id: MissTokenId,
         now: Now,
         policy: &Policy,
         tags: &[TagName],
@@ -88,38 +90,38 @@ impl<W> Leases<W> {
     pub fn renewed(
         &mut self,
         key: &[u8],
-        id: TicketId,
-        answers: &[Answer],
+        id: MissTokenId,
+        answers: &[ServerReply],
         asked: u64,
-    ) -> Result<Ticket, (Option<End>, Asks)> {
-        let Some(held) = self.find(key, id) else { return Err((None, Asks::new())) };
-        let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Asks::new())) };
+    ) -> Result<MissToken, (Option<End>, Commands)> {
+        let Some(held) = self.find(key, id) else { return Err((None, Commands::new())) };
+        let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Commands::new())) };
         let mut lost = false;
         match (answers.first(), held.ticket.lock) {
             // The stub stands in the stale value's place now, and is the right to rebuild.
-            (Some(Answer::Stored(cas)), Some(_)) if held.clearing => {
+            (Some(ServerReply::Stored(cas)), Some(_)) if held.clearing => {
                 held.ticket.base = Some(*cas);
                 held.ticket.stub.get_or_insert(StubId::of(cas.number));
                 held.ticket.lock = None;
                 held.ticket.vanishes = None;
             }
-            (Some(Answer::Stored(cas)), Some(_)) => {
+            (Some(ServerReply::Stored(cas)), Some(_)) => {
                 held.ticket.lock = Some(*cas);
                 // The value is another by now, or gone: what this lease would fill with cannot be stored any more. By its number
                 // alone: the lock was stored over its CAS, so the server still counts as it did, however many have connected.
                 lost = match answers.get(1) {
-                    Some(Answer::Item(item)) => {
-                        held.ticket.stands(item.ttl, asked);
+                    Some(ServerReply::Item(item)) => {
+                        held.ticket.is_active(item.ttl, asked);
                         Some(item.cas.number) != held.ticket.base.map(|base| base.number)
                     }
-                    Some(Answer::Absent) => true,
+                    Some(ServerReply::Absent) => true,
                     _ => false,
                 };
             }
-            (Some(Answer::Stored(cas)), None) => held.ticket.base = Some(*cas),
-            (Some(Answer::Exists), None) => {
+            (Some(ServerReply::Stored(cas)), None) => held.ticket.base = Some(*cas),
+            (Some(ServerReply::Exists), None) => {
                 let stands = match answers.get(1) {
-                    Some(Answer::Item(item)) if held.ticket.over().is(item) => {
+                    Some(ServerReply::Item(item)) if held.ticket.over().is(item) => {
                         Stub::of(item).filter(|stub| !stub.is_free).map(|_| item.cas)
                     }
                     _ => None,
@@ -128,7 +130,7 @@ impl<W> Leases<W> {
                 held.ticket.base = stands.or(held.ticket.base);
             }
             // Nothing is known; the next renewal will tell.
-            (Some(Answer::Failed(_)) | None, _) => {}
+            (Some(ServerReply::Failed(_)) | None, _) => {}
             _ => lost = true,
         }
         held.kind = match lost {
@@ -138,8 +140,8 @@ impl<W> Leases<W> {
         let (owner, held) = (held.owner, held.clone());
         if lost {
             self.owners.leases_less(owner, id);
-            let stands = matches!(answers.first(), Some(Answer::Stored(_)));
-            let asks = if stands { give_back_lock(&held.ticket) } else { Asks::new() };
+            let stands = matches!(answers.first(), Some(ServerReply::Stored(_)));
+            let asks = if stands { give_back_lock(&held.ticket) } else { Commands::new() };
             return Err((Some(End::Lost), asks));
         }
         if orphan {
@@ -153,17 +155,17 @@ impl<W> Leases<W> {
 }
 
 /// What keeps a lease for another `lock_ttl`. A stub says for how long it has been held, for readers elsewhere.
-fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Asks {
+fn renew(ticket: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Commands {
     let exptime = i64::from(policy.lock_seconds());
     let Some(lock) = ticket.lock else {
         let age = now.mono.saturating_sub(ticket.at.mono);
         let stub = ticket.stub_id().map(|id| Stub { id, age, is_free: false });
         let stub = stub.map(|stub| stub.ask(ticket.base, policy.lock_seconds()));
         // With a look: a renewal that nobody heard of, or a touch that hit the stub, has given it another CAS.
-        return stub.into_iter().chain([peek(At::Item)]).collect();
+        return stub.into_iter().chain([peek(ItemRef::Value)]).collect();
     };
     if is_vanishing(ticket, now) {
-        return smallvec![stub_in_place(ticket.stub, ticket.base, policy), delete(At::Lock, Some(lock))];
+        return smallvec![stub_in_place(ticket.stub, ticket.base, policy), delete(ItemRef::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
     let names = tags.iter().chain(&ticket.learnt).cloned();
@@ -171,12 +173,13 @@ fn renew(ticket: &Ticket, now: Now, policy: &Policy, tags: &[TagName], sidecar: 
     // A record that does not fit was not written at the claim either; the lock holds without it.
     let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
     let value = Stored::plain(value.freeze());
-    let what = What::Store { mode: Mode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
+    let what =
+        Operation::Store { mode: StoreMode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
     // With a look at whether the value is still the one that was won: else the lock protects nothing, and only keeps others away.
-    smallvec![Ask { at: At::Lock, what }, peek(At::Item)]
+    smallvec![ServerCommand { at: ItemRef::Lock, what }, peek(ItemRef::Value)]
 }
 
 /// Whether it is time to put a stub in the place of the stale value.
-fn is_vanishing(ticket: &Ticket, now: Now) -> bool {
+fn is_vanishing(ticket: &MissToken, now: Now) -> bool {
     ticket.lock.is_some() && ticket.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
 }

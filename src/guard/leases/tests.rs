@@ -3,16 +3,16 @@ use smallvec::smallvec;
 use super::renewal::CLEARING_MARGIN_MS;
 use super::waiting::{HOPELESS_MS, MAX_KEYS, MAX_WAITERS_PER_KEY};
 use super::*;
-use crate::guard::ask::{Answer, delete};
+use crate::guard::ask::{ServerReply, delete};
 use crate::metrics::LeaseEnd as End;
 
 const KEY: &[u8] = b"k";
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
-fn ticket(base: u64) -> Ticket {
+fn ticket(base: u64) -> MissToken {
     let stub = Some(StubId::of(base));
     let base = Some(Cas { number: base, epoch: 1 });
-    Ticket { base, stub, ..Ticket::nothing(NOW) }
+    MissToken { base, stub, ..MissToken::nothing(NOW) }
 }
 
 /// A table in which connection 1 holds a lease over CAS 7.
@@ -25,8 +25,8 @@ fn leased() -> Leases<u32> {
 /// A `set` of a connection that knows nothing of a miss that the table does not know of.
 fn set(leases: &mut Leases<u32>, connection: u64, pooled: bool) -> Attribution {
     let owner = connection.into();
-    let told = if leases.own(KEY, owner).is_some() { Told::Miss } else { Told::Nothing };
-    leases.attribute(KEY, Setter { owner, told, pooled }, NOW)
+    let told = if leases.own(KEY, owner).is_some() { KnownMiss::Yes } else { KnownMiss::No };
+    leases.attribute(KEY, Writer { owner, told, pooled }, NOW)
 }
 
 /// The same where clients have pools.
@@ -42,7 +42,7 @@ fn fill(leases: &mut Leases<u32>, connection: u64) -> (Option<u64>, bool, bool) 
     }
 }
 
-fn filled(leases: &mut Leases<u32>, cas: u64, ticket: &Ticket, spent: u64) {
+fn filled(leases: &mut Leases<u32>, cas: u64, ticket: &MissToken, spent: u64) {
     leases.filled(KEY, Cas { number: cas, epoch: 1 }, ticket, Some(spent.into()));
 }
 
@@ -52,14 +52,14 @@ mod named;
 fn a_set_fills_the_lease_of_its_own_connection_and_only_once() {
     let mut leases = leased();
     assert_eq!(fill(&mut leases, 1), (Some(7), true, false));
-    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 1), Attribution::NoMiss);
 }
 
 #[test]
 fn with_pools_a_set_of_another_connection_fills_it_too_and_the_winners_own_is_stored_over_that_alone() {
     let mut leases = leased();
     assert_eq!(fill(&mut leases, 2), (Some(7), true, false));
-    assert_eq!(pooled(&mut leases, 3), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss);
     filled(&mut leases, 8, &ticket(7), 1);
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
 }
@@ -67,41 +67,44 @@ fn with_pools_a_set_of_another_connection_fills_it_too_and_the_winners_own_is_st
 #[test]
 fn without_pools_no_set_of_another_connection_ends_a_miss_or_is_dropped_for_it() {
     let mut leases = leased();
-    leases.saw(KEY, 2.into(), ticket(7), &Policy::default());
-    assert_eq!(set(&mut leases, 3, false), Attribution::Blind);
+    leases.record_miss(KEY, 2.into(), ticket(7), &Policy::default());
+    assert_eq!(set(&mut leases, 3, false), Attribution::NoMiss);
     leases.invalidate(KEY, 9.into());
-    assert_eq!(set(&mut leases, 3, false), Attribution::Blind);
-    assert_eq!([1, 2].map(|own| set(&mut leases, own, false)), [Attribution::Doomed, Attribution::Doomed]);
+    assert_eq!(set(&mut leases, 3, false), Attribution::NoMiss);
+    assert_eq!(
+        [1, 2].map(|own| set(&mut leases, own, false)),
+        [Attribution::Invalidated, Attribution::Invalidated]
+    );
 }
 
 #[test]
 fn a_pool_has_one_listener_and_process_and_no_miss_is_its_that_is_older_than_a_rebuild() {
     let peer = |connection, peers| Owner { connection, peers };
     let mut leases: Leases<u32> = Leases::default();
-    leases.saw(KEY, peer(1, 5), ticket(7), &Policy::default());
+    leases.record_miss(KEY, peer(1, 5), ticket(7), &Policy::default());
     let mut set = |owner, mono| {
-        let setter = Setter { owner, told: Told::Nothing, pooled: true };
+        let setter = Writer { owner, told: KnownMiss::No, pooled: true };
         leases.attribute(KEY, setter, Now { mono, ..NOW })
     };
-    assert_eq!(set(peer(2, 6), NOW.mono), Attribution::Blind);
-    assert_eq!(set(peer(2, 5), NOW.mono + 60_000), Attribution::Blind);
+    assert_eq!(set(peer(2, 6), NOW.mono), Attribution::NoMiss);
+    assert_eq!(set(peer(2, 5), NOW.mono + 60_000), Attribution::NoMiss);
     assert!(matches!(set(peer(2, 5), NOW.mono + 59_999), Attribution::Fill { lease: false, .. }));
 }
 
 #[test]
 fn a_set_whose_miss_the_table_has_forgotten_is_dropped_and_one_that_may_be_such_refused() {
     for (told, expected) in [
-        (Told::Nothing, Attribution::Blind),
-        (Told::Miss, Attribution::Doomed),
-        (Told::Unknown, Attribution::Unknown),
+        (KnownMiss::No, Attribution::NoMiss),
+        (KnownMiss::Yes, Attribution::Invalidated),
+        (KnownMiss::Unknown, Attribution::Unknown),
     ] {
         let mut leases: Leases<u32> = Leases::default();
-        let setter = Setter { owner: 1.into(), told, pooled: false };
+        let setter = Writer { owner: 1.into(), told, pooled: false };
         assert_eq!(leases.attribute(KEY, setter, NOW), expected);
         let bound = match told {
-            Told::Nothing => Bound::Free,
-            Told::Miss => Bound::Over(Base::none()),
-            Told::Unknown => Bound::Unknown,
+            KnownMiss::No => StoreCondition::Unconditional,
+            KnownMiss::Yes => StoreCondition::Observed(Observed::none()),
+            KnownMiss::Unknown => StoreCondition::Unknown,
         };
         assert_eq!(leases.bound(KEY, 1.into(), told), bound);
     }
@@ -111,11 +114,11 @@ fn a_set_whose_miss_the_table_has_forgotten_is_dropped_and_one_that_may_be_such_
 fn a_miss_is_filled_until_max_rebuild_and_no_longer() {
     for (later, dropped) in [(59_999, false), (60_000, true)] {
         let mut leases = leased();
-        leases.saw(KEY, 2.into(), ticket(7), &Policy::default());
+        leases.record_miss(KEY, 2.into(), ticket(7), &Policy::default());
         for owner in [1, 2] {
-            let setter = Setter { owner: owner.into(), told: Told::Miss, pooled: false };
+            let setter = Writer { owner: owner.into(), told: KnownMiss::Yes, pooled: false };
             let now = Now { mono: NOW.mono + later, ..NOW };
-            assert_eq!(leases.attribute(KEY, setter, now) == Attribution::Doomed, dropped);
+            assert_eq!(leases.attribute(KEY, setter, now) == Attribution::Invalidated, dropped);
         }
     }
 }
@@ -124,10 +127,15 @@ fn a_miss_is_filled_until_max_rebuild_and_no_longer() {
 fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_else_may() {
     let mut leases = leased();
     // The winner has renewed it, and its stub has another CAS by now.
-    leases.saw(KEY, 2.into(), Ticket { stub: Some(StubId::of(7)), ..ticket(6) }, &Policy::default());
-    leases.saw(KEY, 3.into(), ticket(5), &Policy::default());
+    leases.record_miss(
+        KEY,
+        2.into(),
+        MissToken { stub: Some(StubId::of(7)), ..ticket(6) },
+        &Policy::default(),
+    );
+    leases.record_miss(KEY, 3.into(), ticket(5), &Policy::default());
     // A tag had moved before this one: to store over the value would make it older.
-    leases.saw(KEY, 4.into(), Ticket { versions: smallvec![5], ..ticket(7) }, &Policy::default());
+    leases.record_miss(KEY, 4.into(), MissToken { versions: smallvec![5], ..ticket(7) }, &Policy::default());
     leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket(7), None);
     assert_eq!(fill(&mut leases, 2), (Some(8), false, true));
     assert_eq!(fill(&mut leases, 3), (Some(5), false, false));
@@ -137,7 +145,7 @@ fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_e
 #[test]
 fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it_is_stored() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.saw(KEY, 1.into(), ticket(7), &Policy::default());
+    leases.record_miss(KEY, 1.into(), ticket(7), &Policy::default());
     let Attribution::Fill { ticket, owner: Some(owner), .. } = pooled(&mut leases, 2) else {
         panic!("its miss")
     };
@@ -147,8 +155,8 @@ fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it
         leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket, Some(owner));
     }
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
-    assert_eq!(deletes.bound(KEY, 1.into(), Told::Nothing), Bound::Free);
-    assert_eq!(pooled(&mut deletes, 1), Attribution::Blind);
+    assert_eq!(deletes.bound(KEY, 1.into(), KnownMiss::No), StoreCondition::Unconditional);
+    assert_eq!(pooled(&mut deletes, 1), Attribution::NoMiss);
 }
 
 #[test]
@@ -156,8 +164,8 @@ fn what_a_winner_builds_is_as_new_as_the_last_miss_that_it_was_told() {
     let mut leases = leased();
     let later = Now { wall: NOW.wall + 5_000, mono: NOW.mono + 5_000 };
     let learnt = vec![TagName::from_slice(b"learnt")];
-    let again = Ticket { versions: smallvec![5], learnt, at: later, ..ticket(7) };
-    assert!(leases.saw(KEY, 1.into(), again, &Policy::default()).is_empty());
+    let again = MissToken { versions: smallvec![5], learnt, at: later, ..ticket(7) };
+    assert!(leases.record_miss(KEY, 1.into(), again, &Policy::default()).is_empty());
     let mut left = leases.clone();
     left.disconnect(1.into());
     assert!(left.owners.is_empty(), "its bytes are counted as they are");
@@ -171,10 +179,10 @@ fn what_a_winner_builds_is_as_new_as_the_last_miss_that_it_was_told() {
 #[test]
 fn whoever_empties_the_servers_ends_all_misses_and_what_it_sets_then_is_new() {
     let mut leases = leased();
-    leases.saw(b"other", 2.into(), ticket(9), &Policy::default());
+    leases.record_miss(b"other", 2.into(), ticket(9), &Policy::default());
     assert_eq!(leases.flush(2.into()), [Box::from(KEY)]);
-    assert_eq!(set(&mut leases, 2, false), Attribution::Blind);
-    assert_eq!(set(&mut leases, 1, false), Attribution::Doomed);
+    assert_eq!(set(&mut leases, 2, false), Attribution::NoMiss);
+    assert_eq!(set(&mut leases, 1, false), Attribution::Invalidated);
     assert!(leases.keys.is_empty() && leases.owners.is_empty());
 }
 
@@ -184,12 +192,12 @@ fn what_a_connection_sets_behind_its_own_bump_is_newer_than_that_and_no_newer_th
     let tag = |name: &[u8]| TagName::from_slice(name);
     let versions = |seen: &[u64]| Versions::from_slice(seen);
     let mut leases: Leases<u32> = Leases::default();
-    let ticket = Ticket { versions: versions(&[5, 6, 7]), learnt: vec![tag(b"c")], ..ticket(7) };
+    let ticket = MissToken { versions: versions(&[5, 6, 7]), learnt: vec![tag(b"c")], ..ticket(7) };
     leases.grant(KEY, 1.into(), ticket.clone(), &policy);
-    leases.saw(KEY, 2.into(), ticket, &policy);
+    leases.record_miss(KEY, 2.into(), ticket, &policy);
     // Of the second, another had moved it from 6 to 60 before.
     for (name, step) in [(&b"a"[..], (5, 50)), (b"b", (60, 61)), (b"c", (7, 70)), (b"d", (5, 80))] {
-        leases.bumped(1.into(), &tag(name), step, |_| [tag(b"a"), tag(b"b")]);
+        leases.record_bump(1.into(), &tag(name), step, |_| [tag(b"a"), tag(b"b")]);
     }
     let sealed = |leases: &mut Leases<u32>, own| match set(leases, own, false) {
         Attribution::Fill { ticket, .. } => ticket.versions,
@@ -204,8 +212,8 @@ fn whoever_misses_another_stub_than_the_one_it_won_has_lost_that() {
     for (stub, kept) in [(7, true), (9, false)] {
         let mut leases = leased();
         // The same one has another CAS, once it has been renewed.
-        let seen = Ticket { stub: Some(StubId::of(stub)), ..ticket(9) };
-        let ended = leases.saw(KEY, 1.into(), seen, &Policy::default());
+        let seen = MissToken { stub: Some(StubId::of(stub)), ..ticket(9) };
+        let ended = leases.record_miss(KEY, 1.into(), seen, &Policy::default());
         assert_eq!((ended.is_empty(), leases.rebuilds(1)), (kept, kept));
         assert_eq!(fill(&mut leases, 1), (Some(if kept { 7 } else { 9 }), kept, false));
     }
@@ -219,7 +227,7 @@ fn what_a_client_sets_behind_a_value_that_it_has_created_is_new_though_its_miss_
             leases.invalidate(KEY, 9.into());
         }
         assert_eq!(leases.created(KEY, 1.into()).0.is_some(), led);
-        assert_eq!(set(&mut leases, 1, false), Attribution::Blind);
+        assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
     }
 }
 
@@ -235,8 +243,8 @@ fn a_delete_of_another_connection_dooms_the_winners_set_wherever_it_comes() {
     for elsewhere in [false, true] {
         let mut leases = leased();
         assert_eq!(leases.invalidate(KEY, 9.into()), 1);
-        assert_eq!(pooled(&mut leases, if elsewhere { 2 } else { 1 }), Attribution::Doomed);
-        assert_eq!(pooled(&mut leases, 3), Attribution::Blind, "one miss dooms one set");
+        assert_eq!(pooled(&mut leases, if elsewhere { 2 } else { 1 }), Attribution::Invalidated);
+        assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "one miss dooms one set");
     }
 }
 
@@ -244,25 +252,25 @@ fn a_delete_of_another_connection_dooms_the_winners_set_wherever_it_comes() {
 fn a_winners_own_set_stays_doomed_when_a_pooled_one_was_taken_for_it() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
-    assert_eq!(pooled(&mut leases, 2), Attribution::Doomed);
-    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
+    assert_eq!(pooled(&mut leases, 2), Attribution::Invalidated);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Invalidated);
 }
 
 #[test]
 fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
-    assert_eq!(pooled(&mut leases, 9), Attribution::Blind);
-    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
+    assert_eq!(pooled(&mut leases, 9), Attribution::NoMiss);
+    assert_eq!(pooled(&mut leases, 1), Attribution::Invalidated);
     let mut leases = leased();
     assert_eq!(leases.invalidate(KEY, 1.into()), 1, "the winner gives it up");
-    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 1), Attribution::NoMiss);
 }
 
 #[test]
 fn whoever_holds_a_lease_rebuilds_until_it_has_ended_and_nobody_else_does() {
     let mut leases = leased();
-    leases.saw(b"other", 2.into(), ticket(1), &Policy::default());
+    leases.record_miss(b"other", 2.into(), ticket(1), &Policy::default());
     assert_eq!([1, 2, 3].map(|owner| leases.rebuilds(owner)), [true, false, false]);
     pooled(&mut leases, 1);
     assert!(!leases.rebuilds(1));
@@ -288,35 +296,35 @@ fn so_many_may_wait_for_a_key_and_no_more() {
 #[test]
 fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_value() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.saw(KEY, 1.into(), ticket(7), &Policy::default());
+    leases.record_miss(KEY, 1.into(), ticket(7), &Policy::default());
     assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(Vec::new()));
-    assert_eq!(set(&mut leases, 1, false), Attribution::Blind);
+    assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
     let lock = Cas { number: 9, epoch: 1 };
-    let refreshes = Ticket { lock: Some(lock), stub: None, ..ticket(7) };
+    let refreshes = MissToken { lock: Some(lock), stub: None, ..ticket(7) };
     leases.grant(KEY, 1.into(), refreshes, &Policy::default()).0.unwrap();
     assert_eq!(leases.hit(KEY, 1.into(), 7), AfterHit::Refreshes);
-    let asks = Asks::from_iter([delete(At::Lock, Some(lock))]);
+    let asks = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
     let ended = Ended { key: KEY.into(), end: End::Lost, asks };
     assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(vec![ended]));
-    assert_eq!(set(&mut leases, 1, false), Attribution::Blind);
+    assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
 }
 
 #[test]
 fn with_pools_a_set_may_end_any_miss_of_another_connection_and_only_one() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.saw(KEY, 1.into(), ticket(7), &Policy::default());
+    leases.record_miss(KEY, 1.into(), ticket(7), &Policy::default());
     assert_eq!(fill(&mut leases, 3), (Some(7), false, false));
-    assert_eq!(pooled(&mut leases, 3), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss);
 }
 
 #[test]
 fn misses_of_a_dead_server_refuse_one_set_of_another_connection_in_all() {
     let mut leases: Leases<u32> = Leases::default();
     for owner in 1..=3 {
-        leases.saw(KEY, owner.into(), Ticket { base: None, ..ticket(7) }, &Policy::default());
+        leases.record_miss(KEY, owner.into(), MissToken { base: None, ..ticket(7) }, &Policy::default());
     }
     assert_eq!(fill(&mut leases, 9).0, None);
-    assert_eq!(pooled(&mut leases, 9), Attribution::Blind);
+    assert_eq!(pooled(&mut leases, 9), Attribution::NoMiss);
     assert_eq!(fill(&mut leases, 1).0, None, "its own is refused too");
 }
 
@@ -324,12 +332,12 @@ fn misses_of_a_dead_server_refuse_one_set_of_another_connection_in_all() {
 fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    leases.unfilled(KEY, NOW);
+    leases.release_waiters(KEY, NOW);
     assert!(matches!(
         leases.wait(KEY, 99.into(), NOW, &policy, 1),
-        Admission::Waits { poll: Some(Pace::Soon), .. }
+        Admission::Waits { poll: Some(PollRate::Fast), .. }
     ));
-    assert_eq!(leases.unfilled(KEY, NOW), [1]);
+    assert_eq!(leases.release_waiters(KEY, NOW), [1]);
     assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2), Admission::Refused);
     let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
     assert!(matches!(leases.wait(KEY, 99.into(), later, &policy, 3), Admission::Waits { .. }));
@@ -344,7 +352,7 @@ fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_
     };
     for key in 0..2 * MAX_KEYS as u64 {
         for _ in 0..2 {
-            assert!(leases.unfilled(&key.to_le_bytes(), NOW).is_empty());
+            assert!(leases.release_waiters(&key.to_le_bytes(), NOW).is_empty());
         }
     }
     assert_eq!(leases.keys.len(), MAX_KEYS);
@@ -352,13 +360,13 @@ fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_
     assert!(!waits(&mut leases, &first, NOW), "it is remembered");
     // As for any key, until `cold_wait` is over; and whoever waits for it hears that it was given up.
     assert!(waits(&mut leases, &further, NOW));
-    assert_eq!(leases.unfilled(&further, NOW), [7]);
-    assert!(!leases.is_awaited(&further), "whoever polls for them ends");
+    assert_eq!(leases.release_waiters(&further, NOW), [7]);
+    assert!(!leases.has_waiters(&further), "whoever polls for them ends");
     // Once the others are forgotten there is room again.
     let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
     leases.sweep(later);
     assert!(leases.keys.is_empty());
-    (0..2).for_each(|_| assert!(leases.unfilled(&further, later).is_empty()));
+    (0..2).for_each(|_| assert!(leases.release_waiters(&further, later).is_empty()));
     assert!(!waits(&mut leases, &further, later));
 }
 
@@ -371,7 +379,7 @@ fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_rene
     assert_eq!(pooled(&mut leases, 1), Attribution::Renewing);
     assert!(leases.disconnect(1.into()).is_empty());
     let renewed = Cas { number: 8, epoch: 1 };
-    let released = leases.renewed(KEY, id, &[Answer::Stored(renewed)], NOW.mono).unwrap_err();
+    let released = leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap_err();
     let free = Stub { id: StubId::of(7), age: 0, is_free: true }.ask(Some(renewed), 60);
     assert_eq!(released, (Some(End::Disconnected), smallvec![free]));
 }
@@ -383,15 +391,15 @@ fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
     let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
     assert_eq!(leases.invalidate(KEY, 2.into()), 1);
-    let after = leases.renewed(KEY, id, &[Answer::Exists], NOW.mono).unwrap_err();
-    assert_eq!(after, (None, Asks::new()));
+    let after = leases.renewed(KEY, id, &[ServerReply::Exists], NOW.mono).unwrap_err();
+    assert_eq!(after, (None, Commands::new()));
 }
 
 #[test]
 fn what_is_forgotten_leaves_nothing_behind() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
-    leases.unfilled(KEY, NOW);
+    leases.release_waiters(KEY, NOW);
     leases.sweep(Now { mono: NOW.mono + 10_000_000, ..NOW });
     assert!(leases.keys.is_empty() && leases.owners.is_empty());
 }
@@ -413,21 +421,21 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
     };
     let filled = crate::guard::Item { cas: lock(11), ..item.clone() };
     for (found, is_lost) in [
-        (Answer::Item(item), false),
-        (Answer::Item(filled), true),
-        (Answer::Absent, true),
-        (Answer::Failed(crate::error::Failure::TimedOut), false),
+        (ServerReply::Item(item), false),
+        (ServerReply::Item(filled), true),
+        (ServerReply::Absent, true),
+        (ServerReply::Failed(crate::error::Failure::TimedOut), false),
     ] {
         let mut leases: Leases<u32> = Leases::default();
-        let won = Ticket { lock: Some(lock(8)), ..ticket(7) };
+        let won = MissToken { lock: Some(lock(8)), ..ticket(7) };
         let id = leases.grant(KEY, 1.into(), won, &policy).0.unwrap();
         let Due::Renew(asks) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("it is renewed") };
         assert_eq!(asks.len(), 2);
-        let renewed = leases.renewed(KEY, id, &[Answer::Stored(lock(10)), found.clone()], NOW.mono);
+        let renewed = leases.renewed(KEY, id, &[ServerReply::Stored(lock(10)), found.clone()], NOW.mono);
         match is_lost {
             false => assert_eq!(renewed.unwrap().lock, Some(lock(10)), "{found:?}"),
             true => {
-                let back = Asks::from_iter([delete(At::Lock, Some(lock(10)))]);
+                let back = Commands::from_iter([delete(ItemRef::Lock, Some(lock(10)))]);
                 assert_eq!(renewed.unwrap_err(), (Some(End::Lost), back), "{found:?}");
                 // Stored over nothing but what it saw, and that is gone.
                 assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
@@ -453,10 +461,10 @@ fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let lock = Cas { number: 8, epoch: 1 };
-    leases.grant(KEY, 1.into(), Ticket { lock: Some(lock), ..ticket(7) }, &policy).0.unwrap();
+    leases.grant(KEY, 1.into(), MissToken { lock: Some(lock), ..ticket(7) }, &policy).0.unwrap();
     // The value was evicted, and the second found a stub in its place.
     let (id, superseded) = leases.grant(KEY, 2.into(), ticket(9), &policy);
-    let asks = Asks::from_iter([delete(At::Lock, Some(lock))]);
+    let asks = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
     assert!(id.is_some() && superseded == [Ended { key: KEY.into(), end: End::Superseded, asks }]);
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
     // Stored over nothing but what it saw, and that is gone.
@@ -466,7 +474,7 @@ fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
 #[test]
 fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here() {
     let policy = Policy::default();
-    for (leased, pace) in [(false, Pace::Soon), (true, Pace::Seldom)] {
+    for (leased, pace) in [(false, PollRate::Fast), (true, PollRate::Slow)] {
         let mut leases: Leases<u32> = Leases::default();
         if leased {
             leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
@@ -476,8 +484,8 @@ fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here(
             admission => panic!("{admission:?}"),
         };
         assert_eq!([begin(1), begin(2)], [Some(pace), None]);
-        assert_eq!(leases.polled(KEY, Polled::Unchanged, NOW), [] as [u32; 0]);
-        assert_eq!(leases.polled(KEY, Polled::Freed, NOW), [1, 2]);
+        assert_eq!(leases.polled(KEY, PollResult::Unchanged, NOW), [] as [u32; 0]);
+        assert_eq!(leases.polled(KEY, PollResult::Freed, NOW), [1, 2]);
         assert!(matches!(
             leases.wait(KEY, 99.into(), NOW, &policy, 3),
             Admission::Waits { poll: Some(_), .. }
@@ -493,10 +501,10 @@ fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_cou
         if leased {
             leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
         }
-        leases.polled(KEY, Polled::Filled, NOW);
+        leases.polled(KEY, PollResult::Filled, NOW);
         leases.wait(KEY, 99.into(), NOW, &policy, 1);
-        leases.polled(KEY, Polled::Freed, NOW);
-        leases.unfilled(KEY, NOW);
+        leases.polled(KEY, PollResult::Freed, NOW);
+        leases.release_waiters(KEY, NOW);
         assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2) == Admission::Refused, hopeless);
     }
 }
@@ -505,13 +513,13 @@ fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_cou
 fn stale(
     leases: &mut Leases<u32>,
     vanishes: Option<u64>,
-) -> (TicketId, impl Fn(u32, Option<u32>) -> Answer + use<>) {
-    let won = Ticket { lock: Some(Cas { number: 8, epoch: 1 }), vanishes, ..ticket(7) };
+) -> (MissTokenId, impl Fn(u32, Option<u32>) -> ServerReply + use<>) {
+    let won = MissToken { lock: Some(Cas { number: 8, epoch: 1 }), vanishes, ..ticket(7) };
     let usage = crate::guard::Usage::default();
     let look = move |epoch, ttl| {
         let cas = Cas { number: 7, epoch };
         let value = bytes::Bytes::new();
-        Answer::Item(crate::guard::Item {
+        ServerReply::Item(crate::guard::Item {
             value,
             size: 3,
             flags: 0,
@@ -525,7 +533,7 @@ fn stale(
     (leases.grant(KEY, 1.into(), won, &Policy::default()).0.unwrap(), look)
 }
 
-fn renews(leases: &mut Leases<u32>, id: TicketId, now: Now) {
+fn renews(leases: &mut Leases<u32>, id: MissTokenId, now: Now) {
     let due = leases.due(KEY, id, now, &Policy::default(), &[], 5);
     assert!(matches!(due, Due::Renew(_)), "{due:?}");
 }
@@ -536,13 +544,14 @@ fn a_lease_is_not_lost_because_another_worker_has_connected_anew() {
     let (id, look) = stale(&mut leases, None);
     renews(&mut leases, id, NOW);
     let lock = Cas { number: 10, epoch: 2 };
-    let ticket = leases.renewed(KEY, id, &[Answer::Stored(lock), look(2, None)], NOW.mono).unwrap();
+    let ticket = leases.renewed(KEY, id, &[ServerReply::Stored(lock), look(2, None)], NOW.mono).unwrap();
     assert_eq!((ticket.lock, ticket.base), (Some(lock), Some(Cas { number: 7, epoch: 1 })));
 }
 
 #[test]
 fn a_renewal_that_no_server_answers_is_tried_again_after_a_pause_though_the_value_vanishes() {
-    let down = [Answer::Failed(crate::error::Failure::Down), Answer::Failed(crate::error::Failure::Down)];
+    let down =
+        [ServerReply::Failed(crate::error::Failure::Down), ServerReply::Failed(crate::error::Failure::Down)];
     for none in [&down[..], &[]] {
         let mut leases: Leases<u32> = Leases::default();
         let (id, _) = stale(&mut leases, Some(NOW.mono + 1000));
@@ -569,7 +578,7 @@ fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
         let (id, look) = stale(&mut leases, Some(late.mono));
         let soon = Now { mono: NOW.mono + 1_000, ..NOW };
         renews(&mut leases, id, soon);
-        let answers = [Answer::Stored(Cas { number: 10, epoch: 1 }), look(1, ttl)];
+        let answers = [ServerReply::Stored(Cas { number: 10, epoch: 1 }), look(1, ttl)];
         let ticket = leases.renewed(KEY, id, &answers, soon.mono).unwrap();
         assert_eq!(ticket.vanishes, vanishes);
         let due = Leases::<u32>::due_after(&ticket, &answers, &Policy::default(), soon);
@@ -580,26 +589,37 @@ fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
 #[test]
 fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
     let over = |number| {
-        Bound::Over(Base {
+        StoreCondition::Observed(Observed {
             cas: Cas { number, epoch: 1 },
             stub: Some(StubId::of(number)),
             versions: Versions::new(),
         })
     };
     let mut leases = leased();
-    leases.saw(KEY, 2.into(), ticket(6), &Policy::default());
-    leases.saw(KEY, 3.into(), Ticket { base: None, stub: None, ..ticket(7) }, &Policy::default());
+    leases.record_miss(KEY, 2.into(), ticket(6), &Policy::default());
+    leases.record_miss(KEY, 3.into(), MissToken { base: None, stub: None, ..ticket(7) }, &Policy::default());
     let bound =
-        |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner.into(), Told::Nothing));
-    assert_eq!(bound(&leases), [over(7), over(6), Bound::Over(Base::none()), Bound::Free]);
+        |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner.into(), KnownMiss::No));
+    assert_eq!(
+        bound(&leases),
+        [over(7), over(6), StoreCondition::Observed(Observed::none()), StoreCondition::Unconditional]
+    );
     assert_eq!(fill(&mut leases, 1), (Some(7), true, false), "its set is the fill all the same");
     leases.invalidate(KEY, 3.into());
-    assert_eq!(bound(&leases), [Bound::Free, Bound::Over(Base::none()), Bound::Free, Bound::Free]);
+    assert_eq!(
+        bound(&leases),
+        [
+            StoreCondition::Unconditional,
+            StoreCondition::Observed(Observed::none()),
+            StoreCondition::Unconditional,
+            StoreCondition::Unconditional
+        ]
+    );
     leases.hit(KEY, 2.into(), 0);
-    assert_eq!(leases.bound(KEY, 2.into(), Told::Nothing), Bound::Free);
+    assert_eq!(leases.bound(KEY, 2.into(), KnownMiss::No), StoreCondition::Unconditional);
     let id = leases.grant(KEY, 1.into(), ticket(7), &Policy::default()).0.unwrap();
     renews(&mut leases, id, NOW);
-    assert_eq!(leases.bound(KEY, 1.into(), Told::Nothing), Bound::Renewing);
+    assert_eq!(leases.bound(KEY, 1.into(), KnownMiss::No), StoreCondition::Renewing);
 }
 
 #[test]

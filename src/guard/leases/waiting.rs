@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::{Held, Leases, Owner, millis};
 use crate::guard::Policy;
-use crate::guard::ask::{Answer, Ask, Asks, At, Look, Now, What};
+use crate::guard::ask::{Commands, GetFlags, ItemRef, Now, Operation, ServerCommand, ServerReply};
 use crate::guard::stub::Stub;
 
 /// With so many keys in a table, no further one is remembered for having been claimed in vain.
@@ -22,7 +22,7 @@ pub enum Admission {
         /// For [`Leases::leave`].
         waiter: u64,
         /// Nobody polls yet: begin to.
-        poll: Option<Pace>,
+        poll: Option<PollRate>,
     },
     /// It would wait in vain.
     Refused,
@@ -32,16 +32,16 @@ pub enum Admission {
 
 /// How soon somebody is to look at a key that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum PollRate {
     /// Another sidecar builds it, and tells nobody when it is done.
-    Soon,
+    Fast,
     /// The lease is here, and its end is heard of at once; but it may be lost, and the key built elsewhere, unnoticed.
-    Seldom,
+    Slow,
 }
 
 /// What a poller found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Polled {
+pub enum PollResult {
     /// The same stub or lock.
     Unchanged,
     /// A value.
@@ -50,27 +50,29 @@ pub enum Polled {
     Freed,
 }
 
-impl Polled {
+impl PollResult {
     /// The two questions of each look.
-    pub fn asks() -> Asks {
-        let look = |at| Ask { at, what: What::Get(Look::default()) };
-        smallvec![look(At::Item), look(At::Lock)]
+    pub fn asks() -> Commands {
+        let look = |at| ServerCommand { at, what: Operation::Get(GetFlags::default()) };
+        smallvec![look(ItemRef::Value), look(ItemRef::Lock)]
     }
 
     /// What their answers say. `before`: the CAS of the item that was seen by the look before this one, and is to be given to
     /// the next.
-    pub fn found(answers: &[Answer], before: &mut Option<u64>) -> Polled {
+    pub fn found(answers: &[ServerReply], before: &mut Option<u64>) -> PollResult {
         let stub = |item| Stub::of(item).map(|stub| stub.is_free);
         let found = match answers {
-            [Answer::Item(item), _] if stub(item) == Some(false) => Polled::Unchanged,
-            [Answer::Item(item), _] if stub(item) == Some(true) => Polled::Freed,
-            [Answer::Item(_), Answer::Item(_)] | [Answer::Failed(_), _] => Polled::Unchanged,
+            [ServerReply::Item(item), _] if stub(item) == Some(false) => PollResult::Unchanged,
+            [ServerReply::Item(item), _] if stub(item) == Some(true) => PollResult::Freed,
+            [ServerReply::Item(_), ServerReply::Item(_)] | [ServerReply::Failed(_), _] => {
+                PollResult::Unchanged
+            }
             // The lock has gone, and left the value as it was.
-            [Answer::Item(item), _] if *before == Some(item.cas.number) => Polled::Freed,
-            [Answer::Item(_), _] => Polled::Filled,
-            _ => Polled::Freed,
+            [ServerReply::Item(item), _] if *before == Some(item.cas.number) => PollResult::Freed,
+            [ServerReply::Item(_), _] => PollResult::Filled,
+            _ => PollResult::Freed,
         };
-        if let Some(Answer::Item(item)) = answers.first() {
+        if let Some(ServerReply::Item(item)) = answers.first() {
             *before = Some(item.cas.number);
         }
         found
@@ -79,7 +81,7 @@ impl Polled {
 
 impl<W> Leases<W> {
     /// A lease ended without a value. Returns who waits.
-    pub fn unfilled(&mut self, key: &[u8], now: Now) -> Vec<W> {
+    pub fn release_waiters(&mut self, key: &[u8], now: Now) -> Vec<W> {
         // Beyond the bound a key that nobody knows is not remembered; it has no waiters either.
         if self.keys.len() >= MAX_KEYS && !self.keys.contains_key(key) {
             return Vec::new();
@@ -116,7 +118,7 @@ impl<W> Leases<W> {
         if state.waiters.len() >= MAX_WAITERS_PER_KEY {
             return Admission::Full;
         }
-        let pace = if lease.is_some() { Pace::Seldom } else { Pace::Soon };
+        let pace = if lease.is_some() { PollRate::Slow } else { PollRate::Fast };
         let poll = (!state.polled).then_some(pace);
         state.polled = true;
         state.waiters.push((id, waiter));
@@ -144,7 +146,7 @@ impl<W> Leases<W> {
     }
 
     /// Whether anybody still waits for what a poller watches; if not, the poller ends.
-    pub fn is_awaited(&mut self, key: &[u8]) -> bool {
+    pub fn has_waiters(&mut self, key: &[u8]) -> bool {
         let Some(state) = self.state(key) else { return false };
         let awaited = !state.waiters.is_empty();
         state.polled &= awaited;
@@ -155,16 +157,16 @@ impl<W> Leases<W> {
     }
 
     /// A poller has an answer. Returns whom to wake; unless it is unchanged, the poller ends.
-    pub fn polled(&mut self, key: &[u8], found: Polled, now: Now) -> Vec<W> {
+    pub fn polled(&mut self, key: &[u8], found: PollResult, now: Now) -> Vec<W> {
         if let Some(state) = self.state(key)
-            && found != Polled::Unchanged
+            && found != PollResult::Unchanged
         {
             state.polled = false;
             // A lease that is here counts when it ends.
             let leased = state.tickets.iter().any(Held::is_lease);
             match found {
-                Polled::Freed if !leased => return self.unfilled(key, now),
-                Polled::Freed => {}
+                PollResult::Freed if !leased => return self.release_waiters(key, now),
+                PollResult::Freed => {}
                 _ => state.unfilled = 0,
             }
             return self.wake(key);

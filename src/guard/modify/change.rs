@@ -2,16 +2,16 @@
 
 use bytes::Bytes;
 
-use crate::guard::ask::{Cas, Lifetime};
-use crate::guard::write::Offer;
+use crate::guard::ask::{Cas, Expiry};
+use crate::guard::write::NewValue;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Change {
     /// `add`: store if there is no logical item.
-    Add(Offer),
+    Add(NewValue),
     /// `replace`: store if there is one.
-    Replace(Offer),
+    Replace(NewValue),
     /// `append`.
     Append {
         /// What to put behind the value.
@@ -21,7 +21,7 @@ pub enum Change {
         /// `E`: the CAS that the client wants it to have.
         explicit: Option<u64>,
         /// `N`: what to store if there is no item.
-        create: Option<Box<Offer>>,
+        create: Option<Box<NewValue>>,
     },
     /// `prepend`.
     Prepend {
@@ -32,14 +32,14 @@ pub enum Change {
         /// `E`: the CAS that the client wants it to have.
         explicit: Option<u64>,
         /// `N`: what to store if there is no item.
-        create: Option<Box<Offer>>,
+        create: Option<Box<NewValue>>,
     },
     /// `cas`: store if the item's CAS number is this.
     Cas {
         /// The number.
         number: u64,
         /// What to store.
-        offer: Offer,
+        offer: NewValue,
         /// Meta clients are shown stale items and stubs with their CAS, and may name those too.
         sees_stale: bool,
         /// `I`: if the item's CAS number is higher, store all the same, as stale.
@@ -48,13 +48,13 @@ pub enum Change {
     /// `incr`, `decr` and `ma`.
     Count(Count),
     /// `touch` and `gat`.
-    Touch(Lifetime),
+    Touch(Expiry),
     /// `md x`: leave the item with neither value nor flags.
     Empty {
         /// `C`: only if the item's CAS number is this.
         compare: Option<u64>,
         /// `T`.
-        lifetime: Lifetime,
+        lifetime: Expiry,
         /// `E`: the CAS that the client wants it to have.
         explicit: Option<u64>,
     },
@@ -70,9 +70,9 @@ pub struct Count {
     /// `C`: only if the item's CAS number is this.
     pub compare: Option<u64>,
     /// `N` and `J`: what to begin with if there is no item, and how long that lasts.
-    pub create: Option<(Lifetime, u64)>,
+    pub create: Option<(Expiry, u64)>,
     /// `T`: how long the item lasts from now on.
-    pub lifetime: Option<Lifetime>,
+    pub lifetime: Option<Expiry>,
     /// `E`: the CAS that the client wants it to have.
     pub explicit: Option<u64>,
 }
@@ -92,7 +92,7 @@ pub struct Counted {
 
 impl Change {
     /// What an append is to store if there is no item.
-    pub(super) fn create(&self) -> Option<&Offer> {
+    pub(super) fn create(&self) -> Option<&NewValue> {
         match self {
             Change::Append { create, .. } | Change::Prepend { create, .. } => create.as_deref(),
             _ => None,

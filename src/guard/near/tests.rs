@@ -2,7 +2,7 @@ use bytes::BytesMut;
 
 use super::super::ask::Cas;
 use super::super::envelope::Envelope;
-use super::super::leases::Ticket;
+use super::super::leases::MissToken;
 use super::super::tags::Versions;
 use super::*;
 
@@ -36,43 +36,43 @@ fn hit(payload: &'static [u8], ttl: Option<u32>, tags: &[&str]) -> Hit {
 
 /// One worker, and one key with a tag of its rule.
 struct Worker {
-    near: Near<&'static str>,
+    near: NearValues<&'static str>,
     key: Rc<[u8]>,
     tags: Vec<TagName>,
 }
 
 impl Worker {
     fn new(room: usize) -> Worker {
-        Worker { near: Near::new(room), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
+        Worker { near: NearValues::new(room), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
     }
 
-    fn look(&mut self, now: u64, changes: &Changes) -> Look<&'static str> {
-        let wanted = Wanted { key: &self.key, tags: &self.tags, near: NEAR };
+    fn look(&mut self, now: u64, changes: &Changes) -> NearLookup<&'static str> {
+        let wanted = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
         self.near.look(&wanted, at(now), changes)
     }
 
-    fn reads(&mut self, now: u64, changes: &Changes) -> Reading<&'static str> {
+    fn reads(&mut self, now: u64, changes: &Changes) -> NearRead<&'static str> {
         match self.look(now, changes) {
-            Look::Read(reading) => reading,
+            NearLookup::Read(reading) => reading,
             other => panic!("no read of its own: {other:?}"),
         }
     }
 
-    fn joins(&mut self, now: u64, changes: &Changes) -> Rc<Flight<&'static str>> {
+    fn joins(&mut self, now: u64, changes: &Changes) -> Rc<InFlightRead<&'static str>> {
         match self.look(now, changes) {
-            Look::Join(flight) => flight,
+            NearLookup::Join(flight) => flight,
             other => panic!("joins nobody: {other:?}"),
         }
     }
 
     fn end(
         &mut self,
-        reading: Reading<&'static str>,
+        reading: NearRead<&'static str>,
         end: Option<&ReadEnd>,
         now: u64,
         changes: &Changes,
-    ) -> (Vec<&'static str>, Landing) {
-        let wanted = Wanted { key: &self.key, tags: &self.tags, near: NEAR };
+    ) -> (Vec<&'static str>, SharedResult) {
+        let wanted = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
         self.near.ended(&wanted, reading, end, at(now), changes)
     }
 
@@ -84,7 +84,7 @@ impl Worker {
 
     fn serves(&mut self, now: u64, changes: &Changes) -> Option<Bytes> {
         match self.look(now, changes) {
-            Look::Hit(kept) => Some(kept.hit().payload.clone()),
+            NearLookup::Hit(kept) => Some(kept.hit().payload.clone()),
             _ => None,
         }
     }
@@ -112,12 +112,12 @@ fn nothing_is_served_beyond_the_moment_at_which_it_may_be_stale() {
         assert_eq!(worker.serves(until, &changes), None, "a TTL of {ttl:?}");
     }
     // A TTL of 2 s lives one second at least; longer than that is not certain.
-    let wanted = Wanted { key: &worker.key, tags: &worker.tags, near: 10_000 };
-    let Look::Read(reading) = worker.near.look(&wanted, at(5000), &changes) else { panic!() };
+    let wanted = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let NearLookup::Read(reading) = worker.near.look(&wanted, at(5000), &changes) else { panic!() };
     let end = ReadEnd::Fresh(hit(b"v", Some(2), &["own"]));
     worker.near.ended(&wanted, reading, Some(&end), at(5001), &changes);
-    assert!(matches!(worker.near.look(&wanted, at(5999), &changes), Look::Hit(_)));
-    assert!(matches!(worker.near.look(&wanted, at(6000), &changes), Look::Read(_)));
+    assert!(matches!(worker.near.look(&wanted, at(5999), &changes), NearLookup::Hit(_)));
+    assert!(matches!(worker.near.look(&wanted, at(6000), &changes), NearLookup::Read(_)));
 }
 
 #[test]
@@ -171,11 +171,11 @@ fn others_wait_for_a_read_on_its_way_and_are_told_what_it_brings() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
     let moment = worker.near.moment();
-    worker.joins(1001, &changes).board("a");
-    worker.joins(1001, &changes).board("b");
+    worker.joins(1001, &changes).join("a");
+    worker.joins(1001, &changes).join("b");
     let (bells, landing) = worker.end(reading, Some(&fresh()), 1002, &changes);
     assert_eq!(bells, ["a", "b"]);
-    let Landing::Fresh(kept) = landing else { panic!("{landing:?}") };
+    let SharedResult::Fresh(kept) = landing else { panic!("{landing:?}") };
     assert!(worker.near.serves(&kept, moment, at(1002), &changes));
     assert!(
         !worker.near.serves(&kept, moment, at(1050), &changes),
@@ -195,9 +195,9 @@ fn nobody_waits_for_a_read_that_was_sent_before_a_change() {
     let old = worker.reads(1000, &changes);
     changes.note(Changed::Tag(b"own"));
     let new = worker.reads(1001, &changes);
-    worker.joins(1002, &changes).board("after");
+    worker.joins(1002, &changes).join("after");
     assert_eq!(worker.end(old, Some(&fresh()), 1003, &changes).0, [""; 0]);
-    worker.joins(1003, &changes).board("and another");
+    worker.joins(1003, &changes).join("and another");
     assert_eq!(worker.end(new, Some(&fresh()), 1004, &changes).0, ["after", "and another"]);
 }
 
@@ -205,15 +205,15 @@ fn nobody_waits_for_a_read_that_was_sent_before_a_change() {
 fn an_answer_that_is_nobody_elses_sets_everybody_free_and_for_a_while_nobody_waits_again() {
     let changes = Changes::new(true);
     let stale = ReadEnd::Stale(hit(b"v", Some(0), &["own"]));
-    let missed = ReadEnd::Missed { seen: Ticket::nothing(at(1)), held: true };
-    let lease = Ticket { versions: Versions::new(), ..Ticket::nothing(at(1)) };
+    let missed = ReadEnd::Missed { seen: MissToken::nothing(at(1)), held: true };
+    let lease = MissToken { versions: Versions::new(), ..MissToken::nothing(at(1)) };
     let won = ReadEnd::Won { lease, early: false, old: None };
     for end in [Some(&stale), Some(&missed), Some(&won), None] {
         let mut worker = Worker::new(ROOM);
         let reading = worker.reads(1000, &changes);
-        worker.joins(1001, &changes).board("a");
+        worker.joins(1001, &changes).join("a");
         let (bells, landing) = worker.end(reading, end, 1002, &changes);
-        assert!(bells == ["a"] && matches!(landing, Landing::Nothing), "{end:?}: {landing:?}");
+        assert!(bells == ["a"] && matches!(landing, SharedResult::Nothing), "{end:?}: {landing:?}");
         let first = worker.reads(1003, &changes);
         let second = worker.reads(1003, &changes);
         // The first that finds a value shares it again.
@@ -228,7 +228,7 @@ fn an_answer_that_is_nobody_elses_sets_everybody_free_and_for_a_while_nobody_wai
 fn what_a_later_read_has_found_is_not_undone_by_an_earlier_one() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let early = worker.reads(1000, &changes);
-    let wanted = Wanted { key: &worker.key, tags: &worker.tags, near: NEAR };
+    let wanted = NearRequest { key: &worker.key, tags: &worker.tags, near: NEAR };
     let late = worker.near.alone(&wanted, at(1001), &changes);
     worker.end(late, Some(&ReadEnd::Fresh(hit(b"new", None, &["own"]))), 1002, &changes);
     worker.end(early, Some(&ReadEnd::Fresh(hit(b"old", None, &["own"]))), 1003, &changes);
@@ -239,10 +239,10 @@ fn what_a_later_read_has_found_is_not_undone_by_an_earlier_one() {
 fn a_failure_is_shared_and_a_reader_that_is_gone_leaves_nobody_waiting() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
-    worker.joins(1001, &changes).board("a");
+    worker.joins(1001, &changes).join("a");
     let failed = ReadEnd::Failed(Failure::TimedOut);
     let (bells, landing) = worker.end(reading, Some(&failed), 1002, &changes);
-    assert!(bells == ["a"] && matches!(landing, Landing::Failed(Failure::TimedOut)), "{landing:?}");
+    assert!(bells == ["a"] && matches!(landing, SharedResult::Failed(Failure::TimedOut)), "{landing:?}");
     let gone = worker.reads(1003, &changes);
     drop(gone);
     worker.reads(1004, &changes);
@@ -254,14 +254,14 @@ fn nobody_waits_longer_than_near_nor_than_the_longest_wait() {
     let _slow = worker.reads(1000, &changes);
     assert_eq!(worker.joins(1001, &changes).until(), 1000 + NEAR);
     worker.reads(1050, &changes);
-    let wanted = Wanted { key: &worker.key, tags: &worker.tags, near: 10_000 };
-    let Look::Read(_slow) = worker.near.look(&wanted, at(3000), &changes) else { panic!() };
-    let Look::Join(flight) = worker.near.look(&wanted, at(3001), &changes) else { panic!() };
+    let wanted = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let NearLookup::Read(_slow) = worker.near.look(&wanted, at(3000), &changes) else { panic!() };
+    let NearLookup::Join(flight) = worker.near.look(&wanted, at(3001), &changes) else { panic!() };
     assert_eq!(flight.until(), 3000 + MAX_JOINED_MS);
     for _ in 0..MAX_ABOARD {
-        flight.board("one");
+        flight.join("one");
     }
-    assert!(matches!(worker.near.look(&wanted, at(3002), &changes), Look::Read(_)), "it is full");
+    assert!(matches!(worker.near.look(&wanted, at(3002), &changes), NearLookup::Read(_)), "it is full");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn what_is_kept_does_not_keep_what_it_came_in() {
     let came = hit(b"v", None, &["own"]);
     let address = came.payload.as_ptr();
     worker.fetch(came, 1000, &changes);
-    let Look::Hit(kept) = worker.look(1001, &changes) else { panic!() };
+    let NearLookup::Hit(kept) = worker.look(1001, &changes) else { panic!() };
     assert_ne!(kept.hit().payload.as_ptr(), address);
     assert_eq!((kept.hit().flags, kept.hit().cas.number, kept.hit().header.len()), (7, 3, 0));
 }

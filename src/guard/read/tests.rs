@@ -13,24 +13,24 @@ fn policy() -> Policy {
         max_rebuild: Duration::from_secs(20),
         stale_wait: Duration::ZERO,
         cold_wait: Duration::from_secs(1),
-        on_tag: Leaves::Stale,
-        on_delete: Leaves::Nothing,
+        on_tag: OnInvalidate::Stale,
+        on_delete: OnInvalidate::Drop,
         early_beta: 0.0,
         max_ttl: Duration::ZERO,
         near: Duration::ZERO,
     }
 }
 
-fn scene<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Scene<'a> {
+fn scene<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
     let now = Now { wall: 1_700_000_000_000, mono: 0 };
     let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, true, 1.0);
-    Scene { policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance }
+    Inputs { policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance }
 }
 
-fn item(value: Bytes, number: u64) -> Answer {
+fn item(value: Bytes, number: u64) -> ServerReply {
     let cas = Cas { number, epoch: 1 };
     let size = value.len();
-    Answer::Item(Item {
+    ServerReply::Item(Item {
         value,
         size,
         flags: 0,
@@ -57,9 +57,9 @@ fn lock(name: &TagName, version: u64) -> Bytes {
     value.freeze()
 }
 
-fn asks(step: Step<ReadEnd>) -> Asks {
+fn asks(step: Step<ReadEnd>) -> Commands {
     match step {
-        Step::Ask(asks) => asks,
+        Step::Send(asks) => asks,
         other => panic!("{other:?}"),
     }
 }
@@ -70,20 +70,20 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     let tags = [name.clone()];
     let scene = scene(&policy, &tags);
     let (mut read, _) = Read::start(&scene);
-    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
     let tag = item(Bytes::from_static(b"200"), 1);
     let claim = asks(told(smallvec![item(sealed(&name, 100), 7), tag.clone()]));
-    assert_eq!(claim[0].at, At::Lock);
-    let held = smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&name, 100), 5)];
+    assert_eq!(claim[0].at, ItemRef::Lock);
+    let held = smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&name, 100), 5)];
     let take_over = asks(told(held));
     assert_eq!(take_over.len(), 1, "{take_over:?}");
     assert!(
-        matches!(take_over[0].what, What::Store { cas: Some(Cas { number: 5, .. }), .. }),
+        matches!(take_over[0].what, Operation::Store { cas: Some(Cas { number: 5, .. }), .. }),
         "{take_over:?}"
     );
     // It has been given up and claimed by another meanwhile: nothing but a new look.
-    let again = asks(told(smallvec![Answer::Exists]));
-    assert!(again.iter().all(|ask| matches!(ask.what, What::Get(_))), "{again:?}");
+    let again = asks(told(smallvec![ServerReply::Exists]));
+    assert!(again.iter().all(|ask| matches!(ask.what, Operation::Get(_))), "{again:?}");
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
         let tags = [name.clone()];
         let scene = scene(&policy, &tags);
         let (mut read, _) = Read::start(&scene);
-        let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
-        let Answer::Item(stale) = item(sealed(&name, 200), 7) else { panic!("an item") };
-        let stale = Answer::Item(Item { ttl, stale: true, ..stale });
+        let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
+        let ServerReply::Item(stale) = item(sealed(&name, 200), 7) else { panic!("an item") };
+        let stale = ServerReply::Item(Item { ttl, stale: true, ..stale });
         asks(told(smallvec![stale, item(Bytes::from_static(b"200"), 1)]));
-        let held = told(smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&name, 200), 5)]);
+        let held = told(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&name, 200), 5)]);
         match until {
             0 => assert!(matches!(held, Step::Done(ReadEnd::Stale(_))), "{ttl:?}: {held:?}"),
             until => assert_eq!(held, Step::Wait(until), "{ttl:?}"),
@@ -108,15 +108,15 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
 
 #[test]
 fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_ends() {
-    let policy = Policy { on_tag: Leaves::Nothing, cold_wait: Duration::from_secs(2), ..policy() };
+    let policy = Policy { on_tag: OnInvalidate::Drop, cold_wait: Duration::from_secs(2), ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
     let (mut read, _) = Read::start(&scene);
-    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
-    let Answer::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
-    let moved = Answer::Item(Item { ttl: Some(1), ..moved });
+    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
+    let ServerReply::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
+    let moved = ServerReply::Item(Item { ttl: Some(1), ..moved });
     asks(told(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
-    let held = told(smallvec![Answer::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
+    let held = told(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
     assert_eq!(held, Step::Wait(2_000));
 }
 
@@ -131,20 +131,20 @@ fn stored_over(stub: u64, name: &TagName) -> Bytes {
 
 #[test]
 fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_over() {
-    let policy = Policy { on_tag: Leaves::Nothing, cold_wait: Duration::ZERO, ..policy() };
+    let policy = Policy { on_tag: OnInvalidate::Drop, cold_wait: Duration::ZERO, ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
     let mut unknown = Vec::new();
     for stub in [3, 0] {
         for wins in [true, false] {
             let (mut read, _) = Read::start(&scene);
-            let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+            let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
             let moved = || item(stored_over(stub, &tags[0]), 7);
             asks(told(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
             let end = if wins {
-                let lock = Answer::Stored(Cas { number: 8, epoch: 1 });
-                let unseen = asks(told(smallvec![lock, moved(), Answer::Absent]));
-                let What::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].what else {
+                let lock = ServerReply::Stored(Cas { number: 8, epoch: 1 });
+                let unseen = asks(told(smallvec![lock, moved(), ServerReply::Absent]));
+                let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].what else {
                     panic!("{unseen:?}")
                 };
                 let Opened::Sealed { envelope, .. } = Header::open(&value.header) else {
@@ -152,9 +152,9 @@ fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_o
                 };
                 assert_eq!((envelope.tags().next(), value.body.len()), (Some((&b"t"[..], NEVER)), 0));
                 assert!(stub == 0 || envelope.stub() == StubId::of(stub).number());
-                told(smallvec![Answer::Stored(Cas { number: 9, epoch: 1 }), marked_as(9), marked_as(8)])
+                told(smallvec![ServerReply::Stored(Cas { number: 9, epoch: 1 }), marked_as(9), marked_as(8)])
             } else {
-                told(smallvec![Answer::NotStored, moved(), item(lock(&tags[0], 200), 5)])
+                told(smallvec![ServerReply::NotStored, moved(), item(lock(&tags[0], 200), 5)])
             };
             let seen = match end {
                 Step::Done(ReadEnd::Won { lease, .. }) if wins => lease,
@@ -173,7 +173,7 @@ fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_o
 
 #[test]
 fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by_nobody() {
-    for on_tag in [Leaves::Stale, Leaves::Nothing] {
+    for on_tag in [OnInvalidate::Stale, OnInvalidate::Drop] {
         let policy = Policy { on_tag, ..policy() };
         let tags = [TagName::from_slice(b"t")];
         let scene = scene(&policy, &tags);
@@ -182,54 +182,56 @@ fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by
         let mut placeholder = BytesMut::new();
         let never = [(tags[0].clone(), NEVER)].into_iter().collect();
         Envelope { stale_for: 10, built_at: 0, rebuild: 0, tags: never }.seal(&mut placeholder).unwrap();
-        for (value, replaced) in [(newer.freeze(), false), (placeholder.freeze(), on_tag == Leaves::Nothing)]
+        for (value, replaced) in
+            [(newer.freeze(), false), (placeholder.freeze(), on_tag == OnInvalidate::Drop)]
         {
             let (mut read, _) = Read::start(&scene);
-            let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+            let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
             let stands = || item(value.clone(), 7);
             let claim = asks(told(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
-            assert_eq!(claim[0].at, At::Lock);
+            assert_eq!(claim[0].at, ItemRef::Lock);
             let (mut loser, _) = Read::start(&scene);
-            let mut is_told = |answers: Answers| loser.resume(Event::Answers(answers), &scene);
+            let mut is_told = |answers: Replies| loser.resume(Event::Replies(answers), &scene);
             asks(is_told(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
-            let waits = is_told(smallvec![Answer::NotStored, stands(), item(lock(&tags[0], 200), 5)]);
+            let waits = is_told(smallvec![ServerReply::NotStored, stands(), item(lock(&tags[0], 200), 5)]);
             assert_eq!(waits, Step::Wait(1_000), "as for nothing: it is served to nobody");
-            let lock = Answer::Stored(Cas { number: 8, epoch: 1 });
-            let mark = asks(told(smallvec![lock, stands(), Answer::Absent]));
-            assert_eq!(matches!(mark[0].what, What::Store { .. }), replaced, "{mark:?}");
+            let lock = ServerReply::Stored(Cas { number: 8, epoch: 1 });
+            let mark = asks(told(smallvec![lock, stands(), ServerReply::Absent]));
+            assert_eq!(matches!(mark[0].what, Operation::Store { .. }), replaced, "{mark:?}");
         }
     }
 }
 
 #[test]
 fn what_a_delete_has_marked_meanwhile_is_not_replaced_under_the_number_that_it_had_before() {
-    let policy = Policy { on_tag: Leaves::Nothing, ..policy() };
+    let policy = Policy { on_tag: OnInvalidate::Drop, ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
     let (mut read, _) = Read::start(&scene);
-    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
     let moved = || item(stored_over(3, &tags[0]), 7);
     asks(told(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
-    asks(told(smallvec![Answer::Stored(Cas { number: 8, epoch: 1 }), moved(), Answer::Absent]));
-    let next = asks(told(smallvec![Answer::Exists, marked_as(9), marked_as(8)]));
-    assert_eq!(next[0], delete(At::Lock, Some(Cas { number: 8, epoch: 1 })));
-    assert_eq!(next[1].at, At::Item, "it looks anew");
+    asks(told(smallvec![ServerReply::Stored(Cas { number: 8, epoch: 1 }), moved(), ServerReply::Absent]));
+    let next = asks(told(smallvec![ServerReply::Exists, marked_as(9), marked_as(8)]));
+    assert_eq!(next[0], delete(ItemRef::Lock, Some(Cas { number: 8, epoch: 1 })));
+    assert_eq!(next[1].at, ItemRef::Value, "it looks anew");
 }
 
 /// A read of a stale value whose lock it got, up to the mark.
-fn marking(scene: &Scene<'_>) -> (Read, Asks) {
+fn marking(scene: &Inputs<'_>) -> (Read, Commands) {
     let (mut read, _) = Read::start(scene);
-    let Answer::Item(stale) = item(sealed(&scene.tags[0], 100), 7) else { panic!("an item") };
-    let stale = || Answer::Item(Item { stale: true, ..stale.clone() });
-    let mut told = |answers: Answers| read.resume(Event::Answers(answers), scene);
+    let ServerReply::Item(stale) = item(sealed(&scene.tags[0], 100), 7) else { panic!("an item") };
+    let stale = || ServerReply::Item(Item { stale: true, ..stale.clone() });
+    let mut told = |answers: Replies| read.resume(Event::Replies(answers), scene);
     asks(told(smallvec![stale(), item(Bytes::from_static(b"200"), 1)]));
-    let mark = asks(told(smallvec![Answer::Stored(Cas { number: 8, epoch: 1 }), stale(), Answer::Absent]));
+    let mark =
+        asks(told(smallvec![ServerReply::Stored(Cas { number: 8, epoch: 1 }), stale(), ServerReply::Absent]));
     (read, mark)
 }
 
-fn marked_as(number: u64) -> Answer {
-    let Answer::Item(item) = item(Bytes::new(), number) else { panic!("an item") };
-    Answer::Item(Item { stale: true, size: 9, ..item })
+fn marked_as(number: u64) -> ServerReply {
+    let ServerReply::Item(item) = item(Bytes::new(), number) else { panic!("an item") };
+    ServerReply::Item(Item { stale: true, size: 9, ..item })
 }
 
 #[test]
@@ -239,8 +241,8 @@ fn a_win_over_a_stale_value_has_the_cas_of_its_own_mark() {
     let scene = scene(&policy, &tags);
     let (mut read, mark) = marking(&scene);
     let base = Some(Cas { number: 7, epoch: 1 });
-    assert_eq!(mark[0].what, What::MarkStale { seconds: None, cas: base, explicit: None });
-    let end = read.resume(Event::Answers(smallvec![Answer::Done, marked_as(9), marked_as(8)]), &scene);
+    assert_eq!(mark[0].what, Operation::MarkStale { seconds: None, cas: base, explicit: None });
+    let end = read.resume(Event::Replies(smallvec![ServerReply::Done, marked_as(9), marked_as(8)]), &scene);
     let Step::Done(ReadEnd::Won { lease, .. }) = end else { panic!("{end:?}") };
     assert_eq!(lease.base.map(|cas| cas.number), Some(9));
     assert_eq!(lease.lock.map(|cas| cas.number), Some(8));
@@ -252,11 +254,11 @@ fn whoever_lost_the_lock_between_the_mark_and_the_look_does_not_win_by_the_next_
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
     let (mut read, _) = marking(&scene);
-    let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
+    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
     // Ours is 9. Somebody has stored the lock as 10 and marked the value as 11 before we looked.
-    let next = asks(told(smallvec![Answer::Done, marked_as(11), marked_as(10)]));
-    assert!(matches!(next[0].what, What::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
-    assert_eq!(asks(told(smallvec![Answer::Exists]))[0].at, At::Item);
+    let next = asks(told(smallvec![ServerReply::Done, marked_as(11), marked_as(10)]));
+    assert!(matches!(next[0].what, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
+    assert_eq!(asks(told(smallvec![ServerReply::Exists]))[0].at, ItemRef::Value);
 }
 
 #[test]
@@ -264,53 +266,59 @@ fn a_value_that_somebody_else_has_marked_is_marked_again_by_whoever_holds_the_lo
     let policy = policy();
     let tags = [TagName::from_slice(b"t")];
     let scene = scene(&policy, &tags);
-    for (answer, is_mine) in [(Answer::Stored(Cas { number: 10, epoch: 1 }), true), (Answer::Exists, false)] {
+    for (answer, is_mine) in
+        [(ServerReply::Stored(Cas { number: 10, epoch: 1 }), true), (ServerReply::Exists, false)]
+    {
         let (mut read, _) = marking(&scene);
-        let mut told = |answers: Answers| read.resume(Event::Answers(answers), &scene);
-        let lock = asks(told(smallvec![Answer::Exists, marked_as(9)]));
-        assert!(matches!(lock[0].what, What::Store { cas: Some(Cas { number: 8, .. }), .. }), "{lock:?}");
+        let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
+        let lock = asks(told(smallvec![ServerReply::Exists, marked_as(9)]));
+        assert!(
+            matches!(lock[0].what, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }),
+            "{lock:?}"
+        );
         let next = asks(told(smallvec![answer]));
-        let again = What::MarkStale { seconds: None, cas: Some(Cas { number: 9, epoch: 1 }), explicit: None };
+        let again =
+            Operation::MarkStale { seconds: None, cas: Some(Cas { number: 9, epoch: 1 }), explicit: None };
         assert_eq!(next[0].what == again, is_mine, "{next:?}");
     }
     // It has been filled: nothing is left to be won.
     let (mut read, _) = marking(&scene);
     let filled = item(sealed(&tags[0], 200), 11);
-    let next = asks(read.resume(Event::Answers(smallvec![Answer::Exists, filled]), &scene));
-    assert_eq!(next[0], delete(At::Lock, Some(Cas { number: 8, epoch: 1 })));
+    let next = asks(read.resume(Event::Replies(smallvec![ServerReply::Exists, filled]), &scene));
+    assert_eq!(next[0], delete(ItemRef::Lock, Some(Cas { number: 8, epoch: 1 })));
 }
 
 #[test]
 fn a_read_that_others_keep_overtaking_is_told_what_there_is_and_leaves_no_lock() {
-    for (on_tag, stale) in [(Leaves::Stale, true), (Leaves::Nothing, false)] {
+    for (on_tag, stale) in [(OnInvalidate::Stale, true), (OnInvalidate::Drop, false)] {
         let policy = Policy { on_tag, ..policy() };
         let tags = [TagName::from_slice(b"t")];
         let scene = scene(&policy, &tags);
         let (mut read, _) = Read::start(&scene);
         let (mut number, mut holds, mut rounds) = (7, false, 0);
         // Its tag has moved; and between its look and its lock somebody has stored another value like it.
-        let mut answers: Answers =
+        let mut answers: Replies =
             smallvec![item(sealed(&tags[0], 100), number), item(Bytes::from_static(b"200"), 1)];
         let end = loop {
             rounds += 1;
-            let asks = match read.resume(Event::Answers(std::mem::take(&mut answers)), &scene) {
-                Step::Ask(asks) => asks,
+            let asks = match read.resume(Event::Replies(std::mem::take(&mut answers)), &scene) {
+                Step::Send(asks) => asks,
                 Step::Done(end) => break end,
                 step => panic!("{step:?}"),
             };
             for ask in &asks {
                 answers.push(match (&ask.at, &ask.what) {
-                    (At::Lock, What::Store { .. }) => {
+                    (ItemRef::Lock, Operation::Store { .. }) => {
                         number += 1;
                         assert!(!std::mem::replace(&mut holds, true));
-                        Answer::Stored(Cas { number: 1_000, epoch: 1 })
+                        ServerReply::Stored(Cas { number: 1_000, epoch: 1 })
                     }
-                    (At::Lock, What::Delete { cas: Some(_) }) => {
+                    (ItemRef::Lock, Operation::Delete { cas: Some(_) }) => {
                         assert!(std::mem::replace(&mut holds, false));
-                        Answer::Done
+                        ServerReply::Done
                     }
-                    (At::Lock, _) => Answer::Absent,
-                    (At::Tag(_), _) => item(Bytes::from_static(b"200"), 1),
+                    (ItemRef::Lock, _) => ServerReply::Absent,
+                    (ItemRef::Tag(_), _) => item(Bytes::from_static(b"200"), 1),
                     _ => item(sealed(&tags[0], 100), number),
                 });
             }

@@ -26,10 +26,10 @@ fn run(stream: &[u8], cuts: impl IntoIterator<Item = usize>) -> Vec<String> {
                     (consumed, false)
                 }
                 Parsed::Refused(refused) => {
-                    let Refused { reply, consumed, swallow, close, deletes, .. } = refused;
+                    let Refused { reply, consumed, skip_data, close, deletes, .. } = refused;
                     let reply = reply.escape_ascii();
-                    outcomes.push(format!("{reply} swallow={swallow} close={close} {deletes:?}"));
-                    (consumed + swallow as usize, close)
+                    outcomes.push(format!("{reply} skip_data={skip_data} close={close} {deletes:?}"));
+                    (consumed + skip_data as usize, close)
                 }
             };
             assert!(wanted <= end, "it asked for more than it needed");
@@ -74,7 +74,7 @@ fn assert_refused(line: &[u8], reply: &str) {
 #[track_caller]
 fn assert_swallowed(line: &[u8], reply: &str) {
     let outcomes = run(&[line, b"\r\nabc\r\nmn\r\n"].concat(), []);
-    let expected = format!("{} swallow=5 close=false None", reply.escape_default());
+    let expected = format!("{} skip_data=5 close=false None", reply.escape_default());
     assert_eq!((outcomes.len(), &outcomes[0]), (2, &expected), "{}", line.escape_ascii());
 }
 
@@ -314,7 +314,7 @@ fn a_bad_data_chunk_takes_exactly_two_bytes_more_than_announced() {
         ("ms k 3 q\r\nabcdefg\r\n", vec!["CLIENT_ERROR bad data chunk\\r\\n", "ERROR\\r\\n"]),
     ] {
         let expected: Vec<_> =
-            replies.iter().map(|reply| format!("{reply} swallow=0 close=false None")).collect();
+            replies.iter().map(|reply| format!("{reply} skip_data=0 close=false None")).collect();
         assert_eq!(run(stream.as_bytes(), []), expected, "{stream:?}");
     }
 }
@@ -334,7 +334,7 @@ fn a_value_too_large_is_swallowed_and_only_set_and_ms_delete_what_was_there() {
         let expected = Refused {
             reply,
             consumed: line.len() + 2,
-            swallow: 1003,
+            skip_data: 1003,
             close: false,
             deletes,
             deletes_base64: base64,
@@ -343,10 +343,10 @@ fn a_value_too_large_is_swallowed_and_only_set_and_ms_delete_what_was_there() {
         let stream = format!("{line}\r\nxxx");
         assert_eq!(parse(stream.as_bytes(), &LIMITS), Parsed::Refused(expected), "{line}");
     }
-    let Parsed::Refused(Refused { swallow, .. }) = parse(b"set k 0 0 2147483645\r\n", &LIMITS) else {
+    let Parsed::Refused(Refused { skip_data, .. }) = parse(b"set k 0 0 2147483645\r\n", &LIMITS) else {
         panic!()
     };
-    assert_eq!(swallow, 2_147_483_647);
+    assert_eq!(skip_data, 2_147_483_647);
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn commands_that_mean_one_server_are_answered_and_not_hung_up_on() {
 fn http_clients_are_hung_up_on() {
     let closes = |stream: &str| vec![stream.to_owned()];
     for line in ["GET / HTTP/1.1\r\n", "POST /x HTTP/1.0\r\n", "x HTTP/1.1\n", " get x HTTP/1\r\n"] {
-        assert_eq!(run(line.as_bytes(), []), closes(" swallow=0 close=true None"), "{line:?}");
+        assert_eq!(run(line.as_bytes(), []), closes(" skip_data=0 close=true None"), "{line:?}");
     }
     for line in ["get / HTTP/1.1\r\n", "HTTP/1.1\r\n", "GET / HTTP/1.1 x\r\n", "slabs HTTP/1.1\r\n"] {
         assert!(run(line.as_bytes(), []).iter().all(|outcome| !outcome.contains("close=true")), "{line:?}");

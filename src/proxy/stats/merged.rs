@@ -7,7 +7,7 @@ const MAX_NAMES: usize = 65_536;
 
 /// The servers' lines, in the first one's order.
 #[derive(Debug, Default)]
-pub(super) struct Merged {
+pub(super) struct MergedStats {
     pub(super) lines: Vec<(String, Value)>,
     places: HashMap<String, usize>,
 }
@@ -28,7 +28,7 @@ impl Value {
     }
 }
 
-impl Merged {
+impl MergedStats {
     /// One server's answer.
     pub(super) fn add(&mut self, reply: &[u8]) {
         for line in reply.split(|&byte| byte == b'\n') {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn merged(replies: &[&str]) -> Vec<(String, String)> {
-        let mut merged = Merged::default();
+        let mut merged = MergedStats::default();
         replies.iter().for_each(|reply| merged.add(reply.as_bytes()));
         merged.lines.into_iter().map(|(name, value)| (name, value.text())).collect()
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::{Connection, Early, EarlyAsk, Owed, Phase};
-use crate::chance::Chance;
+use super::{Connection, DeferredCommand, DeferredCommands, PendingRequest, Phase};
+use crate::chance::Random;
 use crate::error::Failure;
 use crate::metrics::UpstreamOutcome;
-use crate::upstream::capabilities::{Capabilities, Lack};
+use crate::upstream::capabilities::{Capabilities, MissingFeature};
 use crate::upstream::inbox::Reply;
 use crate::upstream::probe;
 
@@ -25,7 +25,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 impl Connection {
     /// Connects, serves, and connects again, for as long as it is polled.
-    pub async fn drive(self: Rc<Self>, mut chance: Chance) {
+    pub async fn drive(self: Rc<Self>, mut chance: Random) {
         let (first, longest) = BACKOFF;
         let mut pause = first;
         // What was last said of why there is no connection, and when.
@@ -73,19 +73,19 @@ impl Connection {
     /// A connection was made at this epoch, to a server that can do this.
     pub(super) fn opened(&self, made: u32, found: &Capabilities) {
         info!(server = %self.server.address(), version = %found.version, "connected");
-        self.metrics.upstream_connected(self.server.index, found.lack.is_none());
+        self.metrics.upstream_connected(self.server.index, found.missing_feature.is_none());
         self.found(found);
         let mut state = self.state.borrow_mut();
         (state.phase, state.made) = (Phase::Up, made);
-        let Early { mut out, asked } = std::mem::take(&mut state.early);
-        if found.lack.is_some() {
+        let DeferredCommands { mut out, asked } = std::mem::take(&mut state.early);
+        if found.missing_feature.is_some() {
             drop(state);
             let owed = asked.into_iter().map(|early| early.owed).collect();
             return self.fail_each(owed, Failure::Unguarded, UpstreamOutcome::Unguarded);
         }
         // Their time begins when they are sent: what waits behind another must not time out before it.
         let (since, epoch) = (Instant::now(), self.server.epoch());
-        for EarlyAsk { owed, length, seen } in asked {
+        for DeferredCommand { owed, length, seen } in asked {
             let command = out.split_to(length);
             if let Some((inbox, ticket)) = &owed.asker
                 && seen.is_some_and(|seen| made > seen)
@@ -94,7 +94,7 @@ impl Connection {
                 inbox.deliver(*ticket, Reply::Moved);
             } else {
                 state.out.extend_from_slice(&command);
-                state.owed.push_back(Owed { since, epoch, ..owed });
+                state.owed.push_back(PendingRequest { since, epoch, ..owed });
             }
         }
     }
@@ -103,27 +103,27 @@ impl Connection {
     pub(super) fn found(&self, found: &Capabilities) {
         let (address, version) = (self.server.address(), &found.version);
         // Once, though every worker asks, and those that do not know yet again and again.
-        match (self.server.found(found).and_then(|before| before.lack), found.lack) {
-            (before, Some(lack)) if before != Some(lack) => {
+        match (self.server.found(found).and_then(|before| before.missing_feature), found.missing_feature) {
+            (before, Some(missing_feature)) if before != Some(missing_feature) => {
                 warn!(
-                    server = %address, %version, why = %lack,
+                    server = %address, %version, why = %missing_feature,
                     "cannot guard: its guarded keys are misses and cannot be stored; its raw keys are served"
                 );
             }
             (Some(_), None) => info!(server = %address, %version, "guards again"),
             _ => {}
         }
-        self.metrics.upstream_guards(self.server.index, found.lack.is_none());
-        self.state.borrow_mut().lack = found.lack;
+        self.metrics.upstream_guards(self.server.index, found.missing_feature.is_none());
+        self.state.borrow_mut().missing_feature = found.missing_feature;
     }
 
     fn is_unknown(&self) -> bool {
-        matches!(self.lack(), Some(Lack::Unknown(_)))
+        matches!(self.missing_feature(), Some(MissingFeature::Unknown(_)))
     }
 
     /// Asks over connections of its own what the server can do, while it serves what clients ask: an answer to a probe need not
     /// be a reply that can be found among others. Does not return.
-    async fn probe_until_known(&self, chance: &mut Chance) -> Infallible {
+    async fn probe_until_known(&self, chance: &mut Random) -> Infallible {
         let (mut pause, longest) = PROBE_AGAIN;
         while self.is_unknown() {
             sleep(chance.jitter(pause, 0.5)).await;

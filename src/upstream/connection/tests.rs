@@ -7,10 +7,10 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::metrics::{Metrics, ServerName};
-use crate::upstream::capabilities::{Capabilities, Unclear};
+use crate::upstream::capabilities::{Capabilities, ProbeFailure};
 use crate::upstream::{Address, ServerSpec};
 
-const GET: How = How { exptime: None, cas: false };
+const GET: GetKind = GetKind { exptime: None, cas: false };
 
 fn connection() -> Rc<Connection> {
     let server = ServerName { pool: "main".into(), server: "a".into() };
@@ -33,19 +33,19 @@ impl Wake for Woken {
 }
 
 /// A connection that has been made, and the inboxes of two who ask.
-fn asked_by_two() -> (Rc<Connection>, Rc<Inbox>, Rc<Inbox>) {
+fn asked_by_two() -> (Rc<Connection>, Rc<PendingReplies>, Rc<PendingReplies>) {
     let connection = connection();
     connection.state.borrow_mut().phase = Phase::Up;
     (connection, Rc::default(), Rc::default())
 }
 
 /// Asks for several keys.
-fn ask(connection: &Connection, inbox: &Rc<Inbox>, keys: &[&str], how: How) -> Ticket {
+fn ask(connection: &Connection, inbox: &Rc<PendingReplies>, keys: &[&str], how: GetKind) -> ReplyId {
     let one_of = |last, key: &&str| Some(connection.get_one_of(inbox, key.as_bytes(), how, last));
     keys.iter().fold(None, one_of).unwrap()
 }
 
-fn line(connection: &Connection, inbox: &Rc<Inbox>, text: &str) -> Ticket {
+fn line(connection: &Connection, inbox: &Rc<PendingReplies>, text: &str) -> ReplyId {
     connection.send(inbox, Shape::Line, |out| out.extend_from_slice(text.as_bytes()))
 }
 
@@ -55,7 +55,7 @@ fn queued(connection: &Connection) -> String {
 
 /// Reads all of it, as if it had arrived at once; gives in how many pieces.
 fn read(connection: &Connection, mut stream: &[u8]) -> usize {
-    let (mut reading, mut reads) = (Reading::new(), 0);
+    let (mut reading, mut reads) = (ReadBuffer::new(), 0);
     while !stream.is_empty() {
         let mut room = reading.room();
         let (piece, rest) = stream.split_at(stream.len().min(room.remaining_mut()));
@@ -67,7 +67,7 @@ fn read(connection: &Connection, mut stream: &[u8]) -> usize {
 }
 
 /// What was said, with the end of a `get` where that stands beside others on its line.
-fn said(inbox: &Inbox, ticket: Ticket) -> String {
+fn said(inbox: &PendingReplies, ticket: ReplyId) -> String {
     let bytes = match inbox.take(ticket) {
         Some(Reply::Answered { bytes, .. }) => bytes.to_vec(),
         Some(Reply::Part { bytes, .. }) => [&bytes, &b"END\r\n"[..]].concat(),
@@ -151,7 +151,7 @@ fn a_get_joins_none_that_stands_before_another_of_its_key() {
     connection.get(&one, b"a", GET);
     connection.get(&other, b"a", GET);
     // The same where it is not the first of those that are asked for together.
-    connection.get(&one, b"z", How { cas: true, ..GET });
+    connection.get(&one, b"z", GetKind { cas: true, ..GET });
     ask(&connection, &one, &["y", "a"], GET);
     connection.get(&one, b"a", GET);
     let lines = ["get a", "get a b", "get a", "gets z", "get y a", "get a", ""];
@@ -163,7 +163,7 @@ fn a_get_joins_none_that_stands_before_another_of_its_key() {
 #[test]
 fn touches_of_the_same_exptime_share_a_line_and_what_is_read_behind_them_is_read_anew() {
     let (connection, one, other) = asked_by_two();
-    let until = |exptime, cas| How { exptime: Some(exptime), cas };
+    let until = |exptime, cas| GetKind { exptime: Some(exptime), cas };
     connection.get(&one, b"a", GET);
     connection.get(&one, b"b", until(60, false));
     ask(&connection, &other, &["c", "d"], until(60, false));
@@ -186,8 +186,8 @@ fn what_is_not_believed_ends_the_connection_that_it_came_over_and_no_later_one()
 }
 
 /// A connection that is still to be made, with a command of a client, one of the guard, and another of each behind them.
-fn asked_early() -> (Rc<Connection>, Rc<Inbox>, [Ticket; 4]) {
-    let (connection, inbox) = (connection(), Rc::<Inbox>::default());
+fn asked_early() -> (Rc<Connection>, Rc<PendingReplies>, [ReplyId; 4]) {
+    let (connection, inbox) = (connection(), Rc::<PendingReplies>::default());
     let guard = |text: &str| connection.ask(&inbox, None, |out| out.extend_from_slice(text.as_bytes()));
     let tickets = [
         connection.get(&inbox, b"a", GET),
@@ -211,7 +211,7 @@ fn what_was_asked_before_the_first_connection_is_sent_if_the_server_can_guard() 
 
 #[test]
 fn what_depends_on_a_cas_waits_for_the_first_connection_and_is_sent_if_that_is_no_younger() {
-    let (connection, inbox) = (connection(), Rc::<Inbox>::default());
+    let (connection, inbox) = (connection(), Rc::<PendingReplies>::default());
     connection.server.connected();
     // Two that were read over another worker's connections: before this one was made, and after.
     let [old, new] = [1, 2].map(|epoch| {
@@ -235,15 +235,16 @@ fn what_depends_on_a_cas_waits_for_the_first_connection_and_is_sent_if_that_is_n
 #[test]
 fn a_server_of_which_nothing_is_known_is_guarded_from_when_that_is_found_out() {
     let (connection, inbox, tickets) = asked_early();
-    let found = |lack| Capabilities { lack, ..Capabilities::default() };
-    connection.opened(connection.server.connected(), &found(Some(Lack::Unknown(Unclear::Full))));
+    let found = |missing_feature| Capabilities { missing_feature, ..Capabilities::default() };
+    connection
+        .opened(connection.server.connected(), &found(Some(MissingFeature::Unknown(ProbeFailure::Full))));
     for ticket in [tickets[1], tickets[3]] {
         assert!(matches!(inbox.take(ticket), Some(Reply::Failed(Failure::Unguarded))));
     }
     connection.found(&found(None));
     connection.ask(&inbox, Some(1), |out| out.extend_from_slice(b"md k C1\r\n"));
     assert_eq!(queued(&connection), "get a b\r\nmd k C1\r\n", "over the same connection");
-    assert_eq!((connection.lack(), connection.server.epoch()), (None, 1));
+    assert_eq!((connection.missing_feature(), connection.server.epoch()), (None, 1));
 }
 
 #[test]
@@ -251,7 +252,7 @@ fn a_server_that_cannot_guard_is_sent_what_clients_ask_and_nothing_of_the_guard(
     let (connection, inbox, [a, k, b, l]) = asked_early();
     connection.opened(
         connection.server.connected(),
-        &Capabilities { lack: Some(Lack::Cas), ..Capabilities::default() },
+        &Capabilities { missing_feature: Some(MissingFeature::Cas), ..Capabilities::default() },
     );
     let later = [
         connection.ask(&inbox, Some(0), |out| out.extend_from_slice(b"md k C1\r\n")),
@@ -273,8 +274,8 @@ fn a_server_that_cannot_guard_is_sent_what_clients_ask_and_nothing_of_the_guard(
 #[test]
 fn a_server_that_owes_too_much_is_asked_no_more_and_every_reply_is_still_its_askers() {
     let (connection, one, other) = asked_by_two();
-    let touch = |inbox: &Rc<Inbox>, n: usize| line(&connection, inbox, &format!("incr k{n} 1\r\n"));
-    let asked: Vec<Ticket> =
+    let touch = |inbox: &Rc<PendingReplies>, n: usize| line(&connection, inbox, &format!("incr k{n} 1\r\n"));
+    let asked: Vec<ReplyId> =
         (0..MAX_OWED).map(|n| touch(if n % 2 == 0 { &one } else { &other }, n)).collect();
     let before = connection.state.borrow().out.len();
     for refused in [touch(&one, 0), connection.get(&other, b"a", GET)] {
@@ -338,7 +339,7 @@ async fn large_requests_wait_for_a_server_that_takes_nothing_before_any_request_
 #[test]
 fn a_value_larger_than_any_server_may_send_is_garbage() {
     for (length, believed) in [(1 << 30, true), ((1 << 30) + 1, false)] {
-        let mut reading = Reading::new();
+        let mut reading = ReadBuffer::new();
         reading.room().put_slice(format!("VALUE a 0 {length}\r\nx").as_bytes());
         assert_eq!(reading.frame(Shape::Values, &[]).is_ok(), believed, "{length}");
     }

@@ -1,9 +1,9 @@
 //! Schedules from a seed.
 
-use crate::linearizability::Answer;
+use crate::linearizability::Response;
 
 use super::run::{Rule, Setting};
-use super::schedule::{Request, Schedule, Turn, Verb};
+use super::schedule::{QueuePosition, Request, Schedule, Verb};
 
 /// Commands of single keys, more of those that race.
 const VERBS: [Verb; 34] = [
@@ -84,7 +84,7 @@ impl Draw {
         let mut steps = Vec::new();
         for _ in 0..draw.random.usize(8..=36) {
             let many = [1, 1, 1, 1, 1, 1, 2, 2, 3, 4][draw.random.usize(..10)];
-            let mut step: Vec<Turn> = Vec::new();
+            let mut step: Vec<QueuePosition> = Vec::new();
             for _ in 0..many {
                 let fill = (draw.random.usize(..3) == 0 && !fills.is_empty())
                     .then(|| fills.swap_remove(draw.random.usize(..fills.len())));
@@ -106,7 +106,7 @@ impl Draw {
                         fills.push((client, connection, *key));
                     }
                 }
-                step.push(Turn { connection, requests: turn });
+                step.push(QueuePosition { connection, requests: turn });
             }
             steps.push(step);
         }
@@ -130,8 +130,8 @@ impl Draw {
         }
     }
 
-    pub(super) fn was_told(&mut self, key: Option<char>, answer: &Answer) {
-        if *answer == Answer::Miss {
+    pub(super) fn was_told(&mut self, key: Option<char>, answer: &Response) {
+        if *answer == Response::Miss {
             self.missed = key;
         }
     }

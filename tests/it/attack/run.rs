@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use crate::client::Client;
-use crate::linearizability::{Allowances, Answer, Operation, Verdict, check_key};
+use crate::linearizability::{Allowances, Invocation, Response, Verdict, check_key};
 use crate::world::{Kennel, Memcached, addresses, clients_are, guarded, memcacheds, raw, sidecar_toml};
 
 use super::schedule::{Schedule, Verb};
@@ -60,7 +60,7 @@ impl Setting {
 
 /// The operations of each key of one run.
 #[derive(Debug, Default)]
-pub(super) struct Histories(pub(super) BTreeMap<char, Vec<Operation>>);
+pub(super) struct Histories(pub(super) BTreeMap<char, Vec<Invocation>>);
 
 impl Histories {
     /// The first key whose history is wrong, with why. Gives how many could not be decided.
@@ -154,10 +154,10 @@ impl World {
                     now += 1;
                     for ((key, command), answer) in commands.into_iter().zip(answers) {
                         let answer = request.said(answer);
-                        if let (Some(key), Answer::Hit { unique: Some(unique), .. }) = (key, &answer) {
+                        if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &answer) {
                             shown.insert((client, key), *unique);
                         }
-                        let operation = Operation {
+                        let operation = Invocation {
                             connection: number,
                             // Whose pool it belongs to nobody can see.
                             client: if setting.pools.is_some() { sidecar_of } else { number },

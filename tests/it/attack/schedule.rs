@@ -7,7 +7,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::client::Client;
-use crate::linearizability::{Answer, Command};
+use crate::linearizability::{Command, Response};
 
 /// A unique that no memcached has given out.
 const MADE_UP: u64 = (1 << 62) + 1;
@@ -51,21 +51,21 @@ pub(super) struct Request {
 
 /// What one connection sends in one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct QueuePosition {
     pub(super) connection: usize,
     pub(super) requests: Vec<Request>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
-    pub(super) steps: Vec<Vec<Turn>>,
+    pub(super) steps: Vec<Vec<QueuePosition>>,
 }
 
 impl Schedule {
     pub(super) fn parse(text: &str) -> Schedule {
         let turn = |text: &str| {
             let (connection, requests) = text.trim().split_once(' ').expect("a connection and its commands");
-            Turn {
+            QueuePosition {
                 connection: connection.parse().expect("the number of a connection"),
                 requests: requests.split(';').map(Request::parse).collect(),
             }
@@ -157,13 +157,13 @@ impl Request {
     }
 
     /// Reads the answer: one for each key, or one for all.
-    pub(super) fn answers(&self, client: &mut Client, key: impl Fn(char) -> String) -> Vec<Answer> {
+    pub(super) fn answers(&self, client: &mut Client, key: impl Fn(char) -> String) -> Vec<Response> {
         match self.verb {
             Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats => {
-                let Ok(items) = client.items() else { return vec![Answer::Unknown; self.keys.len()] };
+                let Ok(items) = client.items() else { return vec![Response::Unknown; self.keys.len()] };
                 let answer = |letter: &char| {
                     let item = items.iter().find(|item| item.key == key(*letter));
-                    item.map_or(Answer::Miss, |item| hit(&item.value, item.cas))
+                    item.map_or(Response::Miss, |item| hit(&item.value, item.cas))
                 };
                 self.keys.iter().map(answer).collect()
             }
@@ -172,7 +172,7 @@ impl Request {
         }
     }
 
-    fn meta(&self, client: &mut Client) -> Answer {
+    fn meta(&self, client: &mut Client) -> Response {
         let head = client.line();
         let Some(rest) = head.strip_prefix("VA ") else { return line(&head) };
         let mut words = rest.split(' ');
@@ -182,7 +182,7 @@ impl Request {
         client.expect(b"\r\n");
         match self.verb {
             // The stub of whoever is to build it.
-            _ if value.is_empty() => Answer::Miss,
+            _ if value.is_empty() => Response::Miss,
             Verb::MetaGet | Verb::MetaGetN => hit(&value, unique),
             _ => line(&String::from_utf8_lossy(&value)),
         }
@@ -190,25 +190,25 @@ impl Request {
 }
 
 /// memcached pads a number that has become shorter.
-fn hit(value: &[u8], unique: Option<u64>) -> Answer {
-    Answer::Hit { value: String::from_utf8_lossy(value).trim_end().to_owned(), unique }
+fn hit(value: &[u8], unique: Option<u64>) -> Response {
+    Response::Hit { value: String::from_utf8_lossy(value).trim_end().to_owned(), unique }
 }
 
-fn line(line: &str) -> Answer {
+fn line(line: &str) -> Response {
     match line {
-        "STORED" => Answer::Stored,
-        "NOT_STORED" | "NS" => Answer::NotStored,
-        "EXISTS" | "EX" => Answer::Exists,
-        "NOT_FOUND" | "NF" => Answer::NotFound,
-        "DELETED" => Answer::Deleted,
-        "TOUCHED" => Answer::Touched,
-        "OK" => Answer::Flushed,
-        "EN" => Answer::Miss,
-        "HD" => Answer::Stored,
-        "CLIENT_ERROR cannot increment or decrement non-numeric value" => Answer::NotANumber,
-        _ if line.starts_with("SERVER_ERROR") => Answer::Unknown,
+        "STORED" => Response::Stored,
+        "NOT_STORED" | "NS" => Response::NotStored,
+        "EXISTS" | "EX" => Response::Exists,
+        "NOT_FOUND" | "NF" => Response::NotFound,
+        "DELETED" => Response::Deleted,
+        "TOUCHED" => Response::Touched,
+        "OK" => Response::Flushed,
+        "EN" => Response::Miss,
+        "HD" => Response::Stored,
+        "CLIENT_ERROR cannot increment or decrement non-numeric value" => Response::NotANumber,
+        _ if line.starts_with("SERVER_ERROR") => Response::Unknown,
         _ => match line.parse() {
-            Ok(number) => Answer::Number(number),
+            Ok(number) => Response::Number(number),
             Err(_) => panic!("no answer that memcached gives: {line}"),
         },
     }
@@ -216,10 +216,10 @@ fn line(line: &str) -> Answer {
 
 impl Request {
     /// The same answer in the words that the model has for this command: `HD` of a delete is `DELETED`, and so on.
-    pub(super) fn said(&self, answer: Answer) -> Answer {
+    pub(super) fn said(&self, answer: Response) -> Response {
         match (self.verb, answer) {
-            (Verb::MetaDelete, Answer::Stored) => Answer::Deleted,
-            (Verb::Bump, Answer::Deleted) => Answer::Flushed,
+            (Verb::MetaDelete, Response::Stored) => Response::Deleted,
+            (Verb::Bump, Response::Deleted) => Response::Flushed,
             (_, answer) => answer,
         }
     }
@@ -233,7 +233,7 @@ impl Display for Request {
     }
 }
 
-impl Display for Turn {
+impl Display for QueuePosition {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let requests: Vec<String> = self.requests.iter().map(Request::to_string).collect();
         write!(f, "{} {}", self.connection, requests.join("; "))
@@ -243,7 +243,7 @@ impl Display for Turn {
 impl Display for Schedule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
-            let turns: Vec<String> = step.iter().map(Turn::to_string).collect();
+            let turns: Vec<String> = step.iter().map(QueuePosition::to_string).collect();
             writeln!(f, "{}", turns.join(" | "))?;
         }
         Ok(())

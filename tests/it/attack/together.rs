@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use crate::client::Client;
-use crate::linearizability::{Answer, Operation};
+use crate::linearizability::{Invocation, Response};
 
 use super::draw::Draw;
 use super::run::{Histories, Keys, Setting, World};
@@ -14,20 +14,20 @@ use super::run::{Histories, Keys, Setting, World};
 const TURNS: usize = 18;
 
 /// The clients of all rounds of one setting, each with its connections.
-pub(super) struct Clients {
+pub(super) struct ConnectionUse {
     pub(super) setting: Setting,
     connections: Vec<Vec<Client>>,
 }
 
-impl Clients {
+impl ConnectionUse {
     /// So many clients; with pools, each has three connections.
-    pub(super) fn connect(setting: Setting, clients: usize, world: &World) -> Clients {
+    pub(super) fn connect(setting: Setting, clients: usize, world: &World) -> ConnectionUse {
         let each = if setting.pools.is_some() { 3 } else { 1 };
         let open = |client: usize| {
             let address = world.address(setting.sidecar_of(client));
             (0..each).map(|_| Client::tcp(address)).collect()
         };
-        Clients { setting, connections: (0..clients).map(open).collect() }
+        ConnectionUse { setting, connections: (0..clients).map(open).collect() }
     }
 
     /// One round on new keys: what is wrong with what was answered.
@@ -63,7 +63,7 @@ fn act(
     keys: Keys,
     start: Instant,
     setting: Setting,
-) -> Vec<(char, Operation)> {
+) -> Vec<(char, Invocation)> {
     let now = || start.elapsed().as_nanos() as u64;
     let mut shown: HashMap<char, u64> = HashMap::new();
     let mut told = Vec::new();
@@ -82,13 +82,13 @@ fn act(
         for ((key, command), answer) in request.commands(unique).into_iter().zip(answers) {
             let answer = request.said(answer);
             draw.was_told(key, &answer);
-            if let (Some(key), Answer::Hit { unique: Some(unique), .. }) = (key, &answer) {
+            if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &answer) {
                 shown.insert(key, *unique);
             }
             let of = key.map_or_else(|| vec!['a', 'b', 'c'], |key| vec![key]);
             for key in of {
                 let (command, answer) = (command.clone(), answer.clone());
-                told.push((key, Operation { connection, client, invoked, answered, command, answer }));
+                told.push((key, Invocation { connection, client, invoked, answered, command, answer }));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Random and hostile commands over few keys, so that they meet.
 
-use super::stream::{Command, Cut, Part, Stream, Turn};
+use super::stream::{Command, Cut, Part, QueuePosition, Stream};
 use super::vet::{Mode, Vetted, vet};
 
 /// Numbers at every edge, and what is none.
@@ -159,7 +159,7 @@ impl Draw {
         };
         let possible = known.early.min(commands[0].fixed());
         let early = if self.rng.u8(..4) == 0 && possible > 0 { self.rng.usize(1..=possible) } else { 0 };
-        stream.0.push(Turn { connection: self.connection, commands, cut, early });
+        stream.0.push(QueuePosition { connection: self.connection, commands, cut, early });
     }
 
     /// A command that may be sent. A block that is announced and not there is filled up with other commands. Behind a refused `ms`

@@ -80,7 +80,7 @@ const REGRESSIONS: &[(&str, Turns)] = &[
         ],
     ),
     (
-        "the block of a refused store is swallowed, and not run",
+        "the block of a refused store is skipped, and not run",
         &[
             (0, b"set g:victim 0 0 1\r\n1\r\nset g:a x 0 18\r\ndelete g:victim\r\n\r\nget g:victim\r\n"),
             (0, b"cas g:a 0 0 17\r\ndelete g:victim\r\n\r\ncas g:a 0 0 17 x\r\ndelete g:victim\r\n\r\nget g:victim\r\n"),

@@ -8,7 +8,7 @@ use kennel::embedded::Embedded;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::names::Names;
-use super::stream::{Command, Cut, Part, Stream, Turn};
+use super::stream::{Command, Cut, Part, QueuePosition, Stream};
 use super::vet::Mode;
 use crate::client::show;
 use crate::world::{Kennel, Memcached, addresses, guarded, raw, sidecar_toml};
@@ -261,7 +261,7 @@ impl<'a> Side<'a> {
         Said { replies: self.names.normalise(&replies), end }
     }
 
-    fn bytes(&self, turn: &Turn, run: u32) -> Vec<u8> {
+    fn bytes(&self, turn: &QueuePosition, run: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         for command in &turn.commands {
             bytes.extend_from_slice(&command.render(|key| self.names.last(&renamed(key.to_vec(), run))));

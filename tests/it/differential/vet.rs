@@ -289,7 +289,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                     word(rest) == b"ms" && late.iter().any(|late| refused.reply.starts_with(late));
                 vetted.closes |= refused.close;
                 vetted.alone |= refused.close || (line > 250 && (get || word(rest).starts_with(b"gat")));
-                let taken = refused.consumed + usize::try_from(refused.swallow).ok()?;
+                let taken = refused.consumed + usize::try_from(refused.skip_data).ok()?;
                 if taken > rest.len() {
                     vetted.lacks = taken - rest.len();
                     break;

@@ -7,17 +7,21 @@ fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
-    leases.saw(KEY, 2.into(), ticket(6), &policy);
-    assert_eq!(leases.named(KEY, 5, 2.into(), false), Attribution::Blind);
-    assert!(matches!(leases.named(KEY, 6, 2.into(), false), Attribution::Fill { lease: false, .. }));
-    assert_eq!(leases.named(KEY, 6, 2.into(), false), Attribution::Blind, "it is taken");
+    leases.record_miss(KEY, 2.into(), ticket(6), &policy);
+    assert_eq!(leases.attribute_by_cas(KEY, 5, 2.into(), false), Attribution::NoMiss);
+    assert!(matches!(
+        leases.attribute_by_cas(KEY, 6, 2.into(), false),
+        Attribution::Fill { lease: false, .. }
+    ));
+    assert_eq!(leases.attribute_by_cas(KEY, 6, 2.into(), false), Attribution::NoMiss, "it is taken");
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
-    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Renewing);
+    assert_eq!(leases.attribute_by_cas(KEY, 7, 1.into(), false), Attribution::Renewing);
     let renewed = Cas { number: 8, epoch: 1 };
-    leases.renewed(KEY, id, &[Answer::Stored(renewed)], NOW.mono).unwrap();
+    leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap();
     // The client was shown 7, and knows nothing of the renewal.
-    assert_eq!(leases.named(KEY, 8, 1.into(), false), Attribution::Blind);
-    let Attribution::Fill { ticket, lease: true, .. } = leases.named(KEY, 7, 1.into(), false) else {
+    assert_eq!(leases.attribute_by_cas(KEY, 8, 1.into(), false), Attribution::NoMiss);
+    let Attribution::Fill { ticket, lease: true, .. } = leases.attribute_by_cas(KEY, 7, 1.into(), false)
+    else {
         panic!("it is the lease")
     };
     assert_eq!(ticket.base, Some(renewed));
@@ -28,12 +32,18 @@ fn what_a_loser_was_told_is_its_own_though_another_names_the_same_cas() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     leases.grant(KEY, 1.into(), ticket(7), &policy);
-    leases.saw(KEY, 2.into(), Ticket { versions: Versions::from_slice(&[50]), ..ticket(7) }, &policy);
+    leases.record_miss(
+        KEY,
+        2.into(),
+        MissToken { versions: Versions::from_slice(&[50]), ..ticket(7) },
+        &policy,
+    );
     assert!(matches!(
-        leases.named(KEY, 7, 1.into(), false),
+        leases.attribute_by_cas(KEY, 7, 1.into(), false),
         Attribution::Fill { lease: true, owner: None, .. }
     ));
-    let Attribution::Fill { ticket, lease: false, owner: None, .. } = leases.named(KEY, 7, 3.into(), false)
+    let Attribution::Fill { ticket, lease: false, owner: None, .. } =
+        leases.attribute_by_cas(KEY, 7, 3.into(), false)
     else {
         panic!("the CAS is what it is")
     };
@@ -46,7 +56,7 @@ fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_it
     let mut leases: Leases<u32> = Leases::default();
     leases.grant(KEY, 1.into(), ticket(7), &Policy::default());
     assert!(matches!(
-        leases.named(KEY, 7, 2.into(), false),
+        leases.attribute_by_cas(KEY, 7, 2.into(), false),
         Attribution::Fill { lease: true, owner: Some(Owner { connection: 1, .. }), .. }
     ));
     assert!(matches!(pooled(&mut leases, 1), Attribution::Fill { lease: false, .. }));
@@ -58,14 +68,14 @@ fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_o
     let policy = Policy::default();
     leases.grant(KEY, 1.into(), ticket(7), &policy);
     let Attribution::Fill { ticket: first, owner: Some(Owner { connection: 1, .. }), .. } =
-        leases.named(KEY, 7, 2.into(), false)
+        leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
         panic!("it is the lease")
     };
     filled(&mut leases, 8, &first, 1);
     leases.grant(KEY, 3.into(), ticket(8), &policy);
     assert!(matches!(
-        leases.named(KEY, 8, 2.into(), false),
+        leases.attribute_by_cas(KEY, 8, 2.into(), false),
         Attribution::Fill { lease: true, owner: Some(Owner { connection: 3, .. }), .. }
     ));
 }
@@ -76,9 +86,9 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
     for (winner, named) in [(2, true), (9, true), (1, false)] {
         let mut leases = Leases::<u32>::default();
         // Both read the same value, which may not be served; the second one got its lock later on.
-        leases.saw(KEY, 1.into(), ticket(7), &policy);
+        leases.record_miss(KEY, 1.into(), ticket(7), &policy);
         leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
-        let Attribution::Fill { lease, .. } = leases.named(KEY, 7, winner.into(), false) else {
+        let Attribution::Fill { lease, .. } = leases.attribute_by_cas(KEY, 7, winner.into(), false) else {
             panic!("it is named")
         };
         assert_eq!(lease, named, "{winner}");
@@ -87,8 +97,14 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
     // The first took longer than max_rebuild, and the second won the same value.
     let mut leases = leased();
     leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
-    assert!(matches!(leases.named(KEY, 7, 2.into(), false), Attribution::Fill { lease: true, .. }));
-    assert!(matches!(leases.named(KEY, 7, 1.into(), false), Attribution::Fill { lease: false, .. }));
+    assert!(matches!(
+        leases.attribute_by_cas(KEY, 7, 2.into(), false),
+        Attribution::Fill { lease: true, .. }
+    ));
+    assert!(matches!(
+        leases.attribute_by_cas(KEY, 7, 1.into(), false),
+        Attribution::Fill { lease: false, .. }
+    ));
 }
 
 #[test]
@@ -96,7 +112,7 @@ fn a_set_of_the_winner_is_none_without_a_miss_when_another_has_named_its_lease()
     // Filled by name: a delete that follows dooms the winner's own set, and without one it may be a new value.
     let mut leases = leased();
     let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket, .. } =
-        leases.named(KEY, 7, 2.into(), false)
+        leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
         panic!("its lease")
     };
@@ -104,23 +120,23 @@ fn a_set_of_the_winner_is_none_without_a_miss_when_another_has_named_its_lease()
     let mut deleted = leases.clone();
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
     deleted.invalidate(KEY, 3.into());
-    assert_eq!(pooled(&mut deleted, 1), Attribution::Doomed);
+    assert_eq!(pooled(&mut deleted, 1), Attribution::Invalidated);
     // Deleted by name.
     let mut leases = leased();
-    assert!(matches!(leases.named(KEY, 7, 2.into(), true), Attribution::Fill { lease: true, .. }));
+    assert!(matches!(leases.attribute_by_cas(KEY, 7, 2.into(), true), Attribution::Fill { lease: true, .. }));
     assert!(!leases.rebuilds(1));
-    assert_eq!(pooled(&mut leases, 3), Attribution::Blind, "it dooms nobody else's");
-    assert_eq!(pooled(&mut leases, 1), Attribution::Doomed);
+    assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "it dooms nobody else's");
+    assert_eq!(pooled(&mut leases, 1), Attribution::Invalidated);
     // By the winner itself: what it sets behind that is newer.
     let mut leases = leased();
-    leases.named(KEY, 7, 1.into(), true);
-    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
+    leases.attribute_by_cas(KEY, 7, 1.into(), true);
+    assert_eq!(pooled(&mut leases, 1), Attribution::NoMiss);
 }
 
 #[test]
 fn a_set_that_names_a_doomed_ticket_has_been_told_and_dooms_nothing_that_follows() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
-    assert_eq!(leases.named(KEY, 7, 1.into(), false), Attribution::Blind);
-    assert_eq!(pooled(&mut leases, 1), Attribution::Blind);
+    assert_eq!(leases.attribute_by_cas(KEY, 7, 1.into(), false), Attribution::NoMiss);
+    assert_eq!(pooled(&mut leases, 1), Attribution::NoMiss);
 }
