@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
-use crate::chance::Random;
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, FlushAll, Kind};
 use crate::guard::near::Changes;
@@ -22,6 +21,7 @@ use crate::listener::{self, BindError, BoundListeners};
 use crate::metrics::{Metrics, ServerName};
 use crate::open_files::{self, Budget};
 use crate::proxy::{GuardPlan, LeaseTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
+use crate::random::Random;
 use crate::rule::Rules;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;

@@ -6,7 +6,7 @@ pub mod config;
 mod open_files;
 pub mod worker;
 pub mod listener;
-pub mod porter;
+pub mod handshake;
 pub mod tls;
 pub mod auth;
 pub mod session;
@@ -21,5 +21,5 @@ pub mod metrics;
 pub mod error;
 
 pub mod clock;
-pub mod chance;
+pub mod random;
 pub mod log;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::porter::{Handshake, Requirements};
+use crate::handshake::{Handshake, Requirements};
 use crate::proxy::pooling::{ConnectionUse, ListenerClients};
 use crate::tls::BadFile;
 

@@ -31,10 +31,10 @@ use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
 use crate::proxy::pooling::ListenerClients;
 use crate::proxy::{AccessSet, Call, Client, LargeReply, LongGetState, Proxy, QueuePosition};
-use crate::upstream::roll::{MemoryBudget, QueuePool};
-use outbox::WriteQueue;
+use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
+use write_queue::WriteQueue;
 
-mod outbox;
+mod write_queue;
 
 /// The most requests of one client that are on their way.
 const MAX_CALLS: usize = 1024;

@@ -20,16 +20,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::chance::Random;
 use crate::guard::leases::Owner;
+use crate::handshake::{ClientStream, HandshakeLimits};
 use crate::listener::{ListenerInfo, WorkerSockets};
 use crate::metrics::WorkerMetrics;
-use crate::porter::{ClientStream, HandshakeLimits};
 use crate::proxy::pooling::ListenerClients;
 use crate::proxy::{Proxy, Shared};
+use crate::random::Random;
 use crate::session::{self, ClientProtocol, PendingCall};
+use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pool::{Pool, UnconnectedPool};
-use crate::upstream::roll::{MemoryBudget, QueuePool};
 
 /// How long clients may take to be answered once Kennel is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);

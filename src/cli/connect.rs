@@ -6,10 +6,10 @@ use std::io;
 use tokio::runtime;
 use tokio::task::{JoinSet, LocalSet};
 
-use crate::chance::Random;
 use crate::clock::unix_ms;
 use crate::config::units::show_address;
 use crate::config::{Config, Kind};
+use crate::random::Random;
 use crate::upstream::capabilities::Capabilities;
 use crate::upstream::server::Server;
 use crate::upstream::{Address, PoolSpec, ServerSpec, probe};

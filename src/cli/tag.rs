@@ -15,7 +15,6 @@ use tokio::runtime;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, timeout};
 
-use crate::chance::Random;
 use crate::clock::{Clock, unix_ms};
 use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, Kind};
@@ -24,6 +23,7 @@ use crate::guard::near::Changes;
 use crate::guard::{BumpEnd, TagName};
 use crate::metrics::{Metrics, ServerName};
 use crate::proxy::{LeaseTable, Plan, Proxy, ServerInfo, Shared, TagCache};
+use crate::random::Random;
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
 use crate::upstream::pool::{Pool, SharedPool};
 use crate::upstream::{Address, PoolSpec};

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use config::{Map, Value, ValueKind};
 
+use super::file::{Admin, Listen, Near, Pool, Rule, Tags, ValueType};
 use super::units::closest;
-use super::written::{Admin, Listen, Near, Pool, Rule, Tags, ValueType};
 
 const PREFIX: &str = "KENNEL_";
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use config::{Value, ValueKind};
 use serde::Deserialize;
 
-use super::meant::{KeyPath, Validator, keys, text, word};
+use super::file;
 use super::units;
-use super::written;
+use super::validate::{KeyPath, Validator, keys, text, word};
+use crate::handshake::{Handshake, Requirements};
 use crate::listener::{ListenAddress, ListenerSpec};
-use crate::porter::{Handshake, Requirements};
 use crate::proxy::pooling::ConnectionUse;
 use crate::tls::TlsFiles;
 
@@ -28,9 +28,9 @@ pub(super) fn tcp(
             Some(ListenerSpec { at: address, terms: Requirements::default(), clients: usual })
         }
         ValueKind::Table(_) => {
-            let w = written::TcpEntrance::deserialize(v.clone()).unwrap_or_default(); // no table fails
+            let w = file::TcpEntrance::deserialize(v.clone()).unwrap_or_default(); // no table fails
             let inside = at.inside(&key);
-            r.unknown(&inside, &w.rest, keys(written::TcpEntrance::KEYS));
+            r.unknown(&inside, &w.rest, keys(file::TcpEntrance::KEYS));
             if w.address.is_none() {
                 r.say(at, &key, None, "has no address: add address = \"127.0.0.1:11211\"");
             }
@@ -58,9 +58,9 @@ pub(super) fn unix(
     let path = |v: &Value| units::unix_path(text(v)?).map(Some);
     match &v.kind {
         ValueKind::Table(_) => {
-            let w = written::UnixEntrance::deserialize(v.clone()).unwrap_or_default(); // no table fails
+            let w = file::UnixEntrance::deserialize(v.clone()).unwrap_or_default(); // no table fails
             let inside = at.inside(&key);
-            r.unknown(&inside, &w.rest, keys(written::UnixEntrance::KEYS));
+            r.unknown(&inside, &w.rest, keys(file::UnixEntrance::KEYS));
             if w.path.is_none() {
                 r.say(at, &key, None, "has no path: add path = \"/run/kennel/kennel.sock\"");
             }
@@ -101,10 +101,10 @@ fn terms(
     };
     let inside = at.inside("tls");
     let files = match tls.as_ref().map(|v| (v, &v.kind)) {
-        None => Some((written::Tls::default(), None)),
+        None => Some((file::Tls::default(), None)),
         Some((v, ValueKind::Table(_))) => {
-            let w = written::Tls::deserialize(v.clone()).unwrap_or_default(); // no table fails
-            r.unknown(&inside, &w.rest, keys(written::Tls::KEYS));
+            let w = file::Tls::deserialize(v.clone()).unwrap_or_default(); // no table fails
+            r.unknown(&inside, &w.rest, keys(file::Tls::KEYS));
             let cert = r.leaf(&inside, "cert", &w.cert, None, file);
             let key = r.leaf(&inside, "key", &w.key, None, file);
             let client_ca = r.leaf(&inside, "client_ca", &w.client_ca, None, file);
@@ -127,7 +127,7 @@ fn terms(
     let auth = r.leaf(at, "auth_file", auth_file, None, file);
     let (is_whole, w, tls) = match files {
         Some((w, tls)) => (true, w, tls),
-        None => (false, written::Tls::default(), None),
+        None => (false, file::Tls::default(), None),
     };
     // What can be read is read, whatever is wrong beside it.
     let terms = Requirements { tls, auth_file: auth.clone().flatten() };
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn the_reference_tells_of_every_key_of_an_entry() {
         let reference = include_str!("../../config/kennel.toml");
-        let all = [written::TcpEntrance::KEYS, written::UnixEntrance::KEYS, written::Tls::KEYS].concat();
+        let all = [file::TcpEntrance::KEYS, file::UnixEntrance::KEYS, file::Tls::KEYS].concat();
         for (key, _) in all {
             assert!(reference.contains(&format!("\n#   {key} ")), "config/kennel.toml should explain {key}");
         }

@@ -20,12 +20,12 @@ use crate::upstream::PoolSpec;
 mod addresses;
 mod environment;
 mod listen;
-mod meant;
-mod numbers;
+mod validate;
+mod integers;
 mod pools;
 mod rules;
 pub(crate) mod units;
-mod written;
+mod file;
 
 /// What is served when there is no file: an embedded memcached, everything guarded, on memcached's own port.
 const BUILT_IN: &str = r#"
@@ -143,7 +143,7 @@ impl Config {
         env: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Config, ConfigErrors> {
         let parse = |text: &str| config::File::from_str(text, FileFormat::Toml).collect();
-        let (readable, mut mistakes) = numbers::replaced(file, text);
+        let (readable, mut mistakes) = integers::replaced(file, text);
         let mut root: Map<String, Value> = match parse(&readable) {
             Ok(root) => root,
             Err(error) => {
@@ -153,9 +153,9 @@ impl Config {
         };
         let mut overlay = environment::Overrides::lay(env, &mut root);
         overlay.mistakes.splice(..0, mistakes);
-        let written = written::ConfigFile::deserialize(Value::new(None, root))
+        let written = file::ConfigFile::deserialize(Value::new(None, root))
             .map_err(|e| ConfigErrors(vec![format!("{file}: {e}")]))?;
-        meant::understand(file, written, overlay)
+        validate::understand(file, written, overlay)
     }
 }
 

@@ -7,9 +7,11 @@ use config::{Value, ValueKind};
 use serde::Deserialize;
 
 use super::addresses::leads_to;
-use super::meant::{KeyPath, Listeners, MINUTE, Validator, count, keys, span, text, word, written_entrances};
+use super::file::{self as raw, Section};
 use super::units::{self, show_address};
-use super::written::{self as raw, Section};
+use super::validate::{
+    KeyPath, Listeners, MINUTE, Validator, count, keys, span, text, word, written_entrances,
+};
 use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
 
 const MS: Duration = Duration::from_millis(1);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use config::{Value, ValueKind};
 
-use super::meant::{KeyPath, Validator, keys, span, text, whole_seconds, word};
+use super::file::{self, Section};
 use super::pools::pool_index;
 use super::units::{self, show_duration};
-use super::written::{self, Section};
+use super::validate::{KeyPath, Validator, keys, span, text, whole_seconds, word};
 use super::{Kind, Rule, Tags};
 use crate::guard::{OnInvalidate, Policy};
 use crate::proxy::{MetaWinner, explicit_tags};
@@ -26,7 +26,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn rules(
     r: &mut Validator<'_>,
-    written: Section<Vec<Section<written::Rule>>>,
+    written: Section<Vec<Section<file::Rule>>>,
     pools: &[String],
     tags: Option<&Tags>,
 ) -> Option<Vec<Rule>> {
@@ -65,14 +65,14 @@ pub(super) fn rules(
 fn rule(
     r: &mut Validator<'_>,
     path: String,
-    w: written::Rule,
+    w: file::Rule,
     pools: &[String],
     names: &mut HashMap<String, usize>,
     i: usize,
 ) -> Option<Rule> {
     let called = [&w.name, &w.pattern].into_iter().flatten().find_map(|v| text(v).ok());
     let at = KeyPath::titled(path, called.unwrap_or("without a name"));
-    r.unknown(&at, &w.rest, keys(written::Rule::KEYS));
+    r.unknown(&at, &w.rest, keys(file::Rule::KEYS));
     let name =
         required(r, &at, "name", &w.name, "metrics show it, and no key: name = \"pages\"", units::name);
     if let Some(name) = &name {
@@ -166,7 +166,7 @@ fn required<T>(
 }
 
 /// What a guard would need is probably meant to do something, and would not.
-fn raw(r: &mut Validator<'_>, at: &KeyPath, w: &written::Rule) -> Option<Kind> {
+fn raw(r: &mut Validator<'_>, at: &KeyPath, w: &file::Rule) -> Option<Kind> {
     let guards = BTreeMap::from([
         ("tags", &w.tags),
         ("tags_in_key", &w.tags_in_key),
@@ -220,7 +220,7 @@ fn tags(
     Some(tags)
 }
 
-fn policy(r: &mut Validator<'_>, at: &KeyPath, w: &written::Rule) -> Option<Policy> {
+fn policy(r: &mut Validator<'_>, at: &KeyPath, w: &file::Rule) -> Option<Policy> {
     let d = Policy::default();
     let zero = Duration::ZERO;
     let on_tag = [("stale", OnInvalidate::Stale), ("drop", OnInvalidate::Drop)];

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use config::ValueKind;
 
-use super::written::{Admin, Listen, Near, Pool, Rule, Server, Tags, ValueType};
+use super::file::{Admin, Listen, Near, Pool, Rule, Server, Tags, ValueType};
 use super::*;
 use crate::guard::OnInvalidate;
 use crate::upstream::{Address, Distribution, Hash};
@@ -82,7 +82,7 @@ fn the_reference_has_every_key() {
     for (table, keys) in tables {
         assert_eq!(keys_of(table), keys.iter().map(|(key, _)| key.to_string()).collect());
     }
-    assert_eq!(root.keys().map(String::as_str).collect::<HashSet<_>>(), HashSet::from(written::TABLES));
+    assert_eq!(root.keys().map(String::as_str).collect::<HashSet<_>>(), HashSet::from(file::TABLES));
 }
 
 #[test]

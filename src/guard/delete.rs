@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{Commands, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, delete, get, peek};
+use super::command::{Commands, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, delete, get, peek};
 use super::freshness::{ItemState, judge};
 use super::tags::{MAX_ROUNDS, TagRead};
 use super::{Event, Inputs, Machine, OnInvalidate, Step};

@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes};
 
 use super::Inputs;
-use super::ask::{Cas, Item, Usage};
+use super::command::{Cas, Item, Usage};
 use super::envelope::{Header, Opened, TagName};
 use super::stub::Stub;
 use super::tags::{Versions, version_millis};

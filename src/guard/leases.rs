@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::ask::{Cas, Commands, ItemRef, Now, delete};
+use super::command::{Cas, Commands, ItemRef, Now, delete};
 use super::stub::{Stub, StubId};
 use super::tags::Versions;
 use super::{Inputs, Policy, TagName, TagNames};
 use crate::metrics::LeaseEnd;
 
 mod attribution;
-mod bounds;
-mod pairing;
+mod limits;
+mod pool_detection;
 mod renewal;
-mod waiting;
+mod waiters;
 
 pub use attribution::{Attribution, KnownMiss, Observed, StoreCondition, Writer};
-pub use bounds::{MAX_LEASES, MAX_LEASES_PER_OWNER};
-pub use pairing::{PairedMiss, PoolDetection};
+pub use limits::{MAX_LEASES, MAX_LEASES_PER_OWNER};
+pub use pool_detection::{PairedMiss, PoolDetection};
 pub use renewal::Due;
-pub use waiting::{Admission, PollRate, PollResult};
+pub use waiters::{Admission, PollRate, PollResult};
 
 /// What was seen when a client was told a miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -213,7 +213,7 @@ pub struct Ended {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leases<W> {
     keys: BTreeMap<Box<[u8]>, KeyState<W>>,
-    owners: bounds::PerOwner,
+    owners: limits::PerOwner,
     forgotten: u64,
     next: u64,
 }
@@ -227,7 +227,7 @@ impl<W> Default for Leases<W> {
 impl<W> Leases<W> {
     /// A table whose tickets may take so many bytes.
     pub fn new(max_bytes: usize) -> Leases<W> {
-        Leases { keys: BTreeMap::new(), owners: bounds::PerOwner::new(max_bytes), forgotten: 0, next: 0 }
+        Leases { keys: BTreeMap::new(), owners: limits::PerOwner::new(max_bytes), forgotten: 0, next: 0 }
     }
 
     /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is a miss like others from

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-mod ask;
+mod command;
 pub mod envelope;
 mod stub;
 mod freshness;
@@ -21,7 +21,7 @@ mod modify;
 mod delete;
 pub mod leases;
 
-pub use ask::{
+pub use command::{
     Cas, Commands, Expiry, GetFlags, Item, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply,
     StoreMode, Stored, Usage,
 };

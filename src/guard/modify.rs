@@ -8,7 +8,7 @@ use smallvec::smallvec;
 use crate::error::Failure;
 use crate::protocol::number::c_uint64;
 
-use super::ask::{
+use super::command::{
     Cas, Commands, Expiry, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply,
     StoreMode, Stored, Usage, delete, get, peek, value_or_stub,
 };

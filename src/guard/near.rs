@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::ask::Now;
+use super::command::Now;
 use super::envelope::{Header, Opened};
 use super::freshness::Hit;
 use super::{ReadEnd, TagName};

@@ -22,7 +22,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{
+use super::command::{
     Cas, Commands, Expiry, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply,
     StoreMode, Stored, delete, get, peek, sure_ms,
 };

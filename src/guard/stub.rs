@@ -7,7 +7,7 @@
 use md5::{Digest, Md5};
 
 use super::Policy;
-use super::ask::{Cas, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored};
+use super::command::{Cas, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored};
 use super::envelope::{Header, Opened};
 
 /// The flags have the layout of this page, not those of a stub that was never renewed.

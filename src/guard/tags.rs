@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::ask::{
+use super::command::{
     Cas, Commands, GetFlags, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored,
 };
 use super::{Event, Inputs, Machine, Step};

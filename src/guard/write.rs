@@ -5,7 +5,7 @@ use smallvec::smallvec;
 
 use crate::error::Failure;
 
-use super::ask::{
+use super::command::{
     Cas, Commands, Expiry, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, StoreMode, Stored,
     delete, get, look_or_stub, peek,
 };
@@ -682,7 +682,10 @@ mod tests {
         for change in [Change::Add(offer()), Change::Count(Count { create, ..Count::default() })] {
             let (mut modify, asks) = on(0, |scene| Modify::start(change, scene));
             assert!(
-                matches!(asks[0].what, Operation::Get(super::super::ask::GetFlags { vivify: Some(6), .. })),
+                matches!(
+                    asks[0].what,
+                    Operation::Get(super::super::command::GetFlags { vivify: Some(6), .. })
+                ),
                 "{asks:?}"
             );
             let answers = Event::Replies(smallvec![item("", 11), item("50", 3)]);

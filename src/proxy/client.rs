@@ -12,7 +12,7 @@ use super::operation::GuardedKey;
 use super::pooling::ListenerClients;
 use crate::guard::leases::{KnownMiss, Owner};
 use crate::metrics::Limit;
-use crate::upstream::inbox::PendingReplies;
+use crate::upstream::pending_replies::PendingReplies;
 
 /// One connection.
 pub struct Client {

@@ -20,7 +20,7 @@ use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, par
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Value, values};
 use crate::protocol::request::Keys;
-use crate::upstream::inbox::{Reply, ReplyId};
+use crate::upstream::pending_replies::{Reply, ReplyId};
 use crate::upstream::pool::Pool;
 use crate::upstream::{GetKind, OnError, each_with_md5};
 

@@ -50,14 +50,14 @@ pub use stats::ServerInfo;
 pub use tag_cache::TagCache;
 pub use wording::MetaWinner;
 
-use crate::chance::Random;
 use crate::clock::Clock;
 use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
+use crate::random::Random;
 use crate::rule::{Captures, Rules, Template};
 use crate::upstream::connection::Connection;
-use crate::upstream::inbox::PendingReplies;
+use crate::upstream::pending_replies::PendingReplies;
 use crate::upstream::pool::Pool;
 use hash::KeyHasher;
 use operation::GuardedKey;

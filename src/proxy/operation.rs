@@ -19,7 +19,7 @@ use crate::guard::{
     TagNames, envelope::lock_key,
 };
 use crate::metrics::{Limit, WaitEnd};
-use crate::upstream::inbox::{PendingReplies, ReplyId};
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 /// A guarded key with all that its rule says about it.
 #[derive(Debug, Clone)]

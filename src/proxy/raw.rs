@@ -18,7 +18,7 @@ use crate::protocol::reply::{Shape, is_of};
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::upstream::GetKind;
 use crate::upstream::OnError;
-use crate::upstream::inbox::{END, Reply, ReplyId};
+use crate::upstream::pending_replies::{END, Reply, ReplyId};
 
 /// One request to one server, whose reply is the client's.
 pub(super) struct Forward {

@@ -22,7 +22,7 @@ use crate::guard::{
 };
 use crate::metrics::Outcome;
 use crate::upstream::OnError;
-use crate::upstream::inbox::{PendingReplies, ReplyId};
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 /// A read on its way.
 pub(super) struct GuardedRead {

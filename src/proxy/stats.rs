@@ -23,7 +23,7 @@ use crate::protocol::number;
 use crate::protocol::reply::Shape;
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
-use crate::upstream::inbox::{Reply, ReplyId};
+use crate::upstream::pending_replies::{Reply, ReplyId};
 use merged::{MergedStats, class};
 
 const END: &[u8] = b"END\r\n";

@@ -12,7 +12,7 @@ use crate::guard::{
     Cas, GetFlags, Item, Operation, Replies, ServerReply, TagName, Usage, incarnation_of, tag_get_flags,
     version_millis,
 };
-use crate::upstream::inbox::{PendingReplies, ReplyId};
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 /// A tag is compared with so many of those before it. It may be asked for twice beyond that; that costs a read, no more.
 const MAX_COMPARED: usize = 32;

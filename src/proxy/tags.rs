@@ -16,7 +16,7 @@ use crate::guard::{
 };
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
-use crate::upstream::inbox::PendingReplies;
+use crate::upstream::pending_replies::PendingReplies;
 
 impl Proxy {
     /// Makes a tag grow. `name` is what stands behind the prefix, folded if it has to be. The connections must be driven

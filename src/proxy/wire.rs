@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::guard::{self, Cas, GetFlags, Item, Operation, ServerCommand, ServerReply, StoreMode, Usage};
 use crate::protocol::base64;
 use crate::protocol::reply::{MetaReply, Status, meta};
-use crate::upstream::inbox::Reply;
+use crate::upstream::pending_replies::Reply;
 
 /// memcached's words for an item that is over `item_size_max`, and for one it finds no memory for.
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";

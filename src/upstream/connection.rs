@@ -25,13 +25,13 @@ use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::batched_gets::{GetKind, KeyDigests, Line};
 use super::capabilities::MissingFeature;
-use super::inbox::{PendingReplies, Reply, ReplyId};
-use super::joined::{GetKind, KeyDigests, Line};
+use super::coalescing::{Kind, UnsentReads};
+use super::pending_replies::{PendingReplies, Reply, ReplyId};
 use super::probe::ConnectionError;
-use super::reading::ReadBuffer;
+use super::read_buffer::ReadBuffer;
 use super::server::{Server, Socket};
-use super::unwritten::{Kind, UnsentReads};
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::protocol::reply::{Frame, Garbage, Shape, digest};

@@ -4,23 +4,23 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-mod digests;
+mod md5_lanes;
 pub mod ring;
 pub mod pool;
 pub mod capabilities;
 pub mod server;
 pub mod probe;
 pub mod connection;
-mod unwritten;
-mod joined;
-mod reading;
-mod places;
-pub mod inbox;
-pub mod roll;
-mod spare;
+mod coalescing;
+mod batched_gets;
+mod read_buffer;
+mod placement_cache;
+pub mod pending_replies;
+pub mod memory_budget;
+mod buffer_pool;
 
-pub use digests::each_with_md5;
-pub use joined::GetKind;
+pub use batched_gets::GetKind;
+pub use md5_lanes::each_with_md5;
 
 /// Where one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

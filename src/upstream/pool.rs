@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::connection::Connection;
-use super::places::PlacementCache;
+use super::placement_cache::PlacementCache;
 use super::ring::Ring;
 use super::server::Server;
 use super::{OnError, PoolSpec};

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::capabilities::{Capabilities, MissingFeature, ProbeFailure};
 use super::server::{Server, Socket};
-use crate::chance::Random;
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
+use crate::random::Random;
 
 /// How long the key of a probe lives if the server is not told to delete it, in seconds.
 const PROBE_TTL: u32 = 10;

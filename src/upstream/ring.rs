@@ -10,7 +10,7 @@
 
 use md5::{Digest, Md5};
 
-use super::digests::md5_64;
+use super::md5_lanes::md5_64;
 use super::{Address, Distribution, Hash, ServerSpec};
 
 /// Points of a server of average weight on the ketama ring.

@@ -229,13 +229,13 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use bytes::BytesMut;
-    use kennel::chance::Random;
     use kennel::embedded::Store;
     use kennel::guard::Stored;
     use kennel::protocol::parse::parse;
     use kennel::protocol::request::{Limits, Parsed};
     use kennel::proxy::wire;
-    use kennel::upstream::inbox::Reply;
+    use kennel::random::Random;
+    use kennel::upstream::pending_replies::Reply;
 
     use super::*;
 

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
-use kennel::chance::Random;
 use kennel::guard::leases::KnownMiss;
 use kennel::guard::near::{
     Changed, Changes, NearLookup, NearRead, NearRequest, NearValue, NearValues, SharedResult,
 };
 use kennel::guard::{Hit, Read, ReadEnd, ReadOptions};
+use kennel::random::Random;
 
 use super::checker::{Broken, Checker, broken, millis};
 use super::mutants::Mutant;

@@ -459,7 +459,7 @@ fn at_a_glance(op: &Op, told: &GuardEvent, scene: &Inputs<'_>) -> Option<Hit> {
         })
         .collect();
     let names = scene.tags.iter().map(|name| &name[..]);
-    glance(&mut item.clone(), names.zip(versions?), scene.policy)
+    fresh_hit(&mut item.clone(), names.zip(versions?), scene.policy)
 }
 
 fn without_header(hit: &Hit) -> Hit {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use kennel::chance::Random;
 use kennel::guard::envelope::lock_key;
 use kennel::guard::{OnInvalidate, Policy, TagName};
+use kennel::random::Random;
 
 use super::mutants::Mutant;
 

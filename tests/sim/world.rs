@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
-use kennel::chance::Random;
 use kennel::error::Failure;
 use kennel::guard::{
     Cas, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, TagName, Usage, incarnation_of,
     parse_version, version, version_millis,
 };
 use kennel::proxy::wire;
-use kennel::upstream::inbox::Reply;
+use kennel::random::Random;
+use kennel::upstream::pending_replies::Reply;
 
 use super::checker::{Broken, Checker, Seen};
 use super::clients::Client;

@@ -14,11 +14,11 @@ use pages::{dead_links, pages, unshown_limits, wrong_limits};
 /// The rooms of `src/`, the highest floor first. Imports point down, or to a neighbour that is no sibling.
 const FLOORS: [&[&str]; 6] = [
     &["main", "app", "cli", "config", "open_files", "log"],
-    &["listener", "porter", "tls", "auth", "session", "worker", "admin"],
+    &["listener", "handshake", "tls", "auth", "session", "worker", "admin"],
     &["proxy"],
     SIBLINGS,
     &["embedded"],
-    &["protocol", "metrics", "error", "clock", "chance"],
+    &["protocol", "metrics", "error", "clock", "random"],
 ];
 /// They meet in the proxy and nowhere else.
 const SIBLINGS: &[&str] = &["rule", "guard", "upstream"];
@@ -66,13 +66,13 @@ const DOORS: [Door; 12] = [
     Door {
         what: "randomness",
         words: &["fastrand", "rand", "getrandom"],
-        opens: &["src/chance.rs"],
+        opens: &["src/random.rs"],
         tests_too: false,
     },
     Door {
         what: "a hash that differs from process to process",
         words: &["RandomState"],
-        opens: &["src/chance.rs", "src/proxy/hash.rs", "src/proxy/desk.rs"],
+        opens: &["src/random.rs", "src/proxy/hash.rs", "src/proxy/desk.rs"],
         tests_too: false,
     },
     Door {
@@ -325,7 +325,7 @@ mod tests {
         only(imports(&of("src/rule.rs", "use crate::guard::Policy;\n")), "its sibling guard");
         only(imports(&of("src/proxy/mod.rs", "use crate::embedded::Store;\n")), "not for proxy to use");
         only(imports(&of("src/embedded/store.rs", "use crate::clock::unix_ms;\n")), "must not import clock");
-        only(imports(&of("src/guard/ask.rs", "use crate::chance::Chance;\n")), "must not import chance");
+        only(imports(&of("src/guard/ask.rs", "use crate::random::Chance;\n")), "must not import random");
     }
 
     #[test]
@@ -347,7 +347,7 @@ mod tests {
             "src/session.rs:3: names fastrand",
         );
         only(doors(&of("src/proxy/raw.rs", "use tokio::net::UnixStream;\n")), "sockets");
-        only(doors(&of("src/porter.rs", "use tokio_rustls::TlsAcceptor;\n")), "src/tls.rs only");
+        only(doors(&of("src/handshake.rs", "use tokio_rustls::TlsAcceptor;\n")), "src/tls.rs only");
         only(doors(&of("src/upstream/server.rs", "use socket2::Socket;\n")), "src/listener.rs only");
         only(impurities(&of("src/guard/read.rs", "use tokio::time::sleep;\n")), "names tokio");
         let tests = "#[cfg(test)]\nmod tests {\n fn f() { fastrand::u8(..); }\n}\n";

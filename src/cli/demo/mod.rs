@@ -9,11 +9,11 @@
 //! Nothing that is shown is known beforehand: every figure comes from what the clients, the source and the sidecars counted.
 //! If the guard did not protect, the figures would say so.
 
-mod crowd;
-mod ledger;
+mod clients;
+mod history;
 mod screen;
-mod source;
-mod stage;
+mod database;
+mod cluster;
 
 use std::error::Error;
 use std::io;
@@ -25,11 +25,11 @@ use tokio::runtime;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crowd::Workload;
-use ledger::Figures;
+use clients::Workload;
+use cluster::{Cluster, Guard};
+use database::Step;
+use history::Figures;
 use screen::Screen;
-use source::Step;
-use stage::{Cluster, Guard};
 
 /// What a shell takes an interrupted command to exit with.
 const INTERRUPTED: u8 = 130;
@@ -149,7 +149,7 @@ impl Demo {
         mut progress: impl FnMut(Duration, &Workload) -> io::Result<()>,
     ) -> Result<Side, Box<dyn Error>> {
         let stage = Cluster::start(self.sidecars, self.memcacheds, guard)?;
-        let visitors = crowd::gather((0..self.clients).map(|client| stage.address(client))).await?;
+        let visitors = clients::gather((0..self.clients).map(|client| stage.address(client))).await?;
         let scene = Rc::new(Workload::new(*self));
         let drawing = async {
             let mut redraw = interval(REDRAW);
@@ -162,13 +162,13 @@ impl Demo {
             }
         };
         tokio::select! {
-            () = crowd::run(visitors, &scene) => {}
+            () = clients::run(visitors, &scene) => {}
             error = drawing => return Err(error.into()),
         }
         let stale = stage.stale_served();
         // Not here: Ctrl-C is listened to on this thread.
         tokio::task::spawn_blocking(|| stage.stop()).await?;
-        let ledger = scene.ledger.replace(ledger::History::new(0, self.ttl));
+        let ledger = scene.ledger.replace(history::History::new(0, self.ttl));
         Ok(Side { seen: ledger.figures(), steps: scene.source.steps(), stale })
     }
 }
@@ -187,18 +187,18 @@ mod tests {
         let demo = Demo { seconds: 3, ..Demo::default() };
         let without = measure(demo, Guard::Off);
         assert_eq!(without.seen.failures, 0);
-        assert!(source::peak(&without.steps) > demo.keys, "{} at once", source::peak(&without.steps));
+        assert!(database::peak(&without.steps) > demo.keys, "{} at once", database::peak(&without.steps));
         assert!(without.seen.most_rebuilds > 1 && without.seen.rebuilds > without.seen.expiries);
         assert_eq!(without.stale, 0);
 
         let with = measure(demo, Guard::On);
         assert_eq!(with.seen.failures, 0);
-        assert!(source::peak(&with.steps) <= demo.keys, "{} at once", source::peak(&with.steps));
+        assert!(database::peak(&with.steps) <= demo.keys, "{} at once", database::peak(&with.steps));
         assert_eq!(with.seen.most_rebuilds, 1, "rebuilds of one expiry");
         // Every key is rebuilt when it is cold, and in 3 s a value that lives for at most 2 s expires.
         assert!(with.seen.expiries > demo.keys, "{} expiries", with.seen.expiries);
         // What a client can tell to be stale is some of what the sidecars know to be.
-        let told = with.seen.trace.iter().filter(|event| event.1 == ledger::Outcome::Stale).count();
+        let told = with.seen.trace.iter().filter(|event| event.1 == history::Outcome::Stale).count();
         assert!(told > 0 && told <= with.stale, "{told} against {}", with.stale);
         // Both have ended by themselves, at the end.
         let last = |side: &Side| side.steps.last().copied().unwrap();

@@ -5,9 +5,9 @@ use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
 
-use super::source::{self, Database};
-use super::stage::Guard;
-use super::{Demo, Side, ledger};
+use super::cluster::Guard;
+use super::database::{self, Database};
+use super::{Demo, Side, history};
 
 /// How wide all of it is at most, in characters.
 const WIDTH: usize = 78;
@@ -58,7 +58,7 @@ impl Screen {
             return Ok(());
         }
         let past = (at.as_secs_f64() / demo.lasts().as_secs_f64() * COLUMNS as f64) as usize;
-        let columns = source::columns(&source.steps(), demo.lasts(), COLUMNS);
+        let columns = database::columns(&source.steps(), demo.lasts(), COLUMNS);
         let mut bars = String::new();
         for &running in columns.iter().take(past + 1) {
             bars.push(BARS[eighths(running, demo.clients, 1)]);
@@ -84,7 +84,7 @@ impl Screen {
     /// Everything that was measured.
     pub(super) fn end(&self, demo: &Demo, without: &Side, with: &Side) -> io::Result<()> {
         let mut text = String::from("\nRebuilds that the source is doing at once, both on one scale:\n");
-        let scale = source::peak(&without.steps).max(source::peak(&with.steps));
+        let scale = database::peak(&without.steps).max(database::peak(&with.steps));
         for (guard, side) in [(Guard::Off, without), (Guard::On, with)] {
             let _ = writeln!(text, "\n{} the guard", word(guard));
             text.push_str(&self.chart(guard, demo, side, scale));
@@ -103,14 +103,14 @@ impl Screen {
 
     /// A side's source over time, and below it the trace of the first key.
     fn chart(&self, guard: Guard, demo: &Demo, side: &Side, scale: usize) -> String {
-        let columns = source::columns(&side.steps, demo.lasts(), COLUMNS);
+        let columns = database::columns(&side.steps, demo.lasts(), COLUMNS);
         let mut text = String::new();
         for (row, line) in bars(&columns, scale).into_iter().enumerate() {
             let label = if row == 0 { scale.to_string() } else { String::new() };
             let _ = writeln!(text, "{label:>6} ┤{}", self.paint(guard, line.trim_end()));
         }
         let _ = writeln!(text, "     0 ┼{}", "─".repeat(COLUMNS));
-        let trace = ledger::timeline(&side.seen.trace, demo.lasts(), COLUMNS);
+        let trace = history::timeline(&side.seen.trace, demo.lasts(), COLUMNS);
         let _ = writeln!(text, "page:1  {}", trace.trim_end());
         let _ = writeln!(text, "        {}", seconds(demo.seconds));
         text
@@ -216,7 +216,7 @@ impl fmt::Display for Table<'_> {
         row("rebuilds", &|side| count(side.seen.rebuilds))?;
         row("  per expiry, on average", &|side| format!("{:.1}", side.seen.rebuilds_per_expiry()))?;
         row("  for one expiry, at most", &|side| count(side.seen.most_rebuilds))?;
-        row("  at once, at most", &|side| count(source::peak(&side.steps)))?;
+        row("  at once, at most", &|side| count(database::peak(&side.steps)))?;
         row("until a client has its value, p50", &|side| time(side.seen.p50))?;
         row("  p99", &|side| time(side.seen.p99))?;
         row("  the slowest", &|side| time(side.seen.slowest))?;
@@ -232,16 +232,16 @@ fn summary(demo: &Demo, without: &Side, with: &Side) -> String {
              requests waited {} or longer",
             side.seen.rebuilds_per_expiry(),
             times(side.seen.most_rebuilds),
-            source::peak(&side.steps),
+            database::peak(&side.steps),
             time(side.seen.p99)
         )
     };
-    let held = with.seen.most_rebuilds <= 1 && source::peak(&with.steps) <= demo.keys;
+    let held = with.seen.most_rebuilds <= 1 && database::peak(&with.steps) <= demo.keys;
     let second = if held {
         format!(
             "With it, each was rebuilt once, at most {} at once for {} keys, {} requests were served the old value \
              meanwhile, and the slowest 1% waited {} or longer.",
-            source::peak(&with.steps),
+            database::peak(&with.steps),
             demo.keys,
             count(with.stale),
             time(with.seen.p99)
@@ -274,7 +274,7 @@ fn times(n: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::{Figures, Outcome};
+    use super::super::history::{Figures, Outcome};
     use super::*;
 
     const PLAIN: Screen = Screen { live: false, colour: false };

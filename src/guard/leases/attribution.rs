@@ -2,7 +2,7 @@
 
 use super::{Cas, Held, Kind, Leases, MissToken, MissTokenId, Now, Owner};
 use crate::guard::Inputs;
-use crate::guard::ask::Item;
+use crate::guard::command::Item;
 use crate::guard::envelope::{Header, Opened};
 use crate::guard::freshness::is_out_of_date;
 use crate::guard::stub::{Stub, StubId};

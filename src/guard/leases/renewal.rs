@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use crate::metrics::LeaseEnd as End;
 
 use super::{Kind, Leases, MissToken, MissTokenId, give_back_lock, millis};
-use crate::guard::ask::{
+use crate::guard::command::{
     Commands, ItemRef, Now, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek, sure_ms,
 };
 use crate::guard::stub::{Stub, StubId, stub_in_place};

@@ -1,9 +1,9 @@
 use smallvec::smallvec;
 
 use super::renewal::CLEARING_MARGIN_MS;
-use super::waiting::{HOPELESS_MS, MAX_KEYS, MAX_WAITERS_PER_KEY};
+use super::waiters::{HOPELESS_MS, MAX_KEYS, MAX_WAITERS_PER_KEY};
 use super::*;
-use crate::guard::ask::{ServerReply, delete};
+use crate::guard::command::{ServerReply, delete};
 use crate::metrics::LeaseEnd as End;
 
 const KEY: &[u8] = b"k";

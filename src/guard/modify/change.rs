@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::guard::ask::{Cas, Expiry};
+use crate::guard::command::{Cas, Expiry};
 use crate::guard::write::NewValue;
 
 /// What is to be done.

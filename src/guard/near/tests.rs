@@ -1,6 +1,6 @@
 use bytes::BytesMut;
 
-use super::super::ask::Cas;
+use super::super::command::Cas;
 use super::super::envelope::Envelope;
 use super::super::leases::MissToken;
 use super::super::tags::Versions;

@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::{Connection, DeferredCommand, DeferredCommands, PendingRequest, Phase};
-use crate::chance::Random;
 use crate::error::Failure;
 use crate::metrics::UpstreamOutcome;
+use crate::random::Random;
 use crate::upstream::capabilities::{Capabilities, MissingFeature};
-use crate::upstream::inbox::Reply;
+use crate::upstream::pending_replies::Reply;
 use crate::upstream::probe;
 
 /// The first and the longest pause between attempts to connect.

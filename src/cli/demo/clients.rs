@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Demo;
-use super::ledger::History;
-use super::source::Database;
-use crate::chance::Random;
+use super::database::Database;
+use super::history::History;
+use crate::random::Random;
 
 /// How long after the end a client may take to finish what it was doing. Above every limit of a sidecar's.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use super::roll::{ClientUsage, CloseReason};
+use super::memory_budget::{ClientUsage, CloseReason};
 use crate::error::Failure;
 
 /// A smaller answer does not count towards the budget by itself: there are few of them for one client.

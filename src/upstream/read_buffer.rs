@@ -4,7 +4,7 @@ use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use super::inbox::{COUNTED, END, Reply};
+use super::pending_replies::{COUNTED, END, Reply};
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 
 /// The largest value a server may send.

@@ -95,11 +95,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::chance::Random;
     use crate::metrics::{Metrics, ServerName};
     use crate::protocol::reply::{Shape, digest};
+    use crate::random::Random;
     use crate::upstream::connection::Connection;
-    use crate::upstream::inbox::{PendingReplies, Reply, ReplyId};
+    use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
     use crate::upstream::server::Server;
     use crate::upstream::{Address, GetKind, ServerSpec};
 

@@ -12,13 +12,13 @@ use config::{Value, ValueKind};
 
 use super::addresses::overlap;
 use super::environment::Overrides;
+use super::file::{self, ConfigFile, Section, ValueType};
 use super::units::{self, closest, show_duration};
-use super::written::{self, ConfigFile, Section, ValueType};
 use super::{
     Config, ConfigErrors, FlushAll, Listen, ListenAddress, ListenerSpec, Near, Tags, listen, pools, rules,
 };
 use crate::guard::envelope::lock_key;
-use crate::porter::Requirements;
+use crate::handshake::Requirements;
 use crate::proxy::pooling::ConnectionUse;
 use crate::upstream::PoolSpec;
 
@@ -32,7 +32,7 @@ const NEAR_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
 pub(super) fn understand(file: &str, root: ConfigFile, overlay: Overrides) -> Result<Config, ConfigErrors> {
     let Overrides { variables, mistakes, warnings } = overlay;
     let mut r = Validator { file, variables, mistakes, warnings };
-    r.unknown(&KeyPath::top(), &root.rest, written::TABLES);
+    r.unknown(&KeyPath::top(), &root.rest, file::TABLES);
     let (listen, entrances) = listeners(&mut r, root.listen);
     let admin = admin(&mut r, root.admin, &entrances);
     let (specs, names) = pools::pools(&mut r, root.pools, &entrances);
@@ -320,10 +320,10 @@ pub(super) fn written_entrances<A>(
     entrances.iter().enumerate().filter_map(|(i, entrance)| Some((i, entrance.as_ref()?)))
 }
 
-fn listeners(r: &mut Validator<'_>, written: Section<written::Listen>) -> (Option<Listen>, Listeners) {
+fn listeners(r: &mut Validator<'_>, written: Section<file::Listen>) -> (Option<Listen>, Listeners) {
     let Some(w) = r.table("listen", written) else { return (None, Listeners::default()) };
     let at = KeyPath::table("listen".to_owned());
-    r.unknown(&at, &w.rest, keys(written::Listen::KEYS));
+    r.unknown(&at, &w.rest, keys(file::Listen::KEYS));
     let default = ListenAddress { host: "127.0.0.1".to_owned(), port: 11211 };
     let usual = listen::clients(r, &at, &w.clients, ConnectionUse::Auto);
     let clients = usual.unwrap_or_default();
@@ -364,12 +364,12 @@ fn listeners(r: &mut Validator<'_>, written: Section<written::Listen>) -> (Optio
 /// The inner `None` is the page turned off.
 fn admin(
     r: &mut Validator<'_>,
-    written: Section<written::Admin>,
+    written: Section<file::Admin>,
     entrances: &Listeners,
 ) -> Option<Option<ListenAddress>> {
     let w = r.table("admin", written)?;
     let at = KeyPath::table("admin".to_owned());
-    r.unknown(&at, &w.rest, keys(written::Admin::KEYS));
+    r.unknown(&at, &w.rest, keys(file::Admin::KEYS));
     let default = Some(ListenAddress { host: "127.0.0.1".to_owned(), port: 9111 });
     let address = r.leaf(&at, "listen", &w.listen, default, |v| match text(v)? {
         "" => Ok(None),
@@ -390,13 +390,13 @@ fn admin(
 
 fn tags(
     r: &mut Validator<'_>,
-    written: Section<written::Tags>,
+    written: Section<file::Tags>,
     pools: &[String],
     specs: Option<&[PoolSpec]>,
 ) -> Option<Tags> {
     let w = r.table("tags", written)?;
     let at = KeyPath::table("tags".to_owned());
-    r.unknown(&at, &w.rest, keys(written::Tags::KEYS));
+    r.unknown(&at, &w.rest, keys(file::Tags::KEYS));
     let prefix = r.leaf(&at, "prefix", &w.prefix, b"@tag:".to_vec(), |v| {
         let prefix = text(v)?.as_bytes();
         let lock = lock_key(b""); // what the lock of every key begins with
@@ -424,10 +424,10 @@ fn tags(
     Some(Tags { prefix: prefix?, cache: cache?, pool, replicas })
 }
 
-fn near(r: &mut Validator<'_>, written: Section<written::Near>) -> Option<Near> {
+fn near(r: &mut Validator<'_>, written: Section<file::Near>) -> Option<Near> {
     let w = r.table("near", written)?;
     let at = KeyPath::table("near".to_owned());
-    r.unknown(&at, &w.rest, keys(written::Near::KEYS));
+    r.unknown(&at, &w.rest, keys(file::Near::KEYS));
     let memory = r.leaf(&at, "memory", &w.memory, 64 << 20, bytes(NEAR_MEMORY))?;
     Some(Near { memory: memory as usize })
 }

@@ -195,7 +195,7 @@ impl<W> Leases<W> {
 mod tests {
     use super::super::{Attribution, Cas, KnownMiss, MissToken, Policy, StubId, Writer};
     use super::*;
-    use crate::guard::ask::Now;
+    use crate::guard::command::Now;
 
     const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bytes::{Bytes, BytesMut};
 
-use super::inbox::{PendingReplies, Slot};
-pub use super::spare::QueuePool;
-use super::spare::{BufferPool, SMALLEST};
+pub use super::buffer_pool::QueuePool;
+use super::buffer_pool::{BufferPool, SMALLEST};
+use super::pending_replies::{PendingReplies, Slot};
 use crate::metrics::{Limit, WorkerMetrics};
 
 /// After so many sweeps in which a client did nothing, it is idle: they come at a quarter of `idle_timeout` each.
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::error::Failure;
     use crate::metrics::Metrics;
-    use crate::upstream::inbox::Reply;
+    use crate::upstream::pending_replies::Reply;
 
     fn roll(budget: usize) -> (Metrics, Rc<MemoryBudget>) {
         let metrics = Metrics::new(Vec::new(), Vec::new(), 1);

@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::{Held, Leases, Owner, millis};
 use crate::guard::Policy;
-use crate::guard::ask::{Commands, GetFlags, ItemRef, Now, Operation, ServerCommand, ServerReply};
+use crate::guard::command::{Commands, GetFlags, ItemRef, Now, Operation, ServerCommand, ServerReply};
 use crate::guard::stub::Stub;
 
 /// With so many keys in a table, no further one is remembered for having been claimed in vain.
