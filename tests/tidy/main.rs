@@ -3,10 +3,12 @@
 //!
 //! Every check is a function from text to complaints, so that a test can show it a mistake.
 
+mod circles;
 mod code;
 mod files;
 mod pages;
 
+use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
 use pages::{dead_links, pages, unshown_limits, wrong_limits};
@@ -114,6 +116,11 @@ fn imports_point_down_only() {
     let empty = rooms.filter(|room| !sources.iter().any(|source| source.room() == **room));
     report(empty.map(|room| format!("tests/tidy/main.rs: there is no room {room} in src/ any more")));
     report(sources.iter().flat_map(imports));
+}
+
+#[test]
+fn imports_inside_a_folder_form_no_circle() {
+    report(circles(&sources("src")));
 }
 
 #[test]
