@@ -11,7 +11,7 @@ mod pages;
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
-use pages::{dead_links, pages, unshown_limits, wrong_limits};
+use pages::{dead_links, pages, unshown_limits, wrong_configuration, wrong_limits};
 
 /// The rooms of `src/`, the highest floor first. Imports point down, or to a neighbour that is no sibling.
 const FLOORS: [&[&str]; 6] = [
@@ -163,6 +163,11 @@ fn the_architecture_page_gives_every_limit_as_the_code_has_it() {
 #[test]
 fn every_limit_of_the_architecture_page_names_the_test_that_reaches_it() {
     report(unshown_limits(&read("docs/architecture.md"), &everything_rust()));
+}
+
+#[test]
+fn the_configuration_page_gives_every_key_with_its_default_and_no_other() {
+    report(wrong_configuration(&read("docs/configuration.md"), &read("config/kennel.toml")));
 }
 
 fn report(complaints: impl IntoIterator<Item = String>) {
