@@ -1,4 +1,4 @@
-//! The pipeline: a request's key has a rule, the guard decides, servers are asked, and the client receives a reply.
+//! The pipeline: from a request to its rule, through the guard, to the servers, and back to the client.
 //!
 //! ```text
 //!  session ──▶ call::begin ──raw────────▶ raw::forward ───────────────┐

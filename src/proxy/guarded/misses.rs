@@ -1,4 +1,4 @@
-//! When the miss of a client ends without a fill.
+//! Misses that end without a fill.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use crate::proxy::pipeline::Proxy;
 use crate::proxy::scope::CallScope;
 use crate::proxy::state::lease_table::wake_all;
 
-/// Whoever is served a fresh value does not fill for a miss that they were told before.
-/// `cas`: the number of that value.
+/// Ends an earlier miss of a client that receives a fresh value with this CAS: its next `set` is not a fill.
 pub(crate) fn end_earlier_miss(key: &GuardedKey, cas: u64, scope: &CallScope<'_>) {
     let CallScope { proxy, client, .. } = scope;
     if client.known_miss(key, proxy) != KnownMiss::No {
@@ -24,10 +23,10 @@ pub(crate) fn end_earlier_miss(key: &GuardedKey, cas: u64, scope: &CallScope<'_>
     }
 }
 
-/// A count or an append has created the value: that ends the client's lease like a fill.
+/// Ends the client's lease as a fill does: a count or an append has created the value.
 pub(crate) fn created(key: &GuardedKey, proxy: &Proxy, client: &Client) {
-    let (lease, bells) = proxy.leases.shard(&key.key).created(&key.key, client.owner);
-    wake_all(bells, WaitEnd::Filled);
+    let (lease, waiters) = proxy.leases.shard(&key.key).created(&key.key, client.owner);
+    wake_all(waiters, WaitEnd::Filled);
     if let Some(lease) = lease {
         let took = proxy.now().mono.saturating_sub(lease.at.mono);
         let rule = proxy.metric(key.guard);
@@ -35,7 +34,7 @@ pub(crate) fn created(key: &GuardedKey, proxy: &Proxy, client: &Client) {
     }
 }
 
-/// A client has bumped a tag: what it stores from now on is newer than that.
+/// Records that the client has bumped a tag: what it stores from now on is newer than the bump.
 pub(crate) fn tag_bumped(key: &GuardedKey, bump: &Bump, proxy: &Proxy, client: &Client) {
     if let Some(step) = bump.step().filter(|_| client.was_told_a_miss()) {
         let tags = |key: &[u8]| proxy.guarded(key).map(|guarded| guarded.tags).unwrap_or_default();

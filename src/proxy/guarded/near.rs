@@ -44,8 +44,8 @@ impl Proxy {
         NearRequest { key: &key.key, tags: &key.tags, near: self.policy(key.guard).near_ms() }
     }
 
-    /// How to read this key, for a command that needs only the value. If the client has missed the key, the server is asked: the hit
-    /// that ends the miss must be newer than the miss.
+    /// How to read this key, for a command that needs only the value. If the client has missed the key, the key is read from the
+    /// server: the hit that ends the miss must be newer than the miss.
     pub(crate) fn near_answer(&self, key: &GuardedKey, options: ReadOptions, client: &Client) -> NearAnswer {
         let policy = self.policy(key.guard);
         if policy.near.is_zero() || client.known_miss(key, self) != KnownMiss::No {

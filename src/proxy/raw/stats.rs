@@ -1,8 +1,8 @@
-//! `stats`: Kennel's own numbers under memcached's names, and the pools' added up.
+//! `stats`: Kennel's own counters under memcached's names, and the sums of all servers.
 //!
-//! What is the clients' (their commands, hits, connections, bytes) is counted here; what only the servers can know (items,
-//! memory, evictions) is asked of every one of them and summed. So an exporter that is pointed at Kennel sees one memcached
-//! as large as all of them. Every line has exactly three words: exporters refuse an answer that has another.
+//! What concerns clients (commands, hits, connections, bytes) is counted here. What only the servers know (items, memory, evictions)
+//! is requested from each of them and summed. An exporter that scrapes Kennel therefore sees one memcached as large as all servers.
+//! Each line has exactly three words, because exporters refuse replies with other lines.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line\r\n";
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const DETAIL_USAGE: &[u8] = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
 
-/// What can be asked of the servers.
+/// The kinds of `stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     General,
@@ -39,7 +39,7 @@ enum Kind {
     Items,
     Slabs,
     Sizes,
-    /// Of nobody: these are Kennel's alone.
+    /// Kennel's own counters. No server is involved.
     Proxy,
     Reset,
 }
@@ -47,7 +47,7 @@ enum Kind {
 /// A `stats` in flight.
 pub(crate) struct Statistics {
     kind: Kind,
-    sent_at: SmallVec<[(ReplyId, Rc<Connection>); 8]>,
+    requests: SmallVec<[(ReplyId, Rc<Connection>); 8]>,
 }
 
 /// How a `stats` begins.
@@ -59,8 +59,8 @@ pub(crate) enum StatsStart {
 }
 
 impl Statistics {
-    /// Only the first word counts, and for `detail` the second, as memcached reads it. What is not done here is answered as by a
-    /// memcached that has nothing to tell: clients wait for an `END` or `OK`, and for no other end.
+    /// Begins a `stats`. Like memcached, it reads the first word only, and for `detail` the second. A kind that Kennel does not support
+    /// receives the reply of a memcached without data, because clients wait for `END` or `OK`.
     pub(crate) fn begin(what: &[u8], proxy: &Proxy, client: &Client) -> StatsStart {
         let mut words = what.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         let kind = match words.next().unwrap_or(b"") {
@@ -71,9 +71,9 @@ impl Statistics {
             b"sizes" => Kind::Sizes,
             b"proxy" => Kind::Proxy,
             b"reset" => Kind::Reset,
-            // The servers' connections are Kennel's, and would not be what the client asks about.
+            // The connections of the servers are those of Kennel, not of clients.
             b"conns" | b"extstore" => return StatsStart::Reply(END, Outcome::Ok),
-            // No keys are listed: among them would be Kennel's own.
+            // Keys are not listed, because Kennel's own would be among them.
             b"cachedump" => {
                 let numbers = [words.next(), words.next()].map(|word| word.map(number::u32));
                 return match numbers {
@@ -82,7 +82,7 @@ impl Statistics {
                     _ => StatsStart::Reply(BAD_LINE, Outcome::ClientError),
                 };
             }
-            // Nothing is counted by prefix: that would be without an end, for whoever may connect here.
+            // There are no counters by prefix: clients could create any number of them.
             b"detail" => {
                 return match words.next() {
                     Some(b"on" | b"off") => StatsStart::Reply(b"OK\r\n", Outcome::Ok),
@@ -99,51 +99,53 @@ impl Statistics {
             Kind::Slabs => b"stats slabs\r\n",
             Kind::Sizes => b"stats sizes\r\n",
             Kind::Reset => b"stats reset\r\n",
-            Kind::Proxy => return StatsStart::Sent(Statistics { kind, sent_at: SmallVec::new() }),
+            Kind::Proxy => return StatsStart::Sent(Statistics { kind, requests: SmallVec::new() }),
         };
         let command = |connection: &Rc<Connection>| {
             let id = connection.send(&client.pending, Shape::Stats, |out| out.extend_from_slice(line));
             (id, Rc::clone(connection))
         };
-        StatsStart::Sent(Statistics { kind, sent_at: proxy.servers().into_iter().map(command).collect() })
+        StatsStart::Sent(Statistics { kind, requests: proxy.servers().into_iter().map(command).collect() })
     }
 
     pub(crate) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<()> {
         let pending = &scope.client.pending;
-        if !self.sent_at.iter().all(|(id, _)| pending.is_here(*id)) {
+        if !self.requests.iter().all(|(id, _)| pending.is_here(*id)) {
             return Poll::Pending;
         }
-        let mut said = Vec::new();
+        let mut replies = Vec::new();
         let mut missing = Vec::new();
-        let mut trouble = None;
+        let mut failed = None;
         let whole: &[u8] = if self.kind == Kind::Reset { b"RESET\r\n" } else { END };
-        for (id, connection) in self.sent_at.drain(..) {
+        for (id, connection) in self.requests.drain(..) {
             let failure = match pending.take(id) {
                 Some(Reply::Answered { bytes, .. }) if bytes.ends_with(whole) => {
-                    said.push(bytes);
+                    replies.push(bytes);
                     continue;
                 }
                 Some(Reply::Answered { .. } | Reply::Part { .. }) => Failure::Refused,
                 Some(Reply::Failed(failure)) => failure,
                 Some(Reply::Moved) | None => Failure::Down,
             };
-            trouble = trouble.or(Some(failure));
+            failed = failed.or(Some(failure));
             missing.push(connection.server().address().to_string());
         }
         let server_info = &scope.proxy.server_info;
-        let outcome = match (self.kind, trouble) {
-            (Kind::Reset, trouble) => {
+        let outcome = match (self.kind, failed) {
+            (Kind::Reset, failed) => {
                 server_info.reset();
-                out.extend_from_slice(trouble.map_or(whole, Failure::line));
-                if trouble.is_none() { Outcome::Ok } else { Outcome::ServerError }
+                out.extend_from_slice(failed.map_or(whole, Failure::line));
+                if failed.is_none() { Outcome::Ok } else { Outcome::ServerError }
             }
-            // Kennel has nothing of its own to say, and an empty answer would mean an empty pool.
-            (Kind::Items | Kind::Slabs | Kind::Sizes | Kind::Settings, Some(failure)) if said.is_empty() => {
+            // Kennel has no lines of its own, and an empty reply would mean an empty pool.
+            (Kind::Items | Kind::Slabs | Kind::Sizes | Kind::Settings, Some(failure))
+                if replies.is_empty() =>
+            {
                 out.extend_from_slice(failure.line());
                 Outcome::ServerError
             }
             _ => {
-                self.answer(&said, &missing, scope.proxy, out);
+                self.write(&replies, &missing, scope.proxy, out);
                 Outcome::Ok
             }
         };
@@ -151,23 +153,23 @@ impl Statistics {
         Poll::Ready(())
     }
 
-    fn answer(&self, said: &[Bytes], missing: &[String], proxy: &Proxy, out: &mut BytesMut) {
+    fn write(&self, replies: &[Bytes], missing: &[String], proxy: &Proxy, out: &mut BytesMut) {
         let server_info = &proxy.server_info;
         let mut pool = MergedStats::default();
-        let first = if self.kind == Kind::Settings { 1 } else { said.len() };
-        said[..first.min(said.len())].iter().for_each(|reply| pool.add(reply));
+        let first = if self.kind == Kind::Settings { 1 } else { replies.len() };
+        replies[..first.min(replies.len())].iter().for_each(|reply| pool.add(reply));
         let mut own = match self.kind {
             Kind::General => {
                 let mut own = proxy.general();
                 own.extend(proxied(&server_info.totals(), proxy));
                 own.push(("kennel_version", env!("CARGO_PKG_VERSION").to_owned()));
-                own.push(("kennel_servers", (said.len() + missing.len()).to_string()));
-                own.push(("kennel_servers_answering", said.len().to_string()));
+                own.push(("kennel_servers", (replies.len() + missing.len()).to_string()));
+                own.push(("kennel_servers_answering", replies.len().to_string()));
                 own
             }
             Kind::Settings => {
                 let mut all = MergedStats::default();
-                said.iter().for_each(|reply| all.add(reply));
+                replies.iter().for_each(|reply| all.add(reply));
                 pool.lines.retain(|(name, _)| !name.starts_with("ssl_"));
                 let mut own = settings(server_info);
                 own.extend(all.value("maxbytes").map(|sum| ("maxbytes", sum)));
@@ -198,7 +200,7 @@ impl Statistics {
             }
         }
         own.iter().for_each(|(name, value)| line(out, name, value));
-        // `stats items` and `stats sizes` have only lines of a class; exporters refuse others there.
+        // `stats items` and `stats sizes` have lines of classes only; exporters refuse others.
         if matches!(self.kind, Kind::General | Kind::Settings | Kind::Slabs) {
             for (number, address) in (1..).zip(missing) {
                 line(out, &format!("kennel_missing_{number}"), address);
@@ -209,10 +211,10 @@ impl Statistics {
 }
 
 impl Proxy {
-    /// A connection to every server there is, once, though it may be in several pools.
+    /// One connection to each server, even if the server is in several pools.
     fn servers(&self) -> Vec<&Rc<Connection>> {
         let mut seen = HashSet::new();
-        // Each embedded server is one of its own, whatever its address says.
+        // Embedded servers are different servers even if their addresses are equal.
         let new = |connection: &&Rc<Connection>| match connection.server().address() {
             Address::Embedded { .. } => true,
             address => seen.insert(address.clone()),
@@ -220,7 +222,7 @@ impl Proxy {
         self.connections().filter(new).collect()
     }
 
-    /// What plain `stats` says of Kennel itself, in memcached's order.
+    /// Kennel's own lines of plain `stats`, in memcached's order.
     fn general(&self) -> Vec<(&'static str, String)> {
         use {Command as C, Outcome as O};
         const HIT: &[Outcome] = &[O::Hit, O::Stale];
@@ -293,7 +295,7 @@ impl Proxy {
     }
 }
 
-/// What memcached's proxy adds to plain `stats`.
+/// The lines that memcached's proxy adds to plain `stats`.
 fn proxied(totals: &Totals, proxy: &Proxy) -> Vec<(&'static str, String)> {
     use UpstreamOutcome as U;
     let errors = [Outcome::Error, Outcome::ServerError];
@@ -312,7 +314,7 @@ fn proxied(totals: &Totals, proxy: &Proxy) -> Vec<(&'static str, String)> {
     .to_vec()
 }
 
-/// What `stats proxy` counts: keys by command, as memcached's proxy splits a get of many.
+/// The lines of `stats proxy`: keys by command, because memcached's proxy counts each key of a get.
 fn by_command(totals: &Totals) -> Vec<(&'static str, String)> {
     use Command as C;
     let limits = [("active_req_limit", "0".to_owned()), ("buffer_memory_limit", "0".to_owned())];
@@ -343,7 +345,7 @@ fn by_command(totals: &Totals) -> Vec<(&'static str, String)> {
     limits.into_iter().chain(commands).collect()
 }
 
-/// What `stats settings` says of Kennel in place of a server.
+/// The lines of `stats settings` that Kennel replaces.
 fn settings(server_info: &ServerInfo) -> Vec<(&'static str, String)> {
     let null = || "NULL".to_owned();
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
@@ -368,7 +370,7 @@ fn settings(server_info: &ServerInfo) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A value is one word, whatever a path or an address holds.
+/// Appends a line. Spaces of the value are replaced, so that it is one word.
 fn line(out: &mut BytesMut, name: &str, value: &str) {
     out.extend_from_slice(b"STAT ");
     out.extend_from_slice(name.as_bytes());

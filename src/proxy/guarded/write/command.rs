@@ -1,4 +1,4 @@
-//! What a request asks of the guard: the commands of both protocols, as the state machine that runs them.
+//! The commands of both protocols that write, and the state machine that runs each of them.
 
 use std::rc::Rc;
 

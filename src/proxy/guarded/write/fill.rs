@@ -112,7 +112,7 @@ pub(super) fn finish_fill(
                 StoreKind::MetaCas { invalidate: true, .. } if exists => {
                     return Err(fill.kind.change(fill.value.clone()));
                 }
-                // A command with a CAS is told the truth.
+                // A command with a CAS receives the true outcome.
                 StoreKind::MetaCas { .. } if exists => (WriteOutcome::Exists, Outcome::Exists),
                 StoreKind::MetaCas { .. } => (WriteOutcome::NotFound, Outcome::NotFound),
                 StoreKind::Add => {

@@ -1,11 +1,11 @@
-//! What several servers say in answer to one `stats`, made one.
+//! Merges the replies of several servers to one `stats`.
 
 use std::collections::HashMap;
 
-/// The most names in one answer; memcached has about a hundred, and some thirty a slab class. What is beyond is left out.
+/// The most names in one reply. memcached has about 100, and some 30 for each slab class. Further names are left out.
 const MAX_NAMES: usize = 65_536;
 
-/// The servers' lines, in the first one's order.
+/// The servers' lines, in the order of the first server.
 #[derive(Debug, Default)]
 pub(crate) struct MergedStats {
     pub(crate) lines: Vec<(String, Value)>,
@@ -15,7 +15,7 @@ pub(crate) struct MergedStats {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     Number(u64),
-    /// No whole number: the first server's stands.
+    /// Not a whole number. The value of the first server counts.
     Text(String),
 }
 
@@ -29,7 +29,7 @@ impl Value {
 }
 
 impl MergedStats {
-    /// One server's answer.
+    /// Adds the reply of one server.
     pub(crate) fn add(&mut self, reply: &[u8]) {
         for line in reply.split(|&byte| byte == b'\n') {
             let Some(line) = line.strip_prefix(b"STAT ") else { continue };
@@ -56,7 +56,7 @@ impl MergedStats {
     }
 }
 
-/// Whether the largest of the servers' numbers is told in place of their sum: ages, sizes, and what is on or off.
+/// Whether the largest value counts instead of the sum: for ages, sizes and flags.
 fn is_level(name: &str) -> bool {
     const LEVELS: [&str; 10] = [
         "age",
@@ -73,7 +73,7 @@ fn is_level(name: &str) -> bool {
     name.rsplit(':').next().is_some_and(|field| LEVELS.contains(&field))
 }
 
-/// By slab class, or by size; what is of none comes last.
+/// Sort key of a line: its slab class or size. Lines without one come last.
 pub(crate) fn class(name: &str) -> u64 {
     name.split(':').find_map(|part| part.parse().ok()).unwrap_or(u64::MAX)
 }
