@@ -26,7 +26,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::guard::leases::Owner;
 use crate::metrics::LeaseEnd;
-use crate::proxy::pooling::ListenerClients;
+use crate::proxy::connection_use::ListenerClients;
 use crate::proxy::{Client, Proxy};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use state::{MAX_OUTPUT, READ_SIZE, Session, State};
@@ -92,15 +92,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         self.eof |= self.drain.is_cancelled();
         self.socket_empty = false;
         loop {
-            self.client.inbox.wake_on_next(cx);
-            if self.client.inbox.closing().is_some() {
+            self.client.pending.wake_on_next(cx);
+            if self.client.pending.closing().is_some() {
                 self.state = State::Gone;
             }
             self.poll_calls(cx);
             let read = self.poll_read(cx);
             let was_complete = self.missing == 0;
             if self.parse() {
-                self.client.inbox.note_activity();
+                self.client.pending.note_activity();
                 continue;
             }
             // Reading stopped because the input held a complete request. Now it holds an incomplete one.
@@ -133,12 +133,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             }
         }
         self.queue_pool.take_back(&mut self.calls);
-        let inbox = &self.client.inbox;
-        inbox.rest();
+        let pending = &self.client.pending;
+        pending.rest();
         // A complete request that has not begun is waiting too.
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
-        inbox.is_busy(waits && self.output.is_empty());
-        inbox.holds(
+        pending.is_busy(waits && self.output.is_empty());
+        pending.holds(
             self.request_bytes + self.input.len() + self.output.tail.len() + self.client.misses_bytes(),
         );
     }
@@ -156,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         self.state = State::Gone;
         self.calls.retain(|pending| pending.call.is_active());
         (self.input, self.output) = (BytesMut::new(), WriteQueue::default());
-        self.client.inbox.wake_on_next(cx);
+        self.client.pending.wake_on_next(cx);
         self.poll_calls(cx);
         self.output.clear();
         if self.calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }

@@ -16,6 +16,11 @@ impl<'a> Meta<'a> {
         Tokens(self.flags)
     }
 
+    /// Whether no flag other than `flags` was sent.
+    pub fn has_only(&self, flags: &[u8]) -> bool {
+        self.tokens().all(|(flag, _)| flags.contains(&flag))
+    }
+
     /// Whether at least one of `flags` was sent.
     pub fn has_any(&self, flags: &[u8]) -> bool {
         self.tokens().any(|(flag, _)| flags.contains(&flag))

@@ -27,7 +27,7 @@ impl<S> Session<'_, S> {
             }
             let (is_active, position, before) = (
                 front.call.is_active(),
-                QueuePosition { first: true, patient: quiet && alone },
+                QueuePosition { first: true, may_wait: quiet && alone },
                 output.len(),
             );
             if output.tail.capacity() == 0 {
@@ -36,9 +36,9 @@ impl<S> Session<'_, S> {
             let Poll::Ready(large) = front.call.poll(proxy, client, position, cx, &mut output.tail) else {
                 break;
             };
-            if let Some(LargeReply { bytes, behind }) = large {
-                output.push_large(bytes, |text| client.inbox.keep(text));
-                output.tail.extend_from_slice(behind);
+            if let Some(LargeReply { bytes, trailer }) = large {
+                output.push_large(bytes, |text| client.pending.keep(text));
+                output.tail.extend_from_slice(trailer);
             }
             let replied = output.len() - before;
             let value = if front.reads > 1 { replied / front.reads } else { replied };
@@ -59,13 +59,13 @@ impl<S> Session<'_, S> {
             calls.iter_mut().enumerate().skip(1).filter(|(_, pending)| pending.call.is_active())
         {
             let mut reply = BytesMut::new();
-            let position = QueuePosition { first: false, patient: quiet && at == last };
+            let position = QueuePosition { first: false, may_wait: quiet && at == last };
             if let Poll::Ready(large) = pending.call.poll(proxy, client, position, cx, &mut reply) {
-                if let Some(LargeReply { bytes, behind }) = large {
+                if let Some(LargeReply { bytes, trailer }) = large {
                     reply.extend_from_slice(&bytes);
-                    reply.extend_from_slice(behind);
+                    reply.extend_from_slice(trailer);
                 }
-                pending.call.keep(client.inbox.keep(reply.freeze()));
+                pending.call.keep(client.pending.keep(reply.freeze()));
                 *active -= 1;
             }
         }

@@ -70,7 +70,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => self.state = State::Gone,
                 Poll::Ready(Ok(length)) => {
                     self.proxy.metrics().bytes_written(length);
-                    self.client.inbox.note_activity();
+                    self.client.pending.note_activity();
                     written = true;
                 }
             }

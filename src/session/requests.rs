@@ -109,7 +109,7 @@ impl<S> Session<'_, S> {
                 {
                     return self.begin_long_get(long_get, head);
                 }
-                if consumed >= LARGE_REQUEST && self.proxy.is_congested(&self.client.inbox) {
+                if consumed >= LARGE_REQUEST && self.proxy.is_congested(&self.client.pending) {
                     return Progress::Blocked;
                 }
                 let call = Call::begin(&request, &self.proxy, &self.client, conflicts);
@@ -207,5 +207,5 @@ impl<S> Session<'_, S> {
 
 /// Whether a request that accesses `set` conflicts with one in flight. `active` is the number of active calls.
 fn conflicts(calls: &VecDeque<PendingCall>, active: usize, set: &AccessSet) -> bool {
-    active > 0 && calls.iter().any(|pending| pending.call.footprint().conflicts(set))
+    active > 0 && calls.iter().any(|pending| pending.call.accesses().conflicts(set))
 }
