@@ -50,8 +50,8 @@ impl fmt::Debug for Users {
 }
 
 impl Users {
-    /// Reads a file in memcached's format: one `user:password` per line. The error continues a sentence that begins with the name of
-    /// the file. It never contains text of the file.
+    /// Reads a file in memcached's format: one `user:password` per line. The error continues a sentence that begins with the name
+    /// of the file. It never contains text of the file.
     pub fn read(path: &Path) -> Result<Users, String> {
         let mut text = Vec::new();
         let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text));
@@ -202,7 +202,8 @@ fn data_length(line: &[u8]) -> Option<u64> {
     }
 }
 
-/// A number as C's `strtoul` reads it: whitespace, an optional sign and digits, followed by the end or by whitespace and anything.
+/// A number as C's `strtoul` reads it: whitespace, an optional sign and digits, followed by the end or by whitespace and
+/// anything.
 fn number(word: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| b"\t\n\x0b\x0c\r ".contains(byte);
     let skipped = word.iter().take_while(|byte| is_space(byte)).count();

@@ -1,7 +1,7 @@
 //! Wall time. No other file reads it.
 //!
-//! Wall time is used for tag versions, absolute exptimes and `built_at`. Durations are measured with tokio's monotonic clock, which
-//! tests can pause.
+//! Wall time is used for tag versions, absolute exptimes and `built_at`. Durations are measured with tokio's monotonic clock,
+//! which tests can pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

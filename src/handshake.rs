@@ -141,8 +141,8 @@ struct UnauthenticatedClient<'a> {
 }
 
 impl UnauthenticatedClient<'_> {
-    /// Reads and answers commands until one has a valid password. Returns the bytes that the client has sent after it. `None`: the
-    /// client has disconnected, or its connection must be closed.
+    /// Reads and answers commands until one has a valid password. Returns the bytes that the client has sent after it. `None`:
+    /// the client has disconnected, or its connection must be closed.
     async fn authenticate(&self, socket: &mut Box<dyn ClientStream>) -> io::Result<Option<BytesMut>> {
         let (mut input, mut authentication) = (BytesMut::new(), Authentication::default());
         loop {

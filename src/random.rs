@@ -13,8 +13,8 @@ pub struct Random {
 }
 
 impl Random {
-    /// A generator seeded by the operating system, differently in each process and for each call. fastrand's default seed is derived
-    /// from the uptime and a thread number, which may be the same for sidecars started together on equal machines.
+    /// A generator seeded by the operating system, differently in each process and for each call. fastrand's default seed is
+    /// derived from the uptime and a thread number, which may be the same for sidecars started together on equal machines.
     pub fn from_entropy() -> Random {
         Random::seeded(RandomState::new().hash_one(std::process::id()))
     }
@@ -34,8 +34,8 @@ impl Random {
         if n == 0 { 0 } else { self.rng.u64(0..n) }
     }
 
-    /// Shortens `full` by a uniformly distributed part, at most `fraction` of it (clamped to 0–1). The result is never longer than
-    /// `full`, so that a limit stays a limit.
+    /// Shortens `full` by a uniformly distributed part, at most `fraction` of it (clamped to 0–1). The result is never longer
+    /// than `full`, so that a limit stays a limit.
     pub fn jitter(&mut self, full: Duration, fraction: f64) -> Duration {
         let keep = 1.0 - fraction.clamp(0.0, 1.0) * (1.0 - self.unit());
         Duration::try_from_secs_f64(full.as_secs_f64() * keep).map_or(full, |short| short.min(full))

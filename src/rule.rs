@@ -22,8 +22,8 @@ const MAX_TRIED: usize = 8;
 ///
 /// Patterns are grouped by their literal prefix, and a key is matched only against the groups whose prefix it begins with. These
 /// groups form a chain, whose first member one binary search finds: in sorted order, every text between a prefix and a key that
-/// begins with it begins with the same prefix. If a chain has more than [`MAX_TRIED`] patterns, the automaton finds the first that
-/// matches, and only that one is matched again for its captures.
+/// begins with it begins with the same prefix. If a chain has more than [`MAX_TRIED`] patterns, the automaton finds the first
+/// that matches, and only that one is matched again for its captures.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     patterns: Vec<Pattern>,
@@ -78,7 +78,8 @@ impl Rules {
         Rules { patterns, groups, automaton }
     }
 
-    /// The index of the first pattern that matches `key`. Sets `captures` to its captures; leaves them unchanged if there is none.
+    /// The index of the first pattern that matches `key`. Sets `captures` to its captures; leaves them unchanged if there is
+    /// none.
     pub fn find(&self, key: &[u8], captures: &mut Captures) -> Option<usize> {
         let mut best = None;
         let mut at = self.groups.partition_point(|group| *group.prefix <= *key).checked_sub(1);

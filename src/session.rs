@@ -84,8 +84,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         drained: &mut Pin<&mut WaitForCancellationFuture<'_>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        // After the drain begins, no more input is read, and the input read so far is processed. The future must be polled once to
-        // wake the task.
+        // After the drain begins, no more input is read, and the input read so far is processed. The future must be polled once
+        // to wake the task.
         if !std::mem::replace(&mut self.polled_drain, true) {
             self.eof |= drained.as_mut().poll(cx).is_ready();
         }

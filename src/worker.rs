@@ -1,5 +1,5 @@
-//! A worker: a thread with its own runtime, listening sockets and connections to the servers. It accepts clients and serves each in
-//! a task, which never moves to another thread.
+//! A worker: a thread with its own runtime, listening sockets and connections to the servers. It accepts clients and serves each
+//! in a task, which never moves to another thread.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -221,8 +221,8 @@ impl ClientAcceptor {
         self.stop.run_until_cancelled(accepting).await
     }
 
-    /// Starts the task of a new client, or refuses the client if there are too many. Waits while [`MAX_REFUSING`] clients are being
-    /// refused.
+    /// Starts the task of a new client, or refuses the client if there are too many. Waits while [`MAX_REFUSING`] clients are
+    /// being refused.
     async fn admit<S: ClientStream + 'static>(
         self: &Rc<Self>,
         mut socket: S,

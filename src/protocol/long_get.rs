@@ -58,8 +58,8 @@ impl LongGet {
         Some(LongGet::begin(reach).ok_or(BAD_EXPTIME))
     }
 
-    /// Begins a get for more than `most` keys. `request` has been parsed from the front of `buffer`. Returns the get and the length
-    /// of its head in bytes.
+    /// Begins a get for more than `most` keys. `request` has been parsed from the front of `buffer`. Returns the get and the
+    /// length of its head in bytes.
     pub fn begin_whole(buffer: &[u8], request: &Request<'_>, most: usize) -> Option<(LongGet, usize)> {
         match request {
             Request::Get { keys, .. } | Request::GetAndTouch { keys, .. }
@@ -137,7 +137,8 @@ mod tests {
     use crate::protocol::parse::parse;
     use crate::protocol::request::{Limits, Parsed};
 
-    /// Feeds `rest` in steps of `step` bytes. Returns the keys of all parts and the final error, `b"more"` if the line is incomplete.
+    /// Feeds `rest` in steps of `step` bytes. Returns the keys of all parts and the final error, `b"more"` if the line is
+    /// incomplete.
     fn keys(get: LongGet, rest: &[u8], step: usize, most: usize) -> (Vec<Vec<u8>>, Option<&'static [u8]>) {
         let (mut keys, mut start, mut end) = (Vec::new(), 0, 0);
         loop {

@@ -188,8 +188,8 @@ fn debug<'a>(meta: Meta<'a>, line: &Line<'a>) -> Parsed<'a> {
     }
 }
 
-/// Whether each flag begins with a letter or a digit, or one of the bytes between `A` and `z`. `first` is the position of the first
-/// flag on the line, in words.
+/// Whether each flag begins with a letter or a digit, or one of the bytes between `A` and `z`. `first` is the position of the
+/// first flag on the line, in words.
 fn are_letters(meta: &Meta<'_>, first: usize) -> bool {
     meta.tokens().take(MAX_WORDS - first).all(|(letter, _)| matches!(letter, 65..=122 | b'0'..=b'9'))
 }

@@ -19,4 +19,3 @@ pub mod reply;
 pub mod base64;
 
 pub use line::{MAX_KEY, MAX_LINE};
-pub use meta::Tokens;

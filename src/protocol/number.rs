@@ -53,8 +53,8 @@ pub(super) fn c_uint32(text: &[u8]) -> Option<u32> {
     c_uint64(text).map(|long| long as u32)
 }
 
-/// memcached's `safe_strtoull`: C negates a number with a minus sign modulo 2^64, and memcached rejects the result only if its top
-/// bit is set.
+/// memcached's `safe_strtoull`: C negates a number with a minus sign modulo 2^64, and memcached rejects the result only if its
+/// top bit is set.
 pub(crate) fn c_uint64(text: &[u8]) -> Option<u64> {
     let (negative, magnitude) = magnitude(text)?;
     let long = if negative { magnitude.wrapping_neg() } else { magnitude };

@@ -291,8 +291,8 @@ impl<'a> MetaReply<'a> {
         self.tokens().find(|&(letter, _)| letter == flag).map(|(_, token)| token)
     }
 
-    /// The token of `flag` as a number: the CAS (`c`), the client flags (`f`), the size (`s`). Not the remaining time (`t`), which
-    /// may be -1.
+    /// The token of `flag` as a number: the CAS (`c`), the client flags (`f`), the size (`s`). Not the remaining time (`t`),
+    /// which may be -1.
     pub fn number(&self, flag: u8) -> Option<u64> {
         number(self.token(flag)?)
     }

@@ -169,8 +169,8 @@ pub struct Store<'a> {
     pub key: &'a [u8],
     /// The client's flags: the low 32 bits of the number sent, as in memcached.
     pub flags: u32,
-    /// 0: never; negative: immediately; up to 2,592,000: seconds from now; above: Unix time. The low 32 bits of the number sent, as a
-    /// signed number, as in memcached.
+    /// 0: never; negative: immediately; up to 2,592,000: seconds from now; above: Unix time. The low 32 bits of the number sent,
+    /// as a signed number, as in memcached.
     pub exptime: i64,
     /// The data block, without its CRLF.
     pub data: &'a [u8],

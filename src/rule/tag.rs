@@ -69,9 +69,9 @@ impl Template {
     }
 }
 
-/// Shortens the key of a tag to a valid length. `key` is the tag prefix (`prefix_len` bytes, at most 32) and the name of the tag. If
-/// it has more than 250 bytes, the name is replaced by `~` and the 32 lower-case hex digits of its MD5. The limit is 186 bytes if
-/// the key contains a byte that only the base64 key of a meta command can represent. To bump such a tag, a client must use the
+/// Shortens the key of a tag to a valid length. `key` is the tag prefix (`prefix_len` bytes, at most 32) and the name of the tag.
+/// If it has more than 250 bytes, the name is replaced by `~` and the 32 lower-case hex digits of its MD5. The limit is 186 bytes
+/// if the key contains a byte that only the base64 key of a meta command can represent. To bump such a tag, a client must use the
 /// shortened key: it cannot send the full one.
 pub fn fold_tag(key: &mut Vec<u8>, prefix_len: usize) {
     let spaced = || key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' '));

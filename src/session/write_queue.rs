@@ -39,7 +39,8 @@ impl WriteQueue {
         *self = WriteQueue::default();
     }
 
-    /// Appends a large reply without copying it. The bytes of `tail` before it become a piece of their own, which `keep` may wrap.
+    /// Appends a large reply without copying it. The bytes of `tail` before it become a piece of their own, which `keep` may
+    /// wrap.
     pub(super) fn push_large(&mut self, reply: Bytes, keep: impl FnOnce(Bytes) -> Bytes) {
         if !self.tail.is_empty() {
             self.pieces_len += self.tail.len();
