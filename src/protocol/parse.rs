@@ -15,7 +15,7 @@ const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 
 /// Parses the request at the front of a read buffer. Any bytes give a result, and it does not depend on how they were split
-/// into reads. The first byte of a connection must have been checked by [`binary::detect`](super::binary::detect).
+/// into reads. [`binary::detect`](super::binary::detect) must have checked the first byte of the connection.
 pub fn parse<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let line = match Line::read(buffer) {
         Ok(line) => line,

@@ -234,7 +234,7 @@ pub enum Parsed<'a> {
     Refused(Refused<'a>),
 }
 
-/// A request that needs no server, usually because memcached refuses it, and where parsing continues.
+/// A request that memcached refuses: its reply, its side effects, and where parsing continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused<'a> {
     /// The error line with its CRLF. Empty if `noreply` suppresses it, or if memcached closes the connection without a reply.
