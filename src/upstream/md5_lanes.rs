@@ -1,23 +1,23 @@
-//! The MD5 of several keys at once: for each it takes a third of what it takes for one alone, because a processor can do eight of
-//! its steps at a time, and the next one needs the last one's result.
+//! The MD5 of several keys at once, at a third of the cost per key: the steps of one MD5 depend on each other, but SIMD
+//! instructions carry out the same step of eight at a time.
 
 use md5::block_api::compress;
 use md5::{Digest, Md5};
 use wide::u32x8;
 
-/// So many at once.
+/// The number of keys hashed at once.
 const LANES: usize = 8;
-/// Fewer than these are quicker one by one.
-const FEWEST: usize = 3;
-/// What leaves room in a block for the padding.
+/// Fewer keys than this are hashed one by one, which is faster.
+const MIN_KEYS: usize = 3;
+/// The longest message that fits in one block with its padding, in bytes.
 const MAX_SHORT: usize = 55;
-/// What MD5 begins with (RFC 1321, 3.3).
+/// The initial state (RFC 1321, 3.3).
 const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
-/// The words of each of the four rounds: the first, and how far it is to the next.
+/// The order of words in each of the four rounds: the first, and the stride.
 const WORDS: [(usize, usize); 4] = [(0, 1), (1, 5), (5, 3), (0, 7)];
-/// By how many bits the steps of each round turn.
-const TURNS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
-/// The whole part of 2^32 |sin(i + 1)|.
+/// The rotations of each round's steps, in bits.
+const ROTATIONS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
+/// The integer part of 2^32 |sin(i + 1)|.
 const SINES: [u32; 64] = [
     0xd76a_a478,
     0xe8c7_b756,
@@ -89,7 +89,7 @@ const SINES: [u32; 64] = [
 pub(super) fn md5_64(key: &[u8]) -> u64 {
     let mut state = START;
     match block(key) {
-        // Nearly every key is that short, and a hasher with its buffer takes a third longer.
+        // Most keys are short, and a hasher with a buffer takes a third longer.
         Some(block) => compress(&mut state, &[block]),
         None => {
             let digest = Md5::digest(key);
@@ -101,24 +101,24 @@ pub(super) fn md5_64(key: &[u8]) -> u64 {
     u64::from(state[1]) << 32 | u64::from(state[0])
 }
 
-/// Calls `each` with every key and its [`md5_64`], in their order.
+/// Calls `each` with every key and the first eight bytes of its MD5 (little-endian), in order.
 pub fn each_with_md5<'a>(keys: impl Iterator<Item = &'a [u8]>, mut each: impl FnMut(&'a [u8], u64)) {
     let mut keys = keys.peekable();
     while keys.peek().is_some() {
-        let (mut some, mut count) = ([&b""[..]; LANES], 0);
-        for (place, key) in some.iter_mut().zip(&mut keys) {
-            *place = key;
+        let (mut batch, mut count) = ([&b""[..]; LANES], 0);
+        for (slot, key) in batch.iter_mut().zip(&mut keys) {
+            *slot = key;
             count += 1;
         }
         let together =
-            (count >= FEWEST && some.iter().all(|key| key.len() <= MAX_SHORT)).then(|| md5_64s(&some));
-        for (at, key) in some[..count].iter().enumerate() {
+            (count >= MIN_KEYS && batch.iter().all(|key| key.len() <= MAX_SHORT)).then(|| md5_64s(&batch));
+        for (at, key) in batch[..count].iter().enumerate() {
             each(key, together.map_or_else(|| md5_64(key), |md5s| md5s[at]));
         }
     }
 }
 
-/// The only block of a message that leaves room in it for the padding.
+/// The padded block of a message of at most [`MAX_SHORT`] bytes.
 fn block(bytes: &[u8]) -> Option<[u8; 64]> {
     let mut block = [0; 64];
     block[..=MAX_SHORT].get_mut(..=bytes.len())?[..bytes.len()].copy_from_slice(bytes);
@@ -127,7 +127,7 @@ fn block(bytes: &[u8]) -> Option<[u8; 64]> {
     Some(block)
 }
 
-/// Of short keys; what it says of a longer one means nothing.
+/// The [`md5_64`] of each key. Those of keys longer than [`MAX_SHORT`] are wrong.
 fn md5_64s(keys: &[&[u8]; LANES]) -> [u64; LANES] {
     let mut words = [[0; LANES]; 16];
     for (lane, key) in keys.iter().enumerate() {
@@ -158,8 +158,8 @@ fn round(
         let [a, b, c, d] = state;
         let word = words[(first + stride * step) % 16];
         let sum = a + mix(b, c, d) + (word + u32x8::splat(SINES[16 * round + step]));
-        let turns = TURNS[round][step % 4];
-        state = [d, (sum << turns | sum >> (32 - turns)) + b, b, c];
+        let bits = ROTATIONS[round][step % 4];
+        state = [d, (sum << bits | sum >> (32 - bits)) + b, b, c];
     }
     state
 }
@@ -169,28 +169,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_any_length_has_the_md5_that_it_has_alone_or_with_others() {
+    fn a_keys_md5_is_the_same_alone_and_in_a_batch() {
         let keys: Vec<Vec<u8>> =
             (0..=250).map(|length| (0..length).map(|i| (i * 7 + 3) as u8).collect()).collect();
-        let right = |key: &[u8]| {
+        let expected = |key: &[u8]| {
             let digest = Md5::digest(key);
             u64::from_le_bytes(*digest.first_chunk().unwrap())
         };
-        // Rows of every number of keys, in which short ones stand beside long ones and without them.
+        // Batches of every size, of short keys, of long ones and of both.
         for count in 1..=20 {
             for first in 0..=250 - count {
-                let some = &keys[first..first + count];
-                let mut told = Vec::new();
-                each_with_md5(some.iter().map(Vec::as_slice), |key, md5| {
+                let batch = &keys[first..first + count];
+                let mut seen = Vec::new();
+                each_with_md5(batch.iter().map(Vec::as_slice), |key, md5| {
                     assert_eq!(
                         (md5, md5_64(key)),
-                        (right(key), right(key)),
+                        (expected(key), expected(key)),
                         "{} bytes of {count}",
                         key.len()
                     );
-                    told.push(key);
+                    seen.push(key);
                 });
-                assert_eq!(told, some);
+                assert_eq!(seen, batch);
             }
         }
     }
