@@ -104,8 +104,8 @@ impl Pool {
             let (ring, servers) = (&self.shared.ring, self.connections.len());
             let first = ring.server(key);
             let elsewhere = |n: u8| {
-                let place = ring.server(&[key, b"#", &[b'0' + n]].concat());
-                (place != first).then_some(place)
+                let other = ring.server(&[key, b"#", &[b'0' + n]].concat());
+                (other != first).then_some(other)
             };
             (2..10).find_map(elsewhere).unwrap_or((first + 1) % servers)
         })

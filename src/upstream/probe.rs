@@ -271,15 +271,15 @@ mod tests {
     use crate::upstream::spec::{Address, ServerSpec};
 
     /// The result of a probe of a server that replies to each round with the next of these.
-    async fn probed(answers: &'static [&'static str]) -> Option<MissingFeature> {
+    async fn probed(replies: &'static [&'static str]) -> Option<MissingFeature> {
         let (mut here, mut there) = tokio::io::duplex(4096);
         let server = tokio::spawn(async move {
-            for answer in answers {
+            for reply in replies {
                 let mut received = BytesMut::new();
                 while !received.ends_with(b"version\r\n") {
                     assert!(there.read_buf(&mut received).await.unwrap() > 0);
                 }
-                there.write_all(format!("{answer}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
+                there.write_all(format!("{reply}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
             }
         });
         let mut probe = Probe { socket: &mut here, limit: Duration::from_secs(5), version: String::new() };
@@ -326,8 +326,8 @@ mod tests {
                 Some(MissingFeature::ConditionalDelete),
             ),
         ];
-        for (answers, missing_feature) in cases {
-            assert_eq!(probed(answers).await, *missing_feature, "{answers:?}");
+        for (replies, missing_feature) in cases {
+            assert_eq!(probed(replies).await, *missing_feature, "{replies:?}");
         }
     }
 
@@ -351,8 +351,8 @@ mod tests {
             (&[STUB, "NS c0\r\n", SET, MARKED, "NF\r\nNF\r\nEN\r\n", GONE], Lost),
             (&[STUB, "NS c0\r\n", SET, MARKED, "EX\r\nSERVER_ERROR no\r\nEN\r\n", GONE], Refused),
         ];
-        for (answers, why) in cases {
-            assert_eq!(probed(answers).await, Some(MissingFeature::Unknown(*why)), "{answers:?}");
+        for (replies, why) in cases {
+            assert_eq!(probed(replies).await, Some(MissingFeature::Unknown(*why)), "{replies:?}");
         }
     }
 
@@ -369,7 +369,7 @@ mod tests {
             let (mut keys, mut line) = (HashSet::new(), String::new());
             while socket.read_line(&mut line).await.unwrap() > 0 {
                 let words: Vec<&str> = line.split_ascii_whitespace().collect();
-                let answer = match words[..] {
+                let reply = match words[..] {
                     ["stats", ..] => "END\r\n",
                     ["mg", key, ..] => {
                         keys.insert(key.to_owned());
@@ -381,7 +381,7 @@ mod tests {
                     // The data of a store.
                     _ => "",
                 };
-                socket.write_all(answer.as_bytes()).await.unwrap();
+                socket.write_all(reply.as_bytes()).await.unwrap();
                 if matches!(words[..], ["stats" | "version", ..]) {
                     socket.flush().await.unwrap();
                 }
@@ -426,20 +426,20 @@ mod tests {
 
     #[tokio::test]
     async fn items_of_a_probe_expire_by_themselves_and_too_long_a_reply_is_garbage() {
-        let answers: [&[&str]; 2] =
+        let replies: [&[&str]; 2] =
             [&[STUB, "NS c0\r\n", SET, MARKED], &["EN\r\n", "STORED\r\nDELETED\r\nEN\r\n"]];
-        let ended_after = |answers: &'static [&'static str]| (1..=answers.len()).map(move |n| &answers[..n]);
-        for answers in answers.into_iter().flat_map(ended_after) {
+        let ended_after = |replies: &'static [&'static str]| (1..=replies.len()).map(move |n| &replies[..n]);
+        for replies in replies.into_iter().flat_map(ended_after) {
             let (mut here, mut there) = tokio::io::duplex(64 * 1024);
             let server = async {
                 let mut all = Vec::new();
-                for answer in answers {
+                for reply in replies {
                     let mut received = BytesMut::new();
                     while !received.ends_with(b"version\r\n") {
                         assert!(there.read_buf(&mut received).await.unwrap() > 0);
                     }
                     all.push(String::from_utf8(received.to_vec()).unwrap());
-                    there.write_all(format!("{answer}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
+                    there.write_all(format!("{reply}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
                 }
                 // The connection ends before the key is deleted.
                 there.write_all(&b"VA 9\r\n".repeat(MAX_REPLY / 4)).await.unwrap();

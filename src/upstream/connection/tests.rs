@@ -282,7 +282,7 @@ fn with_too_many_pending_requests_further_ones_are_refused_and_replies_still_mat
     let (connection, one, other) = with_two_clients();
     let touch =
         |client: &Rc<PendingReplies>, n: usize| line(&connection, client, &format!("incr k{n} 1\r\n"));
-    let asked: Vec<ReplyId> =
+    let ids: Vec<ReplyId> =
         (0..MAX_PENDING).map(|n| touch(if n % 2 == 0 { &one } else { &other }, n)).collect();
     let before = connection.state.borrow().output.len();
     for refused in [touch(&one, 0), connection.get(&other, b"a", GET)] {
@@ -292,7 +292,7 @@ fn with_too_many_pending_requests_further_ones_are_refused_and_replies_still_mat
     assert_eq!(connection.state.borrow().output.len(), before, "nothing of it was queued");
     let replies: String = (0..MAX_PENDING).map(|n| format!("{n}\r\n")).collect();
     read(&connection, replies.as_bytes());
-    for (n, id) in asked.into_iter().enumerate() {
+    for (n, id) in ids.into_iter().enumerate() {
         assert_eq!(reply(if n % 2 == 0 { &one } else { &other }, id), format!("{n}\r\n"));
     }
     let again = touch(&one, 0);
