@@ -86,7 +86,7 @@ where
         socket,
         drain,
         proxy,
-        client: Client::new(owner, PendingReplies::for_client(&roll, owner.connection), pooling),
+        client: Client::new(owner, PendingReplies::for_client(roll, owner.connection), pooling),
         roll: Rc::clone(roll),
         queues,
         input: BytesMut::new(),

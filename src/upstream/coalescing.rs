@@ -92,82 +92,8 @@ impl UnsentReads {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-    use std::sync::Arc;
-    use std::time::Duration;
-
     use super::*;
-    use crate::metrics::{Metrics, ServerName};
-    use crate::protocol::reply::{Shape, digest};
-    use crate::random::Random;
-    use crate::upstream::batched_gets::GetKind;
-    use crate::upstream::connection::Connection;
-    use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
-    use crate::upstream::server::Server;
-    use crate::upstream::spec::{Address, ServerSpec};
-
-    fn text(reply: Reply) -> String {
-        let Reply::Answered { bytes, .. } = reply else { panic!("{reply:?}") };
-        String::from_utf8(bytes.to_vec()).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_read_joins_an_identical_one_unless_a_change_is_queued_between() {
-        let server = ServerName { pool: "main".into(), server: "a".into() };
-        let metrics = Metrics::new(Vec::new(), vec![server], 1);
-        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-        let spec = ServerSpec { address, weight: 1, name: None };
-        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
-        let first_attempt = server.first_attempt();
-        let connection = Connection::new(Arc::new(server), first_attempt, metrics.worker(0));
-        let (one, other) = (Rc::new(PendingReplies::default()), Rc::new(PendingReplies::default()));
-        let send = |command: &'static str, shape| {
-            connection.send(&one, shape, |out| out.extend_from_slice(command.as_bytes()))
-        };
-        let read = |replies: &Rc<PendingReplies>| -> (ReplyId, bool) {
-            connection.read(replies, |out| out.extend_from_slice(b"mg k v\r\n"))
-        };
-        let checks = async {
-            let first = send("ms k 3\r\nold\r\n", Shape::Meta);
-            assert_eq!(text(one.receive(first).await), "HD\r\n");
-            let (early, shared) = read(&one);
-            assert!(!shared);
-            let got = connection.get_one_of(&one, b"x", GetKind::default(), None);
-            let (late, shared) = read(&other);
-            assert!(shared);
-            let set = send("ms k 3\r\nnew\r\n", Shape::Meta);
-            let (behind, shared) = read(&other);
-            assert!(!shared);
-            for (replies, id, expected) in [
-                (&one, early, "VA 3\r\nold\r\n"),
-                (&one, got, "END\r\n"),
-                (&other, late, "VA 3\r\nold\r\n"),
-                (&one, set, "HD\r\n"),
-                (&other, behind, "VA 3\r\nnew\r\n"),
-            ] {
-                assert_eq!(text(replies.receive(id).await), expected);
-            }
-            let (first, _) = read(&one);
-            let touched = connection.get(&other, b"k", GetKind { exptime: Some(60), cas: false });
-            let (behind, shared) = read(&one);
-            assert!(!shared);
-            for (replies, id, expected) in [
-                (&one, first, "VA 3\r\nnew\r\n"),
-                (&other, touched, "VALUE k 0 3\r\nnew\r\nEND\r\n"),
-                (&one, behind, "VA 3\r\nnew\r\n"),
-            ] {
-                assert_eq!(text(replies.receive(id).await), expected);
-            }
-            // The first one was written long ago.
-            let (alone, shared) = read(&one);
-            assert!(!shared);
-            assert_eq!(text(one.receive(alone).await), "VA 3\r\nnew\r\n");
-        };
-        tokio::select! {
-            () = checks => {}
-            () = Rc::clone(&connection).drive(Random::seeded(1)) => unreachable!("it is driven until it is dropped"),
-        }
-    }
+    use crate::protocol::reply::digest;
 
     #[test]
     fn a_read_is_found_in_its_turn_by_the_same_bytes_only() {

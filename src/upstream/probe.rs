@@ -406,9 +406,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_embedded_server_has_all_features_and_keeps_no_probe_key() {
-        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-        let spec = ServerSpec { address, weight: 1, name: None };
-        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+        let server = Server::embedded();
         let (mut socket, capabilities) = open(&server, &mut Random::seeded(7)).await.unwrap();
         assert_eq!(capabilities.missing_feature, None);
         assert!(

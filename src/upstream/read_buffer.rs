@@ -133,3 +133,17 @@ impl ReadBuffer {
         Bytes::copy_from_slice(&self.large.as_ref().unwrap_or(&self.input)[..length])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_above_the_limit_is_garbage() {
+        for (length, valid) in [(1 << 30, true), ((1 << 30) + 1, false)] {
+            let mut input = ReadBuffer::new();
+            input.free_space().put_slice(format!("VALUE a 0 {length}\r\nx").as_bytes());
+            assert_eq!(input.frame(Shape::Values, &[]).is_ok(), valid, "{length}");
+        }
+    }
+}

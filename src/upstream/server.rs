@@ -68,6 +68,14 @@ impl Server {
         })
     }
 
+    /// An embedded server of 1 MiB.
+    #[cfg(test)]
+    pub(super) fn embedded() -> Server {
+        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
+        let spec = ServerSpec { address, weight: 1, name: None };
+        Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap()
+    }
+
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
@@ -135,9 +143,7 @@ mod tests {
 
     #[test]
     fn a_server_that_reports_no_item_size_has_memcacheds_default() {
-        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-        let spec = ServerSpec { address, weight: 1, name: None };
-        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+        let server = Server::embedded();
         let sizes = [None, Some(8 << 20), None, Some(1 << 10)].map(|item_size| {
             let before = server.item_size();
             server.set_capabilities(&Capabilities { item_size, ..Capabilities::default() });

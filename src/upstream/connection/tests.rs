@@ -9,19 +9,17 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::metrics::{Metrics, ServerName};
+use crate::random::Random;
 use crate::upstream::capabilities::{Capabilities, ProbeFailure};
 use crate::upstream::read_buffer::ReadBuffer;
 use crate::upstream::server::Socket;
-use crate::upstream::spec::{Address, ServerSpec};
 
 const GET: GetKind = GetKind { exptime: None, cas: false };
 
 fn connection() -> Rc<Connection> {
     let server = ServerName { pool: "main".into(), server: "a".into() };
     let metrics = Metrics::new(Vec::new(), vec![server], 1);
-    let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-    let spec = ServerSpec { address, weight: 1, name: None };
-    let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+    let server = Server::embedded();
     let first_attempt = server.first_attempt();
     Connection::new(Arc::new(server), first_attempt, metrics.worker(0))
 }
@@ -343,11 +341,59 @@ async fn large_requests_wait_for_a_slow_server_before_any_request_is_refused() {
     assert!(!connection.is_congested(&one));
 }
 
-#[test]
-fn a_value_above_the_limit_is_garbage() {
-    for (length, valid) in [(1 << 30, true), ((1 << 30) + 1, false)] {
-        let mut input = ReadBuffer::new();
-        input.free_space().put_slice(format!("VALUE a 0 {length}\r\nx").as_bytes());
-        assert_eq!(input.frame(Shape::Values, &[]).is_ok(), valid, "{length}");
+fn text(reply: Reply) -> String {
+    let Reply::Answered { bytes, .. } = reply else { panic!("{reply:?}") };
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_read_joins_an_identical_one_unless_a_change_is_queued_between() {
+    let connection = connection();
+    let (one, other) = (Rc::new(PendingReplies::default()), Rc::new(PendingReplies::default()));
+    let send = |command: &'static str, shape| {
+        connection.send(&one, shape, |out| out.extend_from_slice(command.as_bytes()))
+    };
+    let read = |replies: &Rc<PendingReplies>| -> (ReplyId, bool) {
+        connection.read(replies, |out| out.extend_from_slice(b"mg k v\r\n"))
+    };
+    let checks = async {
+        let first = send("ms k 3\r\nold\r\n", Shape::Meta);
+        assert_eq!(text(one.receive(first).await), "HD\r\n");
+        let (early, shared) = read(&one);
+        assert!(!shared);
+        let got = connection.get_one_of(&one, b"x", GetKind::default(), None);
+        let (late, shared) = read(&other);
+        assert!(shared);
+        let set = send("ms k 3\r\nnew\r\n", Shape::Meta);
+        let (behind, shared) = read(&other);
+        assert!(!shared);
+        for (replies, id, expected) in [
+            (&one, early, "VA 3\r\nold\r\n"),
+            (&one, got, "END\r\n"),
+            (&other, late, "VA 3\r\nold\r\n"),
+            (&one, set, "HD\r\n"),
+            (&other, behind, "VA 3\r\nnew\r\n"),
+        ] {
+            assert_eq!(text(replies.receive(id).await), expected);
+        }
+        let (first, _) = read(&one);
+        let touched = connection.get(&other, b"k", GetKind { exptime: Some(60), cas: false });
+        let (behind, shared) = read(&one);
+        assert!(!shared);
+        for (replies, id, expected) in [
+            (&one, first, "VA 3\r\nnew\r\n"),
+            (&other, touched, "VALUE k 0 3\r\nnew\r\nEND\r\n"),
+            (&one, behind, "VA 3\r\nnew\r\n"),
+        ] {
+            assert_eq!(text(replies.receive(id).await), expected);
+        }
+        // The first one was written long ago.
+        let (alone, shared) = read(&one);
+        assert!(!shared);
+        assert_eq!(text(one.receive(alone).await), "VA 3\r\nnew\r\n");
+    };
+    tokio::select! {
+        () = checks => {}
+        () = Rc::clone(&connection).drive(Random::seeded(1)) => unreachable!("it is driven until it is dropped"),
     }
 }
