@@ -7,11 +7,14 @@ mod circles;
 mod code;
 mod files;
 mod pages;
+mod promises;
 
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
 use pages::{dead_links, pages, unshown_limits, wrong_configuration, wrong_limits};
+
+use promises::missing_mechanisms;
 
 /// The rooms of `src/`, the highest floor first. Imports point down, or to a neighbour that is no sibling.
 const FLOORS: [&[&str]; 6] = [
@@ -171,6 +174,11 @@ fn every_limit_of_the_architecture_page_names_the_test_that_reaches_it() {
 #[test]
 fn the_configuration_page_gives_every_key_with_its_default_and_no_other() {
     report(wrong_configuration(&read("docs/configuration.md"), &read("config/kennel.toml")));
+}
+
+#[test]
+fn every_promise_names_a_mechanism_and_a_test_that_exist() {
+    report(missing_mechanisms(&read("docs/promises.md"), &everything_rust()));
 }
 
 fn report(complaints: impl IntoIterator<Item = String>) {

@@ -239,7 +239,7 @@ impl Get {
             self.put_value_line(out, get, hit);
             return Poll::Ready(write_reply(&hit.payload, b"\r\nEND\r\n", out));
         }
-        self.answer(scope, out);
+        self.write(scope, out);
         Poll::Ready(None)
     }
 
@@ -249,7 +249,7 @@ impl Get {
         put_value_line(out, &get.key.key, hit.flags, cas, hit.payload.len());
     }
 
-    fn answer(&self, scope: &CallScope<'_>, out: &mut BytesMut) {
+    fn write(&self, scope: &CallScope<'_>, out: &mut BytesMut) {
         let pending = &scope.client.pending;
         let start = out.len();
         let mut failure: Option<Failure> = None;
