@@ -29,6 +29,7 @@ use crate::metrics::LeaseEnd;
 use crate::proxy::connection_use::ListenerClients;
 use crate::proxy::{Client, Proxy};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
+use crate::upstream::pending_replies::PendingReplies;
 use state::{MAX_OUTPUT, READ_SIZE, Session, State};
 use write_queue::WriteQueue;
 
@@ -57,7 +58,7 @@ pub async fn serve<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let client = Client::new(owner, budget.enter(owner.connection), clients);
+    let client = Client::new(owner, PendingReplies::for_client(budget, owner.connection), clients);
     let mut session = Session::new(socket, client, proxy, Rc::clone(budget), queue_pool, drain);
     let mut drained = std::pin::pin!(drain.cancelled());
     poll_fn(|cx| session.poll(&mut drained, cx)).await;

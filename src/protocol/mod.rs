@@ -6,7 +6,7 @@
 //!   `number`, and `meta` for the meta commands.
 //! - `long_get` reads a `get` of many keys in parts.
 //! - `reply` finds the end of a server's reply and parses it.
-//! - `base64` encodes and decodes keys of the meta flag `b`.
+//! - `base64` encodes and decodes keys of the meta flag `b`; `decimal` writes numbers.
 
 pub mod binary;
 pub mod parse;
@@ -17,5 +17,6 @@ pub mod request;
 pub mod long_get;
 pub mod reply;
 pub mod base64;
+pub(crate) mod decimal;
 
 pub use line::{MAX_KEY, MAX_LINE};
