@@ -12,11 +12,11 @@ pub mod binary;
 pub mod parse;
 mod line;
 pub(crate) mod number;
+pub(crate) mod decimal;
 pub mod meta;
 pub mod request;
 pub mod long_get;
 pub mod reply;
 pub mod base64;
-pub(crate) mod decimal;
 
 pub use line::{MAX_KEY, MAX_LINE};
