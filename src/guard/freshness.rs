@@ -1,14 +1,13 @@
-//! Whether an item may be served, and as what.
+//! Judges whether an item may be served, and as what.
 
 use bytes::{Buf, Bytes};
 
-use super::Inputs;
 use super::command::{Cas, Item, Usage};
-use super::envelope::{Header, Opened, TagName};
+use super::envelope::{Header, Opened, TagName, TagNames};
+use super::inputs::Inputs;
+use super::policy::{OnInvalidate, Policy};
 use super::stub::Stub;
-use super::tags::{Versions, version_millis};
-use super::write::NEVER;
-use super::{OnInvalidate, Policy, TagNames};
+use super::tag_version::{NEVER, Versions, version_millis};
 
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,6 +28,15 @@ pub struct Hit {
     pub usage: Usage,
     /// The envelope's header as stored, so that a changed value can be put behind the same one.
     pub header: Bytes,
+}
+
+impl Hit {
+    /// Stands for an item that ended with the command that touched it, and for one without bytes or time.
+    pub fn nothing() -> Hit {
+        let (payload, header) = (Bytes::new(), Bytes::new());
+        let usage = Usage::default();
+        Hit { payload, flags: 0, cas: Cas::NONE, ttl: None, stale_ms: 0, rebuild: 0, usage, header }
+    }
 }
 
 /// What stands under a guarded key.
@@ -79,17 +87,17 @@ pub fn fresh_hit<'a>(
 }
 
 /// The tags that an item was sealed with and the scene does not know.
-pub(super) fn unknown_tags(item: &Item, scene: &Inputs<'_>) -> TagNames {
+pub(super) fn unknown_tags(item: &Item, inputs: &Inputs<'_>) -> TagNames {
     match Header::open(&item.value) {
-        Opened::Sealed { envelope, .. } => scene.unknown(envelope.tags().map(|(name, _)| name)),
+        Opened::Sealed { envelope, .. } => inputs.unknown_of(envelope.tags().map(|(name, _)| name)),
         Opened::Plain | Opened::Unreadable(_) => TagNames::new(),
     }
 }
 
 /// Whether one of the rule's own tags has moved since a value was sealed with it, and none is older here than it was then: who reads
 /// tags from a cache may know less than what stands there. `now`: the versions of the scene's tags.
-pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, scene: &Inputs<'_>) -> bool {
-    let version = |name: &[u8]| scene.own().iter().zip(now).find(|(own, _)| own[..] == *name);
+pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, inputs: &Inputs<'_>) -> bool {
+    let version = |name: &[u8]| inputs.rule_tags().iter().zip(now).find(|(own, _)| own[..] == *name);
     let versions = || envelope.tags().filter_map(|(name, sealed)| Some((sealed, *version(name)?.1)));
     let is_behind = |(sealed, now)| version_millis(sealed) < version_millis(now);
     versions().any(is_behind) && versions().all(|(sealed, now)| sealed == now || is_behind((sealed, now)))
@@ -97,7 +105,7 @@ pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, scene: &Inpu
 
 /// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
 /// fresh.
-pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>) -> ItemState {
+pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_>) -> ItemState {
     if let Some(stub) = Stub::of(item) {
         return ItemState::Stub(stub);
     }
@@ -129,14 +137,14 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>
     let moved = match versions {
         None => true,
         Some(versions) => {
-            let now = |name: &[u8]| scene.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
+            let now = |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
             let sealed = |name: &TagName| envelope.tags().any(|(sealed, _)| *sealed == name[..]);
             // What neither the rule nor the scene knows is not looked at: whoever wants to be sure learns it first.
-            !scene.own().iter().all(sealed)
+            !inputs.rule_tags().iter().all(sealed)
                 || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
         }
     };
-    if moved && scene.policy.on_tag == OnInvalidate::Drop {
+    if moved && inputs.policy.on_tag == OnInvalidate::Drop {
         return ItemState::Unservable;
     }
     let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
@@ -158,8 +166,11 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
+    use crate::guard::command::{Replies, ServerReply};
     use crate::guard::envelope::{Envelope, Tags};
-    use crate::guard::{Event, Machine, Now, Read, ReadEnd, ReadOptions, Replies, ServerReply, Step};
+    use crate::guard::fixtures;
+    use crate::guard::machine::{Event, Machine, Step};
+    use crate::guard::read::{Read, ReadEnd, ReadOptions};
 
     const NAMES: [&[u8]; 3] = [b"blog:7", b"posts", b"users"];
 
@@ -200,26 +211,14 @@ mod tests {
             let item = random_item(tags.len(), random);
             let on_tag = if random.bool() { OnInvalidate::Stale } else { OnInvalidate::Drop };
             let policy = Policy { on_tag, ..Policy::default() };
-            let (now, room) = (Now { wall: 1_700_000_000_000, mono: 0 }, 1 << 20);
-            let (learnt, sidecar, copies, patient, chance) = (0, 1, false, true, 1.0);
-            let scene =
-                Inputs { policy: &policy, tags: &tags, learnt, sidecar, room, copies, now, patient, chance };
-            let version = Item {
-                value: Bytes::from_static(b"100"),
-                size: 3,
-                won: false,
-                stale: false,
-                ttl: None,
-                flags: 0,
-                ..item.clone()
-            };
-            let mut answers = Replies::from_iter([ServerReply::Item(item.clone())]);
-            answers.extend(tags.iter().map(|_| ServerReply::Item(version.clone())));
-            let step = Read::answered(ReadOptions::default(), 0).resume(Event::Replies(answers), &scene);
-            let at_a_glance =
-                fresh_hit(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), scene.policy);
+            let inputs = fixtures::inputs(&policy, &tags);
+            let version = fixtures::item("100", item.cas.number);
+            let mut replies = Replies::from_iter([ServerReply::Item(item.clone())]);
+            replies.extend(tags.iter().map(|_| ServerReply::Item(version.clone())));
+            let step = Read::answered(ReadOptions::default(), 0).resume(Event::Replies(replies), &inputs);
+            let found = fresh_hit(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), inputs.policy);
             let plain = |hit: Hit| Hit { header: Bytes::new(), ..hit };
-            match (step, at_a_glance) {
+            match (step, found) {
                 (Step::Done(ReadEnd::Fresh(hit)), Some(seen_hit)) => {
                     assert_eq!(plain(hit), seen_hit);
                     (seen, fresh) = (seen + 1, fresh + 1);

@@ -1,14 +1,15 @@
-//! What a stub says in its flags: which stub it is, for how long its value has been in the making, and whether anybody makes it.
+//! The flags of a stub: which stub it is, how long its value has been in the making, and whether it is free.
 //!
-//! A stub that memcached made for a reader (`mg … N`) has no flags, and is known by its CAS. A renewal gives it another CAS, and
-//! stores with it what it was known by. So whoever was told a miss over this stub can tell, through any sidecar, that it is still
-//! the same one: nothing has been stored or deleted since. Every store and every delete removes a stub.
+//! A stub that memcached creates for a reader (`mg … N`) has flags 0 and is identified by its CAS. A renewal changes the
+//! CAS and stores the original identity in the flags. A client that missed over a stub can therefore tell, through any
+//! sidecar, that the stub is still the same one and that nothing has been stored or deleted since: every store and every
+//! delete removes the stub.
 
 use md5::{Digest, Md5};
 
-use super::Policy;
 use super::command::{Cas, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored};
 use super::envelope::{Header, Opened};
+use super::policy::Policy;
 
 /// The flags have the layout of this page, not those of a stub that was never renewed.
 const RENEWED: u32 = 1 << 31;
@@ -88,7 +89,7 @@ impl Stub {
     }
 
     /// Stores it anew, over this CAS, for so many seconds.
-    pub(super) fn ask(self, cas: Option<Cas>, seconds: u32) -> ServerCommand {
+    pub(super) fn store_command(self, cas: Option<Cas>, seconds: u32) -> ServerCommand {
         let age = (self.age / AGE_UNIT_MS).min((1 << AGE_BITS) - 1) as u32;
         store(self.id.flags() | if self.is_free { FREE } else { 0 } | age, cas, seconds)
     }
@@ -110,15 +111,14 @@ fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> ServerCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::Usage;
+    use crate::guard::fixtures;
 
     fn item(flags: u32, number: u64) -> Item {
-        let (value, cas, usage) = (bytes::Bytes::new(), Cas { number, epoch: 1 }, Usage::default());
-        Item { value, size: 0, flags, cas, ttl: Some(6), won: false, stale: false, usage }
+        Item { flags, ttl: Some(6), ..fixtures::item("", number) }
     }
 
     fn stored(stub: Stub, number: u64) -> Item {
-        let Operation::Store { flags, .. } = stub.ask(None, 6).what else { panic!("it stores") };
+        let Operation::Store { flags, .. } = stub.store_command(None, 6).what else { panic!("it stores") };
         item(flags, number)
     }
 

@@ -1,15 +1,21 @@
-//! When a lease is renewed, with what, and what the answers mean for it.
+//! When a lease is renewed, with which commands, and what the replies mean for it.
 
 use smallvec::smallvec;
 
-use crate::metrics::LeaseEnd as End;
+use crate::metrics::LeaseEnd;
 
-use super::{Kind, Leases, MissToken, MissTokenId, give_back_lock, millis};
 use crate::guard::command::{
-    Commands, ItemRef, Now, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek, sure_ms,
+    Commands, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek,
 };
+use crate::guard::envelope::{LockRecord, TagName};
+use crate::guard::expiry::sure_ms;
+use crate::guard::inputs::Now;
+use crate::guard::policy::Policy;
 use crate::guard::stub::{Stub, StubId, stub_in_place};
-use crate::guard::{Policy, TagName, envelope::LockRecord};
+
+use super::entry::{EntryKind, MissTokenId};
+use super::miss_token::{MissToken, millis};
+use super::table::Leases;
 
 /// How much before a stale value vanishes a stub is put in its place, in ms.
 pub(super) const CLEARING_MARGIN_MS: u64 = 250;
@@ -29,7 +35,7 @@ pub enum Due {
 
 impl MissToken {
     /// The value was seen to have so many seconds left by a look that was sent then: somebody may have touched it.
-    fn is_active(&mut self, ttl: Option<u32>, asked: u64) {
+    fn observe_ttl(&mut self, ttl: Option<u32>, asked: u64) {
         let until = ttl.map(|ttl| asked.saturating_add(sure_ms(ttl)));
         self.vanishes = self.vanishes.and_then(|known| Some(known.max(until?)));
     }
@@ -37,10 +43,10 @@ impl MissToken {
 
 impl<W> Leases<W> {
     /// When the lease is to be looked at next, on the monotonic clock.
-    pub fn next_due(ticket: &MissToken, policy: &Policy, now: Now) -> u64 {
+    pub fn next_due(token: &MissToken, policy: &Policy, now: Now) -> u64 {
         let renewal = now.mono + (millis(policy.lock_ttl) / 3).max(1);
-        let end = ticket.at.mono + millis(policy.max_rebuild);
-        let clearing = ticket
+        let end = token.at.mono + millis(policy.max_rebuild);
+        let clearing = token
             .vanishes
             .map_or(u64::MAX, |moment| moment.saturating_sub(CLEARING_MARGIN_MS).max(now.mono + 1));
         renewal.min(end.max(now.mono + 1)).min(clearing)
@@ -48,9 +54,9 @@ impl<W> Leases<W> {
 
     /// The same behind a renewal with these answers. One that failed is not tried again at once, though its value be about to
     /// vanish: a server that is down answers so immediately.
-    pub fn due_after(ticket: &MissToken, answers: &[ServerReply], policy: &Policy, now: Now) -> u64 {
-        let due = Self::next_due(ticket, policy, now);
-        match answers.first() {
+    pub fn due_after(token: &MissToken, replies: &[ServerReply], policy: &Policy, now: Now) -> u64 {
+        let due = Self::next_due(token, policy, now);
+        match replies.first() {
             Some(ServerReply::Failed(_)) | None => due.max(now.mono + RETRY_MS),
             Some(_) => due,
         }
@@ -66,21 +72,21 @@ impl<W> Leases<W> {
         tags: &[TagName],
         sidecar: u64,
     ) -> Due {
-        let Some(held) = self.find(key, id) else { return Due::Nothing };
-        if !held.is_lease() {
+        let Some(entry) = self.find(key, id) else { return Due::Nothing };
+        if !entry.is_lease() {
             return Due::Nothing;
         }
-        if now.mono >= held.ends() {
-            let asks = held.release();
-            self.remove_where(key, |held| held.id == id);
-            self.tidy(key);
-            return Due::Expire(asks);
+        if now.mono >= entry.ends() {
+            let commands = entry.release();
+            self.remove_where(key, |entry| entry.id == id);
+            self.remove_if_idle(key);
+            return Due::Expire(commands);
         }
-        if let Kind::Lease { renewing, .. } = &mut held.kind {
+        if let EntryKind::Lease { renewing, .. } = &mut entry.kind {
             *renewing = true;
         }
-        held.clearing = is_vanishing(&held.ticket, now);
-        Due::Renew(renew(&held.ticket, now, policy, tags, sidecar))
+        entry.clearing = is_vanishing(&entry.token, now);
+        Due::Renew(renew(&entry.token, now, policy, tags, sidecar))
     }
 
     /// Takes the answers to a renewal that was `asked` then, on the monotonic clock. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
@@ -91,87 +97,87 @@ impl<W> Leases<W> {
         &mut self,
         key: &[u8],
         id: MissTokenId,
-        answers: &[ServerReply],
+        replies: &[ServerReply],
         asked: u64,
-    ) -> Result<MissToken, (Option<End>, Commands)> {
-        let Some(held) = self.find(key, id) else { return Err((None, Commands::new())) };
-        let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Commands::new())) };
+    ) -> Result<MissToken, (Option<LeaseEnd>, Commands)> {
+        let Some(entry) = self.find(key, id) else { return Err((None, Commands::new())) };
+        let EntryKind::Lease { orphan, .. } = entry.kind else { return Err((None, Commands::new())) };
         let mut lost = false;
-        match (answers.first(), held.ticket.lock) {
+        match (replies.first(), entry.token.lock) {
             // The stub stands in the stale value's place now, and is the right to rebuild.
-            (Some(ServerReply::Stored(cas)), Some(_)) if held.clearing => {
-                held.ticket.base = Some(*cas);
-                held.ticket.stub.get_or_insert(StubId::of(cas.number));
-                held.ticket.lock = None;
-                held.ticket.vanishes = None;
+            (Some(ServerReply::Stored(cas)), Some(_)) if entry.clearing => {
+                entry.token.base = Some(*cas);
+                entry.token.stub.get_or_insert(StubId::of(cas.number));
+                entry.token.lock = None;
+                entry.token.vanishes = None;
             }
             (Some(ServerReply::Stored(cas)), Some(_)) => {
-                held.ticket.lock = Some(*cas);
+                entry.token.lock = Some(*cas);
                 // The value is another by now, or gone: what this lease would fill with cannot be stored any more. By its number
                 // alone: the lock was stored over its CAS, so the server still counts as it did, however many have connected.
-                lost = match answers.get(1) {
+                lost = match replies.get(1) {
                     Some(ServerReply::Item(item)) => {
-                        held.ticket.is_active(item.ttl, asked);
-                        Some(item.cas.number) != held.ticket.base.map(|base| base.number)
+                        entry.token.observe_ttl(item.ttl, asked);
+                        Some(item.cas.number) != entry.token.base.map(|base| base.number)
                     }
                     Some(ServerReply::Absent) => true,
                     _ => false,
                 };
             }
-            (Some(ServerReply::Stored(cas)), None) => held.ticket.base = Some(*cas),
+            (Some(ServerReply::Stored(cas)), None) => entry.token.base = Some(*cas),
             (Some(ServerReply::Exists), None) => {
-                let stands = match answers.get(1) {
-                    Some(ServerReply::Item(item)) if held.ticket.over().is(item) => {
+                let stands = match replies.get(1) {
+                    Some(ServerReply::Item(item)) if entry.token.observed().is_same(item) => {
                         Stub::of(item).filter(|stub| !stub.is_free).map(|_| item.cas)
                     }
                     _ => None,
                 };
                 lost = stands.is_none();
-                held.ticket.base = stands.or(held.ticket.base);
+                entry.token.base = stands.or(entry.token.base);
             }
             // Nothing is known; the next renewal will tell.
             (Some(ServerReply::Failed(_)) | None, _) => {}
             _ => lost = true,
         }
-        held.kind = match lost {
-            true => Kind::Seen,
-            false => Kind::Lease { renewing: false, orphan },
+        entry.kind = match lost {
+            true => EntryKind::Miss,
+            false => EntryKind::Lease { renewing: false, orphan },
         };
-        let (owner, held) = (held.owner, held.clone());
+        let (owner, entry) = (entry.owner, entry.clone());
         if lost {
-            self.owners.leases_less(owner, id);
-            let stands = matches!(answers.first(), Some(ServerReply::Stored(_)));
-            let asks = if stands { give_back_lock(&held.ticket) } else { Commands::new() };
-            return Err((Some(End::Lost), asks));
+            self.owners.remove_lease(owner, id);
+            let stands = matches!(replies.first(), Some(ServerReply::Stored(_)));
+            let commands = if stands { entry.token.unlock() } else { Commands::new() };
+            return Err((Some(LeaseEnd::Lost), commands));
         }
         if orphan {
-            let asks = held.release();
-            self.remove_where(key, |held| held.id == id);
-            self.tidy(key);
-            return Err((Some(End::Disconnected), asks));
+            let commands = entry.release();
+            self.remove_where(key, |entry| entry.id == id);
+            self.remove_if_idle(key);
+            return Err((Some(LeaseEnd::Disconnected), commands));
         }
-        Ok(held.ticket)
+        Ok(entry.token)
     }
 }
 
 /// What keeps a lease for another `lock_ttl`. A stub says for how long it has been held, for readers elsewhere.
-fn renew(ticket: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Commands {
+fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Commands {
     let exptime = i64::from(policy.lock_seconds());
-    let Some(lock) = ticket.lock else {
-        let age = now.mono.saturating_sub(ticket.at.mono);
-        let stub = ticket.stub_id().map(|id| Stub { id, age, is_free: false });
-        let stub = stub.map(|stub| stub.ask(ticket.base, policy.lock_seconds()));
+    let Some(lock) = token.lock else {
+        let age = now.mono.saturating_sub(token.at.mono);
+        let stub = token.stub_id().map(|id| Stub { id, age, is_free: false });
+        let stub = stub.map(|stub| stub.store_command(token.base, policy.lock_seconds()));
         // With a look: a renewal that nobody heard of, or a touch that hit the stub, has given it another CAS.
         return stub.into_iter().chain([peek(ItemRef::Value)]).collect();
     };
-    if is_vanishing(ticket, now) {
-        return smallvec![stub_in_place(ticket.stub, ticket.base, policy), delete(ItemRef::Lock, Some(lock))];
+    if is_vanishing(token, now) {
+        return smallvec![stub_in_place(token.stub, token.base, policy), delete(ItemRef::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
-    let names = tags.iter().chain(&ticket.learnt).cloned();
-    let tags = names.zip(ticket.versions.iter().copied()).collect();
+    let names = tags.iter().chain(&token.learnt).cloned();
+    let tags = names.zip(token.versions.iter().copied()).collect();
     // A record that does not fit was not written at the claim either; the lock holds without it.
-    let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
+    let _ = LockRecord { granted_at: token.at.wall, sidecar, tags }.encode(&mut value);
     let value = Stored::plain(value.freeze());
     let what =
         Operation::Store { mode: StoreMode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
@@ -180,6 +186,6 @@ fn renew(ticket: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sideca
 }
 
 /// Whether it is time to put a stub in the place of the stale value.
-fn is_vanishing(ticket: &MissToken, now: Now) -> bool {
-    ticket.lock.is_some() && ticket.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
+fn is_vanishing(token: &MissToken, now: Now) -> bool {
+    token.lock.is_some() && token.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
 }

@@ -1,11 +1,15 @@
-//! Who waits for a key that somebody builds, and how they hear of its end.
+//! Requests that wait for a key while it is rebuilt, and how they learn that the rebuild has ended.
 
 use smallvec::smallvec;
 
-use super::{Held, Leases, Owner, millis};
-use crate::guard::Policy;
-use crate::guard::command::{Commands, GetFlags, ItemRef, Now, Operation, ServerCommand, ServerReply};
+use crate::guard::command::{Commands, ItemRef, ServerReply, peek};
+use crate::guard::inputs::Now;
+use crate::guard::policy::Policy;
 use crate::guard::stub::Stub;
+
+use super::entry::{Entry, Owner};
+use super::miss_token::millis;
+use super::table::Leases;
 
 /// With so many keys in a table, no further one is remembered for having been claimed in vain.
 pub(super) const MAX_KEYS: usize = 1024;
@@ -53,15 +57,14 @@ pub enum PollResult {
 impl PollResult {
     /// The two questions of each look.
     pub fn asks() -> Commands {
-        let look = |at| ServerCommand { at, what: Operation::Get(GetFlags::default()) };
-        smallvec![look(ItemRef::Value), look(ItemRef::Lock)]
+        smallvec![peek(ItemRef::Value), peek(ItemRef::Lock)]
     }
 
     /// What their answers say. `before`: the CAS of the item that was seen by the look before this one, and is to be given to
     /// the next.
-    pub fn found(answers: &[ServerReply], before: &mut Option<u64>) -> PollResult {
+    pub fn found(replies: &[ServerReply], before: &mut Option<u64>) -> PollResult {
         let stub = |item| Stub::of(item).map(|stub| stub.is_free);
-        let found = match answers {
+        let found = match replies {
             [ServerReply::Item(item), _] if stub(item) == Some(false) => PollResult::Unchanged,
             [ServerReply::Item(item), _] if stub(item) == Some(true) => PollResult::Freed,
             [ServerReply::Item(_), ServerReply::Item(_)] | [ServerReply::Failed(_), _] => {
@@ -72,7 +75,7 @@ impl PollResult {
             [ServerReply::Item(_), _] => PollResult::Filled,
             _ => PollResult::Freed,
         };
-        if let Some(ServerReply::Item(item)) = answers.first() {
+        if let Some(ServerReply::Item(item)) = replies.first() {
             *before = Some(item.cas.number);
         }
         found
@@ -97,29 +100,29 @@ impl<W> Leases<W> {
     pub fn wake(&mut self, key: &[u8]) -> Vec<W> {
         let Some(state) = self.state(key) else { return Vec::new() };
         let woken = std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter).collect();
-        self.tidy(key);
+        self.remove_if_idle(key);
         woken
     }
 
-    /// `owner` asks to wait for the key. Nobody waits for what its own connection builds.
+    /// `owner` commands to wait for the key. Nobody waits for what its own connection builds.
     pub fn wait(&mut self, key: &[u8], owner: Owner, now: Now, policy: &Policy, waiter: W) -> Admission {
         self.next += 1;
         let id = self.next;
         let state = self.keys.entry(key.into()).or_default();
-        let lease = state.tickets.iter().find(|held| held.is_lease());
-        let own = lease.is_some_and(|held| held.owner == owner);
+        let lease = state.entries.iter().find(|entry| entry.is_lease());
+        let own = lease.is_some_and(|entry| entry.owner == owner);
         let too_old = lease
-            .is_some_and(|held| now.mono - held.ticket.at.mono.min(now.mono) >= millis(policy.cold_wait));
+            .is_some_and(|entry| now.mono - entry.token.at.mono.min(now.mono) >= millis(policy.cold_wait));
         let hopeless = state.unfilled >= 2 && now.mono < state.remember_until;
         if own || too_old || hopeless {
-            self.tidy(key);
+            self.remove_if_idle(key);
             return Admission::Refused;
         }
         if state.waiters.len() >= MAX_WAITERS_PER_KEY {
             return Admission::Full;
         }
-        let pace = if lease.is_some() { PollRate::Slow } else { PollRate::Fast };
-        let poll = (!state.polled).then_some(pace);
+        let rate = if lease.is_some() { PollRate::Slow } else { PollRate::Fast };
+        let poll = (!state.polled).then_some(rate);
         state.polled = true;
         state.waiters.push((id, waiter));
         Admission::Waits { waiter: id, poll }
@@ -127,13 +130,13 @@ impl<W> Leases<W> {
 
     /// A fill waits until the renewal of its lease has ended: it is told by [`Leases::renewal_ended`].
     pub fn await_renewal(&mut self, key: &[u8], fill: W) {
-        self.keys.entry(key.into()).or_default().fills.push(fill);
+        self.keys.entry(key.into()).or_default().waiting_fills.push(fill);
     }
 
     /// Takes the fills that wait for a renewal.
     pub fn renewal_ended(&mut self, key: &[u8]) -> Vec<W> {
-        let fills = self.state(key).map(|state| std::mem::take(&mut state.fills)).unwrap_or_default();
-        self.tidy(key);
+        let fills = self.state(key).map(|state| std::mem::take(&mut state.waiting_fills)).unwrap_or_default();
+        self.remove_if_idle(key);
         fills
     }
 
@@ -142,7 +145,7 @@ impl<W> Leases<W> {
         if let Some(state) = self.state(key) {
             state.waiters.retain(|(id, _)| *id != waiter);
         }
-        self.tidy(key);
+        self.remove_if_idle(key);
     }
 
     /// Whether anybody still waits for what a poller watches; if not, the poller ends.
@@ -151,7 +154,7 @@ impl<W> Leases<W> {
         let awaited = !state.waiters.is_empty();
         state.polled &= awaited;
         if !awaited {
-            self.tidy(key);
+            self.remove_if_idle(key);
         }
         awaited
     }
@@ -163,7 +166,7 @@ impl<W> Leases<W> {
         {
             state.polled = false;
             // A lease that is here counts when it ends.
-            let leased = state.tickets.iter().any(Held::is_lease);
+            let leased = state.entries.iter().any(Entry::is_lease);
             match found {
                 PollResult::Freed if !leased => return self.release_waiters(key, now),
                 PollResult::Freed => {}

@@ -1,9 +1,12 @@
-//! What a command asks that looks at a guarded key before it writes it.
+//! What a modifying command requests, and how it ends.
 
 use bytes::Bytes;
 
-use crate::guard::command::{Cas, Expiry};
-use crate::guard::write::NewValue;
+use crate::error::Failure;
+use crate::guard::command::Cas;
+use crate::guard::expiry::Expiry;
+use crate::guard::freshness::Hit;
+use crate::guard::new_value::NewValue;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -107,4 +110,48 @@ impl Change {
             Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
         }
     }
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModifyEnd {
+    /// Stored, under this CAS; [`Cas::NONE`] if it ended with this very command.
+    Stored(Cas),
+    /// `append`, `prepend`: stored.
+    Extended {
+        /// The item's CAS.
+        cas: Cas,
+        /// How many bytes the value has now.
+        size: usize,
+        /// There was no item.
+        created: bool,
+    },
+    /// The condition did not hold.
+    NotStored,
+    /// `replace`: there is an item, and it is newer than the miss that the client was told. The value is dropped, and the client is
+    /// told that it was stored.
+    Dropped,
+    /// `cas`: the item is another by now.
+    Exists,
+    /// There is no logical item.
+    NotFound,
+    /// `incr`, `decr`, `ma`: the new number.
+    Counted(Counted),
+    /// `incr`, `decr`: the value is not a number.
+    NotANumber,
+    /// `touch`, `gat`: what was there, with its new lifetime.
+    Touched(Hit),
+    /// The server refuses values of this size.
+    TooLarge,
+    /// Whether it was done is not known.
+    Failed(Failure),
+}
+
+impl Counted {
+    pub(super) const NOTHING: Counted = Counted { number: 0, cas: Cas::NONE, ttl: None, created: false };
+}
+
+/// What an append has made: its number is the value's size.
+pub(super) fn appended(size: usize, created: bool) -> Counted {
+    Counted { number: size as u64, created, ..Counted::NOTHING }
 }

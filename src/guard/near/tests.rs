@@ -1,10 +1,11 @@
 use bytes::BytesMut;
 
-use super::super::command::Cas;
-use super::super::envelope::Envelope;
-use super::super::leases::MissToken;
-use super::super::tags::Versions;
 use super::*;
+use crate::guard::command::Usage;
+use crate::guard::envelope::Envelope;
+use crate::guard::fixtures::cas;
+use crate::guard::leases::MissToken;
+use crate::guard::tag_version::Versions;
 
 /// The `near` of every read here, in ms.
 const NEAR: u64 = 50;
@@ -25,11 +26,11 @@ fn hit(payload: &'static [u8], ttl: Option<u32>, tags: &[&str]) -> Hit {
     Hit {
         payload: Bytes::from_static(payload),
         flags: 7,
-        cas: Cas { number: 3, epoch: 1 },
+        cas: cas(3),
         ttl,
         stale_ms: 0,
         rebuild: 0,
-        usage: super::super::Usage::default(),
+        usage: Usage::default(),
         header: header.freeze(),
     }
 }
@@ -60,7 +61,7 @@ impl Worker {
 
     fn joins(&mut self, now: u64, changes: &Changes) -> Rc<InFlightRead<&'static str>> {
         match self.look(now, changes) {
-            NearLookup::Join(flight) => flight,
+            NearLookup::Join(in_flight) => in_flight,
             other => panic!("joins nobody: {other:?}"),
         }
     }
@@ -143,7 +144,10 @@ fn a_read_that_was_sent_before_a_change_ended_is_not_kept() {
     changes.note(Changed::Key(b"k"));
     let reading = worker.reads(1000, &changes);
     worker.end(reading, Some(&fresh()), 1001, &changes);
-    assert!(worker.serves(1001, &changes).is_some(), "the change may yet come behind everybody who asks now");
+    assert!(
+        worker.serves(1001, &changes).is_some(),
+        "the change may yet come behind everybody who commands now"
+    );
     changes.note(Changed::Key(b"k"));
     assert_eq!(worker.serves(1002, &changes), None);
     // The answer comes behind the acknowledgement.
@@ -173,9 +177,9 @@ fn others_wait_for_a_read_on_its_way_and_are_told_what_it_brings() {
     let moment = worker.near.moment();
     worker.joins(1001, &changes).join("a");
     worker.joins(1001, &changes).join("b");
-    let (bells, landing) = worker.end(reading, Some(&fresh()), 1002, &changes);
-    assert_eq!(bells, ["a", "b"]);
-    let SharedResult::Fresh(kept) = landing else { panic!("{landing:?}") };
+    let (wakers, result) = worker.end(reading, Some(&fresh()), 1002, &changes);
+    assert_eq!(wakers, ["a", "b"]);
+    let SharedResult::Fresh(kept) = result else { panic!("{result:?}") };
     assert!(worker.near.serves(&kept, moment, at(1002), &changes));
     assert!(
         !worker.near.serves(&kept, moment, at(1050), &changes),
@@ -212,8 +216,8 @@ fn an_answer_that_is_nobody_elses_sets_everybody_free_and_for_a_while_nobody_wai
         let mut worker = Worker::new(ROOM);
         let reading = worker.reads(1000, &changes);
         worker.joins(1001, &changes).join("a");
-        let (bells, landing) = worker.end(reading, end, 1002, &changes);
-        assert!(bells == ["a"] && matches!(landing, SharedResult::Nothing), "{end:?}: {landing:?}");
+        let (wakers, result) = worker.end(reading, end, 1002, &changes);
+        assert!(wakers == ["a"] && matches!(result, SharedResult::Nothing), "{end:?}: {result:?}");
         let first = worker.reads(1003, &changes);
         let second = worker.reads(1003, &changes);
         // The first that finds a value shares it again.
@@ -241,8 +245,8 @@ fn a_failure_is_shared_and_a_reader_that_is_gone_leaves_nobody_waiting() {
     let reading = worker.reads(1000, &changes);
     worker.joins(1001, &changes).join("a");
     let failed = ReadEnd::Failed(Failure::TimedOut);
-    let (bells, landing) = worker.end(reading, Some(&failed), 1002, &changes);
-    assert!(bells == ["a"] && matches!(landing, SharedResult::Failed(Failure::TimedOut)), "{landing:?}");
+    let (wakers, result) = worker.end(reading, Some(&failed), 1002, &changes);
+    assert!(wakers == ["a"] && matches!(result, SharedResult::Failed(Failure::TimedOut)), "{result:?}");
     let gone = worker.reads(1003, &changes);
     drop(gone);
     worker.reads(1004, &changes);
@@ -256,21 +260,21 @@ fn nobody_waits_longer_than_near_nor_than_the_longest_wait() {
     worker.reads(1050, &changes);
     let wanted = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
     let NearLookup::Read(_slow) = worker.near.look(&wanted, at(3000), &changes) else { panic!() };
-    let NearLookup::Join(flight) = worker.near.look(&wanted, at(3001), &changes) else { panic!() };
-    assert_eq!(flight.until(), 3000 + MAX_JOINED_MS);
-    for _ in 0..MAX_ABOARD {
-        flight.join("one");
+    let NearLookup::Join(in_flight) = worker.near.look(&wanted, at(3001), &changes) else { panic!() };
+    assert_eq!(in_flight.until(), 3000 + MAX_JOINED_MS);
+    for _ in 0..MAX_JOINED {
+        in_flight.join("one");
     }
     assert!(matches!(worker.near.look(&wanted, at(3002), &changes), NearLookup::Read(_)), "it is full");
 }
 
 #[test]
 fn memory_has_a_bound_and_the_oldest_goes_first() {
-    let (mut worker, changes) = (Worker::new(8 * (ENTRY + 1)), Changes::new(true));
+    let (mut worker, changes) = (Worker::new(8 * (ENTRY_BYTES + 1)), Changes::new(true));
     let fetch = |worker: &mut Worker, key: u8, payload: &'static [u8], now| {
         worker.key = Rc::from(&[key][..]);
         worker.fetch(hit(payload, None, &["own"]), now, &changes);
-        assert!(worker.near.bytes() <= 8 * (ENTRY + 1));
+        assert!(worker.near.bytes() <= 8 * (ENTRY_BYTES + 1));
     };
     for key in 0..100 {
         fetch(&mut worker, key, b"", 1000);
@@ -281,13 +285,13 @@ fn memory_has_a_bound_and_the_oldest_goes_first() {
         assert_eq!(worker.serves(1002, &changes).is_some(), key >= 92, "{key}");
     }
     // A large one is not kept, and pushes nobody out.
-    static LARGE: [u8; 2 * ENTRY] = [0; 2 * ENTRY];
+    static LARGE: [u8; 2 * ENTRY_BYTES] = [0; 2 * ENTRY_BYTES];
     fetch(&mut worker, 100, &LARGE, 1003);
     assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (8, 1));
     // What is over is no loss.
     fetch(&mut worker, 101, b"", 2000);
     assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (1, 0));
-    assert_eq!(worker.near.bytes(), ENTRY + 1);
+    assert_eq!(worker.near.bytes(), ENTRY_BYTES + 1);
     worker.near.sweep(at(3000));
     assert_eq!((worker.near.keys.len(), worker.near.bytes(), worker.near.order.len()), (0, 0, 0));
 }
@@ -304,7 +308,7 @@ fn a_key_that_is_read_and_changed_all_the_time_does_not_fill_the_memory() {
         changes.note(Changed::Key(b"k"));
     }
     assert!(worker.near.order.len() < 100, "{}", worker.near.order.len());
-    assert_eq!(worker.near.bytes(), 2 * ENTRY + "kvotherv".len());
+    assert_eq!(worker.near.bytes(), 2 * ENTRY_BYTES + "kvotherv".len());
 }
 
 #[test]

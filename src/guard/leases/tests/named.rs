@@ -6,8 +6,8 @@ use super::*;
 fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
-    leases.record_miss(KEY, 2.into(), ticket(6), &policy);
+    let id = leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
+    leases.record_miss(KEY, 2.into(), token(6), &policy);
     assert_eq!(leases.attribute_by_cas(KEY, 5, 2.into(), false), Attribution::NoMiss);
     assert!(matches!(
         leases.attribute_by_cas(KEY, 6, 2.into(), false),
@@ -16,45 +16,46 @@ fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
     assert_eq!(leases.attribute_by_cas(KEY, 6, 2.into(), false), Attribution::NoMiss, "it is taken");
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
     assert_eq!(leases.attribute_by_cas(KEY, 7, 1.into(), false), Attribution::Renewing);
-    let renewed = Cas { number: 8, epoch: 1 };
+    let renewed = cas(8);
     leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap();
     // The client was shown 7, and knows nothing of the renewal.
     assert_eq!(leases.attribute_by_cas(KEY, 8, 1.into(), false), Attribution::NoMiss);
-    let Attribution::Fill { ticket, lease: true, .. } = leases.attribute_by_cas(KEY, 7, 1.into(), false)
+    let Attribution::Fill { ticket: token, lease: true, .. } =
+        leases.attribute_by_cas(KEY, 7, 1.into(), false)
     else {
         panic!("it is the lease")
     };
-    assert_eq!(ticket.base, Some(renewed));
+    assert_eq!(token.base, Some(renewed));
 }
 
 #[test]
 fn what_a_loser_was_told_is_its_own_though_another_names_the_same_cas() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    leases.grant(KEY, 1.into(), token(7), &policy);
     leases.record_miss(
         KEY,
         2.into(),
-        MissToken { versions: Versions::from_slice(&[50]), ..ticket(7) },
+        MissToken { versions: Versions::from_slice(&[50]), ..token(7) },
         &policy,
     );
     assert!(matches!(
         leases.attribute_by_cas(KEY, 7, 1.into(), false),
         Attribution::Fill { lease: true, owner: None, .. }
     ));
-    let Attribution::Fill { ticket, lease: false, owner: None, .. } =
+    let Attribution::Fill { ticket: token, lease: false, owner: None, .. } =
         leases.attribute_by_cas(KEY, 7, 3.into(), false)
     else {
         panic!("the CAS is what it is")
     };
-    assert_eq!(ticket.versions[..], [0], "what 2 was told may be newer than what 3 has built");
+    assert_eq!(token.versions[..], [0], "what 2 was told may be newer than what 3 has built");
     assert!(matches!(pooled(&mut leases, 2), Attribution::Fill { lease: false, owner: None, .. }));
 }
 
 #[test]
 fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_its_own() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.grant(KEY, 1.into(), ticket(7), &Policy::default());
+    leases.grant(KEY, 1.into(), token(7), &Policy::default());
     assert!(matches!(
         leases.attribute_by_cas(KEY, 7, 2.into(), false),
         Attribution::Fill { lease: true, owner: Some(Owner { connection: 1, .. }), .. }
@@ -66,14 +67,14 @@ fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_it
 fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_one_unclear() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    leases.grant(KEY, 1.into(), token(7), &policy);
     let Attribution::Fill { ticket: first, owner: Some(Owner { connection: 1, .. }), .. } =
         leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
         panic!("it is the lease")
     };
     filled(&mut leases, 8, &first, 1);
-    leases.grant(KEY, 3.into(), ticket(8), &policy);
+    leases.grant(KEY, 3.into(), token(8), &policy);
     assert!(matches!(
         leases.attribute_by_cas(KEY, 8, 2.into(), false),
         Attribution::Fill { lease: true, owner: Some(Owner { connection: 3, .. }), .. }
@@ -86,8 +87,8 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
     for (winner, named) in [(2, true), (9, true), (1, false)] {
         let mut leases = Leases::<u32>::default();
         // Both read the same value, which may not be served; the second one got its lock later on.
-        leases.record_miss(KEY, 1.into(), ticket(7), &policy);
-        leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+        leases.record_miss(KEY, 1.into(), token(7), &policy);
+        leases.grant(KEY, 2.into(), token(7), &policy).0.unwrap();
         let Attribution::Fill { lease, .. } = leases.attribute_by_cas(KEY, 7, winner.into(), false) else {
             panic!("it is named")
         };
@@ -96,7 +97,7 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
     }
     // The first took longer than max_rebuild, and the second won the same value.
     let mut leases = leased();
-    leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+    leases.grant(KEY, 2.into(), token(7), &policy).0.unwrap();
     assert!(matches!(
         leases.attribute_by_cas(KEY, 7, 2.into(), false),
         Attribution::Fill { lease: true, .. }
@@ -111,12 +112,12 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
 fn a_set_of_the_winner_is_none_without_a_miss_when_another_has_named_its_lease() {
     // Filled by name: a delete that follows dooms the winner's own set, and without one it may be a new value.
     let mut leases = leased();
-    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket, .. } =
+    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket: token, .. } =
         leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
         panic!("its lease")
     };
-    filled(&mut leases, 8, &ticket, 1);
+    filled(&mut leases, 8, &token, 1);
     let mut deleted = leases.clone();
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
     deleted.invalidate(KEY, 3.into());

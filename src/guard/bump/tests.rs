@@ -1,0 +1,137 @@
+use smallvec::smallvec;
+
+use super::*;
+use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand};
+use crate::guard::fixtures::{self, cas, inputs};
+use crate::guard::inputs::Now;
+use crate::guard::policy::Policy;
+use crate::guard::tag_version::{MS_BITS, version_of};
+use crate::guard::tags::{TagServer, get_tag};
+
+const CAS: Cas = cas(1);
+const DOWN: ServerReply = ServerReply::Failed(Failure::Down);
+const TAG: ItemRef = ItemRef::Tag(0);
+
+/// Inputs at this time, with tags on one server or on two.
+fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
+    let policy = Policy::default();
+    run(&Inputs { now: Now { wall, mono: 0 }, copies, ..inputs(&policy, &[]) })
+}
+
+/// A reply with an item that never expires.
+fn item(value: &'static str, number: u64) -> ServerReply {
+    ServerReply::Item(fixtures::item(value, number))
+}
+
+#[test]
+fn a_tag_that_was_lost_never_has_a_version_again_that_it_had_though_a_clock_is_behind() {
+    let at = |wall, chance, copies, run: &mut dyn FnMut(&Inputs<'_>) -> Commands| {
+        on(wall, copies, |inputs| run(&Inputs { chance, ..*inputs }))
+    };
+    let bumped = |wall, chance, copies, stands: Item| {
+        let commands = at(wall, chance, copies, &mut |inputs| {
+            let (mut bump, _) = Bump::start(inputs);
+            let replies = TagServer::all(copies).iter().map(|_| ServerReply::Item(stands.clone())).collect();
+            let Step::Send(commands) = bump.resume(Event::Replies(replies), inputs) else {
+                panic!("it stores")
+            };
+            commands
+        });
+        let Operation::Store { value, flags, .. } = &commands[0].what else { panic!("{commands:?}") };
+        let ServerReply::Item(item) = item("", 9) else { unreachable!() };
+        Item { value: value.body.clone(), flags: *flags, ..item }
+    };
+    let ServerReply::Item(nothing) = item("", 1) else { unreachable!() };
+    for (copies, lives) in [(false, true), (true, false)] {
+        let first = bumped(2_000, 0.3, copies, nothing.clone());
+        let moved = bumped(2_500, 0.9, copies, first.clone());
+        assert_eq!((&moved.value[..], moved.flags, moved.flags > 0), (&b"2500"[..], first.flags, lives));
+        // Lost, created by a clock that is behind, and moved to the same millisecond.
+        let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
+        assert_eq!(again.value, moved.value);
+        assert_eq!(version_of(&again) != version_of(&moved), lives);
+        assert_eq!(version_of(&again).map(version_millis), Some(2_500));
+    }
+    let versions = [version(5, u32::MAX), version(u64::MAX, 0)];
+    assert_eq!(versions.map(version_millis), [5, (1 << MS_BITS) - 1]);
+    assert_eq!(versions.map(incarnation_of), [(1 << 20) - 1, 0]);
+}
+
+fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
+    let (mut bump, mut commands) = on(100, true, Bump::start);
+    for (wall, (asked, answered)) in (100..).zip(rounds) {
+        assert_eq!(&commands[..], *asked);
+        let replies = Event::Replies(answered.iter().cloned().collect());
+        match on(wall, true, |inputs| bump.resume(replies, inputs)) {
+            Step::Send(more) => commands = more,
+            Step::Done(end) => return Some(end),
+            Step::AddTags(_) | Step::Wait(_) => panic!("a bump neither learns nor waits"),
+        }
+    }
+    None
+}
+
+#[test]
+fn a_bump_is_done_once_every_copy_that_can_be_reached_has_it() {
+    let reads: &[ServerCommand] = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
+    let found: &[ServerReply] = &[item("50", 7), item("70", 8)];
+    let both: &[ServerCommand] =
+        &[store_version(TAG, 100, cas(7)), store_version(ItemRef::TagCopy(0), 100, cas(8))];
+    let stored = || ServerReply::Stored(CAS);
+    assert_eq!(bump(&[(reads, found), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
+    assert_eq!(bump(&[(reads, found), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
+    assert_eq!(bump(&[(reads, found), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
+    let refused = ServerReply::Failed(Failure::Refused);
+    let failed = Some(BumpEnd::Failed(Failure::Refused));
+    assert_eq!(bump(&[(reads, found), (both, &[stored(), refused.clone()])]), failed);
+    assert_eq!(bump(&[(reads, &[item("50", 7), refused])]), failed);
+    let one: &[ServerCommand] = &[store_version(TAG, 100, cas(7))];
+    assert_eq!(bump(&[(reads, &[item("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
+    // Somebody has bumped behind us, but only one copy knows it yet.
+    let again: &[ServerReply] = &[item("120", 9), item("70", 8)];
+    let rest: &[ServerCommand] = &[store_version(ItemRef::TagCopy(0), 120, cas(8))];
+    let end = bump(&[
+        (reads, found),
+        (both, &[ServerReply::Exists, ServerReply::Exists]),
+        (reads, again),
+        (rest, &[stored()]),
+    ]);
+    assert_eq!(end, Some(BumpEnd::Bumped(120)));
+    // A reader has brought up the copy that was behind: that is no bump.
+    let repaired: &[ServerReply] = &[item("70", 9), item("70", 8)];
+    let anew: &[ServerCommand] =
+        &[store_version(TAG, 102, cas(9)), store_version(ItemRef::TagCopy(0), 102, cas(8))];
+    let end = bump(&[
+        (reads, found),
+        (both, &[ServerReply::Exists, ServerReply::Exists]),
+        (reads, repaired),
+        (anew, &[stored(), stored()]),
+    ]);
+    assert_eq!(end, Some(BumpEnd::Bumped(102)));
+    let there: &[ServerReply] = &[item("120", 9), item("120", 8)];
+    let end = bump(&[(reads, found), (both, &[ServerReply::Exists, ServerReply::Exists]), (reads, there)]);
+    assert_eq!(end, Some(BumpEnd::Bumped(120)));
+}
+
+#[test]
+fn a_bump_that_others_keep_overtaking_is_not_acknowledged() {
+    // Each time somebody has written what moves nothing: between the reading and the storing, with another CAS.
+    let (mut bump, mut commands) = on(100, false, Bump::start);
+    for round in 0..2 * u64::from(MAX_ROUNDS) {
+        let reads = round % 2 == 0;
+        assert!(
+            matches!(
+                (&commands[0].what, reads),
+                (Operation::Get(_), true) | (Operation::Store { .. }, false)
+            ),
+            "{commands:?}"
+        );
+        let reply = if reads { item("50", 7 + round) } else { ServerReply::Exists };
+        let step = on(100, false, |inputs| bump.resume(Event::Replies(smallvec![reply]), inputs));
+        let Step::Send(more) = step else { panic!("round {round}: {step:?}") };
+        commands = more;
+    }
+    let reply = Event::Replies(smallvec![item("50", 99)]);
+    let end = on(100, false, |inputs| bump.resume(reply, inputs));
+    assert_eq!(end, Step::Done(BumpEnd::Failed(Failure::Overloaded)));
+}

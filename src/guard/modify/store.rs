@@ -1,0 +1,152 @@
+//! The commands that write a changed item, and the versions they seal it with.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::protocol::number::c_uint64;
+
+use crate::guard::command::{
+    Cas, GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete,
+};
+use crate::guard::envelope::{Header, Opened, TagName, TagNames};
+use crate::guard::expiry::Expiry;
+use crate::guard::freshness::Hit;
+use crate::guard::inputs::Inputs;
+use crate::guard::new_value::NewValue;
+use crate::guard::stub::Stub;
+use crate::guard::tag_version::{NEVER, Versions, known_version, may_have_moved};
+
+pub(super) fn initial_value(lifetime: Expiry, initial: u64, explicit: Option<u64>) -> NewValue {
+    let body = Bytes::from(initial.to_string());
+    NewValue { body, flags: 0, lifetime, explicit, tags: TagNames::new() }
+}
+
+/// Stores an offer in place of what has this CAS. `version` says with which version of each tag it is sealed.
+pub(super) fn store_value(
+    offer: &NewValue,
+    mode: StoreMode,
+    cas: Option<Cas>,
+    version: impl Fn(&TagName) -> u64,
+    inputs: &Inputs<'_>,
+) -> ServerCommand {
+    match (offer.lifetime, cas) {
+        (Expiry::Expired, Some(cas)) => delete(ItemRef::Value, Some(cas)),
+        _ => {
+            let (tags, began) = (offer.tags(inputs, version), (inputs.now, 0));
+            offer.clone().store(mode, cas, tags, began, None, inputs).0
+        }
+    }
+}
+
+/// Stores an offer where there is no logical item, in place of what stands there.
+pub(super) fn store_absent(
+    offer: &NewValue,
+    item: Option<&Item>,
+    version: impl Fn(&TagName) -> u64,
+    inputs: &Inputs<'_>,
+) -> ServerCommand {
+    let (mode, cas) = match item {
+        None => (StoreMode::Add, None),
+        Some(item) => (StoreMode::Set, Some(item.cas)),
+    };
+    let (tags, began) = (offer.tags(inputs, version), (inputs.now, 0));
+    let stub = item.and_then(Stub::of).map(|stub| stub.id);
+    offer.clone().store(mode, cas, tags, began, stub, inputs).0
+}
+
+/// The same item with another body: behind the same header, with the same flags and end.
+pub(super) fn store_changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> ServerCommand {
+    let value = Stored { header: hit.header.clone(), body };
+    let what = Operation::Store {
+        mode: StoreMode::Set,
+        value,
+        flags: hit.flags,
+        exptime,
+        cas: Some(hit.cas),
+        explicit,
+    };
+    ServerCommand { at: ItemRef::Value, what }
+}
+
+/// Gives the item so many seconds, and commands what it had.
+pub(super) fn touch(seconds: u32, inputs: &Inputs<'_>) -> ServerCommand {
+    let touch = Some(Expiry::Seconds(u64::from(seconds.max(1))).exptime(0, inputs.now));
+    ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { touch, ..GetFlags::default() }) }
+}
+
+/// The exptime of an item that is to be fresh for so long. One without an envelope has no soft expiry.
+pub(super) fn changed_exptime(lifetime: Expiry, hit: &Hit, inputs: &Inputs<'_>) -> i64 {
+    let extra = if hit.header.is_empty() { 0 } else { inputs.policy.stale_seconds() };
+    lifetime.at_most(inputs.policy.max_ttl.as_secs()).exptime(extra, inputs.now)
+}
+
+/// The version that an item was sealed with. A tag that it was not sealed with counts only if it has not moved since the item
+/// was built: whoever made a new value from this one may have read the data then.
+pub(super) fn sealed_version(
+    name: &TagName,
+    hit: &Hit,
+    versions: Option<&Versions>,
+    inputs: &Inputs<'_>,
+) -> u64 {
+    let Opened::Sealed { envelope, .. } = Header::open(&hit.header) else {
+        // When it was built nobody knows, and of a tag that its rule does not name nobody looked when it was read.
+        let now = versions.filter(|_| inputs.rule_tags().contains(name));
+        return now.and_then(|versions| known_version(name, versions, inputs)).unwrap_or(NEVER);
+    };
+    let sealed = envelope.tags().find(|(sealed, _)| *sealed == &name[..]).map(|(_, version)| version);
+    let unmoved = |version: &u64| !may_have_moved(*version, envelope.begun_at());
+    let now = || versions.and_then(|versions| known_version(name, versions, inputs)).filter(unmoved);
+    sealed.or_else(now).unwrap_or(NEVER)
+}
+
+/// What `incr` and `decr` make of a value: the number, and its text, which keeps the old length by trailing spaces if it got
+/// shorter (protocol.txt, "Increment/Decrement"). A value is a number when C's `strtoull` says so, as in memcached.
+pub(super) fn count(payload: &[u8], decr: bool, delta: u64) -> Option<(u64, Bytes)> {
+    let text = payload.split(|&byte| byte == 0).next()?;
+    let value = c_uint64(text)?;
+    let counted = if decr { value.saturating_sub(delta) } else { value.wrapping_add(delta) };
+    let mut body = BytesMut::from(counted.to_string().as_bytes());
+    if body.len() < payload.len() {
+        body.resize(payload.len(), b' ');
+    }
+    Some((counted, body.freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::fixtures;
+    use crate::guard::policy::Policy;
+
+    #[test]
+    fn a_value_counts_as_a_number_when_memcached_would_count_with_it() {
+        for (value, counted) in [
+            ("10", Some((11, "11"))),
+            (" 7", Some((8, "8 "))),
+            ("+4", Some((5, "5 "))),
+            ("5 x", Some((6, "6  "))),
+            ("995 -3", Some((996, "996   "))),
+            ("5\0x", Some((6, "6  "))),
+            ("0000000000000000000000007", Some((8, "8                        "))),
+            ("18446744073709551615", Some((0, "0                   "))),
+            ("18446744073709551616", None),
+            ("-3", None),
+            ("5x", None),
+            ("", None),
+        ] {
+            let counted = counted.map(|(number, text): (u64, &'static str)| (number, Bytes::from(text)));
+            assert_eq!(count(value.as_bytes(), false, 1), counted, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_cas_over_a_plain_value_does_not_vouch_for_a_tag_that_it_names() {
+        let policy = Policy::default();
+        let tags = [b"own".as_slice().into(), b"named".as_slice().into()];
+        let inputs = Inputs { learnt: 1, ..fixtures::inputs(&policy, &tags) };
+        let hit = Hit { header: Bytes::new(), payload: Bytes::from_static(b"large"), ..Hit::nothing() };
+        // Both have moved since the plain value was read; only the first is one of which it was known that it has none.
+        let versions = Versions::from_slice(&[7, 1_700_000_000_000]);
+        let sealed = |name: &TagName| sealed_version(name, &hit, Some(&versions), &inputs);
+        assert_eq!([sealed(&tags[0]), sealed(&tags[1])], [7, NEVER]);
+    }
+}
