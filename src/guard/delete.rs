@@ -12,8 +12,8 @@ use super::policy::OnInvalidate;
 use super::retry::MAX_ROUNDS;
 use super::tags::TagRead;
 
-/// A delete of one guarded key. Every one of them moves or removes the key's CAS, so that no fill whose rebuild began
-/// before it can be stored after it; even when the key was absent, because then the stub stood there.
+/// A delete of one guarded key. It changes or removes the key's CAS, so that no fill whose rebuild began
+/// earlier can be stored. This holds for an absent key too: its rebuild has left a stub.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Delete {
     removal: Removal,
@@ -21,25 +21,25 @@ pub struct Delete {
     rounds: u8,
 }
 
-/// What `md` says beyond `delete` (protocol.txt, "Meta Delete").
+/// What `md` requests beyond `delete` (protocol.txt, "Meta Delete").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Removal {
-    /// `C`: only the item with this CAS, stale or not.
+    /// `C`: only the item with this CAS, whether stale or not.
     pub compare: Option<u64>,
-    /// `I`: the value stays, as stale, whatever the rule says.
+    /// `I`: keep the value as stale, whatever the rule configures.
     pub stale: bool,
-    /// `T`: for so many seconds; the rule's `stale_for` bounds it.
+    /// `T`: keep it for this many seconds, at most the rule's `stale_for`.
     pub seconds: Option<u32>,
-    /// `E`: the CAS that what stays is to have.
+    /// `E`: the CAS of the remaining item.
     pub explicit: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
-    /// Everything in one round: a look for the reply, and the delete behind it.
+    /// One round: a read for the reply, then the delete.
     Deleting,
-    /// What to do, or to leave, depends on what is there.
-    Looking,
+    /// The action depends on the item.
+    Reading,
     Marking {
         present: bool,
     },
@@ -48,25 +48,25 @@ enum State {
 /// How a delete ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteEnd {
-    /// The logical item was there, and is not any more.
+    /// The logical item existed and has been deleted.
     Deleted,
-    /// There was none; a stub or stale value is gone all the same.
+    /// There was none. A stub or stale value has been deleted all the same.
     NotFound,
     /// It has another CAS than [`Removal::compare`].
     Exists,
-    /// Whether it is gone is not known; it must not be acknowledged.
+    /// It is unknown whether the item still exists. The delete must not be acknowledged.
     Failed(Failure),
 }
 
 impl Delete {
-    /// Begins.
+    /// Begins a delete.
     pub fn start(inputs: &Inputs<'_>) -> (Delete, Commands) {
         Delete::with_removal(Removal::default(), inputs)
     }
 
-    /// Begins a delete that is more particular.
+    /// Begins a delete with options.
     pub fn with_removal(removal: Removal, inputs: &Inputs<'_>) -> (Delete, Commands) {
-        // Whether a tag has moved can only be told from the envelope; without tags the TTL tells enough.
+        // Only the envelope shows whether a tag has changed. Without tags the TTL is sufficient.
         let mut commands: Commands = smallvec![ServerCommand {
             at: ItemRef::Value,
             what: Operation::Get(GetFlags { value: !inputs.tags.is_empty(), ..GetFlags::default() })
@@ -76,7 +76,7 @@ impl Delete {
             if removal.compare.is_some() {
                 commands.push(peek(ItemRef::Lock));
             }
-            State::Looking
+            State::Reading
         } else {
             commands.extend([delete(ItemRef::Value, None), delete(ItemRef::Lock, None)]);
             State::Deleting
@@ -99,19 +99,19 @@ impl Machine for Delete {
         let replies = event.replies();
         match self.state {
             State::Deleting => match &replies[..] {
-                [look, deleted, _lock, tags @ ..] => Step::Done(match deleted {
-                    ServerReply::Done if is_present(look, tags, inputs) => DeleteEnd::Deleted,
+                [read, deleted, _lock, tags @ ..] => Step::Done(match deleted {
+                    ServerReply::Done if is_present(read, tags, inputs) => DeleteEnd::Deleted,
                     ServerReply::Done | ServerReply::Absent => DeleteEnd::NotFound,
                     ServerReply::Failed(failure) => DeleteEnd::Failed(*failure),
                     _ => DeleteEnd::Failed(Failure::Refused),
                 }),
                 _ => Step::Done(DeleteEnd::Failed(Failure::Refused)),
             },
-            State::Looking => match &replies[..] {
+            State::Reading => match &replies[..] {
                 [ServerReply::Failed(failure), ..] => Step::Done(DeleteEnd::Failed(*failure)),
-                [look @ ServerReply::Item(item), rest @ ..] => {
+                [read @ ServerReply::Item(item), rest @ ..] => {
                     let Removal { compare, seconds, explicit, .. } = self.removal;
-                    // Where the item may turn out to be another, the lock may be another's who builds that one.
+                    // If the item has been replaced, the lock may belong to its next rebuild.
                     let (unlock, tags) = match (compare, rest) {
                         (Some(_), [ServerReply::Item(lock), tags @ ..]) => {
                             (Some(delete(ItemRef::Lock, Some(lock.cas))), tags)
@@ -125,15 +125,16 @@ impl Machine for Delete {
                             _ => DeleteEnd::Exists,
                         });
                     }
-                    // Whoever names its CAS has seen it, stale or not.
-                    let present = compare.is_some() || is_present(look, tags, inputs);
+                    // A client that sends the CAS has seen the item, stale or not.
+                    let present = compare.is_some() || is_present(read, tags, inputs);
                     self.state = State::Marking { present };
                     let what = if item.size == 0 || !self.removal.leaves_stale(inputs) {
                         Operation::Delete { cas: Some(item.cas) }
                     } else {
                         let longest = inputs.policy.stale_seconds();
                         let seconds = seconds.unwrap_or(longest).min(longest);
-                        // Never beyond the end it has already: to say that end anew would put it off by part of a second.
+                        // Never longer than the item already has: setting the same TTL again would extend it
+                        // by part of a second.
                         let is_later = item.ttl.is_none_or(|ttl| ttl > seconds);
                         let seconds = is_later.then_some(seconds.max(1));
                         Operation::MarkStale { seconds, cas: Some(item.cas), explicit }
@@ -159,9 +160,9 @@ impl Machine for Delete {
     }
 }
 
-/// Whether there is a logical item: not a stub, and not stale.
-fn is_present(look: &ServerReply, tags: &[ServerReply], inputs: &Inputs<'_>) -> bool {
-    let ServerReply::Item(item) = look else { return false };
+/// Whether there is a logical item: neither a stub nor stale.
+fn is_present(read: &ServerReply, tags: &[ServerReply], inputs: &Inputs<'_>) -> bool {
+    let ServerReply::Item(item) = read else { return false };
     if item.size == 0 {
         return false;
     }

@@ -16,22 +16,22 @@ use bytes::BytesMut;
 use md5::{Digest, Md5};
 use smallvec::SmallVec;
 
-/// What every envelope begins with, and no sane value: not UTF-8 (0xF7 is in no character), not deflate (block type
-/// 3), protobuf (wire type 7) or gob (a 9-byte length), and as a length prefix, in either byte order or as snappy's
-/// varint, larger than any item. gzip, zstd, lz4, pickle, PHP, igbinary, MessagePack maps, Marshal and Java begin
-/// with other bytes.
+/// The first bytes of every envelope, chosen so that no common value starts with them. They are not UTF-8
+/// (0xF7 occurs in no character), not deflate (block type 3), protobuf (wire type 7) or gob (a 9-byte
+/// length). As a length prefix, in either byte order or as snappy's varint, they exceed any item. gzip, zstd,
+/// lz4, pickle, PHP, igbinary, MessagePack maps, Marshal and Java start with other bytes.
 pub const MAGIC: [u8; 4] = [0xF7, 0xCB, 0xCE, 0xCC];
 
-/// The only format there is so far. A reader that meets a higher one reports a miss.
+/// The only format so far. A reader that finds a higher one reports a miss.
 pub const FORMAT: u8 = 1;
 
-/// The most tags that one envelope or lock carries.
+/// The most tags in one envelope or lock.
 pub const MAX_TAGS: usize = 64;
 
-/// The longest name of a tag, in bytes: that of a key. The shortest is one.
+/// The longest name of a tag in bytes, equal to that of a key. The shortest is one byte.
 pub const MAX_TAG_NAME: usize = 250;
 
-/// The longest header, in bytes, from the magic to the last tag.
+/// The longest header in bytes, from the magic to the last tag.
 pub const MAX_HEADER: usize = 16 * 1024;
 
 /// The name of a tag, without the prefix of its key.
@@ -40,77 +40,79 @@ pub type TagName = SmallVec<[u8; 24]>;
 /// Names of tags.
 pub type TagNames = Vec<TagName>;
 
-/// Tags with their versions (wall-clock ms), in the order of the rule.
+/// Tags with their versions, in the order of the rule.
 pub type Tags = SmallVec<[(TagName, u64); 2]>;
 
-/// What a guarded value carries besides itself.
+/// The header of a guarded value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// How many of the item's last seconds in memcached are stale ones: stale is a remaining TTL of at most this.
+    /// How many of the item's last seconds in memcached count as stale: the item is stale if its remaining
+    /// TTL is at most this.
     pub stale_for: u32,
     /// See [`built_at`].
     pub built_at: u64,
-    /// How long the rebuild took, in ms (XFetch's Δ); 0 when unknown.
+    /// Duration of the rebuild in milliseconds (XFetch's Δ); 0 if unknown.
     pub rebuild: u32,
-    /// The versions that the rebuild was begun with.
+    /// The versions that were read before the rebuild began.
     pub tags: Tags,
 }
 
-/// An [`Envelope`] read in place. Nothing is copied; it is already checked to the last tag.
+/// An [`Envelope`] read in place, without copying. It has been validated to the last tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header<'a> {
     /// See [`Envelope::stale_for`], in seconds.
     pub stale_for: u32,
     /// See [`built_at`].
     pub built_at: u64,
-    /// See [`Envelope::rebuild`], in ms.
+    /// See [`Envelope::rebuild`], in milliseconds.
     pub rebuild: u32,
     tags: &'a [u8],
 }
 
-/// The bits of an envelope's `built_at` that are the millisecond; they last until the year 2527.
+/// How many bits of `built_at` are the millisecond; sufficient until the year 2527.
 const MS_BITS: u32 = 44;
 
-/// When a value was begun to be built, and over which stub it is stored: the wall-clock ms at which the lease was granted whose fill
-/// this is, and above them the number of the stub (20 bits; 0: it is not known).
+/// Combines the wall-clock millisecond at which the lease of this fill was granted with the number of the
+/// stub over which the value is stored (20 bits; 0 if unknown).
 pub fn built_at(ms: u64, stub: u32) -> u64 {
     ms.min((1 << MS_BITS) - 1) | u64::from(stub) << MS_BITS
 }
 
-/// What an item turned out to be. An empty item is [`Opened::Plain`] here; whether it is a stub, its length says.
+/// The result of reading an item. An empty item is [`Opened::Plain`]; its length shows that it is a stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opened<E = Envelope> {
     /// A guarded value: everything from `payload_at` on is the client's.
     Sealed {
-        /// What the header says.
+        /// The header.
         envelope: E,
-        /// The header's length in bytes, at most that of the item.
+        /// Length of the header in bytes, at most that of the item.
         payload_at: usize,
     },
-    /// No magic: a value that someone stored directly.
+    /// No magic: a value that was stored without Kennel, or without an envelope.
     Plain,
-    /// Begins like an envelope and is none that this version can read; must be treated as a miss. Says why.
+    /// Starts like an envelope but cannot be read by this version. It must be treated as a miss. Holds the
+    /// reason.
     Unreadable(&'static str),
 }
 
-/// Why an envelope or lock cannot be written. Nothing has been written then.
+/// Why an envelope or lock cannot be written. In that case nothing has been written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealError {
-    /// More than [`MAX_TAGS`].
+    /// More than [`MAX_TAGS`] tags.
     TooManyTags,
-    /// Empty, or longer than [`MAX_TAG_NAME`].
+    /// A name is empty or longer than [`MAX_TAG_NAME`].
     TagName,
     /// The whole is longer than [`MAX_HEADER`].
     TooLong,
 }
 
 impl Envelope {
-    /// Length of the header in bytes, or why there cannot be one.
+    /// Length of the header in bytes, or why it cannot be written.
     pub fn header_len(&self) -> Result<usize, SealError> {
         encoded_len(PREAMBLE + FIELDS, &self.tags)
     }
 
-    /// Appends the header; the payload goes behind it.
+    /// Appends the header. The payload must follow.
     pub fn seal(&self, out: &mut BytesMut) -> Result<(), SealError> {
         let length = self.header_len()?;
         out.reserve(length);
@@ -122,7 +124,7 @@ impl Envelope {
         Ok(())
     }
 
-    /// Reads an item into an envelope of its own; see [`Header::open`] for the hot path.
+    /// Reads an item into an owned envelope. On the hot path use [`Header::open`].
     pub fn open(item: &[u8]) -> Opened {
         match Header::open(item) {
             Opened::Sealed { envelope, payload_at } => {
@@ -146,29 +148,30 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// The wall-clock ms at which the lease was granted whose fill this is.
+    /// The wall-clock millisecond at which the lease of this fill was granted.
     pub fn begun_at(&self) -> u64 {
         self.built_at & ((1 << MS_BITS) - 1)
     }
 
-    /// The number of the stub that it was stored over, or that what it was stored over had been stored over; 0: it is not known.
+    /// The number of the stub over which the value was stored; a placeholder has that of the value it
+    /// replaced. 0 if unknown.
     pub fn stub(&self) -> u32 {
         (self.built_at >> MS_BITS) as u32
     }
 
-    /// The tags in the order of the rule.
+    /// The tags, in the order of the rule.
     pub fn tags(&self) -> TagsIter<'a> {
         TagsIter { rest: &self.tags[1..] }
     }
 
-    /// Copies what it refers to.
+    /// Copies the header.
     pub fn to_owned(&self) -> Envelope {
         let Header { stale_for, built_at, rebuild, .. } = *self;
         Envelope { stale_for, built_at, rebuild, tags: self.tags().map(|(n, v)| (n.into(), v)).collect() }
     }
 
     fn read(item: &'a [u8]) -> Result<(Header<'a>, usize), &'static str> {
-        // The length is not looked at before the format: a newer one may put something else there.
+        // The format must be checked before the length: a newer format may have another field there.
         match item.get(MAGIC.len()) {
             None => return Err("cut short"),
             Some(&FORMAT) => {}
@@ -188,7 +191,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Names and versions of an envelope's tags, in place.
+/// Names and versions of an envelope's tags, read in place.
 #[derive(Debug, Clone)]
 pub struct TagsIter<'a> {
     rest: &'a [u8],
@@ -207,19 +210,20 @@ impl<'a> Iterator for TagsIter<'a> {
     }
 }
 
-/// What a lock holds: whose it is, and how new the value will be that its holder builds.
+/// The content of a lock: its holder, and the versions its rebuild is based on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockRecord {
-    /// Wall-clock ms at which the lease was granted.
+    /// The wall-clock millisecond at which the lease was granted.
     pub granted_at: u64,
-    /// Which sidecar holds it: a number that it drew at its start.
+    /// Identifies the sidecar that holds the lock: a random number drawn at its start.
     pub sidecar: u64,
-    /// The versions that the rebuild was begun with: once one has moved, nobody need wait for this lock.
+    /// The versions that were read before the rebuild began. Once one has changed, waiting for this lock is
+    /// pointless.
     pub tags: Tags,
 }
 
 impl LockRecord {
-    /// Appends the record: the whole value of the lock's item.
+    /// Appends the record, which is the whole value of the lock's item.
     pub fn encode(&self, out: &mut BytesMut) -> Result<(), SealError> {
         out.reserve(encoded_len(LOCK_FIELDS, &self.tags)?);
         put(LockFields { format: FORMAT, granted_at: self.granted_at, sidecar: self.sidecar }, out);
@@ -227,8 +231,8 @@ impl LockRecord {
         Ok(())
     }
 
-    /// Reads a lock's item, or says why it cannot. A lock that cannot be read is held all the same: it counts down
-    /// like any other.
+    /// Reads the item of a lock, or returns why it cannot be read. An unreadable lock is still held until its
+    /// TTL ends.
     pub fn decode(item: &[u8]) -> Result<LockRecord, &'static str> {
         match item.first() {
             None => return Err("lock is empty"),
@@ -242,8 +246,9 @@ impl LockRecord {
     }
 }
 
-/// The key of the lock on `key`, at most 250 bytes, and none that the text protocol could not spell (a meta command's
-/// base64 key may be any bytes). It lives on the server of `key`, wherever the ring would put it.
+/// The key of the lock on `key`: at most 250 bytes, all valid in the text protocol (the base64 key of a meta
+/// command may hold any bytes). The lock is stored on the server of `key`, not where the ring would place its
+/// own key.
 pub fn lock_key(key: &[u8]) -> SmallVec<[u8; 64]> {
     const PREFIX: &[u8] = b"@lock:";
     let mut lock = SmallVec::from_slice(PREFIX);
@@ -258,7 +263,7 @@ pub fn lock_key(key: &[u8]) -> SmallVec<[u8; 64]> {
     lock
 }
 
-// The stored form. Every number is as wide as here, little-endian, without padding.
+// The stored form. Every number has the width given here, little-endian, without padding.
 
 const PREAMBLE: usize = 7;
 const FIELDS: usize = 16;
@@ -268,7 +273,7 @@ const LOCK_FIELDS: usize = 17;
 struct Preamble {
     magic: [u8; 4],
     format: u8,
-    /// From the magic to the last tag, so that the payload is everything behind, however often it is appended to.
+    /// From the magic to the last tag: the payload is everything behind, even after appends.
     length: u16,
 }
 
@@ -292,7 +297,7 @@ struct Tag<'a> {
     version: u64,
 }
 
-/// Bytes behind a one-byte length; bincode's own slices have eight, which no name needs.
+/// Bytes behind a one-byte length; bincode's own slices have an eight-byte length.
 struct Name<'a>(&'a [u8]);
 
 impl Encode for Name<'_> {
@@ -344,7 +349,7 @@ fn put_tags(tags: &Tags, out: &mut BytesMut) {
     }
 }
 
-/// That `tags` is a count and exactly so many tags, each of which can have been written.
+/// Checks that `tags` is a count and exactly that many valid tags.
 fn check_tags(tags: &[u8]) -> Result<(), &'static str> {
     let (&count, mut rest) = tags.split_first().ok_or("cut short")?;
     if usize::from(count) > MAX_TAGS {

@@ -2,22 +2,22 @@
 
 use super::inputs::Now;
 
-/// memcached reads exptimes above thirty days as Unix time.
+/// memcached treats an exptime above thirty days, in seconds, as Unix time.
 const RELATIVE_LIMIT: u64 = 60 * 60 * 24 * 30;
 
-/// What a client's exptime means.
+/// The meaning of a client's exptime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Expiry {
-    /// Negative, or a moment that has passed: gone at once.
+    /// Negative, or Unix time in the past: expires immediately.
     Expired,
-    /// 0: no end.
+    /// 0: never expires.
     Never,
-    /// Ends in so many seconds.
+    /// Expires in this many seconds.
     Seconds(u64),
 }
 
 impl Expiry {
-    /// Reads an exptime as memcached's protocol.txt does ("Expiration times").
+    /// Interprets an exptime as memcached does (protocol.txt, "Expiration times").
     pub fn of(exptime: i64, now: Now) -> Expiry {
         match u64::try_from(exptime) {
             Err(_) => Expiry::Expired,
@@ -30,7 +30,7 @@ impl Expiry {
         }
     }
 
-    /// Never longer than a rule's `max_ttl` in seconds, where 0 sets no bound.
+    /// Limits this to a rule's `max_ttl` in seconds. 0 is unlimited.
     pub fn at_most(self, max_ttl: u64) -> Expiry {
         match self {
             Expiry::Never if max_ttl > 0 => Expiry::Seconds(max_ttl),
@@ -49,7 +49,7 @@ impl Expiry {
                 match sum {
                     0 => -1, // 0 would mean never
                     1..=RELATIVE_LIMIT => i64::try_from(sum).unwrap_or(i64::MAX),
-                    // memcached keeps 32 bits of it, signed.
+                    // memcached keeps it in a signed 32-bit integer.
                     _ => i64::try_from(now.wall / 1000 + sum).unwrap_or(i64::MAX).min(i64::from(i32::MAX)),
                 }
             }
@@ -57,7 +57,8 @@ impl Expiry {
     }
 }
 
-/// How long an item with this TTL is sure to stand: a TTL of n lives (n−1, n] seconds.
+/// How long an item with this TTL, in seconds, is certain to remain: a TTL of n lasts (n−1, n] seconds. In
+/// milliseconds.
 pub(super) fn sure_ms(ttl: u32) -> u64 {
     u64::from(ttl.saturating_sub(1)) * 1000
 }

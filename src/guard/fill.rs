@@ -16,10 +16,10 @@ use super::retry::MAX_ROUNDS;
 use super::tag_version::{NEVER, Versions, known_version, may_have_moved};
 use super::tags::TagRead;
 
-/// The `set` that ends a rebuild: stored only if nothing has happened to the key since the miss was answered.
+/// The `set` that ends a rebuild. It is stored only if the key has not been stored or deleted since the miss.
 ///
-/// What stands there may have another CAS though nothing has happened to the key: the stub may have been renewed, or another's fill may
-/// stand in its place that was out of date before it was stored.
+/// The CAS may have changed although neither happened: the stub may have been renewed, or replaced by another
+/// fill that was out of date before it was stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fill {
     plain: bool,
@@ -29,22 +29,23 @@ pub struct Fill {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum FillState {
-    /// It comes with tags that were not looked at when the miss was answered, or is to be stored only if no tag has moved since.
+    /// Tags must be read first: the value names tags that were not read at the miss, or it must not be stored
+    /// if a tag has changed since.
     ReadingTags(Box<TagLookup>),
     Storing(Box<PendingStore>),
-    /// What it was to be stored observed has another CAS.
+    /// The item has another CAS than the miss saw.
     Checking(Box<PendingStore>),
-    /// It is stored under this CAS, in place of what another builds anew.
+    /// Stored under this CAS. It replaced an item that another client is rebuilding, whose lock is deleted.
     Unlocking(Cas),
     Done,
 }
 
-/// What is to be stored, and the stub that it is to be stored observed, whatever CAS that has by now.
+/// The command that stores the value, and what the miss observed, whose CAS may have changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PendingStore {
     command: ServerCommand,
     observed: Option<Observed>,
-    /// The lock of whoever builds what it replaces: nobody is to wait for that any more.
+    /// The lock for the rebuild of the item that is replaced: no reader needs to wait for it any more.
     lock: Option<Cas>,
 }
 
@@ -59,30 +60,31 @@ struct TagLookup {
 /// How a fill ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FillEnd {
-    /// It is stored, under this CAS.
+    /// It is stored.
     Stored {
         /// Its CAS.
         cas: Cas,
         /// Without an envelope, because it would have been too large.
         plain: bool,
     },
-    /// The key was deleted, overwritten or lost since the miss: the value is dropped, and the client is told that it was
-    /// stored, because "stored, then invalidated" looks exactly like this.
+    /// The key was deleted, overwritten or lost since the miss. The value is dropped, and the reply is the
+    /// same as if it had been stored: "stored, then invalidated" cannot be distinguished from this.
     Dropped {
-        /// Something else stands there now.
+        /// There is another item.
         exists: bool,
     },
-    /// It is an `add`, and a tag has moved since the miss: nothing is stored. What the miss saw may stand there yet.
+    /// An `add` after whose miss a tag has changed. Nothing is stored. The item that the miss saw may still
+    /// exist.
     Outdated,
     /// The server refuses values of this size.
     TooLarge,
-    /// Whether it is stored is not known.
+    /// It is unknown whether the value is stored.
     Failed(Failure),
 }
 
 impl Fill {
-    /// Begins. `is_add`: it is told whether it was stored, so it is not if a tag has moved since the miss; else it may be
-    /// stored as a value that is stale from the start.
+    /// Begins a fill. `is_add`: the client learns whether the value was stored. It is then not stored if a
+    /// tag has changed since the miss. Otherwise it may be stored as a value that is stale from the start.
     pub fn start(
         token: &MissToken,
         new_value: NewValue,
@@ -130,7 +132,7 @@ impl Fill {
         Step::Send(commands)
     }
 
-    /// Looks at what stands there, and with tags at whether that is out of date.
+    /// Reads the item, and if the rule has tags, whether it is out of date.
     fn check(&mut self, pending: Box<PendingStore>, inputs: &Inputs<'_>) -> Step<FillEnd> {
         let mut commands: Commands =
             smallvec![if inputs.rule_tags().is_empty() { peek(ItemRef::Value) } else { get(ItemRef::Value) }];
@@ -141,7 +143,8 @@ impl Fill {
         Step::Send(commands)
     }
 
-    /// What stands there has another CAS. If it is still the stub of the miss, nothing has been stored or deleted since.
+    /// The item has another CAS. If it is still the stub of the miss, nothing has been stored or deleted
+    /// since.
     fn checked(
         &mut self,
         mut pending: Box<PendingStore>,
@@ -159,7 +162,7 @@ impl Fill {
         };
         let mut tag_read = TagRead::new(inputs.tags.len());
         let now = tag_read.absorb(tags, inputs).ok().and_then(|()| tag_read.known());
-        // What is out of date before it is stored would only be in the way of whoever builds it anew.
+        // A value that is out of date before it is stored would only get in the way of the next rebuild.
         let is_current = now.as_ref().is_none_or(|now| pending.is_current(now, inputs));
         let may_replace =
             |observed: &Observed| now.as_ref().is_some_and(|now| observed.may_replace(item, now, inputs));
@@ -176,7 +179,8 @@ impl Fill {
         Step::Send(smallvec![command])
     }
 
-    /// A tag that is named only now may have moved during the rebuild, unless its version says that it has not.
+    /// A tag that was not read at the miss may have changed during the rebuild, unless its version is old
+    /// enough.
     fn tags_read(
         &mut self,
         mut lookup: Box<TagLookup>,
@@ -208,7 +212,7 @@ impl Fill {
 }
 
 impl PendingStore {
-    /// Whether it is sealed with these versions of the scene's tags, or with none.
+    /// Whether the value is sealed with these versions of the inputs' tags, or with none.
     fn is_current(&self, now: &Versions, inputs: &Inputs<'_>) -> bool {
         let Operation::Store { value, .. } = &self.command.what else { return false };
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return true };

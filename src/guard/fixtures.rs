@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::command::{Cas, Commands, Item, ItemRef, Operation, ServerCommand, StoreMode, Usage};
+use super::command::{Cas, Commands, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Usage};
 use super::envelope::{Header, Opened, TagName, TagNames};
 use super::expiry::Expiry;
 use super::inputs::{Inputs, Now};
@@ -28,6 +28,11 @@ pub(super) fn item(value: impl Into<Bytes>, number: u64) -> Item {
     let (value, cas) = (value.into(), cas(number));
     let size = value.len();
     Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage: Usage::default() }
+}
+
+/// The reply to a get that finds an item.
+pub(super) fn found(value: impl Into<Bytes>, number: u64) -> ServerReply {
+    ServerReply::Item(item(value, number))
 }
 
 /// Runs a closure with the inputs of a rule that has one tag, `tag`, at this time on the monotonic clock.

@@ -18,20 +18,20 @@ pub struct Hit {
     pub flags: u32,
     /// The item's CAS.
     pub cas: Cas,
-    /// Whole seconds until its soft expiry; `None`: it has none. Zero when stale.
+    /// Whole seconds until its soft expiry; `None` if it has none. Zero if stale.
     pub ttl: Option<u32>,
-    /// For how many milliseconds it has been past its soft expiry.
+    /// Milliseconds since its soft expiry.
     pub stale_ms: u64,
-    /// How many milliseconds its last rebuild took.
+    /// Duration of its last rebuild in milliseconds.
     pub rebuild: u32,
-    /// How it has been used, if that was asked.
+    /// How it has been used, if that was requested.
     pub usage: Usage,
-    /// The envelope's header as stored, so that a changed value can be put behind the same one.
+    /// The envelope's header as stored, so that a changed value can be stored with the same one.
     pub header: Bytes,
 }
 
 impl Hit {
-    /// Stands for an item that ended with the command that touched it, and for one without bytes or time.
+    /// Represents an item that expired with the command that touched it, and one without bytes or TTL.
     pub fn nothing() -> Hit {
         let (payload, header) = (Bytes::new(), Bytes::new());
         let usage = Usage::default();
@@ -39,22 +39,23 @@ impl Hit {
     }
 }
 
-/// What stands under a guarded key.
+/// The state of a guarded key's item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ItemState {
     /// May be served as a hit.
     Fresh(Hit),
-    /// Outlived its soft expiry, was marked stale, or a tag of it moved; may still be served.
+    /// Past its soft expiry, marked stale, or with a changed tag; may still be served.
     Stale(Hit),
-    /// There is an item, but nothing of it may be served.
+    /// There is an item, but it may not be served.
     Unservable,
     /// Zero bytes: its value is being built for the first time.
     Stub(Stub),
 }
 
-/// What most reads come to, seen without a machine: a fresh value, sealed with exactly these tags in this order, or with nothing at
-/// all. [`super::Read`] would say the same; what it has to be asked about is left as it is. The hit has no [`Hit::header`]: nobody
-/// changes what was only looked at.
+/// Recognizes the most common result of a read without a state machine: a fresh value that was sealed with
+/// exactly these tags in this order, or that has no envelope. [`super::Read`] would return the same hit. For
+/// any other item this returns `None` and leaves the item as it is. The hit has no [`Hit::header`], which
+/// only commands that change the value need.
 pub fn fresh_hit<'a>(
     item: &mut Item,
     mut tags: impl Iterator<Item = (&'a [u8], u64)>,
@@ -75,7 +76,7 @@ pub fn fresh_hit<'a>(
         }
         _ => return None,
     };
-    // What is plain has no soft expiry: it is there or not.
+    // A plain value has no soft expiry.
     if payload_at > 0 && item.ttl.is_some_and(|ttl| ttl <= stale_for) {
         return None;
     }
@@ -86,7 +87,7 @@ pub fn fresh_hit<'a>(
     Some(Hit { payload, flags, cas, ttl, stale_ms: 0, rebuild, usage, header: Bytes::new() })
 }
 
-/// The tags that an item was sealed with and the scene does not know.
+/// The tags that an item was sealed with and that are not among the inputs.
 pub(super) fn unknown_tags(item: &Item, inputs: &Inputs<'_>) -> TagNames {
     match Header::open(&item.value) {
         Opened::Sealed { envelope, .. } => inputs.unknown_of(envelope.tags().map(|(name, _)| name)),
@@ -94,8 +95,9 @@ pub(super) fn unknown_tags(item: &Item, inputs: &Inputs<'_>) -> TagNames {
     }
 }
 
-/// Whether one of the rule's own tags has moved since a value was sealed with it, and none is older here than it was then: who reads
-/// tags from a cache may know less than what stands there. `now`: the versions of the scene's tags.
+/// Whether a tag of the rule has changed since a value was sealed with it, and none has an older version now
+/// than then: versions from a cache may be older than those of the item. `now`: the versions of the inputs'
+/// tags.
 pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, inputs: &Inputs<'_>) -> bool {
     let version = |name: &[u8]| inputs.rule_tags().iter().zip(now).find(|(own, _)| own[..] == *name);
     let versions = || envelope.tags().filter_map(|(name, sealed)| Some((sealed, *version(name)?.1)));
@@ -103,8 +105,8 @@ pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, inputs: &Inp
     versions().any(is_behind) && versions().all(|(sealed, now)| sealed == now || is_behind((sealed, now)))
 }
 
-/// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
-/// fresh.
+/// Judges an item. `versions` are those of the inputs' tags; `None` if they could not be read, in which case
+/// no sealed value counts as fresh.
 pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_>) -> ItemState {
     if let Some(stub) = Stub::of(item) {
         return ItemState::Stub(stub);
@@ -120,7 +122,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
         header: Bytes::new(),
     };
     let (envelope, payload_at) = match Header::open(&item.value) {
-        // Someone stored it directly, or it was too large to wrap: it has no soft expiry and no tags.
+        // Stored without Kennel, or too large for an envelope: it has no soft expiry and no tags.
         Opened::Plain if item.stale => return ItemState::Stale(hit),
         Opened::Plain => return ItemState::Fresh(hit),
         Opened::Unreadable(_) => return ItemState::Unservable,
@@ -129,7 +131,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
     hit.payload = item.value.slice(payload_at..);
     hit.header = item.value.slice(..payload_at);
     hit.rebuild = envelope.rebuild;
-    // It stands in the place of what nobody was to see.
+    // It replaces a value that may not be served.
     let is_placeholder = payload_at == item.value.len() && envelope.tags().next().is_some();
     if is_placeholder && envelope.tags().all(|(_, version)| version == NEVER) {
         return ItemState::Unservable;
@@ -139,7 +141,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
         Some(versions) => {
             let now = |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
             let sealed = |name: &TagName| envelope.tags().any(|(sealed, _)| *sealed == name[..]);
-            // What neither the rule nor the scene knows is not looked at: whoever wants to be sure learns it first.
+            // A tag that is not among the inputs is ignored. A caller that must know about it adds it first.
             !inputs.rule_tags().iter().all(sealed)
                 || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
         }
@@ -174,7 +176,7 @@ mod tests {
 
     const NAMES: [&[u8]; 3] = [b"blog:7", b"posts", b"users"];
 
-    /// What may stand under a key whose rule has the first so many of [`NAMES`], which all have version 100.
+    /// An item as it may exist under a key whose rule has the first `tags` of [`NAMES`], all at version 100.
     fn random_item(tags: usize, random: &mut fastrand::Rng) -> Item {
         let named = |at: usize| (TagName::from_slice(NAMES[at]), 100);
         let mut sealed: Tags = (0..tags).map(named).collect();
@@ -228,7 +230,7 @@ mod tests {
                 (step, Some(hit)) => panic!("{hit:?} of {item:?}, which is {step:?}"),
             }
         }
-        // Of the fresh ones only those escape it whose tags stand in another order.
+        // Among the fresh values it misses only those whose tags are in another order.
         assert!(seen > 5_000 && fresh < seen * 11 / 10, "{seen} of {fresh}");
     }
 

@@ -4,54 +4,56 @@ use super::command::{Commands, Replies};
 use super::envelope::TagNames;
 use super::inputs::Inputs;
 
-/// A client operation on one guarded key, step by step.
+/// A client operation on one guarded key, as a state machine.
 pub trait Machine {
-    /// How it ends.
+    /// The result of the operation.
     type End;
 
-    /// Whether it may change what its key holds, or its tag.
+    /// Whether the operation may change the item of its key or of its tag.
     const CHANGES: bool = true;
 
-    /// Whether its tag has left every version that was read before: made to grow by it, or found grown by somebody else.
+    /// Whether the tag no longer has any version that was read earlier: this operation bumped it, or found it
+    /// bumped.
     fn bumped(_end: &Self::End) -> bool {
         false
     }
 
-    /// Goes on: with the answers to what it asked last, or after a wait.
+    /// Continues with the replies to the last commands, or after a wait.
     fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<Self::End>;
 }
 
-/// What a machine wants next.
+/// What a state machine requests next.
 #[allow(clippy::large_enum_variant, reason = "asked on every round: boxing would allocate each time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<End> {
-    /// One round trip.
+    /// Send these commands in one round trip.
     Send(Commands),
-    /// These are tags of the item too, though not of its rule: from now on they stand behind the others in [`Inputs::tags`]. Goes
-    /// on with [`Event::TagsAdded`].
+    /// Add these tags, which the item has besides those of its rule, to [`Inputs::tags`], behind the others.
+    /// The state machine continues with [`Event::TagsAdded`].
     AddTags(TagNames),
-    /// To be woken when the key may have changed, at the latest at this moment of the monotonic clock.
+    /// Wake the state machine when the key may have changed, at the latest at this time of the monotonic
+    /// clock, in ms.
     Wait(u64),
-    /// Nothing any more.
+    /// The operation has ended.
     Done(End),
 }
 
-/// What a waiting or asking machine is told.
+/// With what a state machine continues.
 #[allow(clippy::large_enum_variant, reason = "answered on every round: boxing would allocate each time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The answers to what it asked.
+    /// The replies to its commands.
     Replies(Replies),
-    /// The scene has the tags now.
+    /// [`Inputs::tags`] has the requested tags.
     TagsAdded,
     /// The key may have changed.
     Woken,
-    /// The wait must end: its time is over, or somebody would wait behind it.
+    /// The wait must end: its time is over, or another request is queued behind it.
     WaitEnded,
 }
 
 impl Event {
-    /// The answers, for machines that never wait.
+    /// The replies, for state machines that never wait.
     pub(super) fn replies(self) -> Replies {
         match self {
             Event::Replies(replies) => replies,

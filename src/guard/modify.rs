@@ -34,25 +34,25 @@ mod store;
 
 pub use change::{Change, Count, Counted, ModifyEnd};
 
-/// A command that looks before it writes.
+/// A command that reads before it writes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Modify {
     change: Change,
-    /// What its client was told a miss of, if it was.
+    /// What the client's miss saw, if it received one.
     observed: Option<Observed>,
-    /// Its look leaves a stub.
+    /// The read leaves a stub if the key is absent.
     leaves_stub: bool,
     state: State,
-    /// The lock, if a win may be filled: which may be another sidecar's.
+    /// The lock, possibly another sidecar's, if the command may fill a win.
     lock: Option<Item>,
-    /// On the monotonic clock.
+    /// Start time on the monotonic clock, in ms.
     began: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
     Reading,
-    /// The item has tags that its rule does not name: they are to be read first.
+    /// The item has tags that its rule does not name. They are read first.
     AddingTags {
         item: Option<Item>,
     },
@@ -60,13 +60,13 @@ enum State {
         item: Option<Item>,
         tag_read: Box<TagRead>,
     },
-    /// `used`: the seconds that the old item had left when it was read, if the new one is to end with it.
+    /// `used`: the TTL of the old item when it was read, in seconds, if the new item must expire with it.
     Writing {
         counted: Counted,
         used: Option<u32>,
     },
-    /// It was written in a later second than it was read in, and so would end too late: its end is being put back.
-    /// `None`: what stood there by then was another's, which is given its own end back.
+    /// The item was written in a later second than it was read and would expire too late: its TTL is being
+    /// restored. `used` is `None` if the item was another client's, which gets its own TTL back.
     RestoringExpiry {
         counted: Counted,
         used: Option<u32>,
@@ -78,7 +78,7 @@ enum State {
 }
 
 impl Modify {
-    /// Whether it is to store a value where there is none, and says so where it does not.
+    /// Whether the command creates a missing item and its reply shows whether it did.
     pub fn creates_value(&self) -> bool {
         matches!(
             self.change,
@@ -88,12 +88,13 @@ impl Modify {
         )
     }
 
-    /// Begins.
+    /// Begins a command.
     pub fn start(change: Change, inputs: &Inputs<'_>) -> (Modify, Commands) {
         Modify::bound(change, None, inputs)
     }
 
-    /// Begins one that stores observed nothing but this, where it is a `replace`, or a count that finds no item: else it is not stored.
+    /// Begins a command that is stored only over what the miss observed. This applies to a `replace`, and to
+    /// counts and appends that find no item.
     pub fn bound(change: Change, observed: Option<Observed>, inputs: &Inputs<'_>) -> (Modify, Commands) {
         let mut modify = Modify {
             change,
@@ -107,10 +108,10 @@ impl Modify {
         (modify, commands)
     }
 
-    /// Whether what stands there is not what alone it may be stored observed.
-    fn violates_condition(&self, stands: Option<&Item>, versions: &Versions, inputs: &Inputs<'_>) -> bool {
+    /// Whether `current` is not the item that the command may be stored over.
+    fn violates_condition(&self, current: Option<&Item>, versions: &Versions, inputs: &Inputs<'_>) -> bool {
         let may_store = |observed: &Observed| {
-            stands.is_some_and(|item| observed.is_same(item) || observed.may_replace(item, versions, inputs))
+            current.is_some_and(|item| observed.is_same(item) || observed.may_replace(item, versions, inputs))
         };
         self.observed.as_ref().is_some_and(|observed| !may_store(observed))
     }
@@ -131,9 +132,9 @@ impl Modify {
         matches!(self.change, Change::Cas { sees_stale: true, .. })
     }
 
-    /// Whether an absent item would be stored. Then the look leaves a stub to be stored observed, for the reason that a
-    /// [`Set`](super::Set) does. What is gone at once, or too large with its header, leaves none; nor does what may be stored
-    /// observed something else alone.
+    /// Whether an absent item would be created. The read then leaves a stub to store over, for the same
+    /// reason as in a [`Set`](super::Set). It leaves none for an item that expires at once or is too large
+    /// with its header, or for a command that may be stored only over another item.
     fn may_create(&self, inputs: &Inputs<'_>) -> bool {
         let created = match &self.change {
             Change::Add(offer) => store_value(offer, StoreMode::Add, None, |_| NEVER, inputs),
@@ -155,7 +156,7 @@ impl Modify {
                 _ => return false,
             },
         };
-        // A header is as long whatever the versions are.
+        // The length of a header does not depend on the versions.
         matches!(created.what, Operation::Store { value, exptime: 0.., .. } if !inputs.refuses(value.len()))
     }
 
@@ -186,7 +187,7 @@ impl Modify {
     }
 
     fn write(&mut self, item: Option<Item>, versions: &Versions, inputs: &Inputs<'_>) -> Step<ModifyEnd> {
-        // memcached looks at the size before it looks at what is there.
+        // memcached checks the size before it checks the item.
         if inputs.refuses(self.change.sent()) {
             return Step::Done(ModifyEnd::TooLarge);
         }
@@ -196,7 +197,7 @@ impl Modify {
             _ => None,
         };
         let physical = item.as_ref().map(|item| item.cas);
-        // How long the item stands in memcached, so that what replaces it stands no longer.
+        // The exptime at which the old item expires: the new item must not outlive it.
         let exptime = match item.as_ref().and_then(|item| item.ttl) {
             Some(ttl) => Expiry::Seconds(u64::from(ttl)).exptime(0, inputs.now),
             None => 0,
@@ -206,7 +207,7 @@ impl Modify {
         let now = |name: &TagName| known_version(name, versions, inputs).unwrap_or(NEVER);
         let command = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
-            // What is gone at once takes no place, and nothing from whoever builds the value.
+            // An item that expires at once is not stored, and it does not replace the stub of a rebuild.
             (Change::Add(offer), None) if offer.lifetime == Expiry::Expired => {
                 return Step::Done(ModifyEnd::Stored(Cas::NONE));
             }
@@ -220,7 +221,7 @@ impl Modify {
                 if self.violates_condition(item.as_ref(), versions, inputs) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
-                // What is gone at once takes no place.
+                // An item that expires at once is not stored.
                 if offer.lifetime == Expiry::Expired {
                     return Step::Done(self.done(counted));
                 }
@@ -252,7 +253,7 @@ impl Modify {
             (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
                 return Step::Done(ModifyEnd::NotFound);
             }
-            // memcached looks for a number behind the CAS, but for bytes before it.
+            // memcached checks for a number after the CAS, but for an empty value before it.
             (Change::Count(_), Some(hit)) if hit.payload.is_empty() => {
                 return Step::Done(ModifyEnd::NotANumber);
             }
@@ -276,8 +277,8 @@ impl Modify {
             (Change::Cas { number, .. }, Some(hit)) if hit.cas.number != *number => {
                 return Step::Done(ModifyEnd::Exists);
             }
-            // The new value was made from the one that `gets` returned, and is no newer than that one's tags: it goes behind
-            // the versions that one was sealed with.
+            // The new value was derived from the one that `gets` returned and is no newer than that one's
+            // tags: it is sealed with the same versions.
             (Change::Cas { offer, .. }, Some(hit)) if offer.lifetime != Expiry::Expired => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
                 store_value(offer, StoreMode::Set, Some(hit.cas), sealed, inputs)
@@ -294,7 +295,8 @@ impl Modify {
                 store_changed(&emptied, Bytes::new(), changed_exptime(*lifetime, &hit, inputs), *explicit)
             }
             (Change::Append { more, explicit, .. }, Some(hit)) => {
-                // The header stands before the payload, so memcached's own append is right, and moves only the new bytes.
+                // The header precedes the payload, so memcached's own append is correct and transfers only
+                // the new bytes.
                 let (mode, value, cas) = (StoreMode::Append, Stored::plain(more.clone()), Some(hit.cas));
                 let what = Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
                 let counted = appended(hit.payload.len() + more.len(), false);
@@ -370,7 +372,8 @@ impl Modify {
             Some(stored @ (ServerReply::Stored(_) | ServerReply::Done)) => {
                 let cas = if let ServerReply::Stored(cas) = stored { cas } else { Cas::NONE };
                 let counted = Counted { cas, ..counted };
-                // The server's clock counts whole seconds: one may have passed between the read and the write.
+                // The server's clock counts whole seconds: one may have passed between the read and the
+                // write.
                 if let (Some(used), Some(ServerReply::Item(Item { ttl: Some(left), .. }))) = (used, left)
                     && left < used
                 {
@@ -379,7 +382,7 @@ impl Modify {
                 }
                 self.done(counted)
             }
-            // Both together are too large, or what was to be appended to is gone: memcached says the same of either.
+            // Both together are too large, or the item no longer exists: memcached's reply is the same.
             Some(ServerReply::NotStored)
                 if matches!(self.change, Change::Append { .. }) && !counted.created =>
             {
@@ -394,7 +397,8 @@ impl Modify {
             Some(ServerReply::Failed(failure)) => ModifyEnd::Failed(failure),
             None => ModifyEnd::Failed(Failure::Refused),
             Some(_) => {
-                // Each round one of all who write it wins: how many rounds it takes depends on how many there are.
+                // In each round one of the concurrent writers succeeds, so the number of rounds depends on
+                // how many there are.
                 if inputs.now.mono < self.began.saturating_add(PATIENCE_MS) {
                     return Step::Send(self.read(inputs));
                 }
@@ -415,15 +419,16 @@ impl Modify {
         }
     }
 
-    /// The lock of whoever was the first to be shown this CAS number: it is older than the number, for a win marks the value
-    /// behind its lock. (A renewal makes it younger.) What it records was read before anybody was shown the number.
+    /// The lock of the winner that first received this CAS number. It is older than the number, because a win
+    /// marks the value after it has taken the lock; a renewal makes it younger. The versions it records were
+    /// read before any client received the number.
     fn lock_before(&self, number: u64) -> Option<&Item> {
         self.lock.as_ref().filter(|lock| lock.cas.number < number)
     }
 
-    /// What stores observed a stub or stale item whose CAS number a meta client has named. Whoever was given that number with a win
-    /// through another sidecar comes here too: what the tags were at that moment its lock may tell; else they were no older
-    /// than what stands there was sealed with.
+    /// Stores over a stub or stale item whose CAS number a meta client has sent. A win through another
+    /// sidecar ends here too. The versions at that win may be in its lock. Otherwise they were no older than
+    /// those that the item was sealed with.
     fn store_over_stale(
         &self,
         number: u64,
@@ -438,7 +443,7 @@ impl Modify {
             () if invalidate && number < item.cas.number && item.size > 0 => offer.stale(),
             () => return None,
         };
-        let stands = match judge(item, None, inputs) {
+        let current = match judge(item, None, inputs) {
             ItemState::Stale(hit) => Some(hit),
             _ => None,
         };
@@ -448,13 +453,14 @@ impl Modify {
             record.map(|(_, version)| *version)
         };
         let sealed = |name: &TagName| {
-            let stood = || stands.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, inputs));
+            let stood = || current.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, inputs));
             locked(name).unwrap_or_else(stood)
         };
         Some(store_value(&offer, StoreMode::Set, Some(item.cas), sealed, inputs))
     }
 
-    /// What stood there when its end was put back was ours, or made from ours and as late; else that end was right.
+    /// The item whose TTL was restored was this command's, or derived from it with the same TTL. Any other
+    /// item gets the TTL back that it had.
     fn expiry_restored(
         &mut self,
         counted: Counted,
@@ -473,8 +479,8 @@ impl Modify {
         }
     }
 
-    /// `mg T` cannot be made conditional. If another item stood there by then, and one whose end must not move, its end is
-    /// put back, unless that has gone too.
+    /// `mg T` cannot be made conditional. If the item had been replaced by one that must keep its TTL, that
+    /// TTL is restored, unless that item has gone too.
     fn touched(&mut self, was: Hit, replies: Replies, inputs: &Inputs<'_>) -> Step<ModifyEnd> {
         let back = match replies.into_iter().next() {
             Some(ServerReply::Item(item)) => match Stub::of(&item) {
@@ -505,7 +511,7 @@ impl Machine for Modify {
                 let item = match replies.next() {
                     Some(ServerReply::Item(item)) => Some(item),
                     Some(ServerReply::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
-                    // The server had no room even for a stub.
+                    // The server has no memory even for a stub.
                     _ if self.leaves_stub => return Step::Done(ModifyEnd::Failed(Failure::Refused)),
                     _ => None,
                 };

@@ -8,39 +8,42 @@ use super::expiry::Expiry;
 use super::inputs::{Inputs, Now};
 use super::stub::StubId;
 
-/// A value as the client sent it.
+/// A value as sent by the client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NewValue {
     /// Its bytes.
     pub body: Bytes,
     /// The client's flags.
     pub flags: u32,
-    /// How long it is fresh. Never [`Expiry::Expired`]: that is a delete.
+    /// How long it is fresh. [`Expiry::Expired`] is not allowed: the caller sends a delete instead.
     pub lifetime: Expiry,
-    /// `E`: the CAS that the client wants it to have.
+    /// `E`: the CAS that the client assigns.
     pub explicit: Option<u64>,
-    /// The tags that came with it, beside those of the rule. The scene knows them, as if they had been learnt.
+    /// The tags that the client sent with it, besides those of the rule. They are among the inputs' tags, as
+    /// if they had been added.
     pub tags: TagNames,
 }
 
 impl NewValue {
-    /// The same, to be stored as stale.
+    /// The same value, to be stored as stale.
     pub(super) fn stale(&self) -> NewValue {
-        // Its fresh seconds are over, and those of `stale_for` begin.
+        // It is past its fresh time, at the start of `stale_for`.
         NewValue { lifetime: Expiry::Seconds(0), ..self.clone() }
     }
 
-    /// The tags it is sealed with: the rule's and its own. `version` says which version of each.
+    /// The tags to seal it with: those of the rule and its own. `version` returns the version of each.
     pub(super) fn tags(&self, inputs: &Inputs<'_>, version: impl Fn(&TagName) -> u64) -> Tags {
         let own = inputs.rule_tags();
         let names = own.iter().chain(self.tags.iter().filter(|name| !own.contains(name)));
         names.map(|name| (name.clone(), version(name))).collect()
     }
 
-    /// The command that stores it, wrapped and sealed with the versions that were read before it was built. `stub`: over which it is
-    /// stored, if that is known.
+    /// The command that stores the value in an envelope, sealed with the versions that were read before it
+    /// was built, and whether it is stored plain. `built`: when the rebuild began, and its duration in
+    /// milliseconds. `stub`: the stub over which it is stored, if known.
     ///
-    /// A value that would be too large once wrapped is stored plain, if it has no tags that a plain value would outlive.
+    /// A value that would be too large with an envelope is stored plain, unless it has tags: a bump must
+    /// reach it.
     pub(super) fn store(
         self,
         mode: StoreMode,

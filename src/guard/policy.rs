@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-/// How long a guarded key's rule lets things last, and what it does when they end.
+/// The durations that a rule configures for a guarded key, and what an invalidation leaves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// How long after its expiry a value may still be served. Whole seconds.
+    /// How long a value may be served after its expiry. Whole seconds.
     pub stale_for: Duration,
-    /// How long a dead sidecar's lock lasts. Whole seconds, at least one.
+    /// How long the lock of a sidecar that has died lasts. Whole seconds, at least one.
     pub lock_ttl: Duration,
-    /// How long a winner may take: renewal ends here and a later fill is dropped.
+    /// The longest rebuild: then the lease is no longer renewed and the fill is dropped.
     pub max_rebuild: Duration,
-    /// How long a reader waits for the fresh value before it is served the stale one.
+    /// How long a reader waits for the fresh value before it receives the stale one.
     pub stale_wait: Duration,
-    /// How long a reader without a value to serve waits for the winner before it is told a miss.
+    /// How long a reader without a stale value waits for the winner before it receives a miss.
     pub cold_wait: Duration,
-    /// What a bumped tag leaves.
+    /// What remains of a value whose tag has been bumped.
     pub on_tag: OnInvalidate,
-    /// What a delete leaves.
+    /// What remains of a value that has been deleted.
     pub on_delete: OnInvalidate,
-    /// XFetch's β: above zero, a fresh value is refreshed early by one client at a time.
+    /// XFetch's β. Above zero, a fresh value is refreshed early by one client at a time.
     pub early_beta: f64,
-    /// The longest soft expiry, and the one of items stored with exptime 0. Zero: none.
+    /// The longest soft expiry, and that of items stored with exptime 0. Zero: unlimited.
     pub max_ttl: Duration,
-    /// For how long a hit may be served again without asking its server. Zero: not at all.
+    /// How long a hit may be served again without a read. Zero: not at all.
     pub near: Duration,
 }
 
 impl Default for Policy {
-    /// What a rule says that says nothing.
+    /// The settings of a rule that configures none of them.
     fn default() -> Self {
         Policy {
             stale_for: Duration::from_secs(60),
@@ -46,7 +46,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// `stale_for` as memcached counts.
+    /// `stale_for` in seconds, memcached's unit.
     pub fn stale_seconds(&self) -> u32 {
         u32::try_from(self.stale_for.as_secs()).unwrap_or(u32::MAX)
     }
@@ -56,16 +56,16 @@ impl Policy {
         u64::try_from(self.near.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The TTL of a lock or stub: one more than `lock_ttl`, because a TTL of n may end after n−1 seconds.
+    /// The TTL of a lock or stub: `lock_ttl` plus one, because a TTL of n may end after n−1 seconds.
     pub fn lock_seconds(&self) -> u32 {
         u32::try_from(self.lock_ttl.as_secs().saturating_add(1)).unwrap_or(u32::MAX)
     }
 }
 
-/// What an invalidation leaves behind.
+/// What an invalidation leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnInvalidate {
-    /// The old value, servable as stale.
+    /// The old value, which may be served as stale.
     Stale,
     /// Nothing.
     Drop,

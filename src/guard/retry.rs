@@ -1,7 +1,8 @@
 //! How often a decision that lost a race is made again.
 
-/// How often a decision that lost a race is tried again before the server is called overloaded.
+/// How many times a read, a delete, a bump or a fill is repeated when other writers win the race. Then the
+/// server counts as overloaded.
 pub(super) const MAX_ROUNDS: u8 = 16;
 
-/// For how long a write that others keep overtaking is tried again, in ms.
+/// How long a write is repeated when other writers win the race, in milliseconds.
 pub(super) const PATIENCE_MS: u64 = 2_000;

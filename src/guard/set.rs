@@ -14,57 +14,57 @@ use super::stub::{Stub, StubId};
 use super::tag_version::{NEVER, Versions, known_version};
 use super::tags::TagRead;
 
-/// A `set` that ends no rebuild: stored over whatever stands there, and so it defeats a fill in flight.
+/// A `set` that ends no rebuild. It is stored over any item, which defeats a fill that is in progress.
 ///
-/// It looks first, and stores over exactly what it saw, or over the stub that it left where nothing stood. A command that was
-/// given up may yet be carried out, once its server comes back; one without a condition would then overwrite what is newer,
-/// or bring back what a delete has taken away. The tags' versions are read in the same round.
+/// It reads the item first and stores over exactly that, or over the stub that the read has left. A command
+/// that was abandoned may still be carried out when its server returns. Without a condition it would then
+/// overwrite a newer value, or restore one that has been deleted. The tags are read in the same round trip.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Set {
     new_value: NewValue,
     tag_read: TagRead,
-    /// The tags' versions at the first look.
+    /// The tags' versions at the first read.
     first: Option<Versions>,
     state: State,
     plain: bool,
-    /// The stub that it saw.
+    /// The stub that was found.
     stub: Option<StubId>,
-    /// On the monotonic clock.
+    /// Start time on the monotonic clock, in ms.
     began: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// Asked for the key, and at first for its tags.
+    /// Reading the key and its tags.
     Reading,
-    /// Some tags were missing: they are being created.
+    /// Some tags were missing and are being created.
     CreatingTags(Cas),
     Storing,
-    /// Takes its own stub away.
+    /// Deleting its own stub.
     RemovingStub,
 }
 
-/// How a blind set ended.
+/// How a `set` without a miss ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetEnd {
-    /// It is stored, under this CAS.
+    /// It is stored.
     Stored {
         /// Its CAS.
         cas: Cas,
         /// Without an envelope, because it would have been too large.
         plain: bool,
     },
-    /// Others were quicker, and a tag has moved meanwhile: the value is dropped, and the client is told that it was stored, because
-    /// "stored, then invalidated" looks exactly like this.
+    /// Another writer won the race and a tag has changed since. The value is dropped, and the reply is the
+    /// same as if it had been stored: "stored, then invalidated" cannot be distinguished from this.
     Dropped,
     /// The server refuses values of this size.
     TooLarge,
-    /// Whether it is stored is not known.
+    /// It is unknown whether the value is stored.
     Failed(Failure),
 }
 
 impl Set {
-    /// Begins.
+    /// Begins a `set`.
     pub fn start(new_value: NewValue, inputs: &Inputs<'_>) -> (Set, Commands) {
         let tag_read = TagRead::new(inputs.tags.len());
         let (first, state, began) = (None, State::Reading, inputs.now.mono);
@@ -74,7 +74,8 @@ impl Set {
         (set, commands)
     }
 
-    /// What was sent before a bump is no newer for having been overtaken: it must not replace what has been stored since.
+    /// A value that was sent before a bump does not become newer by being repeated: it must not replace what
+    /// has been stored since.
     fn read_again(&mut self, item: &Item, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
         self.stub = Stub::of(item).map(|stub| stub.id);
         let Some(before) = self.first.clone() else { return self.absorb_tags(item.cas, tags, inputs) };
@@ -138,7 +139,7 @@ impl Machine for Set {
                 Step::Done(SetEnd::Stored { cas: *cas, plain: self.plain })
             }
             (State::Storing, [ServerReply::TooLarge]) => Step::Done(SetEnd::TooLarge),
-            // Somebody was here between the look and the store.
+            // Another writer changed the item between the read and the store.
             (State::Storing, [ServerReply::Exists | ServerReply::Absent | ServerReply::NotStored]) => {
                 if inputs.now.mono >= self.began.saturating_add(PATIENCE_MS) {
                     return Step::Done(SetEnd::Failed(Failure::Overloaded));

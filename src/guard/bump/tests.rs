@@ -2,7 +2,7 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand};
-use crate::guard::fixtures::{self, cas, inputs};
+use crate::guard::fixtures::{self, cas, found, inputs};
 use crate::guard::inputs::Now;
 use crate::guard::policy::Policy;
 use crate::guard::tag_version::{MS_BITS, version_of};
@@ -16,11 +16,6 @@ const TAG: ItemRef = ItemRef::Tag(0);
 fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
     let policy = Policy::default();
     run(&Inputs { now: Now { wall, mono: 0 }, copies, ..inputs(&policy, &[]) })
-}
-
-/// A reply with an item that never expires.
-fn item(value: &'static str, number: u64) -> ServerReply {
-    ServerReply::Item(fixtures::item(value, number))
 }
 
 #[test]
@@ -38,15 +33,15 @@ fn a_tag_that_was_lost_never_has_a_version_again_that_it_had_though_a_clock_is_b
             commands
         });
         let Operation::Store { value, flags, .. } = &commands[0].what else { panic!("{commands:?}") };
-        let ServerReply::Item(item) = item("", 9) else { unreachable!() };
+        let item = fixtures::item("", 9);
         Item { value: value.body.clone(), flags: *flags, ..item }
     };
-    let ServerReply::Item(nothing) = item("", 1) else { unreachable!() };
+    let nothing = fixtures::item("", 1);
     for (copies, lives) in [(false, true), (true, false)] {
         let first = bumped(2_000, 0.3, copies, nothing.clone());
         let moved = bumped(2_500, 0.9, copies, first.clone());
         assert_eq!((&moved.value[..], moved.flags, moved.flags > 0), (&b"2500"[..], first.flags, lives));
-        // Lost, created by a clock that is behind, and moved to the same millisecond.
+        // Lost, created by a sidecar whose clock is behind, and bumped to the same millisecond.
         let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
         assert_eq!(again.value, moved.value);
         assert_eq!(version_of(&again) != version_of(&moved), lives);
@@ -74,48 +69,48 @@ fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
 #[test]
 fn a_bump_is_done_once_every_copy_that_can_be_reached_has_it() {
     let reads: &[ServerCommand] = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
-    let found: &[ServerReply] = &[item("50", 7), item("70", 8)];
+    let existing: &[ServerReply] = &[found("50", 7), found("70", 8)];
     let both: &[ServerCommand] =
         &[store_version(TAG, 100, cas(7)), store_version(ItemRef::TagCopy(0), 100, cas(8))];
     let stored = || ServerReply::Stored(CAS);
-    assert_eq!(bump(&[(reads, found), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
-    assert_eq!(bump(&[(reads, found), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
-    assert_eq!(bump(&[(reads, found), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
+    assert_eq!(bump(&[(reads, existing), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
+    assert_eq!(bump(&[(reads, existing), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
+    assert_eq!(bump(&[(reads, existing), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
     let refused = ServerReply::Failed(Failure::Refused);
     let failed = Some(BumpEnd::Failed(Failure::Refused));
-    assert_eq!(bump(&[(reads, found), (both, &[stored(), refused.clone()])]), failed);
-    assert_eq!(bump(&[(reads, &[item("50", 7), refused])]), failed);
+    assert_eq!(bump(&[(reads, existing), (both, &[stored(), refused.clone()])]), failed);
+    assert_eq!(bump(&[(reads, &[found("50", 7), refused])]), failed);
     let one: &[ServerCommand] = &[store_version(TAG, 100, cas(7))];
-    assert_eq!(bump(&[(reads, &[item("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
-    // Somebody has bumped behind us, but only one copy knows it yet.
-    let again: &[ServerReply] = &[item("120", 9), item("70", 8)];
+    assert_eq!(bump(&[(reads, &[found("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
+    // Another sidecar has bumped the tag since, but only one copy has that version.
+    let again: &[ServerReply] = &[found("120", 9), found("70", 8)];
     let rest: &[ServerCommand] = &[store_version(ItemRef::TagCopy(0), 120, cas(8))];
     let end = bump(&[
-        (reads, found),
+        (reads, existing),
         (both, &[ServerReply::Exists, ServerReply::Exists]),
         (reads, again),
         (rest, &[stored()]),
     ]);
     assert_eq!(end, Some(BumpEnd::Bumped(120)));
-    // A reader has brought up the copy that was behind: that is no bump.
-    let repaired: &[ServerReply] = &[item("70", 9), item("70", 8)];
+    // A reader has updated the copy that was behind, which is no bump.
+    let repaired: &[ServerReply] = &[found("70", 9), found("70", 8)];
     let anew: &[ServerCommand] =
         &[store_version(TAG, 102, cas(9)), store_version(ItemRef::TagCopy(0), 102, cas(8))];
     let end = bump(&[
-        (reads, found),
+        (reads, existing),
         (both, &[ServerReply::Exists, ServerReply::Exists]),
         (reads, repaired),
         (anew, &[stored(), stored()]),
     ]);
     assert_eq!(end, Some(BumpEnd::Bumped(102)));
-    let there: &[ServerReply] = &[item("120", 9), item("120", 8)];
-    let end = bump(&[(reads, found), (both, &[ServerReply::Exists, ServerReply::Exists]), (reads, there)]);
+    let there: &[ServerReply] = &[found("120", 9), found("120", 8)];
+    let end = bump(&[(reads, existing), (both, &[ServerReply::Exists, ServerReply::Exists]), (reads, there)]);
     assert_eq!(end, Some(BumpEnd::Bumped(120)));
 }
 
 #[test]
 fn a_bump_that_others_keep_overtaking_is_not_acknowledged() {
-    // Each time somebody has written what moves nothing: between the reading and the storing, with another CAS.
+    // Each time another writer stores the same version, under another CAS, between the read and the store.
     let (mut bump, mut commands) = on(100, false, Bump::start);
     for round in 0..2 * u64::from(MAX_ROUNDS) {
         let reads = round % 2 == 0;
@@ -126,12 +121,12 @@ fn a_bump_that_others_keep_overtaking_is_not_acknowledged() {
             ),
             "{commands:?}"
         );
-        let reply = if reads { item("50", 7 + round) } else { ServerReply::Exists };
+        let reply = if reads { found("50", 7 + round) } else { ServerReply::Exists };
         let step = on(100, false, |inputs| bump.resume(Event::Replies(smallvec![reply]), inputs));
         let Step::Send(more) = step else { panic!("round {round}: {step:?}") };
         commands = more;
     }
-    let reply = Event::Replies(smallvec![item("50", 99)]);
+    let reply = Event::Replies(smallvec![found("50", 99)]);
     let end = on(100, false, |inputs| bump.resume(reply, inputs));
     assert_eq!(end, Step::Done(BumpEnd::Failed(Failure::Overloaded)));
 }

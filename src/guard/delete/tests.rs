@@ -40,7 +40,7 @@ fn a_delete_of_one_item_deletes_the_lock_that_it_saw_and_no_other() {
             let Step::Send(commands) = step else { panic!("{step:?}") };
             let unlock = unlocks.map(|number| super::delete(ItemRef::Lock, Some(cas(number))));
             assert_eq!(commands.get(1), unlock.as_ref());
-            // Somebody else's by now: it is looked at again, and is another.
+            // Another client has replaced it: the item is read again and has another CAS.
             let replies = commands.iter().map(|_| ServerReply::Exists).collect();
             let Step::Send(_) = delete.resume(Event::Replies(replies), &inputs) else { panic!("it looks") };
             let end = delete.resume(Event::Replies(smallvec![item(9), item(6)]), &inputs);

@@ -52,7 +52,7 @@ fn what_is_specified_opens_to_what_was_sealed_and_the_payload_is_everything_behi
         assert_eq!(&item[payload_at..], payload);
         assert!(in_place.tags().eq(envelope.tags.iter().map(|(n, v)| (&n[..], *v))));
         assert_eq!(Envelope::open(&item), Opened::Sealed { envelope: envelope.clone(), payload_at });
-        // What append does.
+        // As after an append.
         let appended = [&item[..], b" and more"].concat();
         assert_eq!(Envelope::open(&appended), Opened::Sealed { envelope, payload_at });
     }
@@ -96,8 +96,8 @@ fn a_flipped_bit_never_makes_header_bytes_payload_or_payload_header() {
         let step = if header.len() < 1000 { 1 } else { 61 };
         for bit in (MAGIC.len() * 8..header.len() * 8).step_by(step) {
             item[bit / 8] ^= 1 << (bit % 8);
-            // The preamble, the counts and the lengths are covered; a number or a name that changed is another
-            // one, which the versions' equality then sees.
+            // The preamble, the counts and the lengths are covered. A changed number or name is a different
+            // one, which the comparison of versions detects.
             match Envelope::open(&item) {
                 Opened::Sealed { envelope: damaged, payload_at } => {
                     assert!(bit / 8 >= PREAMBLE, "bit {bit}");
@@ -121,7 +121,7 @@ fn any_bytes_at_all_give_an_answer_and_whatever_opens_is_what_seals_to_it() {
         item.push(FORMAT);
         item.resize(24 + random.usize(..40), 0);
         random.fill(&mut item[7..]);
-        // Small counts and lengths, so that some are right.
+        // Small counts and lengths, so that some are valid.
         item[23..].iter_mut().for_each(|byte| *byte &= 7);
         let length = if random.bool() { item.len() } else { random.usize(..70) };
         item[5..7].copy_from_slice(&[length as u8, 0]);
@@ -188,7 +188,7 @@ fn a_lock_key_is_never_longer_than_memcached_allows() {
     assert_eq!(&lock_key(&[b'k'; 245])[..], b"@lock:#9a1cf355dc0e0af87daa8b928a668e3b");
 }
 
-/// The ```-blocks of the page in one language.
+/// The code blocks of the page in one language.
 fn blocks(language: &str) -> Vec<&'static str> {
     let fence = format!("```{language}\n");
     PAGE.split(fence.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
@@ -197,7 +197,7 @@ fn blocks(language: &str) -> Vec<&'static str> {
 #[test]
 fn the_examples_on_the_page_are_what_the_page_says() {
     let example = |block: &str| -> Vec<u8> {
-        // Two-digit words are bytes, up to the first word that is not: there the explanation begins.
+        // Two-digit words are bytes, up to the first other word, where the explanation begins.
         let byte = |word: &&str| word.len() == 2 && word.bytes().all(|b| b.is_ascii_hexdigit());
         block
             .lines()

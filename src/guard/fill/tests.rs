@@ -4,63 +4,58 @@ use smallvec::smallvec;
 use super::*;
 use crate::guard::command::{Cas, Item, Replies};
 use crate::guard::envelope::{Envelope, built_at};
-use crate::guard::fixtures::{self, at, cas, new_value, sealed_store};
+use crate::guard::fixtures::{self, at, cas, found, new_value, sealed_store};
 use crate::guard::stub::StubId;
-
-/// A reply with an item that never expires.
-fn item(value: &'static str, number: u64) -> ServerReply {
-    ServerReply::Item(fixtures::item(value, number))
-}
 
 const SEEN: Cas = cas(11);
 
-/// Of whoever was told a miss over the stub 11, while the tag was at 50.
+/// The token of a miss over stub 11, while the tag had version 50.
 fn token() -> MissToken {
     at(0, |inputs| MissToken::of_stub(SEEN, StubId::of(SEEN.number), smallvec![50], inputs))
 }
 
-/// A value that stands there, sealed at this version over the stub with this number.
-fn stands(version: u64, stub: u64, stale: bool) -> ServerReply {
+/// A value sealed at this version and stored over the stub with this number.
+fn sealed(version: u64, stub: u64, stale: bool) -> ServerReply {
     let tags = [(TagName::from_slice(b"tag"), version)].into_iter().collect();
     let built_at = built_at(7, StubId::of(stub).number());
     let mut value = BytesMut::new();
     Envelope { stale_for: 60, built_at, rebuild: 0, tags }.seal(&mut value).unwrap();
-    let ServerReply::Item(item) = item("", 20) else { panic!("an item") };
+    let item = fixtures::item("", 20);
     ServerReply::Item(Item { size: value.len(), value: value.freeze(), stale, ..item })
 }
 
-/// The same, in a server that has been restarted.
-fn of_another_life(stands: ServerReply) -> ServerReply {
-    let ServerReply::Item(item) = stands else { panic!("an item") };
+/// The same, read from a server that has been restarted.
+fn after_restart(existing: ServerReply) -> ServerReply {
+    let ServerReply::Item(item) = existing else { panic!("an item") };
     ServerReply::Item(Item { cas: Cas { epoch: 2, ..item.cas }, ..item })
 }
 
 #[test]
 fn a_fill_replaces_what_was_out_of_date_before_its_miss_and_was_stored_over_the_same_stub() {
     let cases = [
-        (stands(49, 11, false), "50", true),
-        (stands(50, 11, false), "50", false),
-        (stands(49, 11, false), "51", false),
-        (stands(49, 12, false), "50", false),
-        (stands(49, 0, false), "50", false),
-        // Whoever stored it knew of a move that this reader has not heard of.
-        (stands(51, 11, false), "50", false),
-        (stands(49, 11, true), "50", false),
-        (of_another_life(stands(49, 11, false)), "50", false),
+        (sealed(49, 11, false), "50", true),
+        (sealed(50, 11, false), "50", false),
+        (sealed(49, 11, false), "51", false),
+        (sealed(49, 12, false), "50", false),
+        (sealed(49, 0, false), "50", false),
+        // Its writer knew of a bump that this reader has not seen.
+        (sealed(51, 11, false), "50", false),
+        (sealed(49, 11, true), "50", false),
+        (after_restart(sealed(49, 11, false)), "50", false),
     ];
-    for (stands, tag, replaces) in cases {
+    for (existing, tag, replaces) in cases {
         let (mut fill, step) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
         let Step::Send(commands) = step else { panic!("{step:?}") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
         let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
         let Step::Send(commands) = resume(smallvec![ServerReply::Exists]) else { panic!("it looks") };
         assert_eq!(commands[0], get(ItemRef::Value));
-        let end = resume(smallvec![stands.clone(), ServerReply::Absent, item(tag, 3)]);
+        let end = resume(smallvec![existing.clone(), ServerReply::Absent, found(tag, 3)]);
         match (replaces, end) {
             (true, Step::Send(commands)) => {
                 assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(20), Some(50)))
             }
-            (false, end) => assert_eq!(end, Step::Done(FillEnd::Dropped { exists: true }), "{stands:?}"),
+            (false, end) => assert_eq!(end, Step::Done(FillEnd::Dropped { exists: true }), "{existing:?}"),
             (true, end) => panic!("{end:?}"),
         }
     }
@@ -72,9 +67,9 @@ fn a_fill_that_is_out_of_date_by_now_does_not_take_the_place_of_a_renewed_stub()
         let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
         let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
         resume(smallvec![ServerReply::Exists]);
-        let ServerReply::Item(renewed) = item("", 12) else { panic!("an item") };
+        let renewed = fixtures::item("", 12);
         let renewed = ServerReply::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
-        let end = resume(smallvec![renewed, ServerReply::Absent, item(tag, 3)]);
+        let end = resume(smallvec![renewed, ServerReply::Absent, found(tag, 3)]);
         assert_eq!(matches!(end, Step::Send(_)), stored, "{end:?}");
     }
 }
@@ -96,7 +91,7 @@ fn a_value_without_room_for_a_header_is_stored_over_its_stub_though_that_was_ren
     let mut resume =
         |replies: Replies| run(1, &mut |inputs| fill.resume(Event::Replies(replies.clone()), inputs));
     resume(smallvec![ServerReply::Exists]);
-    let ServerReply::Item(renewed) = item("", 12) else { panic!("an item") };
+    let renewed = fixtures::item("", 12);
     let renewed = ServerReply::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
     let Step::Send(commands) = resume(smallvec![renewed, ServerReply::Absent]) else {
         panic!("it is stored")
@@ -110,7 +105,7 @@ fn a_fill_that_replaces_what_another_builds_anew_takes_the_lock_away_once_it_is_
     let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
     let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
     resume(smallvec![ServerReply::Exists]);
-    let Step::Send(commands) = resume(smallvec![stands(49, 11, false), item("lock", 9), item("50", 3)])
+    let Step::Send(commands) = resume(smallvec![sealed(49, 11, false), found("lock", 9), found("50", 3)])
     else {
         panic!("it stores")
     };
@@ -129,7 +124,7 @@ fn an_add_is_stored_only_if_no_tag_has_moved_since_its_miss() {
         let (mut fill, step) = at(0, |inputs| Fill::start(&token(), new_value("7"), true, inputs));
         let Step::Send(commands) = step else { panic!("{step:?}") };
         assert!(commands.iter().all(|command| command.at == ItemRef::Tag(0)), "{commands:?}");
-        let replies = Event::Replies(smallvec![item(tag, 3)]);
+        let replies = Event::Replies(smallvec![found(tag, 3)]);
         match at(1, |inputs| fill.resume(replies, inputs)) {
             Step::Send(commands) if stored => {
                 assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)))

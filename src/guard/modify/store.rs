@@ -20,7 +20,7 @@ pub(super) fn initial_value(lifetime: Expiry, initial: u64, explicit: Option<u64
     NewValue { body, flags: 0, lifetime, explicit, tags: TagNames::new() }
 }
 
-/// Stores an offer in place of what has this CAS. `version` says with which version of each tag it is sealed.
+/// Stores a value over the item with this CAS. `version` returns the version of each tag to seal it with.
 pub(super) fn store_value(
     offer: &NewValue,
     mode: StoreMode,
@@ -37,7 +37,7 @@ pub(super) fn store_value(
     }
 }
 
-/// Stores an offer where there is no logical item, in place of what stands there.
+/// Stores a value where there is no logical item: over the existing stub or stale item, if any.
 pub(super) fn store_absent(
     offer: &NewValue,
     item: Option<&Item>,
@@ -53,7 +53,7 @@ pub(super) fn store_absent(
     offer.clone().store(mode, cas, tags, began, stub, inputs).0
 }
 
-/// The same item with another body: behind the same header, with the same flags and end.
+/// Stores another body with the same header and client flags.
 pub(super) fn store_changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> ServerCommand {
     let value = Stored { header: hit.header.clone(), body };
     let what = Operation::Store {
@@ -67,20 +67,21 @@ pub(super) fn store_changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Opti
     ServerCommand { at: ItemRef::Value, what }
 }
 
-/// Gives the item so many seconds, and commands what it had.
+/// Sets this TTL in seconds. The reply has the previous one.
 pub(super) fn touch(seconds: u32, inputs: &Inputs<'_>) -> ServerCommand {
     let touch = Some(Expiry::Seconds(u64::from(seconds.max(1))).exptime(0, inputs.now));
     ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { touch, ..GetFlags::default() }) }
 }
 
-/// The exptime of an item that is to be fresh for so long. One without an envelope has no soft expiry.
+/// The exptime of a touched or changed item. An item without an envelope has no soft expiry.
 pub(super) fn changed_exptime(lifetime: Expiry, hit: &Hit, inputs: &Inputs<'_>) -> i64 {
     let extra = if hit.header.is_empty() { 0 } else { inputs.policy.stale_seconds() };
     lifetime.at_most(inputs.policy.max_ttl.as_secs()).exptime(extra, inputs.now)
 }
 
-/// The version that an item was sealed with. A tag that it was not sealed with counts only if it has not moved since the item
-/// was built: whoever made a new value from this one may have read the data then.
+/// The version to seal a value with that was derived from this item: the one that the item was sealed with.
+/// For a tag that it was not sealed with, the current version counts only if the tag has not changed since
+/// the item was built, because the client may have read its data then.
 pub(super) fn sealed_version(
     name: &TagName,
     hit: &Hit,
@@ -88,7 +89,8 @@ pub(super) fn sealed_version(
     inputs: &Inputs<'_>,
 ) -> u64 {
     let Opened::Sealed { envelope, .. } = Header::open(&hit.header) else {
-        // When it was built nobody knows, and of a tag that its rule does not name nobody looked when it was read.
+        // It is unknown when the item was built. A tag that the rule does not name was not checked when it
+        // was read.
         let now = versions.filter(|_| inputs.rule_tags().contains(name));
         return now.and_then(|versions| known_version(name, versions, inputs)).unwrap_or(NEVER);
     };
@@ -98,8 +100,9 @@ pub(super) fn sealed_version(
     sealed.or_else(now).unwrap_or(NEVER)
 }
 
-/// What `incr` and `decr` make of a value: the number, and its text, which keeps the old length by trailing spaces if it got
-/// shorter (protocol.txt, "Increment/Decrement"). A value is a number when C's `strtoull` says so, as in memcached.
+/// Applies `incr` or `decr`: returns the number and its text, padded with spaces to the old length if it is
+/// shorter (protocol.txt, "Increment/Decrement"). A value is a number if C's `strtoull` accepts it, as in
+/// memcached.
 pub(super) fn count(payload: &[u8], decr: bool, delta: u64) -> Option<(u64, Bytes)> {
     let text = payload.split(|&byte| byte == 0).next()?;
     let value = c_uint64(text)?;
@@ -144,7 +147,8 @@ mod tests {
         let tags = [b"own".as_slice().into(), b"named".as_slice().into()];
         let inputs = Inputs { learnt: 1, ..fixtures::inputs(&policy, &tags) };
         let hit = Hit { header: Bytes::new(), payload: Bytes::from_static(b"large"), ..Hit::nothing() };
-        // Both have moved since the plain value was read; only the first is one of which it was known that it has none.
+        // Both have changed since the plain value was read. Only for the first was it known that the value
+        // lacks it.
         let versions = Versions::from_slice(&[7, 1_700_000_000_000]);
         let sealed = |name: &TagName| sealed_version(name, &hit, Some(&versions), &inputs);
         assert_eq!([sealed(&tags[0]), sealed(&tags[1])], [7, NEVER]);

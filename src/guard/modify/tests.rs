@@ -2,20 +2,15 @@ use bytes::BytesMut;
 
 use super::*;
 use crate::guard::envelope::{Envelope, Header, Opened};
-use crate::guard::fixtures::{self, at, cas, inputs, new_value, sealed_store};
+use crate::guard::fixtures::{self, at, cas, found, inputs, new_value, sealed_store};
 use crate::guard::policy::Policy;
-
-/// A reply with an item that never expires.
-fn item(value: &'static str, number: u64) -> ServerReply {
-    ServerReply::Item(fixtures::item(value, number))
-}
 
 #[test]
 fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
     let policy = Policy::default();
     let inputs = inputs(&policy, &[]);
     let item = |value, number, ttl| ServerReply::Item(Item { ttl, ..fixtures::item(value, number) });
-    // Beyond thirty days memcached wants to be told the moment.
+    // Beyond thirty days the exptime is Unix time.
     let month = 60 * 60 * 24 * 30;
     for (ttl, sent) in [(90, [90, 89]), (month + 90, [1_702_592_090, 1_702_592_089])] {
         let (mut modify, _) = Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &inputs);
@@ -46,7 +41,7 @@ fn a_fill_of_anothers_win_believes_its_lock_only_if_that_is_older_than_the_mark(
     let item =
         |value: Bytes, number, stale| ServerReply::Item(Item { stale, ..fixtures::item(value, number) });
     let versions = |version| [(name.clone(), version)].into_iter().collect();
-    // Sealed with 100; won when the tag was 200; and it has moved since, to 300.
+    // Sealed at 100, won at 200, and bumped to 300 since.
     let mut old = BytesMut::new();
     Envelope { stale_for: 60, built_at: 1, rebuild: 1, tags: versions(100) }.seal(&mut old).unwrap();
     old.extend_from_slice(b"old");
@@ -87,14 +82,14 @@ fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
             let over = over.map(|number| Observed { cas: cas(number), ..Observed::none() });
             let (mut modify, commands) =
                 on(1 << 20, &[], |inputs| Modify::bound(change.clone(), over.clone(), inputs));
-            // A stub would be nobody's.
+            // A stub could not be stored over.
             let leaves_stub = matches!(commands[0].what, Operation::Get(GetFlags { vivify: Some(_), .. }));
             assert_eq!(leaves_stub, stands.is_empty() && over.is_none());
             let mut resume =
                 |reply| on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![reply]), inputs));
-            let step = resume(item(stands, 7));
+            let step = resume(found(stands, 7));
             let Some(stored_over) = stored_over else {
-                // To a `replace` there is an item; what is there is newer.
+                // For a `replace` there is an item, which is newer.
                 let end = if stands.is_empty() { ModifyEnd::NotStored } else { ModifyEnd::Dropped };
                 assert_eq!(step, Step::Done(end));
                 continue;
@@ -102,9 +97,9 @@ fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
             let Step::Send(commands) = step else { panic!("{step:?}") };
             let Operation::Store { cas, .. } = commands[0].what else { panic!("{commands:?}") };
             assert_eq!(cas.map(|cas| cas.number), Some(stored_over));
-            // Somebody was quicker.
+            // Another writer wins the race.
             let Step::Send(_) = resume(ServerReply::Exists) else { panic!("it looks again") };
-            let again = resume(item(stands, 8));
+            let again = resume(found(stands, 8));
             assert_eq!(matches!(again, Step::Done(_)), over.is_some(), "{again:?}");
         }
     }
@@ -131,8 +126,10 @@ fn what_a_header_makes_too_large_leaves_no_stub() {
     for length in 1400..1600 {
         let change = Change::Add(new_value(vec![b'v'; length]));
         let (mut modify, commands) = on(room, &tags, |inputs| Modify::start(change, inputs));
-        let replies =
-            smallvec![if leaves_stub(&commands) { item("", 7) } else { ServerReply::Absent }, item("100", 3)];
+        let replies = smallvec![
+            if leaves_stub(&commands) { found("", 7) } else { ServerReply::Absent },
+            found("100", 3)
+        ];
         match on(room, &tags, |inputs| modify.resume(Event::Replies(replies), inputs)) {
             Step::Send(_) => assert!(leaves_stub(&commands), "{length}"),
             Step::Done(end) => {
@@ -151,7 +148,7 @@ fn what_creates_an_item_stores_over_a_stub() {
     for change in [Change::Add(new_value("7")), Change::Count(Count { create, ..Count::default() })] {
         let (mut modify, commands) = at(0, |inputs| Modify::start(change, inputs));
         assert!(matches!(commands[0].what, Operation::Get(GetFlags { vivify: Some(6), .. })), "{commands:?}");
-        let replies = Event::Replies(smallvec![item("", 11), item("50", 3)]);
+        let replies = Event::Replies(smallvec![found("", 11), found("50", 3)]);
         let Step::Send(commands) = at(1, |inputs| modify.resume(replies, inputs)) else {
             panic!("it goes on")
         };

@@ -1,13 +1,8 @@
 use smallvec::smallvec;
 
 use super::*;
-use crate::guard::fixtures::{self, at, new_value, sealed_store};
+use crate::guard::fixtures::{self, at, found, new_value, sealed_store};
 use crate::guard::policy::Policy;
-
-/// A reply with an item that never expires.
-fn item(value: &'static str, number: u64) -> ServerReply {
-    ServerReply::Item(fixtures::item(value, number))
-}
 
 #[test]
 fn a_set_stores_over_nothing_but_what_it_saw_unless_a_tag_has_moved_since_it_looked_first() {
@@ -17,18 +12,18 @@ fn a_set_stores_over_nothing_but_what_it_saw_unless_a_tag_has_moved_since_it_loo
         let replies = Event::Replies(replies.iter().cloned().collect());
         at(mono, |inputs| set.resume(replies, inputs))
     };
-    let Step::Send(commands) = resume(1, &[item("", 11), item("50", 3)]) else { panic!("it goes on") };
+    let Step::Send(commands) = resume(1, &[found("", 11), found("50", 3)]) else { panic!("it goes on") };
     assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
-    // Overtaken, for as long as it has patience.
+    // Other writers win the race, for as long as the set is repeated.
     for (mono, lost) in [(2, ServerReply::Exists), (3, ServerReply::Absent)] {
         let Step::Send(commands) = resume(mono, &[lost]) else { panic!("it looks again") };
         assert_eq!((commands.len(), &commands[0]), (2, &peek_or_stub(&Policy::default())));
-        let again = resume(mono, &[item("another's", 12), item("50", 3)]);
+        let again = resume(mono, &[found("another's", 12), found("50", 3)]);
         let Step::Send(commands) = again else { panic!("it goes on") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(12), Some(50)));
     }
     resume(4, &[ServerReply::Exists]);
-    let moved = resume(4, &[item("another's", 13), item("51", 4)]);
+    let moved = resume(4, &[found("another's", 13), found("51", 4)]);
     assert_eq!(moved, Step::Done(SetEnd::Dropped), "it would be stale where that is fresh");
 }
 
@@ -39,12 +34,12 @@ fn a_set_that_is_overtaken_again_and_again_gives_up_and_one_that_is_dropped_leav
         let replies = Event::Replies(replies.iter().cloned().collect());
         at(mono, |inputs| set.resume(replies, inputs))
     };
-    resume(1, &[item("", 11), item("50", 3)]);
+    resume(1, &[found("", 11), found("50", 3)]);
     resume(1, &[ServerReply::Exists]);
-    let ServerReply::Item(stub) = item("", 12) else { panic!("an item") };
+    let stub = fixtures::item("", 12);
     let cas = stub.cas;
     let own = ServerReply::Item(Item { won: true, ..stub });
-    let left = resume(2, &[own, item("51", 4)]);
+    let left = resume(2, &[own, found("51", 4)]);
     assert_eq!(left, Step::Send(smallvec![delete(ItemRef::Value, Some(cas))]));
     assert_eq!(resume(3, &[ServerReply::Done]), Step::Done(SetEnd::Dropped));
     let (mut set, _) = at(0, |inputs| Set::start(new_value("7"), inputs));
@@ -52,7 +47,7 @@ fn a_set_that_is_overtaken_again_and_again_gives_up_and_one_that_is_dropped_leav
         let replies = Event::Replies(replies.iter().cloned().collect());
         at(mono, |inputs| set.resume(replies, inputs))
     };
-    resume(1, &[item("", 11), item("50", 3)]);
+    resume(1, &[found("", 11), found("50", 3)]);
     let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
     assert_eq!(resume(PATIENCE_MS, &[ServerReply::Exists]), end);
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::guard::fixtures::{self, cas, inputs};
+use crate::guard::fixtures::{cas, found, inputs};
 use crate::guard::inputs::Now;
 use crate::guard::policy::Policy;
 
@@ -13,12 +13,7 @@ fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
     run(&Inputs { now: Now { wall, mono: 0 }, copies, ..inputs(&policy, &[]) })
 }
 
-/// A reply with an item that never expires.
-fn item(value: &'static str, number: u64) -> ServerReply {
-    ServerReply::Item(fixtures::item(value, number))
-}
-
-/// Gathers one tag: for each round, what is asked, and what is then answered.
+/// Reads one tag. Each round has the expected commands and the replies to them.
 fn read_tag(copies: bool, rounds: &[(&[ServerCommand], &[ServerReply])]) -> Result<TagRead, Failure> {
     let mut tag_read = TagRead::new(1);
     for (wall, (asked, answered)) in (100..).zip(rounds) {
@@ -33,7 +28,7 @@ fn read_tag(copies: bool, rounds: &[(&[ServerCommand], &[ServerReply])]) -> Resu
 #[test]
 fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
     let rounds: &[(&[ServerCommand], &[ServerReply])] = &[
-        (&[get_tag(TAG)], &[item("", 7)]),
+        (&[get_tag(TAG)], &[found("", 7)]),
         (&[store_version(TAG, 101, cas(7))], &[ServerReply::Stored(CAS)]),
     ];
     let tag_read = read_tag(false, rounds).unwrap();
@@ -45,13 +40,13 @@ fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
 fn of_two_copies_the_larger_counts_and_the_other_is_brought_up() {
     let reads = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
     for (replies, repair) in [
-        ([item("50", 7), item("60", 8)], Some(store_version(TAG, 60, cas(7)))),
-        ([item("60", 8), item("50", 7)], Some(store_version(ItemRef::TagCopy(0), 60, cas(7)))),
-        ([item("", 7), item("60", 8)], Some(store_version(TAG, 60, cas(7)))),
-        ([item("60", 8), item("x", 7)], Some(store_version(ItemRef::TagCopy(0), 60, cas(7)))),
-        ([item("60", 8), item("60", 7)], None),
-        ([DOWN, item("60", 7)], None),
-        ([item("60", 7), DOWN], None),
+        ([found("50", 7), found("60", 8)], Some(store_version(TAG, 60, cas(7)))),
+        ([found("60", 8), found("50", 7)], Some(store_version(ItemRef::TagCopy(0), 60, cas(7)))),
+        ([found("", 7), found("60", 8)], Some(store_version(TAG, 60, cas(7)))),
+        ([found("60", 8), found("x", 7)], Some(store_version(ItemRef::TagCopy(0), 60, cas(7)))),
+        ([found("60", 8), found("60", 7)], None),
+        ([DOWN, found("60", 7)], None),
+        ([found("60", 7), DOWN], None),
     ] {
         let tag_read = read_tag(true, &[(reads, &replies)]).unwrap();
         assert_eq!(tag_read.known().unwrap()[..], [60]);
@@ -63,10 +58,10 @@ fn of_two_copies_the_larger_counts_and_the_other_is_brought_up() {
                     read_tag(true, &[(reads, &replies), (std::slice::from_ref(&repair), &[reply])]).unwrap();
                 assert_eq!(repaired.versions().unwrap()[..], [60]);
             }
-            // Somebody was quicker, and may have written more than that.
+            // Another writer wins the race, and may have stored a newer version.
             let repaired = (std::slice::from_ref(&repair), &[ServerReply::Exists][..]);
             assert!(read_tag(true, &[(reads, &replies), repaired]).unwrap().known().is_none());
-            let newer = [item("70", 9), item("70", 10)];
+            let newer = [found("70", 9), found("70", 10)];
             let again = read_tag(true, &[(reads, &replies), repaired, (reads, &newer)]).unwrap();
             assert_eq!(again.versions().unwrap()[..], [70]);
         }
@@ -78,7 +73,7 @@ fn of_two_copies_the_larger_counts_and_the_other_is_brought_up() {
 fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
     let reads = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
     let both = [store_version(TAG, 101, cas(3)), store_version(ItemRef::TagCopy(0), 101, cas(4))];
-    let missing = &[item("", 3), item("", 4)];
+    let missing = &[found("", 3), found("", 4)];
     let created =
         read_tag(true, &[(reads, missing), (&both, &[ServerReply::Stored(CAS), ServerReply::Stored(CAS)])]);
     let created = created.unwrap();
@@ -88,11 +83,11 @@ fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
         &[
             (reads, missing),
             (&both, &[ServerReply::Stored(CAS), ServerReply::Exists]),
-            (reads, &[item("101", 2), item("99", 7)]),
+            (reads, &[found("101", 2), found("99", 7)]),
             (&[store_version(ItemRef::TagCopy(0), 101, cas(7))], &[ServerReply::Stored(CAS)]),
         ],
     );
     assert_eq!(raced.unwrap().versions().unwrap()[..], [101]);
-    let alone = read_tag(true, &[(reads, &[item("", 3), DOWN]), (&both[..1], &[ServerReply::Stored(CAS)])]);
+    let alone = read_tag(true, &[(reads, &[found("", 3), DOWN]), (&both[..1], &[ServerReply::Stored(CAS)])]);
     assert!(alone.unwrap().lost);
 }
