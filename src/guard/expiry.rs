@@ -70,7 +70,7 @@ mod tests {
     const NOW: Now = Now { wall: 1_700_000_000_000, mono: 5 };
 
     #[test]
-    fn an_exptime_above_thirty_days_is_a_moment() {
+    fn an_exptime_above_thirty_days_is_unix_time() {
         assert_eq!(Expiry::of(2_592_000, NOW), Expiry::Seconds(2_592_000));
         assert_eq!(Expiry::of(2_592_001, NOW), Expiry::Expired);
         assert_eq!(Expiry::of(1_700_000_010, NOW), Expiry::Seconds(10));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn max_ttl_bounds_what_never_ends_too() {
+    fn max_ttl_limits_items_that_never_expire_too() {
         assert_eq!(Expiry::Never.at_most(30), Expiry::Seconds(30));
         assert_eq!(Expiry::Seconds(60).at_most(30), Expiry::Seconds(30));
         assert_eq!(Expiry::Seconds(60).at_most(0), Expiry::Seconds(60));

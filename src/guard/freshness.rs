@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_leaves_it_to_chance_who_refreshes_early() {
+    fn a_fresh_hit_is_left_to_the_read_if_it_may_be_refreshed_early() {
         let random = &mut fastrand::Rng::with_seed(3);
         let policy = Policy { early_beta: 1.0, ..Policy::default() };
         assert!((0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), &policy).is_none()));

@@ -23,7 +23,7 @@ pub trait Machine {
 }
 
 /// What a state machine requests next.
-#[allow(clippy::large_enum_variant, reason = "asked on every round: boxing would allocate each time")]
+#[allow(clippy::large_enum_variant, reason = "returned in every round: boxing would allocate each time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<End> {
     /// Send these commands in one round trip.
@@ -39,7 +39,7 @@ pub enum Step<End> {
 }
 
 /// With what a state machine continues.
-#[allow(clippy::large_enum_variant, reason = "answered on every round: boxing would allocate each time")]
+#[allow(clippy::large_enum_variant, reason = "passed in every round: boxing would allocate each time")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The replies to its commands.

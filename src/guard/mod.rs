@@ -1,4 +1,4 @@
-//! Decides what guarding a key means: which servers are asked what, and what the client is told.
+//! Decides what guarding a key means: which commands are sent to servers, and what the client receives.
 //!
 //! **Architecture invariant:** nothing here performs I/O, reads a clock or draws a random number. Each client
 //! operation is a state machine ([`Machine`]). It returns the commands to send ([`Step::Send`]), receives the replies

@@ -60,19 +60,19 @@ enum State {
         item: Option<Item>,
         tag_read: Box<TagRead>,
     },
-    /// `used`: the TTL of the old item when it was read, in seconds, if the new item must expire with it.
+    /// `old_ttl`: the TTL of the old item when it was read, in seconds, if the new item must expire with it.
     Writing {
         counted: Counted,
-        used: Option<u32>,
+        old_ttl: Option<u32>,
     },
     /// The item was written in a later second than it was read and would expire too late: its TTL is being
-    /// restored. `used` is `None` if the item was another client's, which gets its own TTL back.
+    /// restored. `old_ttl` is `None` if the item was another client's, which gets its own TTL back.
     RestoringExpiry {
         counted: Counted,
-        used: Option<u32>,
+        old_ttl: Option<u32>,
     },
     Touching {
-        was: Hit,
+        old: Hit,
     },
     UndoingTouch,
 }
@@ -196,14 +196,14 @@ impl Modify {
             Some(ItemState::Fresh(hit)) => Some(hit),
             _ => None,
         };
-        let physical = item.as_ref().map(|item| item.cas);
+        let current_cas = item.as_ref().map(|item| item.cas);
         // The exptime at which the old item expires: the new item must not outlive it.
         let exptime = match item.as_ref().and_then(|item| item.ttl) {
             Some(ttl) => Expiry::Seconds(u64::from(ttl)).exptime(0, inputs.now),
             None => 0,
         };
-        let used = item.as_ref().and_then(|item| item.ttl);
-        self.state = State::Writing { counted: Counted::NOTHING, used: None };
+        let old_ttl = item.as_ref().and_then(|item| item.ttl);
+        self.state = State::Writing { counted: Counted::NOTHING, old_ttl: None };
         let now = |name: &TagName| known_version(name, versions, inputs).unwrap_or(NEVER);
         let command = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
@@ -217,7 +217,7 @@ impl Modify {
                 None,
             ) => {
                 let counted = appended(offer.body.len(), true);
-                self.state = State::Writing { counted, used: None };
+                self.state = State::Writing { counted, old_ttl: None };
                 if self.violates_condition(item.as_ref(), versions, inputs) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
@@ -240,13 +240,13 @@ impl Modify {
             (Change::Count(Count { create: Some((lifetime, initial)), explicit, .. }), None) => {
                 let (lifetime, explicit) = (*lifetime, *explicit);
                 let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
-                self.state = State::Writing { counted, used: None };
+                self.state = State::Writing { counted, old_ttl: None };
                 if self.violates_condition(item.as_ref(), versions, inputs) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 let offer = initial_value(lifetime, *initial, explicit);
                 match lifetime {
-                    Expiry::Expired => store_value(&offer, StoreMode::Set, physical, now, inputs),
+                    Expiry::Expired => store_value(&offer, StoreMode::Set, current_cas, now, inputs),
                     _ => store_absent(&offer, item.as_ref(), now, inputs),
                 }
             }
@@ -300,12 +300,12 @@ impl Modify {
                 let (mode, value, cas) = (StoreMode::Append, Stored::plain(more.clone()), Some(hit.cas));
                 let what = Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
                 let counted = appended(hit.payload.len() + more.len(), false);
-                self.state = State::Writing { counted, used: None };
+                self.state = State::Writing { counted, old_ttl: None };
                 ServerCommand { at: ItemRef::Value, what }
             }
             (Change::Prepend { more, explicit, .. }, Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
-                self.state = State::Writing { counted: appended(body.len(), false), used };
+                self.state = State::Writing { counted: appended(body.len(), false), old_ttl };
                 store_changed(&hit, body, exptime, *explicit)
             }
             (Change::Count(Count { decr, delta, lifetime, explicit, .. }), Some(hit)) => {
@@ -320,14 +320,14 @@ impl Modify {
                     }
                     None => store_changed(&hit, body, exptime, *explicit),
                 };
-                let used = used.filter(|_| lifetime.is_none());
-                self.state = State::Writing { counted, used };
+                let old_ttl = old_ttl.filter(|_| lifetime.is_none());
+                self.state = State::Writing { counted, old_ttl };
                 command
             }
             (Change::Touch(Expiry::Expired), Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
             (Change::Touch(lifetime), Some(hit)) => {
                 let touch = Some(changed_exptime(*lifetime, &hit, inputs));
-                self.state = State::Touching { was: hit };
+                self.state = State::Touching { old: hit };
                 ServerCommand {
                     at: ItemRef::Value,
                     what: Operation::Get(GetFlags { touch, ..GetFlags::default() }),
@@ -350,10 +350,10 @@ impl Modify {
             }
         }
         let mut commands: Commands = smallvec![command];
-        if let Some(lock) = physical.and_then(|cas| self.lock_before(cas.number)) {
+        if let Some(lock) = current_cas.and_then(|cas| self.lock_before(cas.number)) {
             commands.push(delete(ItemRef::Lock, Some(lock.cas)));
         }
-        if matches!(self.state, State::Writing { used: Some(_), .. }) {
+        if matches!(self.state, State::Writing { old_ttl: Some(_), .. }) {
             commands.insert(0, peek(ItemRef::Value));
         }
         Step::Send(commands)
@@ -362,22 +362,23 @@ impl Modify {
     fn written(
         &mut self,
         counted: Counted,
-        used: Option<u32>,
+        old_ttl: Option<u32>,
         replies: Replies,
         inputs: &Inputs<'_>,
     ) -> Step<ModifyEnd> {
         let mut replies = replies.into_iter();
-        let left = used.and_then(|_| replies.next());
+        let left = old_ttl.and_then(|_| replies.next());
         Step::Done(match replies.next() {
             Some(stored @ (ServerReply::Stored(_) | ServerReply::Done)) => {
                 let cas = if let ServerReply::Stored(cas) = stored { cas } else { Cas::NONE };
                 let counted = Counted { cas, ..counted };
                 // The server's clock counts whole seconds: one may have passed between the read and the
                 // write.
-                if let (Some(used), Some(ServerReply::Item(Item { ttl: Some(left), .. }))) = (used, left)
-                    && left < used
+                if let (Some(old_ttl), Some(ServerReply::Item(Item { ttl: Some(left), .. }))) =
+                    (old_ttl, left)
+                    && left < old_ttl
                 {
-                    self.state = State::RestoringExpiry { counted, used: Some(used) };
+                    self.state = State::RestoringExpiry { counted, old_ttl: Some(old_ttl) };
                     return Step::Send(smallvec![touch(left, inputs)]);
                 }
                 self.done(counted)
@@ -453,8 +454,8 @@ impl Modify {
             record.map(|(_, version)| *version)
         };
         let sealed = |name: &TagName| {
-            let stood = || current.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, inputs));
-            locked(name).unwrap_or_else(stood)
+            let fallback = || current.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, inputs));
+            locked(name).unwrap_or_else(fallback)
         };
         Some(store_value(&offer, StoreMode::Set, Some(item.cas), sealed, inputs))
     }
@@ -464,15 +465,15 @@ impl Modify {
     fn expiry_restored(
         &mut self,
         counted: Counted,
-        used: Option<u32>,
+        old_ttl: Option<u32>,
         replies: Replies,
         inputs: &Inputs<'_>,
     ) -> Step<ModifyEnd> {
-        match (used, replies.into_iter().next()) {
-            (Some(used), Some(ServerReply::Item(Item { ttl: Some(ttl), .. })))
-                if ttl != used && ttl + 1 != used =>
+        match (old_ttl, replies.into_iter().next()) {
+            (Some(old_ttl), Some(ServerReply::Item(Item { ttl: Some(ttl), .. })))
+                if ttl != old_ttl && ttl + 1 != old_ttl =>
             {
-                self.state = State::RestoringExpiry { counted, used: None };
+                self.state = State::RestoringExpiry { counted, old_ttl: None };
                 Step::Send(smallvec![touch(ttl, inputs)])
             }
             _ => Step::Done(self.done(counted)),
@@ -481,7 +482,7 @@ impl Modify {
 
     /// `mg T` cannot be made conditional. If the item had been replaced by one that must keep its TTL, that
     /// TTL is restored, unless that item has gone too.
-    fn touched(&mut self, was: Hit, replies: Replies, inputs: &Inputs<'_>) -> Step<ModifyEnd> {
+    fn touched(&mut self, old: Hit, replies: Replies, inputs: &Inputs<'_>) -> Step<ModifyEnd> {
         let back = match replies.into_iter().next() {
             Some(ServerReply::Item(item)) => match Stub::of(&item) {
                 Some(stub) => stub.store_command(Some(item.cas), inputs.policy.lock_seconds()),
@@ -490,7 +491,7 @@ impl Modify {
                     let what = Operation::MarkStale { seconds, cas: Some(item.cas), explicit: None };
                     ServerCommand { at: ItemRef::Value, what }
                 }
-                None => return Step::Done(ModifyEnd::Touched(was)),
+                None => return Step::Done(ModifyEnd::Touched(old)),
             },
             Some(ServerReply::Failed(failure)) => return Step::Done(ModifyEnd::Failed(failure)),
             _ => return Step::Done(ModifyEnd::NotFound),
@@ -532,9 +533,11 @@ impl Machine for Modify {
                 Step::Send(commands)
             }
             State::ReadingTags { item, tag_read } => self.tags_read(item, tag_read, &replies, inputs),
-            State::Writing { counted, used } => self.written(counted, used, replies, inputs),
-            State::RestoringExpiry { counted, used } => self.expiry_restored(counted, used, replies, inputs),
-            State::Touching { was } => self.touched(was, replies, inputs),
+            State::Writing { counted, old_ttl } => self.written(counted, old_ttl, replies, inputs),
+            State::RestoringExpiry { counted, old_ttl } => {
+                self.expiry_restored(counted, old_ttl, replies, inputs)
+            }
+            State::Touching { old } => self.touched(old, replies, inputs),
             State::UndoingTouch => Step::Done(match replies.into_iter().next() {
                 Some(ServerReply::Failed(failure)) => ModifyEnd::Failed(failure),
                 _ => ModifyEnd::NotFound,

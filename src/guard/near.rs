@@ -29,14 +29,14 @@ mod changes;
 
 pub use changes::{Changed, Changes};
 
-/// The most readers that wait for another's answer; the next one reads for itself.
+/// The most readers that join one read. Further ones read on their own.
 const MAX_JOINED: usize = 4096;
-/// The longest that a reader waits for another's answer, in ms: its client may be one that does not take what it is sent, and
-/// then the answer is not looked at.
+/// The longest wait of a joined reader, in milliseconds. The client of the read itself may not accept its
+/// data, in which case the reply is not processed.
 const MAX_JOINED_MS: u64 = 100;
-/// A value that takes more than this part of the memory is not kept.
+/// A value larger than this fraction (1/n) of the memory is not stored.
 const LARGEST_PART: usize = 4;
-/// What an entry takes beside its key and its value, in bytes: its places in the tables, and what the allocator adds.
+/// Memory for an entry besides its key and its value, in bytes: in the tables, and overhead of the allocator.
 const ENTRY_BYTES: usize = 320;
 
 /// A value that was read, and until when it may be served again.
@@ -51,21 +51,21 @@ pub struct NearValue {
 }
 
 impl NearValue {
-    /// What is to be served: without the header that it was stored with, and with the TTL of the moment it was read.
+    /// The hit to serve: without the stored header, and with the TTL at the time of the read.
     pub fn hit(&self) -> &Hit {
         &self.hit
     }
 
-    /// Whether a request of this moment may be answered with it.
+    /// Whether a request that arrives now may be served this value.
     fn is_active(&self, now: Now, changes: &Changes) -> bool {
         now.mono < self.until && changes.sum(&self.slots) == self.sum
     }
 }
 
-/// A read that is about to be sent, with what had been counted by then.
+/// A read that is about to be sent, with the change counts at that time.
 #[derive(Debug)]
 pub struct NearRead<B> {
-    /// Its number: one that begins later has a larger one.
+    /// Number of the read. Numbers ascend.
     number: u64,
     sent: u64,
     slots: Slots,
@@ -74,7 +74,7 @@ pub struct NearRead<B> {
     in_flight: Option<Rc<InFlightRead<B>>>,
 }
 
-/// A read on its way whose answer others wait for. Gone with its [`NearRead`], and the bells with it.
+/// A read in progress that other requests may join. Dropped with its [`NearRead`], together with the wakers.
 #[derive(Debug)]
 pub struct InFlightRead<B> {
     until: u64,
@@ -84,7 +84,7 @@ pub struct InFlightRead<B> {
 }
 
 impl<B> InFlightRead<B> {
-    /// Waits for the answer: `bell` is among those that [`NearValues::ended`] gives back.
+    /// Joins the read: [`NearValues::ended`] returns the waker.
     pub fn join(&self, waker: B) {
         self.wakers.borrow_mut().push(waker);
     }
@@ -100,46 +100,46 @@ impl<B> InFlightRead<B> {
 pub struct NearRequest<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The tags that its rule names for it.
+    /// The tags that the rule names for the key.
     pub tags: &'a [TagName],
     /// The rule's `near`, in ms.
     pub near: u64,
 }
 
-/// What a reader is to do.
+/// How a request proceeds.
 #[derive(Debug)]
 pub enum NearLookup<B> {
-    /// Serve this.
+    /// Serve this value.
     Hit(Rc<NearValue>),
-    /// Wait for the answer of this one.
+    /// Wait for the result of this read.
     Join(Rc<InFlightRead<B>>),
-    /// Read, and say how it ended.
+    /// Read, and report the end to [`NearValues::ended`].
     Read(NearRead<B>),
 }
 
-/// What those are told who waited for another's answer.
+/// The result of a read for the requests that have joined it.
 #[derive(Debug, Clone)]
 pub enum SharedResult {
-    /// A value, for [`NearValues::serves`] to judge.
+    /// A value, if [`NearValues::serves`] permits it.
     Fresh(Rc<NearValue>),
-    /// The key's server did not answer.
+    /// The key's server did not reply.
     Failed(Failure),
-    /// Nothing that is anybody else's: read for yourself.
+    /// No result that can be shared: each request must read on its own.
     Nothing,
 }
 
-/// One worker's values. `B` wakes one who waits.
+/// The values of one worker. `B` wakes a waiting request.
 #[derive(Debug)]
 pub struct NearValues<B> {
-    /// In bytes.
+    /// Limit in bytes.
     budget: usize,
     bytes: usize,
     /// How many reads have begun.
     reads_begun: u64,
-    /// How many values were forgotten before their time.
+    /// How many values were removed early since the last report.
     evicted: u64,
     keys: HashMap<Rc<[u8]>, Entry>,
-    /// The oldest first, by the number of the reading; one whose entry has another number by now is to be skipped.
+    /// Ascending by the number of the read. An element is skipped if its entry has another number now.
     order: VecDeque<(u64, Rc<[u8]>)>,
     in_flight: HashMap<Rc<[u8]>, Weak<InFlightRead<B>>>,
 }
@@ -147,8 +147,8 @@ pub struct NearValues<B> {
 #[derive(Debug)]
 enum Entry {
     Value(Rc<NearValue>),
-    /// There was nothing to keep, says the reading with this number: until that moment nobody waits for another's answer, which
-    /// would likely be none for them.
+    /// The read with this number returned nothing to store. Until then no request joins a read of the key,
+    /// which would probably not help it.
     Empty {
         reading: u64,
         until: u64,
@@ -158,22 +158,22 @@ enum Entry {
 impl Entry {
     fn reading(&self) -> u64 {
         match self {
-            Entry::Value(kept) => kept.reading,
+            Entry::Value(value) => value.reading,
             Entry::Empty { reading, .. } => *reading,
         }
     }
 
     fn until(&self) -> u64 {
         match self {
-            Entry::Value(kept) => kept.until,
+            Entry::Value(value) => value.until,
             Entry::Empty { until, .. } => *until,
         }
     }
 
-    /// Bytes of its value.
+    /// Length of the value in bytes.
     fn size(&self) -> usize {
         match self {
-            Entry::Value(kept) => kept.hit.payload.len(),
+            Entry::Value(value) => value.hit.payload.len(),
             Entry::Empty { .. } => 0,
         }
     }
@@ -184,7 +184,7 @@ fn cost(key: &[u8], value: usize) -> usize {
 }
 
 impl<B> NearValues<B> {
-    /// One that keeps so many bytes at most.
+    /// A store with a limit of `budget` bytes.
     pub fn new(budget: usize) -> NearValues<B> {
         NearValues {
             budget,
@@ -197,30 +197,30 @@ impl<B> NearValues<B> {
         }
     }
 
-    /// How many bytes it keeps.
+    /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many values it had to forget before their time, for want of memory, since this was asked last.
+    /// How many values were removed early for lack of memory since the last call.
     pub fn take_crowded(&mut self) -> u64 {
         std::mem::take(&mut self.evicted)
     }
 
-    /// The number of the last reading: whoever commands at this moment has asked before all later ones.
+    /// The number of the last read. A request that arrives now precedes all later ones.
     pub fn moment(&self) -> u64 {
         self.reads_begun
     }
 
-    /// What a request of this moment is to do.
-    pub fn look(&mut self, wanted: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
-        let NearRequest { key, near, .. } = *wanted;
+    /// How a request that arrives now proceeds.
+    pub fn look(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
+        let NearRequest { key, near, .. } = *request;
         match self.keys.get(key) {
-            Some(Entry::Value(kept)) if kept.is_active(now, changes) => {
-                return NearLookup::Hit(Rc::clone(kept));
+            Some(Entry::Value(value)) if value.is_active(now, changes) => {
+                return NearLookup::Hit(Rc::clone(value));
             }
             Some(Entry::Empty { until, .. }) if now.mono < *until => {
-                return NearLookup::Read(self.alone(wanted, now, changes));
+                return NearLookup::Read(self.alone(request, now, changes));
             }
             _ => {}
         }
@@ -231,7 +231,7 @@ impl<B> NearValues<B> {
         {
             return NearLookup::Join(in_flight);
         }
-        let mut reading = self.alone(wanted, now, changes);
+        let mut reading = self.alone(request, now, changes);
         let NearRead { sent, ref slots, sum, .. } = reading;
         let (slots, until) = (slots.clone(), sent + near.min(MAX_JOINED_MS));
         let in_flight = Rc::new(InFlightRead { until, slots, sum, wakers: RefCell::default() });
@@ -240,9 +240,9 @@ impl<B> NearValues<B> {
         NearLookup::Read(reading)
     }
 
-    /// Begins a read that nobody else waits for.
-    pub fn alone(&mut self, wanted: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
-        let NearRequest { key, tags, .. } = *wanted;
+    /// Begins a read that no other request may join.
+    pub fn alone(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
+        let NearRequest { key, tags, .. } = *request;
         self.reads_begun += 1;
         let tags = tags.iter().map(|tag| slot(Changed::Tag(tag)));
         let slots: Slots = [EVERYTHING, slot(Changed::Key(key))].into_iter().chain(tags).collect();
@@ -251,23 +251,23 @@ impl<B> NearValues<B> {
         NearRead { number: self.reads_begun, sent: now.mono, slots, sum, bumps, in_flight: None }
     }
 
-    /// Whether whoever asked at `moment` may be answered with what another's read has brought: it was sent after they had asked,
-    /// or it still stands.
-    pub fn serves(&self, kept: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
-        kept.reading > moment || kept.is_active(now, changes)
+    /// Whether a request that arrived at `moment` may be served the result of another's read: either that
+    /// read was sent after the request arrived, or the value is still valid.
+    pub fn serves(&self, value: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
+        value.reading > moment || value.is_active(now, changes)
     }
 
-    /// A read has ended: who waits for it, and what they are told. `None` for the end: it goes on, but it waits for another
-    /// client, and nobody should wait for that.
+    /// A read has ended. Returns the requests that have joined it, and their result. `end` is `None` if the
+    /// read continues but waits for another client, which no joined request should do.
     pub fn ended(
         &mut self,
-        wanted: &NearRequest<'_>,
+        request: &NearRequest<'_>,
         reading: NearRead<B>,
         end: Option<&ReadEnd>,
         now: Now,
         changes: &Changes,
     ) -> (Vec<B>, SharedResult) {
-        let NearRequest { key, tags, near } = *wanted;
+        let NearRequest { key, tags, near } = *request;
         let NearRead { number, sent, slots, sum, bumps, in_flight } = reading;
         let wakers = in_flight.map(|in_flight| {
             if self.in_flight.get(key).is_some_and(|newest| std::ptr::eq(newest.as_ptr(), &*in_flight)) {
@@ -277,12 +277,12 @@ impl<B> NearValues<B> {
         });
         let result = match end {
             Some(ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) => {
-                // A slice of what came from the server would keep all of that in memory.
-                let payload = match self.has_room_for(key, hit.payload.len()) {
+                // A slice of the server's reply would keep all of that reply in memory.
+                let payload = match self.is_small_enough(key, hit.payload.len()) {
                     true => Bytes::copy_from_slice(&hit.payload),
                     false => hit.payload.clone(),
                 };
-                let mut kept = NearValue {
+                let mut value = NearValue {
                     hit: Hit { payload, header: Bytes::new(), ..hit.clone() },
                     reading: number,
                     until: sent + near,
@@ -290,36 +290,36 @@ impl<B> NearValues<B> {
                     sum,
                 };
                 if let Some(ttl) = hit.ttl {
-                    // A TTL of n lives (n−1, n] seconds.
-                    kept.until = kept.until.min(sent + u64::from(ttl.saturating_sub(1)) * 1000);
+                    // A TTL of n lasts (n−1, n] seconds.
+                    value.until = value.until.min(sent + u64::from(ttl.saturating_sub(1)) * 1000);
                 }
-                if !kept.add_tags(&hit.header, tags, bumps, changes) {
-                    kept.until = 0;
+                if !value.add_tags(&hit.header, tags, bumps, changes) {
+                    value.until = 0;
                 }
-                let kept = Rc::new(kept);
-                self.keep(key, Entry::Value(Rc::clone(&kept)), now);
-                SharedResult::Fresh(kept)
+                let value = Rc::new(value);
+                self.insert(key, Entry::Value(Rc::clone(&value)), now);
+                SharedResult::Fresh(value)
             }
             Some(ReadEnd::Failed(failure)) => SharedResult::Failed(*failure),
-            // Whoever refreshes it early knows nothing against what is kept.
+            // An early refresh does not invalidate the stored value.
             Some(ReadEnd::Won { early: true, .. }) => SharedResult::Nothing,
             Some(ReadEnd::Won { .. } | ReadEnd::Stale(_) | ReadEnd::Missed { .. }) | None => {
-                self.keep(key, Entry::Empty { reading: number, until: sent + near }, now);
+                self.insert(key, Entry::Empty { reading: number, until: sent + near }, now);
                 SharedResult::Nothing
             }
         };
         (wakers.unwrap_or_default(), result)
     }
 
-    /// Remembers it, unless a later reading has been remembered already.
-    fn keep(&mut self, key: &[u8], entry: Entry, now: Now) {
+    /// Stores an entry, unless a later read has stored one already.
+    fn insert(&mut self, key: &[u8], entry: Entry, now: Now) {
         let reading = entry.reading();
         if self.keys.get(key).is_some_and(|old| old.reading() > reading) {
             return;
         }
         self.remove(key);
         if now.mono < entry.until() {
-            if !self.has_room_for(key, entry.size()) {
+            if !self.is_small_enough(key, entry.size()) {
                 self.evicted += 1;
                 return;
             }
@@ -331,7 +331,7 @@ impl<B> NearValues<B> {
         self.make_room(now);
     }
 
-    fn has_room_for(&self, key: &[u8], value: usize) -> bool {
+    fn is_small_enough(&self, key: &[u8], value: usize) -> bool {
         cost(key, value) <= self.budget / LARGEST_PART
     }
 
@@ -341,7 +341,7 @@ impl<B> NearValues<B> {
         }
     }
 
-    /// Forgets what is over, the oldest first, and what there is no room for.
+    /// Removes expired entries, the oldest first, and then as many as necessary.
     fn make_room(&mut self, now: Now) {
         while let Some((reading, key)) = self.order.front() {
             let entry = self.keys.get(key).filter(|entry| entry.reading() == *reading);
@@ -357,14 +357,14 @@ impl<B> NearValues<B> {
                 self.remove(&key);
             }
         }
-        // One key that is read again and again, behind one that stands for long.
+        // A key that is read again and again may precede the removal of a long-lived one.
         if self.order.len() > 2 * self.keys.len() + 64 {
             let NearValues { keys, order, .. } = self;
             order.retain(|(reading, key)| keys.get(key).is_some_and(|entry| entry.reading() == *reading));
         }
     }
 
-    /// Forgets all that is over: nothing else does once nobody reads.
+    /// Removes all expired entries, also if no request arrives.
     pub fn sweep(&mut self, now: Now) {
         self.keys.retain(|_, entry| now.mono < entry.until());
         self.bytes = self.keys.iter().map(|(key, entry)| cost(key, entry.size())).sum();
@@ -374,8 +374,8 @@ impl<B> NearValues<B> {
 }
 
 impl NearValue {
-    /// It depends on the tags that its value came with too. Nobody knew them when it was read, so what was counted of them by
-    /// then is known only if no tag at all has been bumped since. False: it cannot be known.
+    /// The value also depends on the tags in its header. They were not known when the read began. Their
+    /// counts at that time are known only if no tag at all has been bumped since. Returns false otherwise.
     fn add_tags(&mut self, header: &[u8], tags: &[TagName], bumps: u64, changes: &Changes) -> bool {
         let Opened::Sealed { envelope, .. } = Header::open(header) else { return true };
         let own = |name: &[u8]| tags.iter().any(|tag| tag[..] == *name);
@@ -387,7 +387,7 @@ impl NearValue {
         if learnt.is_empty() {
             return true;
         }
-        // In this order: a bump that is in the sum by now was counted among all before.
+        // In this order: a bump that is included in the sum was counted in ANY_TAG before.
         self.sum = self.sum.wrapping_add(changes.sum(&learnt));
         self.slots.extend(learnt);
         changes.sum(&[ANY_TAG]) == bumps

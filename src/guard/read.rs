@@ -47,47 +47,48 @@ pub use outcome::{ReadEnd, ReadOptions};
 pub struct Read {
     options: ReadOptions,
     state: State,
-    /// When the request began, on the monotonic clock: all its waiting is counted from here.
+    /// When the request began, on the monotonic clock in ms. All its waits together are limited from here.
     began: u64,
     rounds: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
-    /// Asked for the key and its tags. `skip` answers precede them, of no interest.
+    /// Reading the key and its tags. The first `skip` replies belong to other commands.
     Reading {
         skip: u8,
     },
-    /// It has tags that its rule does not name: they are to be read first.
+    /// The item has tags that its rule does not name. They are read first.
     AddingTags {
         item: Item,
     },
-    /// Some tags were missing: they are being created, the item waits to be judged.
+    /// Some tags were missing and are being created before the item is judged.
     ReadingTags {
         item: Item,
         tag_read: Box<TagRead>,
     },
-    /// Whoever built the value has given it up, and left the stub: it is stored anew.
+    /// The stub is free because its builder has given up: it is stored again.
     Adopting(MissToken),
     Claiming(Claim),
     TakingOver(Claim),
-    /// The lock is ours: the value is marked stale, so that no other winner's fill can be stored over it.
+    /// This read holds the lock. The value is marked stale so that no other winner's fill can be stored over
+    /// it.
     Marking {
         claim: Claim,
         lock: Cas,
     },
-    /// The value would vanish during the rebuild and let a second one start: a stub is put in its place.
+    /// The value would expire during the rebuild and let a second one begin: it is replaced by a stub.
     ReplacingWithStub(Claim),
     Waiting(Fallback),
 }
 
 impl Read {
-    /// Begins.
+    /// Begins a read.
     pub fn start(inputs: &Inputs<'_>) -> (Read, Commands) {
         Read::with_options(ReadOptions::default(), inputs)
     }
 
-    /// Begins, for a reader that wants more than a value.
+    /// Begins a read with options.
     pub fn with_options(options: ReadOptions, inputs: &Inputs<'_>) -> (Read, Commands) {
         let mut commands = Commands::new();
         let read = Read::answered(options, inputs.now.mono);
@@ -95,13 +96,13 @@ impl Read {
         (read, commands)
     }
 
-    /// A read whose first questions have been asked and answered without it: [`Read::look`], and a look at every tag. It is to be
-    /// resumed with the answers. `began`: when that was asked, on the monotonic clock.
+    /// A read whose first round trip has been made without it: [`Read::look`] and a get of every tag. It must
+    /// be resumed with the replies. `began`: when the commands were sent, on the monotonic clock in ms.
     pub fn answered(options: ReadOptions, began: u64) -> Read {
         Read { options, state: State::Reading { skip: 0 }, began, rounds: 0 }
     }
 
-    /// What it commands first about the item.
+    /// The flags of the first get of the item.
     pub fn look(options: ReadOptions, policy: &Policy) -> GetFlags {
         let ReadOptions { usage, unseen, .. } = options;
         GetFlags { value: true, usage, unseen, vivify: Some(policy.lock_seconds()), touch: None }
@@ -120,11 +121,12 @@ impl Read {
         let item = match replies.next() {
             Some(ServerReply::Item(item)) => item,
             Some(ServerReply::Failed(failure)) => return Step::Done(ReadEnd::Failed(failure)),
-            // The server had no room even for a stub.
+            // The server has no memory even for a stub.
             _ => return Step::Done(missed(None, Versions::new(), inputs, false)),
         };
         let unknown = unknown_tags(&item, inputs);
-        // So many that they cannot be asked for by number: only a key whose values had ever other tags comes to that.
+        // Tags are addressed by an 8-bit number. This can only happen to a key whose values keep changing
+        // their tags.
         if inputs.tags.len() + unknown.len() > usize::from(u8::MAX) {
             return Step::Done(missed(Some(item.cas), Versions::new(), inputs, false));
         }
@@ -166,8 +168,8 @@ impl Read {
         }
     }
 
-    /// `versions` is `None` when a tag could not be read: then nothing is fresh, and nothing may be rebuilt, because what
-    /// is built could not be sealed.
+    /// `versions` is `None` if a tag could not be read. Then nothing is fresh, and nothing may be rebuilt,
+    /// because the result could not be sealed.
     fn judge(
         &mut self,
         item: Item,
@@ -176,7 +178,7 @@ impl Read {
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
         let item_state = match judge(&item, versions.as_ref(), inputs) {
-            // A tag created anew may by chance get a number that it had before.
+            // A tag that is created again may by chance get a version that it had before.
             ItemState::Fresh(hit) if lost && !hit.header.is_empty() => match inputs.policy.on_tag {
                 OnInvalidate::Stale => ItemState::Stale(Hit { ttl: Some(0), ..hit }),
                 OnInvalidate::Drop => ItemState::Unservable,
@@ -228,7 +230,7 @@ impl Read {
         let claim = Claim { base: item.cas, ttl: item.ttl, versions, fallback };
         let mut commands: Commands = smallvec![
             take_lock(StoreMode::Add, None, &claim.versions, inputs),
-            // The double check: behind the lock, so that what it sees is what the lock protects.
+            // This get follows the lock, so it sees the value that the lock protects.
             peek(ItemRef::Value),
         ];
         if !inputs.tags.is_empty() {
@@ -238,7 +240,7 @@ impl Read {
         Step::Send(commands)
     }
 
-    /// Takes a stub that is free: of all who try, one finds it as it was.
+    /// Takes a free stub. The store is conditional: only one of all readers succeeds.
     fn adopt(&mut self, seen: MissToken, stub: Stub, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
@@ -266,14 +268,14 @@ impl Read {
         match (replies.next(), replies.next()) {
             (Some(ServerReply::Stored(lock)), Some(ServerReply::Item(item))) if item.cas == claim.base => {
                 match claim.fallback {
-                    // All who won it while it was fresh saw the same versions, so their fills need not be told apart.
+                    // All winners of a fresh value saw the same versions, so their fills are equivalent.
                     Fallback::Fresh(_) => self.won(claim, lock, item.ttl, inputs),
-                    // The stub that takes its place has a CAS of its own.
+                    // The stub that replaces the value has a CAS of its own.
                     _ if item.ttl.map(sure_ms) == Some(0) => self.won(claim, lock, item.ttl, inputs),
                     _ => self.mark(claim, lock, inputs),
                 }
             }
-            // Somebody filled or deleted it between our read and our lock.
+            // The value was filled or deleted between the read and the lock.
             (Some(ServerReply::Stored(lock)), _) => {
                 self.restart(smallvec![delete(ItemRef::Lock, Some(lock))], inputs)
             }
@@ -288,8 +290,8 @@ impl Read {
     }
 
     fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, inputs: &Inputs<'_>) -> Step<ReadEnd> {
-        let stands = ttl.map(sure_ms);
-        if stands == Some(0) {
+        let remaining_ms = ttl.map(sure_ms);
+        if remaining_ms == Some(0) {
             let stub = stub_in_place(claim.fallback.stub(), Some(claim.base), inputs.policy);
             self.state = State::ReplacingWithStub(claim);
             return Step::Send(smallvec![stub, delete(ItemRef::Lock, Some(lock))]);
@@ -302,7 +304,7 @@ impl Read {
             lease: MissToken {
                 lock: Some(lock),
                 stub,
-                vanishes: stands.map(|stands| inputs.now.mono + stands),
+                vanishes: remaining_ms.map(|remaining| inputs.now.mono + remaining),
                 ..MissToken::seen(Some(claim.base), claim.versions, inputs)
             },
         })
@@ -321,8 +323,8 @@ impl Read {
         }
     }
 
-    /// The lock's holder builds with versions that have moved since: what it stores will be stale at once, so nobody need
-    /// wait for it.
+    /// The lock's holder builds with outdated versions: its value will be stale at once, so waiting for it is
+    /// pointless.
     fn take_over(&mut self, claim: Claim, lock: Cas, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let command = take_lock(StoreMode::Set, Some(lock), &claim.versions, inputs);
         self.state = State::TakingOver(claim);
@@ -333,17 +335,18 @@ impl Read {
         match replies.into_iter().next() {
             Some(ServerReply::Stored(lock)) => self.mark(claim, lock, inputs),
             Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
-            // Somebody else took it over first, or it was given up.
+            // Another read took it over first, or it was released.
             Some(_) => self.restart(Commands::new(), inputs),
         }
     }
 
-    /// The fill of whoever won it before must fail, or it would undo ours: marking the value stale moves the CAS it counts on.
-    /// Not before the lock is ours: if the old holder has given it up, the mark would hit the next one, who builds something
-    /// valid.
+    /// Makes the fill of a previous winner fail by changing the CAS that it requires: it would undo this
+    /// rebuild. This must not happen before this read holds the lock. If the previous holder has released it,
+    /// the mark would hit the next winner, whose rebuild is valid.
     ///
-    /// A value that nobody is to see gives way to one that is out of date from the start and is known by the same stub: by
-    /// that its losers know that it has not been deleted, which a mark would not tell.
+    /// A value that may not be served is replaced by a placeholder that is out of date from the start and has
+    /// the same stub identity. This shows other readers that the key has not been deleted, which a mark would
+    /// not.
     fn mark(&mut self, claim: Claim, lock: Cas, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let drops = inputs.policy.on_tag == OnInvalidate::Drop;
         let stub = claim.fallback.stub().filter(|_| drops);
@@ -360,12 +363,12 @@ impl Read {
 
     fn marked(&mut self, claim: Claim, lock: Cas, replies: Replies, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let mut replies = replies.into_iter();
-        let (marked, stands, held) = (replies.next(), replies.next(), replies.next());
-        let is_ours = matches!(held, Some(ServerReply::Item(held)) if held.cas == lock);
-        // What was marked meanwhile has another number.
+        let (marked, current, held_lock) = (replies.next(), replies.next(), replies.next());
+        let is_ours = matches!(held_lock, Some(ServerReply::Item(held)) if held.cas == lock);
+        // A value that was marked in between has another identity.
         let may_mark_again = claim.fallback.stub().is_none();
-        match (marked, stands) {
-            // Still marked, so it was not filled since.
+        match (marked, current) {
+            // Still marked, so it has not been filled since.
             (Some(ServerReply::Done), Some(ServerReply::Item(item))) if item.stale && is_ours => {
                 self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, inputs)
             }
@@ -373,8 +376,9 @@ impl Read {
                 self.won(Claim { base: cas, ..claim }, lock, item.ttl, inputs)
             }
             (Some(ServerReply::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
-            // Whoever had the lock before us, or has taken it from us since, has marked it. They count on that CAS: if the lock
-            // is still ours, it has to move once more, and that is what storing it anew will tell.
+            // A previous or later holder of the lock has marked the value and relies on that CAS. If this
+            // read still holds the lock, it must change the CAS once more; storing the lock again shows
+            // whether it does.
             (_, Some(ServerReply::Item(item)))
                 if item.stale && may_mark_again && self.rounds <= MAX_ROUNDS =>
             {
@@ -385,13 +389,13 @@ impl Read {
         }
     }
 
-    /// Whether the reader asked to refresh it (`R`).
+    /// Whether the client requested a refresh (`R`).
     fn wants_recache(&self, hit: &Hit) -> bool {
         matches!((self.options.recache, hit.ttl), (Some(recache), Some(ttl)) if ttl < recache)
     }
 
-    /// Somebody else rebuilds it: wait if that is allowed and promising. `age` is how long they have at least, `ttl` what is
-    /// left of the value that is served if waiting brings nothing.
+    /// Another client rebuilds the value: wait if that is permitted and may help. `age`: how long the rebuild
+    /// has taken at least, in ms. `ttl`: the remaining TTL of the value that is served otherwise, in seconds.
     fn wait_or_fall_back(
         &mut self,
         fallback: Fallback,
@@ -400,26 +404,26 @@ impl Read {
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
         let cold_wait = as_millis(inputs.policy.cold_wait);
-        let (limit, too_old) = match &fallback {
+        let (limit, takes_too_long) = match &fallback {
             Fallback::Fresh(_) => (0, false),
             Fallback::Stale(_) => (as_millis(inputs.policy.stale_wait), false),
             Fallback::Miss(_) => (cold_wait, age >= cold_wait),
         };
-        // What is served after the wait must not have ended during it; a miss does not end.
-        let stands = match (&fallback, ttl) {
+        // A stale value must not expire during the wait.
+        let expires = match (&fallback, ttl) {
             (Fallback::Stale(_), Some(ttl)) => inputs.now.mono.saturating_add(sure_ms(ttl)),
             _ => u64::MAX,
         };
-        let until = self.began.saturating_add(limit).min(stands);
-        let impatient = !inputs.patient || self.options.at_once;
-        if impatient || too_old || inputs.now.mono >= until {
+        let until = self.began.saturating_add(limit).min(expires);
+        let must_not_wait = !inputs.patient || self.options.at_once;
+        if must_not_wait || takes_too_long || inputs.now.mono >= until {
             return Step::Done(fallback.end());
         }
         self.state = State::Waiting(fallback);
         Step::Wait(until)
     }
 
-    /// Reads the key anew, behind what `commands` holds already.
+    /// Reads the key again, after the given commands.
     fn restart(&mut self, mut commands: Commands, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let skip = u8::try_from(commands.len()).unwrap_or(u8::MAX);
         self.push_all_commands(&mut commands, inputs);
@@ -457,7 +461,7 @@ impl Machine for Read {
                 self.restart(Commands::new(), inputs)
             }
             (State::Waiting(fallback), _) => Step::Done(fallback.end()),
-            // A wait can only be ended in Waiting: whoever says so elsewhere is told to go on with what was asked.
+            // Only `Waiting` expects such an event. In other states the replies are still awaited.
             (state, _) => {
                 self.state = state;
                 Step::Send(Commands::new())
@@ -471,13 +475,14 @@ fn missed(base: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, held: bool
     ReadEnd::Missed { seen, held }
 }
 
-/// For how many ms, at least, a stub has stood since it was stored: what its TTL has lost.
+/// The least time since a stub was stored, in ms: what its TTL has lost.
 fn lost_ms(item: &Item, inputs: &Inputs<'_>) -> u64 {
     let lost = inputs.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
     u64::from(lost) * 1000
 }
 
-/// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the nearer the expiry and the longer the last rebuild, the likelier.
+/// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the probability rises towards the expiry and with the
+/// duration of the last rebuild.
 fn refreshes_early(hit: &Hit, inputs: &Inputs<'_>) -> bool {
     let beta = inputs.policy.early_beta;
     match hit.ttl {

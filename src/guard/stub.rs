@@ -121,12 +121,12 @@ mod tests {
     }
 
     fn stored(stub: Stub, number: u64) -> Item {
-        let Operation::Store { flags, .. } = stub.store_command(None, 6).what else { panic!("it stores") };
+        let Operation::Store { flags, .. } = stub.store_command(None, 6).what else { panic!("no store") };
         item(flags, number)
     }
 
     #[test]
-    fn a_stub_is_the_same_one_after_any_number_of_renewals_and_no_other_is() {
+    fn a_stub_keeps_its_identity_through_renewals_and_shares_it_with_no_other() {
         let first = Stub::of(&item(0, 0x1234_5678_9abc)).unwrap();
         assert_eq!((first.age, first.is_free), (0, false));
         let mut stub = first;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_stops_at_what_fits_and_an_earlier_versions_is_read_as_it_is() {
+    fn an_age_is_capped_and_that_of_an_earlier_version_is_read_unchanged() {
         let old = Stub { age: 10_000_000, ..Stub::of(&item(0, 7)).unwrap() };
         assert_eq!(Stub::of(&stored(old, 8)).unwrap().age, 255 * AGE_UNIT_MS);
         assert_eq!(Stub::of(&item(1_670, 7)).unwrap(), Stub { age: 1_670, ..Stub::of(&item(0, 7)).unwrap() });

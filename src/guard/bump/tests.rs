@@ -19,16 +19,16 @@ fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
 }
 
 #[test]
-fn a_tag_that_was_lost_never_has_a_version_again_that_it_had_though_a_clock_is_behind() {
+fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
     let at = |wall, chance, copies, run: &mut dyn FnMut(&Inputs<'_>) -> Commands| {
         on(wall, copies, |inputs| run(&Inputs { chance, ..*inputs }))
     };
-    let bumped = |wall, chance, copies, stands: Item| {
+    let bumped = |wall, chance, copies, current: Item| {
         let commands = at(wall, chance, copies, &mut |inputs| {
             let (mut bump, _) = Bump::start(inputs);
-            let replies = TagServer::all(copies).iter().map(|_| ServerReply::Item(stands.clone())).collect();
+            let replies = TagServer::all(copies).iter().map(|_| ServerReply::Item(current.clone())).collect();
             let Step::Send(commands) = bump.resume(Event::Replies(replies), inputs) else {
-                panic!("it stores")
+                panic!("no store")
             };
             commands
         });
@@ -54,13 +54,13 @@ fn a_tag_that_was_lost_never_has_a_version_again_that_it_had_though_a_clock_is_b
 
 fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
     let (mut bump, mut commands) = on(100, true, Bump::start);
-    for (wall, (asked, answered)) in (100..).zip(rounds) {
-        assert_eq!(&commands[..], *asked);
-        let replies = Event::Replies(answered.iter().cloned().collect());
+    for (wall, (expected, replies)) in (100..).zip(rounds) {
+        assert_eq!(&commands[..], *expected);
+        let replies = Event::Replies(replies.iter().cloned().collect());
         match on(wall, true, |inputs| bump.resume(replies, inputs)) {
             Step::Send(more) => commands = more,
             Step::Done(end) => return Some(end),
-            Step::AddTags(_) | Step::Wait(_) => panic!("a bump neither learns nor waits"),
+            Step::AddTags(_) | Step::Wait(_) => panic!("a bump neither adds tags nor waits"),
         }
     }
     None
@@ -109,7 +109,7 @@ fn a_bump_is_done_once_every_copy_that_can_be_reached_has_it() {
 }
 
 #[test]
-fn a_bump_that_others_keep_overtaking_is_not_acknowledged() {
+fn a_bump_that_loses_every_race_is_not_acknowledged() {
     // Each time another writer stores the same version, under another CAS, between the read and the store.
     let (mut bump, mut commands) = on(100, false, Bump::start);
     for round in 0..2 * u64::from(MAX_ROUNDS) {

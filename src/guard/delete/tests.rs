@@ -7,7 +7,7 @@ use crate::guard::fixtures::{self, cas, inputs};
 use crate::guard::policy::Policy;
 
 #[test]
-fn a_stale_value_that_a_delete_leaves_ends_no_later_than_it_would_have() {
+fn a_delete_that_leaves_a_stale_value_does_not_extend_its_ttl() {
     let policy = Policy { on_delete: OnInvalidate::Stale, ..Policy::default() };
     let inputs = inputs(&policy, &[]);
     let mut value = BytesMut::new();
@@ -20,15 +20,12 @@ fn a_stale_value_that_a_delete_leaves_ends_no_later_than_it_would_have() {
         let step = delete.resume(Event::Replies(smallvec![ServerReply::Item(item)]), &inputs);
         let Step::Send(commands) = step else { panic!("{step:?}") };
         let mark = Operation::MarkStale { seconds, cas: Some(cas(7)), explicit: None };
-        assert_eq!(
-            commands[0].what, mark,
-            "{ttl:?}: said anew, the end would be put off by part of a second"
-        );
+        assert_eq!(commands[0].what, mark, "{ttl:?}: setting the same TTL again would extend it");
     }
 }
 
 #[test]
-fn a_delete_of_one_item_deletes_the_lock_that_it_saw_and_no_other() {
+fn a_delete_with_a_cas_deletes_only_the_lock_that_it_has_read() {
     let policy = Policy::default();
     let inputs = inputs(&policy, &[]);
     let item = |number| ServerReply::Item(Item { stale: true, ..fixtures::item("old", number) });
@@ -42,7 +39,9 @@ fn a_delete_of_one_item_deletes_the_lock_that_it_saw_and_no_other() {
             assert_eq!(commands.get(1), unlock.as_ref());
             // Another client has replaced it: the item is read again and has another CAS.
             let replies = commands.iter().map(|_| ServerReply::Exists).collect();
-            let Step::Send(_) = delete.resume(Event::Replies(replies), &inputs) else { panic!("it looks") };
+            let Step::Send(_) = delete.resume(Event::Replies(replies), &inputs) else {
+                panic!("no further read")
+            };
             let end = delete.resume(Event::Replies(smallvec![item(9), item(6)]), &inputs);
             assert_eq!(end, Step::Done(DeleteEnd::Exists));
         }
@@ -50,7 +49,7 @@ fn a_delete_of_one_item_deletes_the_lock_that_it_saw_and_no_other() {
 }
 
 #[test]
-fn a_delete_that_others_keep_overtaking_is_not_acknowledged() {
+fn a_delete_that_loses_every_race_is_not_acknowledged() {
     let policy = Policy { on_delete: OnInvalidate::Stale, ..Policy::default() };
     let inputs = inputs(&policy, &[]);
     let item = |number| ServerReply::Item(fixtures::item("old", number));

@@ -32,7 +32,7 @@ fn sealed() -> Vec<(Envelope, Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_sealed_is_byte_for_byte_what_is_specified() {
+fn a_sealed_envelope_is_byte_for_byte_as_specified() {
     for (envelope, header, _) in sealed() {
         let mut out = BytesMut::from(&b"before"[..]);
         envelope.seal(&mut out).unwrap();
@@ -43,7 +43,7 @@ fn what_is_sealed_is_byte_for_byte_what_is_specified() {
 }
 
 #[test]
-fn what_is_specified_opens_to_what_was_sealed_and_the_payload_is_everything_behind() {
+fn a_specified_header_is_read_as_sealed_and_the_payload_is_everything_behind_it() {
     for (envelope, header, payload) in sealed() {
         let item = [&header[..], &payload].concat();
         let Opened::Sealed { envelope: in_place, payload_at } = Header::open(&item) else {
@@ -69,7 +69,7 @@ fn an_unknown_format_or_a_damaged_header_is_unreadable() {
 }
 
 #[test]
-fn nothing_else_that_is_commonly_cached_begins_like_an_envelope() {
+fn no_commonly_cached_format_starts_like_an_envelope() {
     for columns in golden("plain") {
         assert_eq!(Envelope::open(&hex(columns[2])), Opened::Plain, "{}", columns[1]);
     }
@@ -89,7 +89,7 @@ fn a_header_cut_at_any_byte_is_never_an_envelope() {
 }
 
 #[test]
-fn a_flipped_bit_never_makes_header_bytes_payload_or_payload_header() {
+fn a_flipped_bit_never_turns_header_bytes_into_payload_or_payload_into_header() {
     for (envelope, header, payload) in sealed() {
         let mut item = [&header[..], &payload].concat();
         // Every bit of a usual header, every 61st of the longest ones.
@@ -113,7 +113,7 @@ fn a_flipped_bit_never_makes_header_bytes_payload_or_payload_header() {
 }
 
 #[test]
-fn any_bytes_at_all_give_an_answer_and_whatever_opens_is_what_seals_to_it() {
+fn any_bytes_can_be_read_and_an_envelope_seals_to_the_bytes_it_was_read_from() {
     let mut random = fastrand::Rng::with_seed(0x6b65_6e6e);
     let (mut opened, mut refused) = (0, 0);
     for _ in 0..20_000 {
@@ -137,7 +137,7 @@ fn any_bytes_at_all_give_an_answer_and_whatever_opens_is_what_seals_to_it() {
         }
         let _ = LockRecord::decode(&item[22..]);
     }
-    assert!(opened > 100 && refused > 100, "{opened} opened, {refused} refused: the test tests nothing");
+    assert!(opened > 100 && refused > 100, "{opened} opened, {refused} refused: the test is ineffective");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn blocks(language: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn the_examples_on_the_page_are_what_the_page_says() {
+fn the_examples_on_the_page_are_read_as_described() {
     let example = |block: &str| -> Vec<u8> {
         // Two-digit words are bytes, up to the first other word, where the explanation begins.
         let byte = |word: &&str| word.len() == 2 && word.bytes().all(|b| b.is_ascii_hexdigit());

@@ -26,7 +26,7 @@ fn sealed(version: u64, stub: u64, stale: bool) -> ServerReply {
 
 /// The same, read from a server that has been restarted.
 fn after_restart(existing: ServerReply) -> ServerReply {
-    let ServerReply::Item(item) = existing else { panic!("an item") };
+    let ServerReply::Item(item) = existing else { panic!("not an item") };
     ServerReply::Item(Item { cas: Cas { epoch: 2, ..item.cas }, ..item })
 }
 
@@ -48,7 +48,7 @@ fn a_fill_replaces_what_was_out_of_date_before_its_miss_and_was_stored_over_the_
         let Step::Send(commands) = step else { panic!("{step:?}") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
         let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
-        let Step::Send(commands) = resume(smallvec![ServerReply::Exists]) else { panic!("it looks") };
+        let Step::Send(commands) = resume(smallvec![ServerReply::Exists]) else { panic!("no further read") };
         assert_eq!(commands[0], get(ItemRef::Value));
         let end = resume(smallvec![existing.clone(), ServerReply::Absent, found(tag, 3)]);
         match (replaces, end) {
@@ -62,7 +62,7 @@ fn a_fill_replaces_what_was_out_of_date_before_its_miss_and_was_stored_over_the_
 }
 
 #[test]
-fn a_fill_that_is_out_of_date_by_now_does_not_take_the_place_of_a_renewed_stub() {
+fn an_outdated_fill_does_not_replace_a_renewed_stub() {
     for (tag, stored) in [("50", true), ("51", false)] {
         let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
         let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
@@ -75,7 +75,7 @@ fn a_fill_that_is_out_of_date_by_now_does_not_take_the_place_of_a_renewed_stub()
 }
 
 #[test]
-fn a_value_without_room_for_a_header_is_stored_over_its_stub_though_that_was_renewed() {
+fn a_value_without_room_for_a_header_is_stored_over_its_renewed_stub() {
     let run = |mono, run: &mut dyn FnMut(&Inputs<'_>) -> Step<FillEnd>| {
         at(mono, |inputs| run(&Inputs { tags: &[], room: 1, ..*inputs }))
     };
@@ -93,9 +93,7 @@ fn a_value_without_room_for_a_header_is_stored_over_its_stub_though_that_was_ren
     resume(smallvec![ServerReply::Exists]);
     let renewed = fixtures::item("", 12);
     let renewed = ServerReply::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
-    let Step::Send(commands) = resume(smallvec![renewed, ServerReply::Absent]) else {
-        panic!("it is stored")
-    };
+    let Step::Send(commands) = resume(smallvec![renewed, ServerReply::Absent]) else { panic!("no store") };
     let Operation::Store { value, cas, .. } = &commands[0].what else { panic!("{commands:?}") };
     assert_eq!((value.header.len(), cas.map(|cas| cas.number)), (0, Some(12)));
 }
@@ -107,7 +105,7 @@ fn a_fill_that_replaces_what_another_builds_anew_takes_the_lock_away_once_it_is_
     resume(smallvec![ServerReply::Exists]);
     let Step::Send(commands) = resume(smallvec![sealed(49, 11, false), found("lock", 9), found("50", 3)])
     else {
-        panic!("it stores")
+        panic!("no store")
     };
     assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(20), Some(50)));
     let stored = cas(30);

@@ -10,53 +10,55 @@ use super::table::Leases;
 /// What a `set` means for the leases of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attribution {
-    /// It ends no rebuild that this sidecar knows of.
+    /// It ends no rebuild of this sidecar.
     NoMiss,
-    /// It is the fill for this ticket, which is taken with it.
+    /// It fills this miss, whose token is removed.
     Fill {
-        /// What was seen.
+        /// What the miss saw.
         ticket: MissToken,
-        /// Whether it is a lease that ends with it.
+        /// Whether a lease ends with it.
         lease: bool,
-        /// Whose it was, if somebody else's: they are remembered, because their own `set` may come yet.
+        /// The owner, if that is another connection. Its entry is kept because its own `set` may follow.
         owner: Option<Owner>,
     },
-    /// It is the fill for a miss that an invalidation, or the time, has ended: to be dropped.
+    /// It fills a miss that was invalidated or has expired: the value is dropped.
     Invalidated,
-    /// Its connection was told more misses than are remembered, and this key may be among them: to be refused.
+    /// The connection has had more misses than are remembered, and this key may be among them: the `set` is
+    /// refused.
     Unknown,
-    /// The lease is being renewed at this moment, which changes the CAS that the fill needs: try again when woken.
+    /// The lease is being renewed, which changes the CAS that the fill needs. Try again when woken.
     Renewing,
 }
 
-/// What a connection knows of its own misses of a key, which is more than the table does: the table forgets.
+/// What a connection remembers about its own misses of a key. The table may have removed their tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KnownMiss {
-    /// It was told none, or it has set the key, deleted it, or been served it since.
+    /// It had none, or has since set or deleted the key or been served a hit.
     No,
-    /// It was told one.
+    /// It had one.
     Yes,
-    /// It was told so many that this key may be among those that are forgotten.
+    /// It had so many that this key may be among the forgotten ones.
     Unknown,
 }
 
-/// Who sends a `set`.
+/// The sender of a `set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writer {
     /// Its connection.
     pub owner: Owner,
-    /// What was told there.
+    /// What that connection remembers.
     pub told: KnownMiss,
-    /// Whether it may be the fill for a miss that another connection of its client was told.
+    /// Whether the `set` may fill a miss of another connection of the same client.
     pub pooled: bool,
 }
 
 impl<W> Leases<W> {
-    /// Which ticket a `set` belongs to: the one of its own connection; else, if its client has a pool, one of another connection
-    /// of that client that is not too old to be filled.
+    /// Attributes a `set` to a miss: to that of its own connection, or, if the client has a connection pool,
+    /// to one of the client's other connections that has not expired.
     ///
-    /// Then a doomed one comes first, unless this very connection doomed it: the `set` that follows a `delete` on one
-    /// connection is newer than it. Then the lease, then the latest miss without one.
+    /// Among the latter an invalidated one comes first, unless this connection has invalidated it: a `set`
+    /// that follows a `delete` on the same connection is newer than it. Then comes the lease, then the latest
+    /// plain miss.
     pub fn attribute(&mut self, key: &[u8], writer: Writer, now: Now) -> Attribution {
         let Writer { owner, told, pooled } = writer;
         let own = self.entry_of(key, owner).map(|entry| (entry.id, entry.kind, entry.ends() <= now.mono));
@@ -81,8 +83,8 @@ impl<W> Leases<W> {
         }
     }
 
-    /// Whether a `set` without a miss of its own connection could be the fill for one of another connection, which no `set` has
-    /// been counted for.
+    /// Whether a `set` without a miss of its own connection could fill one of another connection for which no
+    /// `set` has been counted.
     pub fn matches_pool_miss(&mut self, key: &[u8], owner: Owner, now: Now) -> bool {
         let mut entries = self.keys.get_mut(key).into_iter().flat_map(|state| &mut state.entries);
         let pair = entries.find(|entry| !entry.paired && rank(entry, owner, now).is_some());
@@ -93,13 +95,14 @@ impl<W> Leases<W> {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
         let ranked = state.entries.iter_mut().filter_map(|entry| Some((rank(entry, owner, now)?, entry)));
         let Some((_, entry)) = ranked.min_by_key(|(rank, _)| *rank) else { return Attribution::NoMiss };
-        let Entry { id, owner: whose, kind, token, .. } = entry.clone();
+        let Entry { id, owner: token_owner, kind, token, .. } = entry.clone();
         if matches!(kind, EntryKind::Lease { renewing: true, .. }) {
             return Attribution::Renewing;
         }
         let invalidated = matches!(kind, EntryKind::Invalidated { .. });
         entry.kind = EntryKind::Taken { invalidated };
-        // One refusal is enough to say that misses were told while nothing was known; the next `set` counts again.
+        // One refusal is enough to report that a server did not reply to several misses. The next `set`
+        // counts as new.
         for other in state.entries.iter_mut().filter(|other| other.token.base.is_none()) {
             if token.base.is_none() && other.kind == EntryKind::Miss {
                 other.kind = EntryKind::Taken { invalidated: false };
@@ -107,36 +110,37 @@ impl<W> Leases<W> {
         }
         let lease = matches!(kind, EntryKind::Lease { .. });
         if lease {
-            self.owners.remove_lease(whose, id);
+            self.owners.remove_lease(token_owner, id);
         }
         if invalidated {
             Attribution::Invalidated
         } else {
-            Attribution::Fill { ticket: token, lease, owner: Some(whose) }
+            Attribution::Fill { ticket: token, lease, owner: Some(token_owner) }
         }
     }
 
-    /// Which ticket a `set` of `owner` belongs to that names the CAS of its miss: the one of its own connection, else the lease,
-    /// whoever holds it. [`Attribution::NoMiss`] if nobody was shown that CAS, or an invalidation has ended what it was shown for.
+    /// Attributes a `set` or delete of `owner` that sends the CAS of its miss: to the miss of its own
+    /// connection, otherwise to the lease, whoever holds it. [`Attribution::NoMiss`] if no client received
+    /// that CAS, or if the key has been invalidated since.
     ///
-    /// The same CAS is shown to all who find the same stub: its winner, and those who are told that somebody builds. What
-    /// another connection was told without a lease may have been told after a bump of which the value that comes here knows
-    /// nothing, so of that only the CAS holds and no version. Nor is it taken away: that connection's own `set` may come yet,
-    /// and would pass for somebody else's. `dooms`: it is a delete, behind which the winner's own `set` is dropped when it comes.
+    /// All who find the same stub receive the same CAS: the winner, and those that lost. A loser on another
+    /// connection may have missed after a bump that the value sent here predates. Its CAS is therefore valid
+    /// for this `set`, but its versions are not. Nor is its entry removed: its own `set` may follow and would
+    /// count as one without a miss. `is_delete`: the winner's own `set` is dropped when it arrives.
     pub fn attribute_by_cas(&mut self, key: &[u8], cas: u64, owner: Owner, is_delete: bool) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
-        let shown = || state.entries.iter().filter(|entry| entry.shown_cas == Some(cas));
-        let own = shown().find(|entry| entry.owner == owner);
-        let named = own
-            .or_else(|| shown().find(|entry| entry.is_lease()))
-            .or_else(|| shown().find(|entry| entry.kind == EntryKind::Miss));
-        let Some(Entry { id, owner: whose, kind, mut token, .. }) = named.cloned() else {
+        let received = || state.entries.iter().filter(|entry| entry.shown_cas == Some(cas));
+        let own = received().find(|entry| entry.owner == owner);
+        let matching = own
+            .or_else(|| received().find(|entry| entry.is_lease()))
+            .or_else(|| received().find(|entry| entry.kind == EntryKind::Miss));
+        let Some(Entry { id, owner: token_owner, kind, mut token, .. }) = matching.cloned() else {
             return Attribution::NoMiss;
         };
         let lease = match kind {
             EntryKind::Lease { renewing: true, .. } => return Attribution::Renewing,
             EntryKind::Lease { .. } => true,
-            // The value that has been stored since has another CAS than the one that is named.
+            // The value that was stored since has another CAS.
             EntryKind::Miss if token.filled => return Attribution::NoMiss,
             EntryKind::Miss => false,
             EntryKind::Invalidated { .. } | EntryKind::Taken { .. } => {
@@ -144,28 +148,29 @@ impl<W> Leases<W> {
                 return Attribution::NoMiss;
             }
         };
-        match whose == owner {
+        match token_owner == owner {
             true => drop(self.take(key, id)),
             false if lease => {
                 if let Some(entry) = self.find(key, id) {
                     entry.kind = EntryKind::Taken { invalidated: is_delete };
-                    self.owners.remove_lease(whose, id);
+                    self.owners.remove_lease(token_owner, id);
                 }
             }
             // Versions that no tag ever has.
             false => token.versions.iter_mut().for_each(|version| *version = 0),
         }
-        let owner = (whose != owner && lease).then_some(whose);
+        let owner = (token_owner != owner && lease).then_some(token_owner);
         Attribution::Fill { ticket: token, lease, owner }
     }
 
-    /// Whether this is the CAS that `owner` was shown with the miss that it was told.
+    /// Whether `owner` received this CAS with its miss.
     pub fn is_cas_of_miss(&self, key: &[u8], cas: u64, owner: Owner) -> bool {
         self.entry_of(key, owner).is_some_and(|entry| entry.shown_cas == Some(cas))
     }
 
-    /// What `owner` may store over, if it is no fill (a `replace`, or what a count begins with) and this connection was told a miss
-    /// that still counts: what it stores may be as old as that. The ticket stays, because its `set` may come yet.
+    /// What `owner` may store over with a command that is no fill: a `replace`, or a count or append that
+    /// creates the item. If this connection has had a miss, the new value may be as old as that. The token
+    /// remains, because its `set` may follow.
     pub fn bound(&self, key: &[u8], owner: Owner, told: KnownMiss) -> StoreCondition {
         match (self.entry_of(key, owner), told) {
             (None, KnownMiss::No) => StoreCondition::Unconditional,
@@ -193,7 +198,7 @@ impl<W> Leases<W> {
     }
 }
 
-/// In which order the tickets of other connections are taken for what a `set` fills; `None`: not at all.
+/// In which order the misses of other connections are considered; `None` if not at all.
 fn rank(entry: &Entry, owner: Owner, now: Now) -> Option<(u8, MissTokenId)> {
     if entry.owner == owner || entry.owner.peers != owner.peers || entry.ends() <= now.mono {
         return None;
@@ -209,12 +214,12 @@ fn rank(entry: &Entry, owner: Owner, now: Now) -> Option<(u8, MissTokenId)> {
 /// What a connection may store over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreCondition {
-    /// Whatever the command itself allows.
+    /// Any item that the command itself permits.
     Unconditional,
-    /// Only what its miss saw; [`Observed::none()`], which nothing is: nothing.
+    /// Only what its miss saw. [`Observed::none()`] permits nothing.
     Observed(Observed),
-    /// Its lease is being renewed at this moment, which may change what that is: try again when woken.
+    /// Its lease is being renewed, which may change the CAS. Try again when woken.
     Renewing,
-    /// Nobody knows: as [`Attribution::Unknown`].
+    /// Unknown, as [`Attribution::Unknown`].
     Unknown,
 }

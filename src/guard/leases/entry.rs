@@ -4,12 +4,12 @@ use crate::guard::command::Commands;
 
 use super::miss_token::MissToken;
 
-/// A client's connection, for as long as the process lives.
+/// A client's connection. Unique in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
-    /// Its number.
+    /// Number of the connection.
     pub connection: u64,
-    /// Which connections may belong to one client with a pool: those with the same number.
+    /// Connections with the same number may belong to one client with a connection pool.
     pub peers: u64,
 }
 
@@ -19,19 +19,20 @@ impl From<u64> for Owner {
     }
 }
 
-/// One ticket, for as long as the process lives.
+/// Identifies a miss token. Unique in the process, ascending.
 pub type MissTokenId = u64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum EntryKind {
-    /// The right to rebuild. `renewing`: a renewal is on its way. `orphan`: its client left meanwhile.
+    /// The right to rebuild. `renewing`: a renewal is in progress. `orphan`: the connection was closed during
+    /// it.
     Lease { renewing: bool, orphan: bool },
     /// A miss without that right.
     Miss,
-    /// Whoever builds it builds in vain, for it was invalidated through this sidecar: the `set` is dropped. `by`: whose delete that was.
+    /// The key was invalidated through this sidecar by the connection `by`: the `set` is dropped.
     Invalidated { by: Owner },
-    /// A miss whose `set` came on another connection, or so it seemed: its own client may come yet, and must not pass for
-    /// one that was told no miss. `doomed`: that `set` is dropped.
+    /// A `set` of another connection was attributed to this miss. The owner's own `set` may follow and must
+    /// not count as one without a miss. `invalidated`: that `set` is dropped.
     Taken { invalidated: bool },
 }
 
@@ -41,13 +42,13 @@ pub(super) struct Entry {
     pub(super) owner: Owner,
     pub(super) kind: EntryKind,
     pub(super) token: MissToken,
-    /// The CAS number that the client may have been shown with its miss; renewals move the ticket's.
+    /// The CAS number that the client may have received with its miss. A renewal changes only the token's.
     pub(super) shown_cas: Option<u64>,
-    /// The renewal on its way puts a stub in the stale value's place.
+    /// The renewal in progress replaces the stale value by a stub.
     pub(super) clearing: bool,
-    /// How long its rule lets a rebuild take, in ms.
+    /// The rule's limit for a rebuild, in milliseconds.
     pub(super) max_rebuild: u64,
-    /// A `set` of another connection that could be its fill has been counted.
+    /// A `set` of another connection that could fill this miss has been counted.
     pub(super) paired: bool,
 }
 
@@ -60,7 +61,7 @@ impl Entry {
         self.token.release_within(self.max_rebuild)
     }
 
-    /// When (monotonic ms) it is too late to be filled.
+    /// When it is too late for a fill, on the monotonic clock in ms.
     pub(super) fn ends(&self) -> u64 {
         self.token.at.mono.saturating_add(self.max_rebuild)
     }

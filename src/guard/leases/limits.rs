@@ -11,11 +11,12 @@ use super::miss_token::MissToken;
 
 /// The most leases in one table. Each costs its server a renewal every third of `lock_ttl`.
 pub const MAX_LEASES: usize = 256;
-/// The most of them of one connection.
+/// The most leases of one connection in one table.
 pub const MAX_LEASES_PER_OWNER: usize = 32;
-/// The most tickets of one connection in one table.
+/// The most miss tokens of one connection in one table.
 pub(super) const MAX_TOKENS_PER_OWNER: usize = 512;
-/// What a ticket takes besides its names, in bytes: in the table, in the index by owner, and among what is to be renewed.
+/// Memory for an entry besides its names, in bytes: in the table, in the index by owner, and among the
+/// pending renewals.
 const TOKEN_BYTES: usize = size_of::<Entry>() + 192;
 
 /// What each connection holds in a table.
@@ -29,10 +30,10 @@ pub(super) struct PerOwner {
     leases: usize,
 }
 
-/// How many of something an owner has. Of those who have as many, the one with the oldest comes last.
+/// How many tokens or leases an owner has. Of owners with the same number, the one with the oldest is last.
 type Rank = (usize, Reverse<MissTokenId>, Owner);
 
-/// Numbers rise with time: the first is the oldest.
+/// IDs ascend: the first is the oldest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Holdings {
     tokens: BTreeMap<MissTokenId, Box<[u8]>>,
@@ -40,7 +41,7 @@ struct Holdings {
 }
 
 impl Holdings {
-    /// By tickets, and by leases.
+    /// By number of tokens, and by number of leases.
     fn ranks(&self, owner: Owner) -> (Rank, Rank) {
         let oldest = |id: Option<&MissTokenId>| Reverse(id.copied().unwrap_or_default());
         let tokens = (self.tokens.len(), oldest(self.tokens.keys().next()), owner);
@@ -56,7 +57,7 @@ impl PerOwner {
 
     fn bytes_of(key: &[u8], entry: &Entry) -> usize {
         let learnt: usize = entry.token.learnt.iter().map(|name| size_of_val(name) + name.len()).sum();
-        // The key stands in the table and here, and a lease's once more.
+        // The key is stored in the table and here, and that of a lease once more.
         TOKEN_BYTES + 3 * key.len() + learnt
     }
 
@@ -78,7 +79,7 @@ impl PerOwner {
         });
     }
 
-    /// A ticket changes.
+    /// Changes the token of an entry.
     pub(super) fn update_token(
         &mut self,
         key: &[u8],
@@ -90,7 +91,7 @@ impl PerOwner {
         self.bytes += PerOwner::bytes_of(key, entry);
     }
 
-    /// One of its tickets is no lease any more.
+    /// The entry is no longer a lease.
     pub(super) fn remove_lease(&mut self, owner: Owner, id: MissTokenId) {
         self.change(owner, |holdings| {
             holdings.leases.remove(&id);
@@ -131,7 +132,7 @@ impl PerOwner {
         self.holdings.is_empty() && self.by_tokens.is_empty() && self.by_leases.is_empty() && self.bytes == 0
     }
 
-    /// The lease that is to end so that the others fit.
+    /// The lease to end if there are too many.
     pub(super) fn excess_lease(&self) -> Option<(Box<[u8]>, MissTokenId)> {
         let (most, _, owner) = *self.by_leases.last()?;
         if self.leases <= MAX_LEASES && most <= MAX_LEASES_PER_OWNER {
@@ -142,7 +143,7 @@ impl PerOwner {
         Some((holdings.tokens.get(&id)?.clone(), id))
     }
 
-    /// The same of tickets.
+    /// The token to remove if there are too many.
     pub(super) fn excess_token(&self) -> Option<(Box<[u8]>, MissTokenId)> {
         let (most, _, owner) = *self.by_tokens.last()?;
         if self.bytes <= self.max_bytes && most <= MAX_TOKENS_PER_OWNER {

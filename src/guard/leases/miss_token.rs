@@ -11,39 +11,40 @@ use crate::guard::tag_version::Versions;
 
 use super::observed::Observed;
 
-/// What was seen when a client was told a miss.
+/// What was stored under a key when a client missed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MissToken {
-    /// The CAS of what stood there; `None`: nothing is known, so nothing may be stored on the strength of it.
+    /// The CAS of the item. `None` if it is unknown; then nothing may be stored on the strength of this miss.
     pub base: Option<Cas>,
-    /// Which stub it was, if it was one: renewals give a stub another CAS. Where a value stood that nobody is to see: by which number
-    /// all know it again ([`StubId::of_unseen`]).
+    /// The stub, if the item was one: a renewal changes its CAS but not its identity. For a value that may
+    /// not be served, the identity that every reader derives from it ([`StubId::of_unseen`]).
     pub stub: Option<StubId>,
-    /// The base is a value that was stored since the miss, over the very stub that was seen.
+    /// The item in `base` was stored after the miss, over the same stub.
     pub filled: bool,
-    /// The lock's CAS, when the right to rebuild is a lock and not the stub itself.
+    /// The lock's CAS, if the right to rebuild is a lock and not the stub itself.
     pub lock: Option<Cas>,
-    /// Versions of the rule's tags, and behind them of those in `learnt`. The fill is sealed with these, so that a bump that
-    /// lands during the rebuild still kills it.
+    /// Versions of the rule's tags, followed by those in `learnt`. The fill is sealed with these, so that a
+    /// bump during the rebuild still invalidates it.
     pub versions: Versions,
-    /// The tags that the old value had beyond those of the rule.
+    /// The tags that the old value had besides those of the rule.
     pub learnt: TagNames,
-    /// The moment.
+    /// The time of the miss.
     pub at: Now,
-    /// Until when (monotonic ms) the stale value is sure to stand. After it another client would find nothing there and
-    /// begin a second rebuild, so before it the lease puts a stub in its place.
+    /// Until when the stale value is certain to remain, on the monotonic clock in ms. Afterwards another
+    /// client would find no item and begin a second rebuild; the lease replaces the value by a stub before
+    /// that.
     pub vanishes: Option<u64>,
 }
 
 impl MissToken {
-    /// What is seen at the scene.
+    /// A miss with these inputs.
     pub fn seen(base: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
         let learnt =
             inputs.tags.iter().take(versions.len()).skip(inputs.rule_tags().len()).cloned().collect();
         MissToken { base, versions, learnt, ..MissToken::nothing(inputs.now) }
     }
 
-    /// The same, where a stub stood.
+    /// A miss over a stub.
     pub(in crate::guard) fn of_stub(
         base: Cas,
         stub: StubId,
@@ -53,25 +54,26 @@ impl MissToken {
         MissToken { stub: Some(stub), ..MissToken::seen(Some(base), versions, inputs) }
     }
 
-    /// No server answered.
+    /// A miss without a reply from the server.
     pub fn nothing(at: Now) -> MissToken {
         let (versions, learnt) = (Versions::new(), TagNames::new());
         let (base, stub, lock, vanishes) = (None, None, None, None);
         MissToken { base, stub, filled: false, lock, versions, learnt, at, vanishes }
     }
 
-    /// Of a lease whose right is a stub.
+    /// The stub of a lease whose right to rebuild is a stub.
     pub(super) fn stub_id(&self) -> Option<StubId> {
         self.stub.or_else(|| Some(StubId::of(self.base?.number)))
     }
 
-    /// What gives the lease back that it is.
+    /// The commands that release the lease.
     pub fn release(&self, policy: &Policy) -> Commands {
         self.release_within(millis(policy.max_rebuild))
     }
 
-    /// The lock is deleted if it is still this one. A stub is marked as free for whoever reads it next, and stays for as long as anybody
-    /// who was told a miss over it may build: so they can tell that nothing has been stored or deleted since.
+    /// Deletes the lock if it still has the same CAS. A stub is marked as free for the next reader. It
+    /// remains for `max_rebuild`, in milliseconds: other clients that missed over it can then tell that
+    /// nothing has been stored or deleted since.
     pub(super) fn release_within(&self, max_rebuild: u64) -> Commands {
         if self.lock.is_some() {
             return self.unlock();
@@ -81,12 +83,12 @@ impl MissToken {
         stub.map(|stub| stub.store_command(self.base, seconds)).into_iter().collect()
     }
 
-    /// What may be stored over on the strength of it.
+    /// What a store based on this miss may replace.
     pub(in crate::guard) fn observed(&self) -> Observed {
         Observed { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
     }
 
-    /// The version that a tag had when this was seen.
+    /// The version that a tag had at the miss.
     pub(in crate::guard) fn version_of(&self, name: &TagName, inputs: &Inputs<'_>) -> Option<u64> {
         let names = inputs.rule_tags().iter().chain(&self.learnt);
         names.zip(&self.versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)

@@ -14,7 +14,7 @@ use super::entry::{Entry, EntryKind, MissTokenId, Owner};
 use super::limits::PerOwner;
 use super::miss_token::{MissToken, millis};
 
-/// The table. `W` is what wakes a waiter.
+/// The table. `W` wakes a waiting request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leases<W> {
     pub(super) keys: BTreeMap<Box<[u8]>, KeyState<W>>,
@@ -35,11 +35,11 @@ pub(super) struct KeyState<W> {
     pub(super) waiters: Vec<(u64, W)>,
     /// Fills that wait for the renewal of their lease to end.
     pub(super) waiting_fills: Vec<W>,
-    /// Somebody commands the server now and then whether the key has changed.
+    /// A task polls the server for changes of the key.
     pub(super) polled: bool,
-    /// How often in a row it was claimed and not filled; from twice on, nobody waits for it.
+    /// How many times in a row the key was claimed and not filled. From two on, no reader waits for it.
     pub(super) unfilled: u8,
-    /// Until when (monotonic ms) that is remembered.
+    /// Until when `unfilled` counts, on the monotonic clock in ms.
     pub(super) remember_until: u64,
 }
 
@@ -56,35 +56,37 @@ impl<W> Default for KeyState<W> {
     }
 }
 
-/// What a fresh hit means for the miss that its reader was told before.
+/// What a fresh hit means for an earlier miss of the same connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AfterHit {
-    /// Its lease is to refresh this very value: it goes on.
+    /// The connection has a lease to refresh this very value: the lease remains.
     Refreshes,
-    /// The miss is over, and so is its lease, if it was one: that is to be given back.
+    /// The miss is over, and so is its lease, which must be released.
     Over(Vec<Ended>),
 }
 
-/// A lease that ended though its client did not end it, and what gives it back.
+/// A lease that was not ended by its client, and the commands that release it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// Its key.
     pub key: Box<[u8]>,
     /// How it ended.
     pub end: LeaseEnd,
-    /// One round to the key's server.
+    /// Commands of one round trip to the key's server.
     pub asks: Commands,
 }
 
 impl<W> Leases<W> {
-    /// A table whose tickets may take so many bytes.
+    /// A table whose entries may take `max_bytes`.
     pub fn new(max_bytes: usize) -> Leases<W> {
         Leases { keys: BTreeMap::new(), owners: PerOwner::new(max_bytes), evicted: 0, next: 0 }
     }
 
-    /// A lease for `owner`. An older one of this sidecar must be dead, or this one could not have been won: it is a miss like others from
-    /// now on, whose `set` is stored if nothing has happened to the key since. It, and what makes room for the new one, is to be
-    /// given back. `None`: the client holds nothing, because this one is the older.
+    /// Grants `owner` a lease. An older lease of this sidecar must have been lost, or this one could not have
+    /// been won. It becomes a plain miss, whose `set` is stored if the key has not changed since.
+    ///
+    /// Returns the token's ID and the leases that must be released: the older one, and those that make room.
+    /// The ID is `None` if this lease is the older one.
     pub fn grant(
         &mut self,
         key: &[u8],
@@ -92,7 +94,8 @@ impl<W> Leases<W> {
         token: MissToken,
         policy: &Policy,
     ) -> (Option<MissTokenId>, Vec<Ended>) {
-        // A server's CAS numbers only grow: of two wins the higher one came later, though it may be heard of first.
+        // A server's CAS numbers ascend: the win with the higher one is the later, even if its reply is
+        // processed first.
         let won = |token: &MissToken| token.lock.or(token.base).map(|cas| (cas.epoch, cas.number));
         let is_later = |entry: &Entry| entry.is_lease() && won(&entry.token) > won(&token);
         if self.keys.get(key).is_some_and(|state| state.entries.iter().any(is_later)) {
@@ -114,9 +117,9 @@ impl<W> Leases<W> {
         (Some(id), ended)
     }
 
-    /// A miss without the right to rebuild. A lease of the same owner stays, unless something else stands there by now: whoever
-    /// reads again what they are rebuilding has not given it up. What they build from now on is as new as this miss. Returns the leases
-    /// that have ended: that one, or what made room.
+    /// Records a miss without the right to rebuild. A lease of the same owner remains if its item has not
+    /// changed: the client has read again what it is rebuilding, and what it builds from now on is as new as
+    /// this miss. Returns the leases that have ended: that one, or those that make room.
     pub fn record_miss(&mut self, key: &[u8], owner: Owner, token: MissToken, policy: &Policy) -> Vec<Ended> {
         let mut ended = Vec::new();
         if let Some(entry) = self.entry_of(key, owner).filter(|entry| entry.is_lease()) {
@@ -150,7 +153,7 @@ impl<W> Leases<W> {
         self.next += 1;
         let id = self.next;
         let shown_cas = match kind {
-            // Nobody was shown what it knows.
+            // This client did not receive the CAS.
             EntryKind::Taken { .. } => None,
             _ => token.base.map(|cas| cas.number),
         };
@@ -172,7 +175,7 @@ impl<W> Leases<W> {
         });
     }
 
-    /// Whether it holds a lease: it has been told that it is the one who builds, and neither filled nor given up.
+    /// Whether the connection holds a lease that it has neither filled nor given up.
     pub fn rebuilds(&self, connection: u64) -> bool {
         self.owners.has_lease(connection)
     }
@@ -196,8 +199,7 @@ impl<W> Leases<W> {
         }
     }
 
-    /// `owner` was served a fresh value, which has this CAS: what it sends from now on is no fill for a miss that it was told
-    /// before.
+    /// `owner` was served a fresh value with this CAS. Its later stores no longer fill its earlier miss.
     pub fn hit(&mut self, key: &[u8], owner: Owner, cas: u64) -> AfterHit {
         let entry = self.entry_of(key, owner);
         let lease = entry.filter(|entry| entry.is_lease());
@@ -211,8 +213,9 @@ impl<W> Leases<W> {
         AfterHit::Over(ended.into_iter().collect())
     }
 
-    /// `owner` has created the value by counting: whatever it was told a miss for, what it sends from now on is new, as behind an
-    /// `add`. Returns its lease, if it had one, and who waits; the lock of a stale value ends by itself.
+    /// `owner` has created the value by counting. Like after an `add`, its later stores are new and fill no
+    /// earlier miss. Returns its lease, if it had one, and the waiting requests. The lock of a stale value
+    /// expires on its own.
     pub fn created(&mut self, key: &[u8], owner: Owner) -> (Option<MissToken>, Vec<W>) {
         let lease =
             self.entry_of(key, owner).filter(|entry| entry.is_lease()).map(|entry| entry.token.clone());
@@ -220,11 +223,14 @@ impl<W> Leases<W> {
         (lease, self.wake(key))
     }
 
-    /// A fill was stored under `cas`, over what `ticket` saw. `spent`: whose ticket it was, if another connection's. Whoever else was
-    /// told a miss over the same stub may store over this value: nothing has been invalidated between their miss and it, if they
-    /// saw the same versions. Returns who waits.
+    /// A fill was stored under `cas`, over what `token` saw. `taken_from`: the owner of the token, if that is
+    /// another connection.
+    ///
+    /// Other clients that missed over the same stub with the same versions may store over this value: nothing
+    /// was invalidated between their miss and it. Returns the waiting requests.
     pub fn filled(&mut self, key: &[u8], cas: Cas, token: &MissToken, taken_from: Option<Owner>) -> Vec<W> {
-        // Whoever has ended that miss itself meanwhile, or was told another, has nothing to do with it any more.
+        // The owner may have ended that miss or recorded another one since; then the fill does not concern
+        // it.
         let is_taken = |entry: &&Entry| matches!(entry.kind, EntryKind::Taken { .. });
         if let Some(owner) = taken_from.filter(|owner| self.entry_of(key, *owner).filter(is_taken).is_some())
         {
@@ -250,8 +256,9 @@ impl<W> Leases<W> {
         self.wake(key)
     }
 
-    /// `owner` invalidates the key through this sidecar. Whoever else builds it builds in vain, and must not be mistaken for
-    /// somebody who does not; `owner` itself gives up what it was building. Returns how many leases that ended.
+    /// `owner` invalidates the key through this sidecar. What other connections build is out of date, and
+    /// their `set` must not count as one without a miss. `owner` itself gives up its rebuild. Returns how
+    /// many leases this ended.
     pub fn invalidate(&mut self, key: &[u8], owner: Owner) -> usize {
         let Some(state) = self.keys.get_mut(key) else { return 0 };
         let mut ended = 0;
@@ -261,7 +268,7 @@ impl<W> Leases<W> {
                 self.owners.remove_lease(entry.owner, entry.id);
             }
             entry.kind = match entry.kind {
-                // Its set has most likely come; it must not cast doubt on what others store.
+                // Its `set` has most likely arrived already. It must not affect those of other connections.
                 EntryKind::Taken { .. } => EntryKind::Taken { invalidated: true },
                 _ => EntryKind::Invalidated { by: owner },
             }
@@ -270,7 +277,7 @@ impl<W> Leases<W> {
         ended
     }
 
-    /// `owner` empties all servers: it invalidates every key. Returns those of the leases that this ended.
+    /// `owner` empties all servers, which invalidates every key. Returns the keys whose leases this ended.
     pub fn flush(&mut self, owner: Owner) -> Vec<Box<[u8]>> {
         let mut keys: Vec<_> = self.keys.keys().cloned().collect();
         keys.retain(|key| {
@@ -281,8 +288,9 @@ impl<W> Leases<W> {
         keys
     }
 
-    /// `owner` has bumped a tag, from one version to the next: what it stores from now on is newer than that, as behind a delete of its
-    /// own. Where the tag had moved before, by somebody else, it stays as old as that. `tags` are those of a key's rule.
+    /// `owner` has bumped a tag from one version to the next: its later stores are newer than the bump, as
+    /// after its own delete. A miss with another version than the first keeps it, because another client has
+    /// bumped the tag in between. `tags` returns the tags of a key's rule.
     pub fn record_bump<T: AsRef<[TagName]>>(
         &mut self,
         owner: Owner,
@@ -302,7 +310,7 @@ impl<W> Leases<W> {
         }
     }
 
-    /// A client's connection has closed. Returns its leases, to be given back.
+    /// A connection has been closed. Returns its leases, which must be released.
     pub fn disconnect(&mut self, owner: Owner) -> Vec<Ended> {
         let mut ended = Vec::new();
         for key in self.owners.keys_of(owner) {
@@ -321,7 +329,7 @@ impl<W> Leases<W> {
         ended
     }
 
-    /// Forgets what is older than anything may refer to. To be called now and then.
+    /// Removes expired entries. Must be called periodically.
     pub fn sweep(&mut self, now: Now) {
         let Leases { keys, owners, .. } = self;
         keys.retain(|key, state| {
@@ -344,7 +352,7 @@ impl<W> Leases<W> {
         entry.any(|entry| entry.id == id && entry.is_lease())
     }
 
-    /// Leases and waiters there are now.
+    /// The number of leases and of waiting requests.
     pub fn census(&self) -> (usize, usize) {
         (self.owners.leases(), self.keys.values().map(|state| state.waiters.len()).sum())
     }
@@ -368,13 +376,13 @@ impl<W> Leases<W> {
 }
 
 impl<W> Leases<W> {
-    /// Ends leases and forgets tickets until the rest is within the bounds. The winner of a lease that ended so was told a miss like
-    /// others: its `set` is stored if nothing has happened to the key since.
+    /// Ends leases and removes tokens until the table is within its limits. A lease that is ended becomes a
+    /// plain miss, whose `set` is stored if the key has not changed since.
     pub(super) fn make_room(&mut self, ended: &mut Vec<Ended>) {
         while let Some((key, id)) = self.owners.excess_lease() {
             let Some(entry) = self.find(&key, id) else { return };
             let (owner, mut commands) = (entry.owner, entry.release());
-            // What is being renewed has another CAS in a moment: what stands there then ends by itself.
+            // The renewal in progress changes the CAS. The stub or lock will expire on its own.
             if let EntryKind::Lease { renewing: true, orphan } = entry.kind {
                 commands.clear();
                 if orphan {
@@ -398,7 +406,7 @@ impl<W> Leases<W> {
         }
     }
 
-    /// How many tickets have been forgotten since this was asked last.
+    /// How many tokens have been removed for lack of room since the last call.
     pub fn take_evicted(&mut self) -> u64 {
         std::mem::take(&mut self.evicted)
     }

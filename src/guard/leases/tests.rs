@@ -29,19 +29,19 @@ fn leased() -> Leases<u32> {
     leases
 }
 
-/// A `set` of a connection that knows nothing of a miss that the table does not know of.
+/// A `set` of a connection that remembers exactly the misses that the table has.
 fn set(leases: &mut Leases<u32>, connection: u64, pooled: bool) -> Attribution {
     let owner = connection.into();
     let told = if leases.entry_of(KEY, owner).is_some() { KnownMiss::Yes } else { KnownMiss::No };
     leases.attribute(KEY, Writer { owner, told, pooled }, NOW)
 }
 
-/// The same where clients have pools.
+/// The same with connection pools.
 fn pooled(leases: &mut Leases<u32>, connection: u64) -> Attribution {
     set(leases, connection, true)
 }
 
-/// What it is stored over, and whether it is a lease and over a value that was stored since the miss.
+/// What the `set` is stored over, whether it ends a lease, and whether that was stored since the miss.
 fn fill(leases: &mut Leases<u32>, connection: u64) -> (Option<u64>, bool, bool) {
     match pooled(leases, connection) {
         Attribution::Fill { ticket: token, lease, .. } => {
@@ -66,7 +66,7 @@ fn a_set_fills_the_lease_of_its_own_connection_and_only_once() {
 }
 
 #[test]
-fn with_pools_a_set_of_another_connection_fills_it_too_and_the_winners_own_is_stored_over_that_alone() {
+fn with_pools_a_set_of_another_connection_fills_the_lease_and_the_winners_own_is_stored_only_over_that() {
     let mut leases = leased();
     assert_eq!(fill(&mut leases, 2), (Some(7), true, false));
     assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss);
@@ -75,7 +75,7 @@ fn with_pools_a_set_of_another_connection_fills_it_too_and_the_winners_own_is_st
 }
 
 #[test]
-fn without_pools_no_set_of_another_connection_ends_a_miss_or_is_dropped_for_it() {
+fn without_pools_a_set_of_another_connection_neither_ends_a_miss_nor_is_dropped() {
     let mut leases = leased();
     leases.record_miss(KEY, 2.into(), token(7), &Policy::default());
     assert_eq!(set(&mut leases, 3, false), Attribution::NoMiss);
@@ -88,7 +88,7 @@ fn without_pools_no_set_of_another_connection_ends_a_miss_or_is_dropped_for_it()
 }
 
 #[test]
-fn a_pool_has_one_listener_and_process_and_no_miss_is_its_that_is_older_than_a_rebuild() {
+fn a_set_fills_only_a_miss_of_the_same_pool_that_is_younger_than_max_rebuild() {
     let peer = |connection, peers| Owner { connection, peers };
     let mut leases: Leases<u32> = Leases::default();
     leases.record_miss(KEY, peer(1, 5), token(7), &Policy::default());
@@ -102,7 +102,7 @@ fn a_pool_has_one_listener_and_process_and_no_miss_is_its_that_is_older_than_a_r
 }
 
 #[test]
-fn a_set_whose_miss_the_table_has_forgotten_is_dropped_and_one_that_may_be_such_refused() {
+fn a_set_whose_token_was_removed_is_dropped_and_one_with_an_unknown_miss_is_refused() {
     for (told, expected) in [
         (KnownMiss::No, Attribution::NoMiss),
         (KnownMiss::Yes, Attribution::Invalidated),
@@ -136,7 +136,7 @@ fn a_miss_is_filled_until_max_rebuild_and_no_longer() {
 #[test]
 fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_else_may() {
     let mut leases = leased();
-    // The winner has renewed it, and its stub has another CAS by now.
+    // The winner has renewed the stub, which has another CAS now.
     leases.record_miss(
         KEY,
         2.into(),
@@ -144,7 +144,7 @@ fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_e
         &Policy::default(),
     );
     leases.record_miss(KEY, 3.into(), token(5), &Policy::default());
-    // A tag had moved before this one: to store over the value would make it older.
+    // A tag had changed before this miss: storing over the value would make it older.
     leases.record_miss(KEY, 4.into(), MissToken { versions: smallvec![5], ..token(7) }, &Policy::default());
     leases.filled(KEY, cas(8), &token(7), None);
     assert_eq!(fill(&mut leases, 2), (Some(8), false, true));
@@ -153,11 +153,11 @@ fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_e
 }
 
 #[test]
-fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it_is_stored() {
+fn a_connection_that_has_ended_its_miss_is_not_restricted_by_the_fill_that_used_it() {
     let mut leases: Leases<u32> = Leases::default();
     leases.record_miss(KEY, 1.into(), token(7), &Policy::default());
     let Attribution::Fill { ticket: token, owner: Some(owner), .. } = pooled(&mut leases, 2) else {
-        panic!("its miss")
+        panic!("not attributed")
     };
     let mut deletes = leases.clone();
     deletes.invalidate(KEY, 1.into());
@@ -170,7 +170,7 @@ fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it
 }
 
 #[test]
-fn what_a_winner_builds_is_as_new_as_the_last_miss_that_it_was_told() {
+fn a_winners_value_is_as_new_as_its_last_miss() {
     let mut leases = leased();
     let later = Now { wall: NOW.wall + 5_000, mono: NOW.mono + 5_000 };
     let learnt = vec![TagName::from_slice(b"learnt")];
@@ -178,16 +178,16 @@ fn what_a_winner_builds_is_as_new_as_the_last_miss_that_it_was_told() {
     assert!(leases.record_miss(KEY, 1.into(), again, &Policy::default()).is_empty());
     let mut left = leases.clone();
     left.disconnect(1.into());
-    assert!(left.owners.is_empty(), "its bytes are counted as they are");
+    assert!(left.owners.is_empty(), "the count of bytes is exact");
     let Attribution::Fill { ticket: token, lease: true, .. } = set(&mut leases, 1, false) else {
-        panic!("its lease")
+        panic!("not its lease")
     };
     assert_eq!(token.versions[..], [5]);
-    assert_eq!(token.at, Now { wall: later.wall, ..NOW }, "it ends no later");
+    assert_eq!(token.at, Now { wall: later.wall, ..NOW }, "it expires no later");
 }
 
 #[test]
-fn whoever_empties_the_servers_ends_all_misses_and_what_it_sets_then_is_new() {
+fn a_connection_that_empties_the_servers_ends_all_misses_and_its_next_set_is_new() {
     let mut leases = leased();
     leases.record_miss(b"other", 2.into(), token(9), &Policy::default());
     assert_eq!(leases.flush(2.into()), [Box::from(KEY)]);
@@ -197,7 +197,7 @@ fn whoever_empties_the_servers_ends_all_misses_and_what_it_sets_then_is_new() {
 }
 
 #[test]
-fn what_a_connection_sets_behind_its_own_bump_is_newer_than_that_and_no_newer_than_anybody_elses() {
+fn a_set_after_a_bump_of_the_same_connection_is_newer_than_that_bump_only() {
     let policy = Policy::default();
     let tag = |name: &[u8]| TagName::from_slice(name);
     let versions = |seen: &[u64]| Versions::from_slice(seen);
@@ -205,7 +205,7 @@ fn what_a_connection_sets_behind_its_own_bump_is_newer_than_that_and_no_newer_th
     let token = MissToken { versions: versions(&[5, 6, 7]), learnt: vec![tag(b"c")], ..token(7) };
     leases.grant(KEY, 1.into(), token.clone(), &policy);
     leases.record_miss(KEY, 2.into(), token, &policy);
-    // Of the second, another had moved it from 6 to 60 before.
+    // Another client had bumped the second from 6 to 60 before.
     for (name, step) in [(&b"a"[..], (5, 50)), (b"b", (60, 61)), (b"c", (7, 70)), (b"d", (5, 80))] {
         leases.record_bump(1.into(), &tag(name), step, |_| [tag(b"a"), tag(b"b")]);
     }
@@ -214,14 +214,14 @@ fn what_a_connection_sets_behind_its_own_bump_is_newer_than_that_and_no_newer_th
         other => panic!("{other:?}"),
     };
     assert_eq!(sealed(&mut leases, 1), versions(&[50, 6, 70]));
-    assert_eq!(sealed(&mut leases, 2), versions(&[5, 6, 7]), "another's is as old as it was");
+    assert_eq!(sealed(&mut leases, 2), versions(&[5, 6, 7]), "that of another is as old as before");
 }
 
 #[test]
-fn whoever_misses_another_stub_than_the_one_it_won_has_lost_that() {
+fn a_winner_that_misses_over_another_stub_has_lost_its_lease() {
     for (stub, kept) in [(7, true), (9, false)] {
         let mut leases = leased();
-        // The same one has another CAS, once it has been renewed.
+        // A renewal has changed the CAS of the same stub.
         let seen = MissToken { stub: Some(StubId::of(stub)), ..token(9) };
         let ended = leases.record_miss(KEY, 1.into(), seen, &Policy::default());
         assert_eq!((ended.is_empty(), leases.rebuilds(1)), (kept, kept));
@@ -230,7 +230,7 @@ fn whoever_misses_another_stub_than_the_one_it_won_has_lost_that() {
 }
 
 #[test]
-fn what_a_client_sets_behind_a_value_that_it_has_created_is_new_though_its_miss_was_overtaken() {
+fn a_set_after_a_value_that_the_client_has_created_is_new() {
     for (overtaken, had_lease) in [(false, true), (true, false)] {
         let mut leases = leased();
         if overtaken {
@@ -249,17 +249,17 @@ fn nobody_waits_for_what_its_own_connection_builds() {
 }
 
 #[test]
-fn a_delete_of_another_connection_dooms_the_winners_set_wherever_it_comes() {
+fn a_delete_of_another_connection_drops_the_winners_set_on_any_connection() {
     for elsewhere in [false, true] {
         let mut leases = leased();
         assert_eq!(leases.invalidate(KEY, 9.into()), 1);
         assert_eq!(pooled(&mut leases, if elsewhere { 2 } else { 1 }), Attribution::Invalidated);
-        assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "one miss dooms one set");
+        assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "one miss drops one set");
     }
 }
 
 #[test]
-fn a_winners_own_set_stays_doomed_when_a_pooled_one_was_taken_for_it() {
+fn a_winners_own_set_is_dropped_even_if_a_pooled_one_was_dropped_in_its_place() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
     assert_eq!(pooled(&mut leases, 2), Attribution::Invalidated);
@@ -267,7 +267,7 @@ fn a_winners_own_set_stays_doomed_when_a_pooled_one_was_taken_for_it() {
 }
 
 #[test]
-fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
+fn a_set_after_a_delete_on_the_same_connection_is_newer_than_the_delete() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
     assert_eq!(pooled(&mut leases, 9), Attribution::NoMiss);
@@ -278,7 +278,7 @@ fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
 }
 
 #[test]
-fn whoever_holds_a_lease_rebuilds_until_it_has_ended_and_nobody_else_does() {
+fn only_the_holder_of_a_lease_rebuilds_until_the_lease_ends() {
     let mut leases = leased();
     leases.record_miss(b"other", 2.into(), token(1), &Policy::default());
     assert_eq!([1, 2, 3].map(|owner| leases.rebuilds(owner)), [true, false, false]);
@@ -328,7 +328,7 @@ fn with_pools_a_set_may_end_any_miss_of_another_connection_and_only_one() {
 }
 
 #[test]
-fn misses_of_a_dead_server_refuse_one_set_of_another_connection_in_all() {
+fn several_misses_without_a_reply_refuse_only_one_set_of_another_connection() {
     let mut leases: Leases<u32> = Leases::default();
     for owner in 1..=3 {
         leases.record_miss(KEY, owner.into(), MissToken { base: None, ..token(7) }, &Policy::default());
@@ -368,11 +368,11 @@ fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_
     assert_eq!(leases.keys.len(), MAX_KEYS);
     let (first, further) = (0_u64.to_le_bytes(), (MAX_KEYS as u64).to_le_bytes());
     assert!(!waits(&mut leases, &first, NOW), "it is remembered");
-    // As for any key, until `cold_wait` is over; and whoever waits for it hears that it was given up.
+    // As for any key, until `cold_wait` is over; its waiting requests are woken when it is given up.
     assert!(waits(&mut leases, &further, NOW));
     assert_eq!(leases.release_waiters(&further, NOW), [7]);
-    assert!(!leases.has_waiters(&further), "whoever polls for them ends");
-    // Once the others are forgotten there is room again.
+    assert!(!leases.has_waiters(&further), "polling ends");
+    // Once the other entries have expired there is room again.
     let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
     leases.sweep(later);
     assert!(leases.keys.is_empty());
@@ -381,7 +381,7 @@ fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_
 }
 
 #[test]
-fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_renewal_gave() {
+fn a_lease_whose_connection_closes_during_its_renewal_is_released_with_the_renewed_cas() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let id = leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
@@ -395,7 +395,7 @@ fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_rene
 }
 
 #[test]
-fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
+fn a_lease_that_is_invalidated_during_its_renewal_ends_once() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let id = leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
@@ -406,7 +406,7 @@ fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
 }
 
 #[test]
-fn what_is_forgotten_leaves_nothing_behind() {
+fn an_expired_key_leaves_no_memory_in_use() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
     leases.release_waiters(KEY, NOW);
@@ -415,7 +415,7 @@ fn what_is_forgotten_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_renewal_that_finds_another_value_gives_the_lock_back() {
+fn a_renewal_that_finds_another_value_releases_the_lock() {
     let policy = Policy::default();
     let item = Item { size: 3, stale: true, ..item("", 7) };
     let filled = Item { cas: cas(11), ..item.clone() };
@@ -428,7 +428,7 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
         let mut leases: Leases<u32> = Leases::default();
         let won = MissToken { lock: Some(cas(8)), ..token(7) };
         let id = leases.grant(KEY, 1.into(), won, &policy).0.unwrap();
-        let Due::Renew(commands) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("it is renewed") };
+        let Due::Renew(commands) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("not renewed") };
         assert_eq!(commands.len(), 2);
         let renewed = leases.renewed(KEY, id, &[ServerReply::Stored(cas(10)), found.clone()], NOW.mono);
         match is_lost {
@@ -436,7 +436,7 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
             true => {
                 let back = Commands::from_iter([delete(ItemRef::Lock, Some(cas(10)))]);
                 assert_eq!(renewed.unwrap_err(), (Some(LeaseEnd::Lost), back), "{found:?}");
-                // Stored over nothing but what it saw, and that is gone.
+                // It may be stored only over what it saw, which has gone.
                 assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
             }
         }
@@ -444,36 +444,36 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
 }
 
 #[test]
-fn a_win_that_is_heard_of_late_does_not_end_the_one_that_came_after_it() {
+fn an_earlier_win_whose_reply_is_processed_late_does_not_end_the_later_one() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    // The stub of the first was lost, and the second won another. The first's answer was the later to be looked at.
+    // The stub of the first was lost, and the second won another. The first reply was processed last.
     leases.grant(KEY, 2.into(), token(9), &policy).0.unwrap();
     assert_eq!(leases.grant(KEY, 1.into(), token(7), &policy), (None, Vec::new()));
     assert_eq!(fill(&mut leases, 2), (Some(9), true, false));
-    // Stored over nothing but what it saw, and that is gone.
+    // It may be stored only over what it saw, which has gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
 }
 
 #[test]
-fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
+fn a_later_win_ends_the_earlier_one_and_releases_its_lock() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let lock = cas(8);
     leases.grant(KEY, 1.into(), MissToken { lock: Some(lock), ..token(7) }, &policy).0.unwrap();
-    // The value was evicted, and the second found a stub in its place.
+    // The value was evicted, and the second found a stub instead.
     let (id, superseded) = leases.grant(KEY, 2.into(), token(9), &policy);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
     assert!(
         id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, asks: commands }]
     );
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
-    // Stored over nothing but what it saw, and that is gone.
+    // It may be stored only over what it saw, which has gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
 }
 
 #[test]
-fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here() {
+fn a_key_is_polled_by_one_task_and_slowly_if_the_lease_is_in_this_sidecar() {
     let policy = Policy::default();
     for (leased, rate) in [(false, PollRate::Fast), (true, PollRate::Slow)] {
         let mut leases: Leases<u32> = Leases::default();
@@ -495,7 +495,7 @@ fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here(
 }
 
 #[test]
-fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_counts_when_it_ends() {
+fn a_poll_that_finds_a_key_freed_counts_it_as_unfilled_unless_the_lease_is_in_this_sidecar() {
     let policy = Policy::default();
     for (leased, hopeless) in [(false, true), (true, false)] {
         let mut leases: Leases<u32> = Leases::default();
@@ -510,7 +510,7 @@ fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_cou
     }
 }
 
-/// A lease over the lock 8 of a stale value of CAS 7, and a look at that value.
+/// A lease with lock 8 over a stale value with CAS 7, and the reply to a get of that value.
 fn stale(
     leases: &mut Leases<u32>,
     vanishes: Option<u64>,
@@ -529,7 +529,7 @@ fn renews(leases: &mut Leases<u32>, id: MissTokenId, now: Now) {
 }
 
 #[test]
-fn a_lease_is_not_lost_because_another_worker_has_connected_anew() {
+fn a_lease_is_not_lost_when_another_worker_reconnects() {
     let mut leases: Leases<u32> = Leases::default();
     let (id, look) = stale(&mut leases, None);
     renews(&mut leases, id, NOW);
@@ -556,8 +556,8 @@ fn a_renewal_that_no_server_answers_is_tried_again_after_a_pause_though_the_valu
 }
 
 #[test]
-fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
-    // The moment of the renewal at which it would have, and when the next is due.
+fn a_value_that_was_touched_since_it_was_won_is_not_replaced_by_a_stub() {
+    // When the value would be replaced by a stub, and when the next renewal is due.
     let late = Now { mono: NOW.mono + 2_000, ..NOW };
     let step = NOW.mono + 1_000 + 5_000 / 3;
     for (ttl, vanishes) in
@@ -576,7 +576,7 @@ fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
 }
 
 #[test]
-fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
+fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
     let over = |number| {
         StoreCondition::Observed(Observed {
             cas: cas(number),
@@ -612,7 +612,7 @@ fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
 }
 
 #[test]
-fn a_win_that_is_heard_of_too_late_is_a_miss() {
+fn a_win_whose_reply_is_processed_too_late_is_a_miss() {
     let mut leases = leased();
     assert_eq!(leases.grant(KEY, 2.into(), token(6), &Policy::default()).0, None);
     assert_eq!(fill(&mut leases, 2), (Some(6), false, false));

@@ -11,56 +11,57 @@ use super::entry::{Entry, Owner};
 use super::miss_token::millis;
 use super::table::Leases;
 
-/// With so many keys in a table, no further one is remembered for having been claimed in vain.
+/// With this many keys in a table, no further key is remembered for having been claimed without a fill.
 pub(super) const MAX_KEYS: usize = 1024;
-/// The most waiters of one key.
+/// The most waiting requests of one key.
 pub(super) const MAX_WAITERS_PER_KEY: usize = 4096;
-/// For how long nobody waits for a key that was claimed and not filled twice in a row, in ms.
+/// For how long no reader waits for a key that was claimed without a fill twice in a row, in milliseconds.
 pub(super) const HOPELESS_MS: u64 = 60_000;
 
-/// What becomes of a request to wait.
+/// The result of a request to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It waits, under this number.
+    /// The request waits.
     Waits {
         /// For [`Leases::leave`].
         waiter: u64,
-        /// Nobody polls yet: begin to.
+        /// The key is not polled yet: begin to poll at this rate.
         poll: Option<PollRate>,
     },
-    /// It would wait in vain.
+    /// The wait would be in vain.
     Refused,
-    /// So many wait already that it may not.
+    /// Too many requests wait already.
     Full,
 }
 
-/// How soon somebody is to look at a key that is waited for.
+/// How often a key that requests wait for is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PollRate {
-    /// Another sidecar builds it, and tells nobody when it is done.
+    /// Another sidecar rebuilds it and does not signal the end.
     Fast,
-    /// The lease is here, and its end is heard of at once; but it may be lost, and the key built elsewhere, unnoticed.
+    /// The lease belongs to this sidecar, which signals its end. But it may be lost, and another sidecar may
+    /// rebuild the key.
     Slow,
 }
 
-/// What a poller found.
+/// What a poll found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PollResult {
     /// The same stub or lock.
     Unchanged,
     /// A value.
     Filled,
-    /// It was given up.
+    /// The rebuild was given up.
     Freed,
 }
 
 impl PollResult {
-    /// The two questions of each look.
+    /// The commands of a poll.
     pub fn asks() -> Commands {
         smallvec![peek(ItemRef::Value), peek(ItemRef::Lock)]
     }
 
-    /// What their answers say. `before`: the CAS of the item that was seen by the look before this one, and is to be given to
+    /// Interprets the replies to a poll. `before`: the CAS number that the previous poll found; updated for
     /// the next.
     pub fn found(replies: &[ServerReply], before: &mut Option<u64>) -> PollResult {
         let stub = |item| Stub::of(item).map(|stub| stub.is_free);
@@ -70,7 +71,7 @@ impl PollResult {
             [ServerReply::Item(_), ServerReply::Item(_)] | [ServerReply::Failed(_), _] => {
                 PollResult::Unchanged
             }
-            // The lock has gone, and left the value as it was.
+            // The lock has gone and the value has not changed.
             [ServerReply::Item(item), _] if *before == Some(item.cas.number) => PollResult::Freed,
             [ServerReply::Item(_), _] => PollResult::Filled,
             _ => PollResult::Freed,
@@ -83,9 +84,9 @@ impl PollResult {
 }
 
 impl<W> Leases<W> {
-    /// A lease ended without a value. Returns who waits.
+    /// A lease has ended without a value. Returns the waiting requests.
     pub fn release_waiters(&mut self, key: &[u8], now: Now) -> Vec<W> {
-        // Beyond the bound a key that nobody knows is not remembered; it has no waiters either.
+        // Beyond the limit a new key is not remembered. It has no waiting requests either.
         if self.keys.len() >= MAX_KEYS && !self.keys.contains_key(key) {
             return Vec::new();
         }
@@ -96,7 +97,7 @@ impl<W> Leases<W> {
         self.wake(key)
     }
 
-    /// Takes who waits for the key.
+    /// Takes the waiting requests of the key.
     pub fn wake(&mut self, key: &[u8]) -> Vec<W> {
         let Some(state) = self.state(key) else { return Vec::new() };
         let woken = std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter).collect();
@@ -104,7 +105,7 @@ impl<W> Leases<W> {
         woken
     }
 
-    /// `owner` commands to wait for the key. Nobody waits for what its own connection builds.
+    /// `owner` requests to wait for the key. A connection does not wait for its own rebuild.
     pub fn wait(&mut self, key: &[u8], owner: Owner, now: Now, policy: &Policy, waiter: W) -> Admission {
         self.next += 1;
         let id = self.next;
@@ -128,7 +129,7 @@ impl<W> Leases<W> {
         Admission::Waits { waiter: id, poll }
     }
 
-    /// A fill waits until the renewal of its lease has ended: it is told by [`Leases::renewal_ended`].
+    /// Registers a fill that waits until the renewal of its lease has ended: [`Leases::renewal_ended`].
     pub fn await_renewal(&mut self, key: &[u8], fill: W) {
         self.keys.entry(key.into()).or_default().waiting_fills.push(fill);
     }
@@ -140,7 +141,7 @@ impl<W> Leases<W> {
         fills
     }
 
-    /// A waiter has gone.
+    /// A request no longer waits.
     pub fn leave(&mut self, key: &[u8], waiter: u64) {
         if let Some(state) = self.state(key) {
             state.waiters.retain(|(id, _)| *id != waiter);
@@ -148,7 +149,7 @@ impl<W> Leases<W> {
         self.remove_if_idle(key);
     }
 
-    /// Whether anybody still waits for what a poller watches; if not, the poller ends.
+    /// Whether requests still wait for a polled key. If not, polling must end.
     pub fn has_waiters(&mut self, key: &[u8]) -> bool {
         let Some(state) = self.state(key) else { return false };
         let awaited = !state.waiters.is_empty();
@@ -159,13 +160,14 @@ impl<W> Leases<W> {
         awaited
     }
 
-    /// A poller has an answer. Returns whom to wake; unless it is unchanged, the poller ends.
+    /// Takes the result of a poll and returns the requests to wake. Polling must end unless the result is
+    /// [`PollResult::Unchanged`].
     pub fn polled(&mut self, key: &[u8], found: PollResult, now: Now) -> Vec<W> {
         if let Some(state) = self.state(key)
             && found != PollResult::Unchanged
         {
             state.polled = false;
-            // A lease that is here counts when it ends.
+            // A lease of this sidecar is counted when it ends.
             let leased = state.entries.iter().any(Entry::is_lease);
             match found {
                 PollResult::Freed if !leased => return self.release_waiters(key, now),

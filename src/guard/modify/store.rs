@@ -121,7 +121,7 @@ mod tests {
     use crate::guard::policy::Policy;
 
     #[test]
-    fn a_value_counts_as_a_number_when_memcached_would_count_with_it() {
+    fn a_value_is_a_number_if_memcached_accepts_it_as_one() {
         for (value, counted) in [
             ("10", Some((11, "11"))),
             (" 7", Some((8, "8 "))),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cas_over_a_plain_value_does_not_vouch_for_a_tag_that_it_names() {
+    fn a_cas_over_a_plain_value_proves_nothing_about_a_tag_that_it_adds() {
         let policy = Policy::default();
         let tags = [b"own".as_slice().into(), b"named".as_slice().into()];
         let inputs = Inputs { learnt: 1, ..fixtures::inputs(&policy, &tags) };

@@ -6,7 +6,7 @@ use crate::guard::fixtures::{self, at, cas, found, inputs, new_value, sealed_sto
 use crate::guard::policy::Policy;
 
 #[test]
-fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
+fn a_count_that_is_written_a_second_late_does_not_extend_the_ttl() {
     let policy = Policy::default();
     let inputs = inputs(&policy, &[]);
     let item = |value, number, ttl| ServerReply::Item(Item { ttl, ..fixtures::item(value, number) });
@@ -15,14 +15,14 @@ fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
     for (ttl, sent) in [(90, [90, 89]), (month + 90, [1_702_592_090, 1_702_592_089])] {
         let (mut modify, _) = Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &inputs);
         let read = Event::Replies(smallvec![item("7", 1, Some(ttl))]);
-        let Step::Send(commands) = modify.resume(read, &inputs) else { panic!("it is there") };
+        let Step::Send(commands) = modify.resume(read, &inputs) else { panic!("no store") };
         assert!(
             matches!(commands[1].what, Operation::Store { exptime, .. } if exptime == sent[0]),
             "{commands:?}"
         );
         let replies = smallvec![item("", 1, Some(ttl - 1)), ServerReply::Stored(cas(2))];
         let Step::Send(commands) = modify.resume(Event::Replies(replies), &inputs) else {
-            panic!("its end is put back")
+            panic!("its TTL is not restored")
         };
         let Operation::Get(GetFlags { touch, .. }) = commands[0].what else { panic!("{commands:?}") };
         assert_eq!(touch, Some(sent[1]));
@@ -33,7 +33,7 @@ fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
 }
 
 #[test]
-fn a_fill_of_anothers_win_believes_its_lock_only_if_that_is_older_than_the_mark() {
+fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mark() {
     let policy = Policy::default();
     let name = TagName::from_slice(b"posts");
     let tags = [name.clone()];
@@ -55,7 +55,7 @@ fn a_fill_of_anothers_win_believes_its_lock_only_if_that_is_older_than_the_mark(
         let lock = lock.map_or(ServerReply::Absent, |number| item(record.clone(), number, false));
         let replies = smallvec![item(old.clone(), 9, true), item(Bytes::from_static(b"300"), 3, false), lock];
         let Step::Send(commands) = modify.resume(Event::Replies(replies), &inputs) else {
-            panic!("it is stored")
+            panic!("no store")
         };
         let Operation::Store { value, cas: Some(Cas { number: 9, .. }), .. } = &commands[0].what else {
             panic!("{commands:?}")
@@ -77,20 +77,20 @@ fn on<T>(room: usize, tags: &[TagName], run: impl FnOnce(&Inputs<'_>) -> T) -> T
 fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
-    for (change, stands) in [(Change::Replace(new_value("v")), "new"), (count, "")] {
+    for (change, current) in [(Change::Replace(new_value("v")), "new"), (count, "")] {
         for (over, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)] {
             let over = over.map(|number| Observed { cas: cas(number), ..Observed::none() });
             let (mut modify, commands) =
                 on(1 << 20, &[], |inputs| Modify::bound(change.clone(), over.clone(), inputs));
             // A stub could not be stored over.
             let leaves_stub = matches!(commands[0].what, Operation::Get(GetFlags { vivify: Some(_), .. }));
-            assert_eq!(leaves_stub, stands.is_empty() && over.is_none());
+            assert_eq!(leaves_stub, current.is_empty() && over.is_none());
             let mut resume =
                 |reply| on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![reply]), inputs));
-            let step = resume(found(stands, 7));
+            let step = resume(found(current, 7));
             let Some(stored_over) = stored_over else {
                 // For a `replace` there is an item, which is newer.
-                let end = if stands.is_empty() { ModifyEnd::NotStored } else { ModifyEnd::Dropped };
+                let end = if current.is_empty() { ModifyEnd::NotStored } else { ModifyEnd::Dropped };
                 assert_eq!(step, Step::Done(end));
                 continue;
             };
@@ -98,15 +98,15 @@ fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
             let Operation::Store { cas, .. } = commands[0].what else { panic!("{commands:?}") };
             assert_eq!(cas.map(|cas| cas.number), Some(stored_over));
             // Another writer wins the race.
-            let Step::Send(_) = resume(ServerReply::Exists) else { panic!("it looks again") };
-            let again = resume(found(stands, 8));
+            let Step::Send(_) = resume(ServerReply::Exists) else { panic!("no further read") };
+            let again = resume(found(current, 8));
             assert_eq!(matches!(again, Step::Done(_)), over.is_some(), "{again:?}");
         }
     }
 }
 
 #[test]
-fn a_count_that_may_be_as_old_as_a_miss_begins_nothing_where_nothing_stands() {
+fn a_count_that_may_be_as_old_as_a_miss_does_not_create_an_absent_item() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
     let over = Some(Observed { cas: cas(7), ..Observed::none() });
@@ -143,15 +143,13 @@ fn what_a_header_makes_too_large_leaves_no_stub() {
 }
 
 #[test]
-fn what_creates_an_item_stores_over_a_stub() {
+fn a_command_that_creates_an_item_stores_over_a_stub() {
     let create = Some((Expiry::Seconds(60), 5));
     for change in [Change::Add(new_value("7")), Change::Count(Count { create, ..Count::default() })] {
         let (mut modify, commands) = at(0, |inputs| Modify::start(change, inputs));
         assert!(matches!(commands[0].what, Operation::Get(GetFlags { vivify: Some(6), .. })), "{commands:?}");
         let replies = Event::Replies(smallvec![found("", 11), found("50", 3)]);
-        let Step::Send(commands) = at(1, |inputs| modify.resume(replies, inputs)) else {
-            panic!("it goes on")
-        };
+        let Step::Send(commands) = at(1, |inputs| modify.resume(replies, inputs)) else { panic!("no store") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
     }
 }

@@ -13,7 +13,7 @@ use crate::guard::tag_version::{NEVER, Versions, version_millis};
 
 use super::outcome::ReadEnd;
 
-/// The attempt to become the one who rebuilds what stands there.
+/// An attempt to acquire the right to rebuild an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Claim {
     pub(super) base: Cas,
@@ -22,17 +22,17 @@ pub(super) struct Claim {
     pub(super) fallback: Fallback,
 }
 
-/// What the client is given if the claim is held by somebody else and waiting brings nothing.
+/// The result if another client holds that right and waiting does not help.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Fallback {
     Fresh(Hit),
     Stale(Hit),
-    /// A miss; with what its `set` may later be stored over.
+    /// A miss, with what its `set` may be stored over.
     Miss(MissToken),
 }
 
 impl Fallback {
-    /// Which stub the value was stored over, where all who see it are told a miss.
+    /// The stub identity of a value that may not be served.
     pub(super) fn stub(&self) -> Option<StubId> {
         match self {
             Fallback::Miss(seen) => seen.stub,
@@ -48,7 +48,7 @@ impl Fallback {
         }
     }
 
-    /// What its winner may serve meanwhile, and whether that is fresh.
+    /// The value that the winner may serve meanwhile, and whether it is fresh.
     pub(super) fn old(self) -> (bool, Option<Hit>) {
         match self {
             Fallback::Fresh(hit) => (true, Some(hit)),
@@ -58,7 +58,7 @@ impl Fallback {
     }
 }
 
-/// In place of a value that nobody is to see, for as long as that has. `None`: its header has no room for that.
+/// Replaces a value that may not be served, with the same TTL. `None` if the header would be too large.
 pub(super) fn placeholder(stub: StubId, claim: &Claim, inputs: &Inputs<'_>) -> Option<Operation> {
     let mut header = BytesMut::new();
     let sealed = Envelope {
@@ -95,8 +95,7 @@ pub(super) fn take_lock(
         tags: inputs.tags.iter().cloned().zip(versions.iter().copied()).collect(),
     };
     let mut value = BytesMut::new();
-    // A rule has far fewer tags than a record may hold; one that did not fit would be a lock without versions, which holds
-    // all the same.
+    // A rule has far fewer tags than a record may hold. A lock without a record is valid too.
     let _ = record.encode(&mut value);
     ServerCommand {
         at: ItemRef::Lock,
@@ -111,7 +110,7 @@ pub(super) fn take_lock(
     }
 }
 
-/// Whether one of our versions is newer than what the lock's holder began with.
+/// Whether one of the tags has a newer version than the lock's rebuild began with.
 pub(super) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
     inputs.tags.iter().zip(versions).any(|(name, ours)| {

@@ -4,16 +4,16 @@ use crate::error::Failure;
 use crate::guard::freshness::Hit;
 use crate::guard::leases::MissToken;
 
-/// What a reader that speaks meta commands wants besides the value (protocol.txt, "Meta Get").
+/// What a meta client requests besides the value (protocol.txt, "Meta Get").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ReadOptions {
-    /// `R`: to refresh the value if it is fresh for less than so many seconds.
+    /// `R`: refresh the value if it is fresh for less than this many seconds.
     pub recache: Option<u32>,
-    /// `N`: to be told at once that somebody else builds the value, in place of waiting for it.
+    /// `N`: return a miss at once if another client builds the value, instead of waiting.
     pub at_once: bool,
-    /// `h l`: how it has been used.
+    /// `h l`: return how it has been used.
     pub usage: bool,
-    /// `u`: that this does not count as a use.
+    /// `u`: do not count as an access.
     pub unseen: bool,
 }
 
@@ -22,26 +22,26 @@ pub struct ReadOptions {
 pub enum ReadEnd {
     /// Serve this as a hit.
     Fresh(Hit),
-    /// Serve this as a hit; somebody else refreshes it early.
+    /// Serve this as a hit. Another client refreshes it early.
     Refreshing(Hit),
-    /// Serve this; it is stale, and somebody is rebuilding it, or nobody can now.
+    /// Serve this stale value. Another client rebuilds it, or it cannot be rebuilt now.
     Stale(Hit),
-    /// The client has the right to rebuild, and is told a miss, unless it can be told more than that.
+    /// The client receives a miss and the right to rebuild. A meta client may receive the old value as well.
     Won {
-        /// What was seen at that moment, for the fill.
+        /// What was seen, for the fill.
         lease: MissToken,
-        /// The value was still fresh: this refreshes it early.
+        /// The value was still fresh: this is an early refresh.
         early: bool,
-        /// What stands there, if it may be served meanwhile.
+        /// The old value, if it may be served meanwhile.
         old: Option<Hit>,
     },
-    /// The client is told a miss, without that right.
+    /// The client receives a miss without that right.
     Missed {
-        /// What was seen, so that a `set` that follows cannot undo an invalidation.
+        /// What was seen, so that a later `set` cannot undo an invalidation.
         seen: MissToken,
-        /// Somebody else is rebuilding it.
+        /// Another client is rebuilding the value.
         held: bool,
     },
-    /// The key's server did not answer.
+    /// The key's server did not reply.
     Failed(Failure),
 }

@@ -66,13 +66,13 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
         matches!(take_over[0].what, Operation::Store { cas: Some(Cas { number: 5, .. }), .. }),
         "{take_over:?}"
     );
-    // It has been given up and claimed by another meanwhile: nothing but a new look.
+    // It was released and claimed by another client: the item is read again, and nothing else.
     let again = sent(resume(smallvec![ServerReply::Exists]));
     assert!(again.iter().all(|command| matches!(command.what, Operation::Get(_))), "{again:?}");
 }
 
 #[test]
-fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
+fn a_wait_ends_before_the_stale_value_expires() {
     let policy = Policy { stale_wait: Duration::from_secs(30), ..policy() };
     let name = TagName::from_slice(b"t");
     for (ttl, until) in [(Some(9), 8_000), (Some(1), 0), (None, 30_000)] {
@@ -80,7 +80,7 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
         let inputs = inputs(&policy, &tags);
         let (mut read, _) = Read::start(&inputs);
         let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
-        let ServerReply::Item(stale) = item(sealed(&name, 200), 7) else { panic!("an item") };
+        let ServerReply::Item(stale) = item(sealed(&name, 200), 7) else { panic!("not an item") };
         let stale = ServerReply::Item(Item { ttl, stale: true, ..stale });
         sent(resume(smallvec![stale, item(Bytes::from_static(b"200"), 1)]));
         let held =
@@ -93,20 +93,20 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
 }
 
 #[test]
-fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_ends() {
+fn a_reader_without_a_value_to_serve_waits_for_cold_wait_even_if_the_value_expires_sooner() {
     let policy = Policy { on_tag: OnInvalidate::Drop, cold_wait: Duration::from_secs(2), ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
     let (mut read, _) = Read::start(&inputs);
     let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
-    let ServerReply::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
+    let ServerReply::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("not an item") };
     let moved = ServerReply::Item(Item { ttl: Some(1), ..moved });
     sent(resume(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
     let held = resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
     assert_eq!(held, Step::Wait(2_000));
 }
 
-/// A value whose tag has moved, stored over this stub; 0: it does not know over which.
+/// A value whose tag has changed, stored over this stub; 0: it is unknown over which.
 fn stored_over(stub: u64, name: &TagName) -> Bytes {
     let tags = [(name.clone(), 100)].into_iter().collect();
     let mut value = BytesMut::new();
@@ -158,7 +158,7 @@ fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_o
 }
 
 #[test]
-fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by_nobody() {
+fn an_unreadable_value_is_marked_and_never_replaced_and_a_placeholder_is_never_served() {
     for on_tag in [OnInvalidate::Stale, OnInvalidate::Drop] {
         let policy = Policy { on_tag, ..policy() };
         let tags = [TagName::from_slice(b"t")];
@@ -173,24 +173,24 @@ fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by
         {
             let (mut read, _) = Read::start(&inputs);
             let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
-            let stands = || item(value.clone(), 7);
-            let claim = sent(resume(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
+            let current = || item(value.clone(), 7);
+            let claim = sent(resume(smallvec![current(), item(Bytes::from_static(b"200"), 1)]));
             assert_eq!(claim[0].at, ItemRef::Lock);
             let (mut loser, _) = Read::start(&inputs);
             let mut resume_loser = |replies: Replies| loser.resume(Event::Replies(replies), &inputs);
-            sent(resume_loser(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
+            sent(resume_loser(smallvec![current(), item(Bytes::from_static(b"200"), 1)]));
             let waits =
-                resume_loser(smallvec![ServerReply::NotStored, stands(), item(lock(&tags[0], 200), 5)]);
-            assert_eq!(waits, Step::Wait(1_000), "as for nothing: it is served to nobody");
+                resume_loser(smallvec![ServerReply::NotStored, current(), item(lock(&tags[0], 200), 5)]);
+            assert_eq!(waits, Step::Wait(1_000), "as without a value: it may not be served");
             let lock = ServerReply::Stored(cas(8));
-            let mark = sent(resume(smallvec![lock, stands(), ServerReply::Absent]));
+            let mark = sent(resume(smallvec![lock, current(), ServerReply::Absent]));
             assert_eq!(matches!(mark[0].what, Operation::Store { .. }), replaced, "{mark:?}");
         }
     }
 }
 
 #[test]
-fn what_a_delete_has_marked_meanwhile_is_not_replaced_under_the_number_that_it_had_before() {
+fn a_value_that_a_delete_has_marked_meanwhile_is_not_replaced_by_a_placeholder() {
     let policy = Policy { on_tag: OnInvalidate::Drop, ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
@@ -201,13 +201,13 @@ fn what_a_delete_has_marked_meanwhile_is_not_replaced_under_the_number_that_it_h
     sent(resume(smallvec![ServerReply::Stored(cas(8)), moved(), ServerReply::Absent]));
     let next = sent(resume(smallvec![ServerReply::Exists, marked_as(9), marked_as(8)]));
     assert_eq!(next[0], delete(ItemRef::Lock, Some(cas(8))));
-    assert_eq!(next[1].at, ItemRef::Value, "it looks anew");
+    assert_eq!(next[1].at, ItemRef::Value, "it reads again");
 }
 
-/// A read of a stale value whose lock it got, up to the mark.
+/// A read of a stale value that has acquired the lock, and its mark.
 fn marking(inputs: &Inputs<'_>) -> (Read, Commands) {
     let (mut read, _) = Read::start(inputs);
-    let ServerReply::Item(stale) = item(sealed(&inputs.tags[0], 100), 7) else { panic!("an item") };
+    let ServerReply::Item(stale) = item(sealed(&inputs.tags[0], 100), 7) else { panic!("not an item") };
     let stale = || ServerReply::Item(Item { stale: true, ..stale.clone() });
     let mut resume = |replies: Replies| read.resume(Event::Replies(replies), inputs);
     sent(resume(smallvec![stale(), item(Bytes::from_static(b"200"), 1)]));
@@ -216,7 +216,7 @@ fn marking(inputs: &Inputs<'_>) -> (Read, Commands) {
 }
 
 fn marked_as(number: u64) -> ServerReply {
-    let ServerReply::Item(item) = item(Bytes::new(), number) else { panic!("an item") };
+    let ServerReply::Item(item) = item(Bytes::new(), number) else { panic!("not an item") };
     ServerReply::Item(Item { stale: true, size: 9, ..item })
 }
 
@@ -235,20 +235,21 @@ fn a_win_over_a_stale_value_has_the_cas_of_its_own_mark() {
 }
 
 #[test]
-fn whoever_lost_the_lock_between_the_mark_and_the_look_does_not_win_by_the_next_ones_mark() {
+fn a_read_that_loses_the_lock_after_its_mark_does_not_win_by_the_next_readers_mark() {
     let policy = policy();
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
     let (mut read, _) = marking(&inputs);
     let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
-    // Ours is 9. Somebody has stored the lock as 10 and marked the value as 11 before we looked.
+    // This read's mark is 9. Another client has stored the lock as 10 and marked the value as 11 before the
+    // get.
     let next = sent(resume(smallvec![ServerReply::Done, marked_as(11), marked_as(10)]));
     assert!(matches!(next[0].what, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
     assert_eq!(sent(resume(smallvec![ServerReply::Exists]))[0].at, ItemRef::Value);
 }
 
 #[test]
-fn a_value_that_somebody_else_has_marked_is_marked_again_by_whoever_holds_the_lock_still() {
+fn a_value_that_another_read_has_marked_is_marked_again_by_the_holder_of_the_lock() {
     let policy = policy();
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
@@ -264,7 +265,7 @@ fn a_value_that_somebody_else_has_marked_is_marked_again_by_whoever_holds_the_lo
         let again = Operation::MarkStale { seconds: None, cas: Some(cas(9)), explicit: None };
         assert_eq!(next[0].what == again, is_mine, "{next:?}");
     }
-    // It has been filled: nothing is left to be won.
+    // It has been filled: there is nothing to win.
     let (mut read, _) = marking(&inputs);
     let filled = item(sealed(&tags[0], 200), 11);
     let next = sent(read.resume(Event::Replies(smallvec![ServerReply::Exists, filled]), &inputs));
@@ -279,7 +280,7 @@ fn a_read_that_others_keep_overtaking_is_told_what_there_is_and_leaves_no_lock()
         let inputs = inputs(&policy, &tags);
         let (mut read, _) = Read::start(&inputs);
         let (mut number, mut holds, mut rounds) = (7, false, 0);
-        // Its tag has moved; and between its look and its lock somebody has stored another value like it.
+        // Its tag has changed, and between the get and the lock another client has stored another such value.
         let mut replies: Replies =
             smallvec![item(sealed(&tags[0], 100), number), item(Bytes::from_static(b"200"), 1)];
         let end = loop {

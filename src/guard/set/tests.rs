@@ -5,26 +5,26 @@ use crate::guard::fixtures::{self, at, found, new_value, sealed_store};
 use crate::guard::policy::Policy;
 
 #[test]
-fn a_set_stores_over_nothing_but_what_it_saw_unless_a_tag_has_moved_since_it_looked_first() {
+fn a_set_is_stored_only_over_the_item_that_it_read_and_dropped_if_a_tag_has_changed_since_its_first_read() {
     let (mut set, commands) = at(0, |inputs| Set::start(new_value("7"), inputs));
     assert_eq!(commands[0], peek_or_stub(&Policy::default()));
     let mut resume = |mono, replies: &[ServerReply]| {
         let replies = Event::Replies(replies.iter().cloned().collect());
         at(mono, |inputs| set.resume(replies, inputs))
     };
-    let Step::Send(commands) = resume(1, &[found("", 11), found("50", 3)]) else { panic!("it goes on") };
+    let Step::Send(commands) = resume(1, &[found("", 11), found("50", 3)]) else { panic!("no store") };
     assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
     // Other writers win the race, for as long as the set is repeated.
     for (mono, lost) in [(2, ServerReply::Exists), (3, ServerReply::Absent)] {
-        let Step::Send(commands) = resume(mono, &[lost]) else { panic!("it looks again") };
+        let Step::Send(commands) = resume(mono, &[lost]) else { panic!("no further read") };
         assert_eq!((commands.len(), &commands[0]), (2, &peek_or_stub(&Policy::default())));
         let again = resume(mono, &[found("another's", 12), found("50", 3)]);
-        let Step::Send(commands) = again else { panic!("it goes on") };
+        let Step::Send(commands) = again else { panic!("no store") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(12), Some(50)));
     }
     resume(4, &[ServerReply::Exists]);
     let moved = resume(4, &[found("another's", 13), found("51", 4)]);
-    assert_eq!(moved, Step::Done(SetEnd::Dropped), "it would be stale where that is fresh");
+    assert_eq!(moved, Step::Done(SetEnd::Dropped), "it would be stale, and the existing value is fresh");
 }
 
 #[test]

@@ -16,17 +16,17 @@ fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
 /// Reads one tag. Each round has the expected commands and the replies to them.
 fn read_tag(copies: bool, rounds: &[(&[ServerCommand], &[ServerReply])]) -> Result<TagRead, Failure> {
     let mut tag_read = TagRead::new(1);
-    for (wall, (asked, answered)) in (100..).zip(rounds) {
+    for (wall, (expected, replies)) in (100..).zip(rounds) {
         let mut commands = Commands::new();
         on(wall, copies, |inputs| tag_read.push_commands(&mut commands, inputs));
-        assert_eq!(&commands[..], *asked);
-        on(wall, copies, |inputs| tag_read.absorb(answered, inputs))?;
+        assert_eq!(&commands[..], *expected);
+        on(wall, copies, |inputs| tag_read.absorb(replies, inputs))?;
     }
     Ok(tag_read)
 }
 
 #[test]
-fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
+fn a_tag_has_the_version_that_was_stored_and_not_the_time_of_the_reply() {
     let rounds: &[(&[ServerCommand], &[ServerReply])] = &[
         (&[get_tag(TAG)], &[found("", 7)]),
         (&[store_version(TAG, 101, cas(7))], &[ServerReply::Stored(CAS)]),
@@ -37,7 +37,7 @@ fn a_tag_has_the_version_that_was_stored_and_not_the_moment_of_the_answer() {
 }
 
 #[test]
-fn of_two_copies_the_larger_counts_and_the_other_is_brought_up() {
+fn of_two_copies_the_larger_counts_and_the_other_is_updated() {
     let reads = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
     for (replies, repair) in [
         ([found("50", 7), found("60", 8)], Some(store_version(TAG, 60, cas(7)))),

@@ -63,11 +63,7 @@ fn what_was_seen_is_forgotten_for_whoever_missed_most_and_the_table_stays_within
         assert!(leases.owners.bytes <= max_bytes);
     }
     assert!((0..10).all(|key| matches!(set(&mut leases, key, 1), Attribution::Fill { .. })));
-    assert_eq!(
-        set(&mut leases, 100, 2),
-        Attribution::Invalidated,
-        "its connection knows that there was a miss"
-    );
+    assert_eq!(set(&mut leases, 100, 2), Attribution::Invalidated, "its connection remembers the miss");
     assert!(matches!(set(&mut leases, 10_099, 2), Attribution::Fill { .. }));
     for client in 2..5 {
         leases.disconnect(Owner::from(client));
@@ -83,10 +79,6 @@ fn one_connection_has_no_more_than_its_share_though_there_is_room() {
     }
     assert_eq!(leases.owners.keys_of(1.into()).len(), MAX_TOKENS_PER_OWNER);
     let (first, last) = (0, 2 * MAX_TOKENS_PER_OWNER as u32 - 1);
-    assert_eq!(
-        set(&mut leases, first, 1),
-        Attribution::Invalidated,
-        "its connection knows that there was a miss"
-    );
+    assert_eq!(set(&mut leases, first, 1), Attribution::Invalidated, "its connection remembers the miss");
     assert!(matches!(set(&mut leases, last, 1), Attribution::Fill { .. }));
 }
