@@ -220,22 +220,22 @@ fn the_python_on_the_page_reads_every_golden_item() {
 import sys
 seen = 0
 for line in open(sys.argv[1], encoding="utf-8"):
-kind, _, *rest = line.split()
-value = lambda column: bytes.fromhex(column.replace("-", ""))
-if kind == "sealed":
-    numbers = tuple(map(int, rest[:4]))
-    tags = [(n.encode(), int(v)) for n, v in (t.split("=") for t in rest[4].split(",") if t != "-")]
-    assert read(value(rest[5]) + value(rest[6])) == ((*numbers, tags), value(rest[6])), line
-elif kind == "plain":
-    assert read(value(rest[0])) == (None, value(rest[0])), line
-elif kind == "unreadable":
-    try:
-        raise SystemExit(f"{read(value(rest[0]))}: {line}")
-    except ValueError:
-        pass
-else:
-    continue
-seen += 1
+    kind, _, *rest = line.split()
+    value = lambda column: bytes.fromhex(column.replace("-", ""))
+    if kind == "sealed":
+        numbers = tuple(map(int, rest[:4]))
+        tags = [(n.encode(), int(v)) for n, v in (t.split("=") for t in rest[4].split(",") if t != "-")]
+        assert read(value(rest[5]) + value(rest[6])) == ((*numbers, tags), value(rest[6])), line
+    elif kind == "plain":
+        assert read(value(rest[0])) == (None, value(rest[0])), line
+    elif kind == "unreadable":
+        try:
+            raise SystemExit(f"{read(value(rest[0]))}: {line}")
+        except ValueError:
+            pass
+    else:
+        continue
+    seen += 1
 print(seen)
 "#;
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/envelope.txt");
