@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_above_thirty_days_is_sent_as_a_moment() {
+    fn a_sum_above_thirty_days_is_sent_as_unix_time() {
         assert_eq!(Expiry::Seconds(2_592_000).exptime(0, NOW), 2_592_000);
         assert_eq!(Expiry::Seconds(2_592_000).exptime(60, NOW), 1_700_000_000 + 2_592_060);
         assert_eq!(Expiry::Never.exptime(60, NOW), 0);

@@ -162,6 +162,18 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
     }
 }
 
+/// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the probability rises towards the expiry and with the
+/// duration of the last rebuild.
+pub(super) fn refreshes_early(hit: &Hit, inputs: &Inputs<'_>) -> bool {
+    let beta = inputs.policy.early_beta;
+    match hit.ttl {
+        Some(ttl) if beta > 0.0 => {
+            -f64::from(hit.rebuild) * beta * inputs.chance.ln() >= f64::from(ttl) * 1000.0
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::BytesMut;
@@ -204,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_sees_a_fresh_value_only_where_a_machine_would_serve_it_as_it_is() {
+    fn a_fresh_hit_is_found_only_where_a_read_would_serve_the_same() {
         let random = &mut fastrand::Rng::with_seed(3);
         let (mut seen, mut fresh) = (0, 0);
         for _ in 0..20_000 {

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use crate::error::Failure;
 
 use super::envelope::{Header, Opened, TagName};
+use super::expiry::sure_ms;
 use super::freshness::Hit;
 use super::inputs::Now;
 use super::read::ReadEnd;
@@ -290,8 +291,7 @@ impl<B> NearValues<B> {
                     sum,
                 };
                 if let Some(ttl) = hit.ttl {
-                    // A TTL of n lasts (n−1, n] seconds.
-                    value.until = value.until.min(sent + u64::from(ttl.saturating_sub(1)) * 1000);
+                    value.until = value.until.min(sent + sure_ms(ttl));
                 }
                 if !value.add_tags(&hit.header, tags, bumps, changes) {
                     value.until = 0;

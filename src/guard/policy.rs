@@ -53,7 +53,7 @@ impl Policy {
 
     /// `near` in milliseconds.
     pub fn near_ms(&self) -> u64 {
-        u64::try_from(self.near.as_millis()).unwrap_or(u64::MAX)
+        millis(self.near)
     }
 
     /// The TTL of a lock or stub: `lock_ttl` plus one, because a TTL of n may end after n−1 seconds.
@@ -69,4 +69,9 @@ pub enum OnInvalidate {
     Stale,
     /// Nothing.
     Drop,
+}
+
+/// A duration in whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

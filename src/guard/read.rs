@@ -26,11 +26,11 @@ use super::command::{
 };
 use super::envelope::{Header, Opened};
 use super::expiry::sure_ms;
-use super::freshness::{Hit, ItemState, is_out_of_date, judge, unknown_tags};
+use super::freshness::{Hit, ItemState, is_out_of_date, judge, refreshes_early, unknown_tags};
 use super::inputs::Inputs;
 use super::leases::MissToken;
 use super::machine::{Event, Machine, Step};
-use super::policy::{OnInvalidate, Policy};
+use super::policy::{OnInvalidate, Policy, millis};
 use super::retry::MAX_ROUNDS;
 use super::stub::{Stub, StubId, stub_in_place};
 use super::tag_version::Versions;
@@ -403,10 +403,10 @@ impl Read {
         ttl: Option<u32>,
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
-        let cold_wait = as_millis(inputs.policy.cold_wait);
+        let cold_wait = millis(inputs.policy.cold_wait);
         let (limit, takes_too_long) = match &fallback {
             Fallback::Fresh(_) => (0, false),
-            Fallback::Stale(_) => (as_millis(inputs.policy.stale_wait), false),
+            Fallback::Stale(_) => (millis(inputs.policy.stale_wait), false),
             Fallback::Miss(_) => (cold_wait, age >= cold_wait),
         };
         // A stale value must not expire during the wait.
@@ -479,22 +479,6 @@ fn missed(base: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, held: bool
 fn lost_ms(item: &Item, inputs: &Inputs<'_>) -> u64 {
     let lost = inputs.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
     u64::from(lost) * 1000
-}
-
-/// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the probability rises towards the expiry and with the
-/// duration of the last rebuild.
-fn refreshes_early(hit: &Hit, inputs: &Inputs<'_>) -> bool {
-    let beta = inputs.policy.early_beta;
-    match hit.ttl {
-        Some(ttl) if beta > 0.0 => {
-            -f64::from(hit.rebuild) * beta * inputs.chance.ln() >= f64::from(ttl) * 1000.0
-        }
-        _ => false,
-    }
-}
-
-fn as_millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

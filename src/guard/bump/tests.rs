@@ -67,7 +67,7 @@ fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
 }
 
 #[test]
-fn a_bump_is_done_once_every_copy_that_can_be_reached_has_it() {
+fn a_bump_is_done_once_every_reachable_copy_has_it() {
     let reads: &[ServerCommand] = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
     let existing: &[ServerReply] = &[found("50", 7), found("70", 8)];
     let both: &[ServerCommand] =

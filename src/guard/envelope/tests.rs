@@ -141,7 +141,7 @@ fn any_bytes_can_be_read_and_an_envelope_seals_to_the_bytes_it_was_read_from() {
 }
 
 #[test]
-fn what_would_not_be_readable_is_not_sealed_and_leaves_nothing_behind() {
+fn an_envelope_that_would_be_unreadable_is_not_sealed_and_writes_nothing() {
     let with = |tags: Tags| Envelope { stale_for: 1, built_at: 2, rebuild: 3, tags };
     let name = |length: usize| TagName::from_elem(b'n', length);
     let cases = [

@@ -31,7 +31,7 @@ fn after_restart(existing: ServerReply) -> ServerReply {
 }
 
 #[test]
-fn a_fill_replaces_what_was_out_of_date_before_its_miss_and_was_stored_over_the_same_stub() {
+fn a_fill_replaces_a_value_that_was_out_of_date_before_its_miss_and_stored_over_the_same_stub() {
     let cases = [
         (sealed(49, 11, false), "50", true),
         (sealed(50, 11, false), "50", false),
@@ -99,7 +99,7 @@ fn a_value_without_room_for_a_header_is_stored_over_its_renewed_stub() {
 }
 
 #[test]
-fn a_fill_that_replaces_what_another_builds_anew_takes_the_lock_away_once_it_is_stored() {
+fn a_fill_that_replaces_a_value_during_its_rebuild_deletes_the_lock_once_it_is_stored() {
     let (mut fill, _) = at(0, |inputs| Fill::start(&token(), new_value("7"), false, inputs));
     let mut resume = |replies: Replies| at(1, |inputs| fill.resume(Event::Replies(replies), inputs));
     resume(smallvec![ServerReply::Exists]);

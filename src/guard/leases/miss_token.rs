@@ -1,11 +1,9 @@
 //! What a miss token holds, and the commands that release it.
 
-use std::time::Duration;
-
 use crate::guard::command::{Cas, Commands, ItemRef, delete};
 use crate::guard::envelope::{TagName, TagNames};
 use crate::guard::inputs::{Inputs, Now};
-use crate::guard::policy::Policy;
+use crate::guard::policy::{Policy, millis};
 use crate::guard::stub::{Stub, StubId};
 use crate::guard::tag_version::Versions;
 
@@ -98,8 +96,4 @@ impl MissToken {
     pub(super) fn unlock(&self) -> Commands {
         self.lock.map(|lock| delete(ItemRef::Lock, Some(lock))).into_iter().collect()
     }
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -10,11 +10,11 @@ use crate::guard::command::{
 use crate::guard::envelope::{LockRecord, TagName};
 use crate::guard::expiry::sure_ms;
 use crate::guard::inputs::Now;
-use crate::guard::policy::Policy;
+use crate::guard::policy::{Policy, millis};
 use crate::guard::stub::{Stub, StubId, stub_in_place};
 
 use super::entry::{EntryKind, MissTokenId};
-use super::miss_token::{MissToken, millis};
+use super::miss_token::MissToken;
 use super::table::Leases;
 
 /// How long before a stale value expires it is replaced by a stub, in milliseconds.

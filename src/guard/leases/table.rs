@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 use crate::guard::command::{Cas, Commands};
 use crate::guard::envelope::TagName;
 use crate::guard::inputs::Now;
-use crate::guard::policy::Policy;
+use crate::guard::policy::{Policy, millis};
 use crate::metrics::LeaseEnd;
 
 use super::entry::{Entry, EntryKind, MissTokenId, Owner};
 use super::limits::PerOwner;
-use super::miss_token::{MissToken, millis};
+use super::miss_token::MissToken;
 
 /// The table. `W` wakes a waiting request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

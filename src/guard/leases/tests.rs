@@ -134,7 +134,7 @@ fn a_miss_is_filled_until_max_rebuild_and_no_longer() {
 }
 
 #[test]
-fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_else_may() {
+fn only_a_miss_over_the_stub_that_was_filled_may_store_over_the_value() {
     let mut leases = leased();
     // The winner has renewed the stub, which has another CAS now.
     leases.record_miss(
@@ -242,7 +242,7 @@ fn a_set_after_a_value_that_the_client_has_created_is_new() {
 }
 
 #[test]
-fn nobody_waits_for_what_its_own_connection_builds() {
+fn a_connection_does_not_wait_for_its_own_rebuild() {
     let mut leases = leased();
     assert_eq!(leases.wait(KEY, 1.into(), NOW, &Policy::default(), 5), Admission::Refused);
     assert!(matches!(leases.wait(KEY, 2.into(), NOW, &Policy::default(), 6), Admission::Waits { .. }));
@@ -290,7 +290,7 @@ fn only_the_holder_of_a_lease_rebuilds_until_the_lease_ends() {
 }
 
 #[test]
-fn so_many_may_wait_for_a_key_and_no_more() {
+fn the_number_of_waiting_requests_of_a_key_is_limited() {
     let mut leases = leased();
     for waiter in 0..MAX_WAITERS_PER_KEY as u32 {
         assert!(matches!(
@@ -339,7 +339,7 @@ fn several_misses_without_a_reply_refuse_only_one_set_of_another_connection() {
 }
 
 #[test]
-fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
+fn two_claims_in_a_row_without_a_fill_stop_all_waiting_for_a_minute() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     leases.release_waiters(KEY, NOW);
@@ -354,7 +354,7 @@ fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
 }
 
 #[test]
-fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_wait_are_woken() {
+fn with_too_many_unfilled_keys_a_further_one_is_waited_for_and_its_requests_are_woken() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let waits = |leases: &mut Leases<u32>, key: &[u8], now| {
@@ -539,7 +539,7 @@ fn a_lease_is_not_lost_when_another_worker_reconnects() {
 }
 
 #[test]
-fn a_renewal_that_no_server_answers_is_tried_again_after_a_pause_though_the_value_vanishes() {
+fn a_renewal_without_a_reply_is_repeated_after_a_pause_even_if_the_value_expires_soon() {
     let down = [ServerReply::Failed(Failure::Down), ServerReply::Failed(Failure::Down)];
     for none in [&down[..], &[]] {
         let mut leases: Leases<u32> = Leases::default();

@@ -4,11 +4,10 @@ use smallvec::smallvec;
 
 use crate::guard::command::{Commands, ItemRef, ServerReply, peek};
 use crate::guard::inputs::Now;
-use crate::guard::policy::Policy;
+use crate::guard::policy::{Policy, millis};
 use crate::guard::stub::Stub;
 
 use super::entry::{Entry, Owner};
-use super::miss_token::millis;
 use super::table::Leases;
 
 /// With this many keys in a table, no further key is remembered for having been claimed without a fill.

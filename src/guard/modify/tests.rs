@@ -1,7 +1,9 @@
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use super::*;
-use crate::guard::envelope::{Envelope, Header, Opened};
+use crate::guard::command::{GetFlags, StoreMode, delete};
+use crate::guard::envelope::{Envelope, Header, LockRecord, Opened, TagName};
+use crate::guard::expiry::Expiry;
 use crate::guard::fixtures::{self, at, cas, found, inputs, new_value, sealed_store};
 use crate::guard::policy::Policy;
 
@@ -74,7 +76,7 @@ fn on<T>(room: usize, tags: &[TagName], run: impl FnOnce(&Inputs<'_>) -> T) -> T
 }
 
 #[test]
-fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
+fn a_value_that_may_be_as_old_as_a_miss_replaces_only_what_the_miss_saw() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
     for (change, current) in [(Change::Replace(new_value("v")), "new"), (count, "")] {

@@ -96,7 +96,7 @@ fn fresh() -> ReadEnd {
 }
 
 #[test]
-fn a_hit_is_served_again_until_near_has_passed_since_it_was_asked_for() {
+fn a_hit_is_served_again_until_near_has_passed_since_its_read_was_sent() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
     worker.end(reading, Some(&fresh()), 1040, &changes);
@@ -158,7 +158,7 @@ fn a_read_that_was_sent_before_the_end_of_a_change_is_not_stored() {
 }
 
 #[test]
-fn a_value_with_a_tag_that_nobody_knew_is_kept_unless_some_tag_was_bumped_meanwhile() {
+fn a_value_with_a_tag_beyond_its_rule_is_stored_unless_a_tag_was_bumped_during_the_read() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let end = ReadEnd::Fresh(hit(b"v", None, &["own", "learnt"]));
     let reading = worker.reads(1000, &changes);
@@ -194,7 +194,7 @@ fn requests_join_a_read_in_progress_and_share_its_result() {
 }
 
 #[test]
-fn nobody_waits_for_a_read_that_was_sent_before_a_change() {
+fn no_request_joins_a_read_that_was_sent_before_a_change() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let old = worker.reads(1000, &changes);
     changes.note(Changed::Tag(b"own"));
@@ -229,7 +229,7 @@ fn a_result_that_cannot_be_shared_releases_the_joined_requests_and_stops_joins_f
 }
 
 #[test]
-fn what_a_later_read_has_found_is_not_undone_by_an_earlier_one() {
+fn an_earlier_read_does_not_replace_the_result_of_a_later_one() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let early = worker.reads(1000, &changes);
     let request = NearRequest { key: &worker.key, tags: &worker.tags, near: NEAR };
@@ -253,7 +253,7 @@ fn a_failure_is_shared_and_a_dropped_read_is_not_joined() {
 }
 
 #[test]
-fn nobody_waits_longer_than_near_nor_than_the_longest_wait() {
+fn a_joined_request_waits_no_longer_than_near_and_no_longer_than_the_limit() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let _slow = worker.reads(1000, &changes);
     assert_eq!(worker.joins(1001, &changes).until(), 1000 + NEAR);
@@ -269,7 +269,7 @@ fn nobody_waits_longer_than_near_nor_than_the_longest_wait() {
 }
 
 #[test]
-fn memory_has_a_bound_and_the_oldest_goes_first() {
+fn memory_is_limited_and_the_oldest_value_is_removed_first() {
     let (mut worker, changes) = (Worker::new(8 * (ENTRY_BYTES + 1)), Changes::new(true));
     let fetch = |worker: &mut Worker, key: u8, payload: &'static [u8], now| {
         worker.key = Rc::from(&[key][..]);

@@ -116,7 +116,7 @@ fn stored_over(stub: u64, name: &TagName) -> Bytes {
 }
 
 #[test]
-fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_over() {
+fn every_reader_of_a_value_that_may_not_be_served_derives_the_same_stub_identity() {
     let policy = Policy { on_tag: OnInvalidate::Drop, cold_wait: Duration::ZERO, ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
@@ -273,7 +273,7 @@ fn a_value_that_another_read_has_marked_is_marked_again_by_the_holder_of_the_loc
 }
 
 #[test]
-fn a_read_that_others_keep_overtaking_is_told_what_there_is_and_leaves_no_lock() {
+fn a_read_that_loses_every_race_returns_what_it_has_and_leaves_no_lock() {
     for (on_tag, stale) in [(OnInvalidate::Stale, true), (OnInvalidate::Drop, false)] {
         let policy = Policy { on_tag, ..policy() };
         let tags = [TagName::from_slice(b"t")];

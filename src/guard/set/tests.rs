@@ -28,7 +28,7 @@ fn a_set_is_stored_only_over_the_item_that_it_read_and_dropped_if_a_tag_has_chan
 }
 
 #[test]
-fn a_set_that_is_overtaken_again_and_again_gives_up_and_one_that_is_dropped_leaves_no_stub() {
+fn a_set_that_loses_every_race_fails_and_one_that_is_dropped_leaves_no_stub() {
     let (mut set, _) = at(0, |inputs| Set::start(new_value("7"), inputs));
     let mut resume = |mono, replies: &[ServerReply]| {
         let replies = Event::Replies(replies.iter().cloned().collect());

@@ -24,7 +24,7 @@ fn set(leases: &mut Leases<u32>, key: u32, connection: u64) -> Attribution {
 }
 
 #[test]
-fn who_wins_and_never_fills_gives_up_its_oldest_leases_and_can_fill_them_all_the_same() {
+fn a_connection_that_never_fills_loses_its_oldest_leases_and_can_still_fill_them() {
     let mut leases: Leases<u32> = Leases::default();
     win(&mut leases, 0, 1);
     for key in 1..=1000 {
@@ -41,7 +41,7 @@ fn who_wins_and_never_fills_gives_up_its_oldest_leases_and_can_fill_them_all_the
 }
 
 #[test]
-fn among_many_who_hold_as_much_the_oldest_makes_room() {
+fn of_connections_with_as_many_leases_the_one_with_the_oldest_makes_room() {
     let mut leases: Leases<u32> = Leases::default();
     for client in 1..=MAX_LEASES as u32 {
         assert!(win(&mut leases, client, client.into()).is_empty());
@@ -52,7 +52,7 @@ fn among_many_who_hold_as_much_the_oldest_makes_room() {
 }
 
 #[test]
-fn what_was_seen_is_forgotten_for_whoever_missed_most_and_the_table_stays_within_its_bytes() {
+fn the_connection_with_most_misses_loses_tokens_and_the_table_stays_within_its_bytes() {
     let max_bytes = 100_000;
     let mut leases: Leases<u32> = Leases::new(max_bytes);
     for key in 0..10 {
@@ -72,7 +72,7 @@ fn what_was_seen_is_forgotten_for_whoever_missed_most_and_the_table_stays_within
 }
 
 #[test]
-fn one_connection_has_no_more_than_its_share_though_there_is_room() {
+fn one_connection_has_no_more_than_its_share_even_if_there_is_room() {
     let mut leases: Leases<u32> = Leases::default();
     for key in 0..2 * MAX_TOKENS_PER_OWNER as u32 {
         miss(&mut leases, key, 1);
