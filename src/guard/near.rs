@@ -357,7 +357,7 @@ impl<B> NearValues<B> {
                 self.remove(&key);
             }
         }
-        // A key that is read again and again may precede the removal of a long-lived one.
+        // Outdated elements accumulate behind a long-lived value while another key is read repeatedly.
         if self.order.len() > 2 * self.keys.len() + 64 {
             let NearValues { keys, order, .. } = self;
             order.retain(|(reading, key)| keys.get(key).is_some_and(|entry| entry.reading() == *reading));
