@@ -82,7 +82,7 @@ impl Modify {
     }
 
     /// Whether an absent item would be created. The read then leaves a stub to store over, for the same
-    /// reason as in a [`Set`](super::Set). It leaves none for an item that expires at once or is too large
+    /// reason as in a [`Set`](crate::guard::Set). It leaves none for an item that expires at once or is too large
     /// with its header, or for a command that may be stored only over another item.
     pub(super) fn may_create(&self, inputs: &Inputs<'_>) -> bool {
         let created = match &self.change {
