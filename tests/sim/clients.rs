@@ -12,11 +12,11 @@ use super::writes::{How, Making};
 pub struct Client {
     pub sidecar: usize,
     pub life: u32,
-    /// The connections on which it reads and writes: a client with a pool has two.
+    /// The connections on which it reads and writes. They differ if the client has a pool.
     pub owners: [Owner; 2],
-    /// It speaks meta commands.
+    /// It sends meta commands.
     pub meta: bool,
-    /// It names tags with what it stores.
+    /// It names tags with its values.
     pub names: bool,
     pub job: Job,
 }
@@ -25,7 +25,7 @@ pub enum Job {
     Idle,
     Getting {
         waits_for: usize,
-        /// Since when nothing of it may wait: it holds a win, or has a request behind.
+        /// Since when its request must not wait: it holds a win, or another request is pipelined behind it.
         hurried: Option<u64>,
         missed: Vec<Making>,
     },
@@ -46,22 +46,23 @@ impl World {
         self.clients.push(Client { sidecar, life: 0, owners, meta, names, job: Job::Idle });
     }
 
-    /// The first client has a pool, and its sidecar for itself: beside others, nobody could tell whose `set` is whose. A meta
-    /// client names its misses, and may have one anywhere.
+    /// The first client has a pool and a sidecar of its own, because a pooled client's `set` could be attributed to another
+    /// client's miss. A meta client identifies its misses by CAS, so any of them may have a pool.
     fn new_owners(&mut self, client: usize, meta: bool) -> [Owner; 2] {
         self.next += 2;
         let pooled = (self.plan.pooled && client == 0) || (meta && client % 2 == 1);
         [self.next, if pooled { self.next - 1 } else { self.next }].map(Owner::from)
     }
 
-    /// Its connections close. Whatever it was at is forgotten.
+    /// Closes the client's connections and discards its state.
     pub fn disconnect(&mut self, client: usize) {
         let Client { sidecar, owners, .. } = self.clients[client];
         let (mut left, mut unanswered) = (Vec::new(), Vec::new());
         self.ops.retain(|_, op| {
             let keep = match &op.purpose {
                 Purpose::Get { client: its, .. } => *its != client,
-                // A sidecar finishes what it was asked before it forgets who asked; here it never came.
+                // A sidecar completes a store that it has received before it removes the connection; this one has not been
+                // received.
                 Purpose::Put(put) => put.client != client || !op.is_parked(),
                 _ => true,
             };
@@ -105,7 +106,7 @@ impl World {
         }
     }
 
-    /// Nobody fills for it any more; what stands for it in memcached ends by itself.
+    /// The rebuild is abandoned; its lock or stub expires by itself.
     pub fn give_up(&mut self, rebuild: RebuildId) {
         let policy = &self.plan.keys[self.checker.rebuilds[rebuild].key].policy;
         let hold = 1000 * u64::from(policy.lock_seconds()) + self.plan.trip();
@@ -119,12 +120,12 @@ impl World {
         }
     }
 
-    /// A mutant: it waits though it may not.
+    /// A mutant waits although it must not.
     fn waits_on(&self) -> bool {
         matches!(self.plan.mutant, Some(Mutant::WaitsWithWin | Mutant::WaitsThoughPipelined))
     }
 
-    /// Since when nothing of its request may wait.
+    /// Since when its request must not wait.
     pub fn hurried(&self, client: usize) -> Option<u64> {
         match self.clients[client].job {
             Job::Getting { hurried, .. } => hurried,
@@ -143,7 +144,7 @@ impl World {
         }
         let keys = self.plan.keys.len() as u64;
         let key = self.below(keys) as usize;
-        // Beside a client with a pool, a blind set may pass for the fill of its miss, and that for a blind one.
+        // With pools, a `set` without a miss could be attributed to a miss, and a fill could not be.
         let [reads, writes] = self.clients[client].owners;
         let alone = !self.plan.pooled && reads == writes;
         if self.below(self.plan.blind) == 0 && alone {
@@ -192,7 +193,7 @@ impl World {
         self.on_scene_with(sidecar, key, &[], then)
     }
 
-    /// With tags that come with a value.
+    /// With tags that a value names.
     pub fn on_scene_with<T>(
         &self,
         sidecar: usize,
@@ -247,7 +248,7 @@ impl World {
                 self.checker.stale(key, value, asked, false)?;
             }
             ReadEnd::Won { lease, early, old } => {
-                // As under `meta_winner = "stale"`, where most is shown.
+                // As under `meta_winner = "stale"`, which returns most.
                 if let (true, Some(hit)) = (meta, &old) {
                     let (value, _) = World::value_of(&hit.payload)?;
                     match early {
@@ -274,14 +275,14 @@ impl World {
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
                 self.checker.missed(key, asked);
-                // A meta client was told that somebody builds, and seldom does all the same.
+                // The reply showed a meta client that another client rebuilds; it seldom rebuilds too.
                 if !meta || shown.is_none() || self.below(4) == 0 {
                     let how = self.how_to_fill(client, shown);
                     making = how.map(|how| self.making(client, key, how, None));
                 }
             }
             ReadEnd::Failed(_) => {
-                // The client may be told a miss, and its `set` must undo nothing.
+                // The client may receive a miss, and its `set` must not overwrite anything newer.
                 let seen = MissToken::nothing(moment);
                 if !unknown_forgets {
                     self.is_told_a_miss(sidecar, key, owner);
@@ -307,8 +308,8 @@ impl World {
         Ok(())
     }
 
-    /// A classic client can only `set` or `add`; a meta client may name the CAS that it was shown with its miss. One with a
-    /// pool must, or its `set` would pass for those of others.
+    /// A classic client can only `set` or `add`. A meta client may pass the CAS that it received with its miss. With a pool it
+    /// must, otherwise its `set` could be attributed to another connection's miss.
     fn how_to_fill(&mut self, client: usize, shown: Option<u64>) -> Option<How> {
         let Client { owners: [reads, writes], meta, .. } = self.clients[client];
         match (meta, shown) {
@@ -322,14 +323,14 @@ impl World {
         }
     }
 
-    /// Something is pipelined behind its request.
+    /// A request is pipelined behind the client's current one.
     pub fn behind(&mut self, client: usize, life: u32) {
         if self.clients[client].life == life {
             self.hurry(client, self.plan.is(Mutant::WaitsThoughPipelined));
         }
     }
 
-    /// From now on nothing of its request may wait.
+    /// The client's request must not wait from now on.
     fn hurry(&mut self, client: usize, waits_all_the_same: bool) {
         let now = self.now;
         if let Job::Getting { hurried, .. } = &mut self.clients[client].job {
@@ -352,11 +353,12 @@ impl World {
         let mut think = 1 + self.below(self.plan.think);
         if !missed.is_empty() && sloth > 0 && self.now < self.plan.quiet && self.below(sloth) == 0 {
             let Client { owners, meta, names, .. } = &self.clients[client];
-            // A pool's `set` that comes so late on another connection counts as new, unless it names its miss.
+            // A pooled `set` after `max_rebuild` on another connection counts as one without a miss unless it carries the CAS of
+            // its miss.
             let counts_as_new = owners[0] != owners[1] && !(*meta && *names);
             match self.below(2) {
                 0 if !counts_as_new => {
-                    // Longer than `max_rebuild`: then what those were told who won nothing is forgotten.
+                    // Longer than `max_rebuild`: misses without a lease have expired from the lease table by then.
                     missed.retain(|making| making.rebuild.is_some());
                     think += 5000;
                 }

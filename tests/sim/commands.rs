@@ -1,5 +1,5 @@
-//! Clients that send ordinary commands on few keys in random order, and hardly pause. What they are told is judged by the
-//! linearizability checker. Nothing expires here and nothing goes wrong: what is wrong with a history is wrong by itself.
+//! Clients that send ordinary commands on few keys in random order with short pauses. The linearizability checker judges the
+//! responses. Nothing expires and there are no faults, so every inconsistent history is an error.
 
 use bytes::Bytes;
 use kennel::error::Failure;
@@ -16,7 +16,7 @@ use super::world::{Event, World};
 
 /// How many commands each client sends.
 const COMMANDS: usize = 24;
-/// The connections of one with a pool.
+/// The number of connections in a pool.
 const POOL: usize = 3;
 
 /// One client: one connection, or a pool.
@@ -25,24 +25,24 @@ pub struct Commander {
     sidecar: usize,
     connections: Vec<Owner>,
     sent: usize,
-    /// The cas unique that it was shown last, by key.
+    /// The CAS unique that it last received, by key.
     shown: Vec<Option<u64>>,
-    /// It was just told a miss of this key.
+    /// It has just received a miss of this key.
     missed: Option<usize>,
 }
 
-/// A command on its way.
+/// A command in progress.
 #[derive(Debug, Clone)]
 pub struct Sent {
     which: usize,
     pub owner: Owner,
     key: usize,
     command: Command,
-    /// Where it stands in the history of its key.
+    /// Its index in the history of its key.
     place: usize,
-    /// What its miss saw, and whose that was if another connection's.
+    /// The miss that it fills, and the miss's connection if that is another one.
     fills: Option<(MissToken, Option<Owner>)>,
-    /// That was a lease.
+    /// The miss holds the lease.
     leads: bool,
 }
 
@@ -82,7 +82,7 @@ impl World {
         self.carry_out(Sent { which, owner, key, command, place, fills: None, leads: false })
     }
 
-    /// No `flush_all` where there are tags: it takes those at one moment and the keys at another.
+    /// No `flush_all` in runs with tags: it removes tags and keys at different moments.
     fn draw_command(&mut self, which: usize) -> (usize, Command) {
         let keys = self.plan.keys.len() as u64;
         let missed = self.commanders[which].missed.take();
@@ -113,10 +113,10 @@ impl World {
         (key, command)
     }
 
-    /// Nobody has answered yet; if nobody does, it stays like this.
+    /// Records a command without a response. If none arrives, it stays unknown.
     fn invoked(&mut self, which: usize, owner: Owner, key: usize, command: &Command) -> usize {
         let connection = owner.connection as usize;
-        // Whose pool a connection belongs to nobody can see: it may be that of any client of its sidecar.
+        // Kennel cannot tell which connections form a pool: a connection may belong to any client of its sidecar.
         let client = if self.plan.pooled { self.commanders[which].sidecar } else { connection };
         let (invoked, answered, command) = (self.now, u64::MAX, command.clone());
         let answer = Response::Unknown;
@@ -144,7 +144,7 @@ impl World {
         self.at(pause, Event::Command { which });
     }
 
-    /// `flush_all`: to every server, each at its own time.
+    /// `flush_all`: sent to each server, with a latency of its own.
     fn flush(&mut self, which: usize, owner: Owner) -> Result<(), Broken> {
         let sidecar = self.commanders[which].sidecar;
         let of = &mut self.sidecars[sidecar];
@@ -161,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// It arrives at a server, or (`which`) its client is answered.
+    /// A `flush_all` reaches a server or, with `which`, its client receives the reply.
     pub fn flushes(&mut self, server: usize, which: Option<usize>) {
         let Some(which) = which else {
             let wall = self.wall();
@@ -181,7 +181,7 @@ impl World {
         self.pauses(which);
     }
 
-    /// It is at its sidecar, or may go on there. The same as in src/proxy/guarded.rs.
+    /// A sidecar receives a command, or may proceed after a wait. The same as in src/proxy/guarded.
     pub fn carry_out(&mut self, mut sent: Sent) -> Result<(), Broken> {
         let (key, owner) = (sent.key, sent.owner);
         let sidecar = self.commanders[sent.which].sidecar;
@@ -300,7 +300,7 @@ impl World {
         Ok(())
     }
 
-    /// Until the renewal of its lease has ended.
+    /// Waits for the renewal of its lease.
     fn parks(&mut self, sidecar: usize, sent: Sent) -> Result<(), Broken> {
         let key = sent.key;
         let op = self.op(sidecar, key, Doing::Parked, Purpose::Command(sent));
@@ -310,7 +310,7 @@ impl World {
         Ok(())
     }
 
-    /// Its machine has ended: what that means for the leases of the key, and for the client.
+    /// The state machine has ended: updates the leases of the key and responds to the client.
     pub fn command_done(&mut self, sidecar: usize, sent: Sent, end: End) -> Result<(), Broken> {
         let (key, owner) = (sent.key, sent.owner);
         let name = self.plan.keys[key].key.clone();
@@ -343,7 +343,7 @@ impl World {
                     _ => Response::Stored,
                 }
             }
-            // Too many others have changed it meanwhile.
+            // Too many concurrent changes.
             End::Fill(FillEnd::Failed(Failure::Overloaded))
             | End::Set(SetEnd::Failed(Failure::Overloaded))
             | End::Modify(ModifyEnd::Failed(Failure::Overloaded)) => Response::Unknown,
@@ -409,7 +409,7 @@ impl World {
         }
     }
 
-    /// Whether what was told could have been told by memcached, and by what the guard may do beyond it.
+    /// Whether memcached, with the guard's documented allowances, could have given these responses.
     pub fn check_histories(&mut self) -> Result<(), Broken> {
         for (key, history) in self.histories.iter().enumerate() {
             let allowances = match self.plan.pooled {

@@ -1,4 +1,4 @@
-//! Who changes the source of truth, and tells it to the caches until it is acknowledged.
+//! Clients that change the source of truth and repeat each invalidation until it is acknowledged.
 
 use kennel::guard::leases::Owner;
 use kennel::guard::{Bump, Delete, ItemRef, OnInvalidate, Removal};
@@ -8,15 +8,15 @@ use super::operation::{Doing, Purpose};
 use super::plan::tag_name;
 use super::world::{Event, World};
 
-/// The connection of whoever invalidates.
+/// The invalidators' connection.
 const INVALIDATOR: Owner = Owner { connection: 0, peers: 0 };
 
-/// What is being invalidated.
+/// An invalidation in progress.
 #[derive(Debug, Clone)]
 pub struct Invalidation {
     target: Target,
     moves: Vec<usize>,
-    /// How it is being tried at this moment.
+    /// The reasons of the current attempt.
     attempt: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ impl World {
         Ok(())
     }
 
-    /// It was answered, or will never be; all of it that was sent has arrived by then.
+    /// The attempt was answered or never will be. All of its commands have arrived by `by`.
     pub fn attempt_ended(&mut self, which: usize, by: u64) {
         if let Some(Invalidation { attempt, .. }) = &self.invalidations[which] {
             self.checker.attempt_ended(&attempt.clone(), by);

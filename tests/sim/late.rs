@@ -1,4 +1,4 @@
-//! Commands that are held back until nobody waits for them any more, and are carried out then: decision 0013.
+//! Commands that are delayed beyond their timeout and executed later: decision 0013.
 
 use kennel::guard::{GetFlags, Operation};
 
@@ -6,39 +6,39 @@ use super::operation::Purpose;
 use super::plan::{Plan, tag_name};
 use super::world::{Event, TIMEOUT, World};
 
-/// After so many time-outs in which nothing comes, a connection is remade.
+/// A connection is replaced after this many timeouts without a reply.
 const STALLED: u64 = 4;
 
 impl Plan {
-    /// Whether a command may arrive after it was given up.
+    /// Whether a command may arrive after its timeout.
     pub fn holds_back(&self) -> bool {
         self.faults.stall + self.faults.stop > 0
     }
 }
 
 impl World {
-    /// By when everything has arrived that was sent until now, but for what is given up before.
+    /// When every command sent until now has arrived, except those that time out before.
     pub fn arrives_by(&self) -> u64 {
         self.now + if self.plan.holds_back() { TIMEOUT } else { self.plan.trip() }
     }
 
-    /// How long something is held back from now on: nothing beyond the quiet.
+    /// A random delay that ends with the start of the quiet period at the latest.
     fn holds(&mut self) -> u64 {
         (200 + self.below(self.plan.longest)).min(self.plan.quiet.saturating_sub(self.now))
     }
 
-    /// What this sidecar sends to this server arrives in order, and much later.
+    /// Delays everything that this sidecar sends to this server; the order is kept.
     pub fn stall(&mut self, sidecar: usize, server: usize) {
         let holds = self.holds();
         self.hold_back(sidecar, server, holds);
     }
 
-    /// A server is stopped: what is sent to it, by whomever, waits for it.
+    /// Suspends a server: every command sent to it waits.
     pub fn stop(&mut self, server: usize) {
         let holds = self.holds();
         self.stopped[server] = self.stopped[server].max(self.now + holds);
         for sidecar in 0..self.plan.sidecars {
-            // What waits already comes first; of several connections any.
+            // Waiting commands are executed first, the connections in any order.
             let after = holds + 1 + self.below(20);
             self.hold_back(sidecar, server, after);
         }
@@ -53,14 +53,14 @@ impl World {
         }
     }
 
-    /// A connection is given up, with what has been sent on it still on its way.
+    /// Replaces a connection. What was sent on it still arrives.
     pub fn remake(&mut self, sidecar: usize, server: usize, link: usize) {
         if self.sidecars[sidecar].links[server].0 == link {
             self.reconnect(sidecar, server);
         }
     }
 
-    /// A command has reached a server that does nothing.
+    /// A command has reached a suspended server.
     pub fn wait_for_server(&mut self, arrives: Event, server: usize) {
         let waits = self.stopped[server] - self.now;
         if let (Event::Arrive { op: id, index, round, link, .. }, true) = (&arrives, waits > TIMEOUT) {
@@ -73,7 +73,7 @@ impl World {
         self.at(waits, arrives);
     }
 
-    /// A command of this operation arrives only then, and is given up before.
+    /// A command of this operation times out and arrives at `until`.
     fn is_late(&mut self, id: u64, until: u64) {
         let Some(op) = self.ops.get_mut(&id) else { return };
         op.late = op.late.max(until);
@@ -83,14 +83,14 @@ impl World {
         }
     }
 
-    /// A renewal that is carried out late may do nothing by then, or leave what nobody counts on.
+    /// A late renewal may have no effect, or extend a lock or stub that has no owner.
     pub fn renewal_late(&mut self, key: usize, until: u64) {
         let waits = until - self.now;
         self.lost(key, waits + self.runs_out(key));
     }
 
-    /// A command that was given up has been carried out all the same. What it did is one loss for each key that it concerns: a lock
-    /// or stub that nobody holds or that is gone, a delete, a bump.
+    /// A command was executed after its timeout. Its effect counts as one loss for each key concerned: a lock or stub without an
+    /// owner or a missing one, a delete, a bump.
     pub fn came_late(&mut self, what: &Operation, key: &[u8], reply: &[u8]) {
         if let Operation::Get(look) = what
             && (look.touch.is_none() || !reply.starts_with(b"HD"))

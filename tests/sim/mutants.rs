@@ -1,4 +1,4 @@
-//! What is broken on purpose, between the guard and its servers: one defence each. The simulation must catch every one.
+//! Mutants: each removes one defence, between the guard and its servers. The simulation must catch every one.
 
 use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, Opened};
@@ -12,97 +12,97 @@ use super::world::World;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// A fill stores whatever stands there.
+    /// A fill is stored without comparing the CAS.
     FillWithoutCas,
-    /// The look behind the lock sees what the read saw, and the mark is put on whatever stands there.
+    /// The read after the lock returns what the first read returned, and the mark is set without comparing the CAS.
     NoDoubleCheck,
-    /// A lock is deleted whoever holds it.
+    /// A lock is deleted without comparing the CAS.
     UnlockWithoutCompare,
-    /// A lost tag answers with the version that the value was sealed with.
+    /// A lost tag has the version that the value was sealed with.
     LostTagIsUnmoved,
-    /// A fill is sealed with the versions of its own moment.
+    /// A fill is sealed with the versions at the time of the `set`.
     SnapshotAtSet,
-    /// No lease is ever renewed.
+    /// Leases are never renewed.
     NoRenewal,
-    /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
+    /// A delete does not remove a stub.
     DeleteSparesStub,
-    /// Who holds a win waits for other keys all the same.
+    /// A client that holds a win still waits for other keys.
     WaitsWithWin,
-    /// Who has a request behind waits all the same.
+    /// A request with another one pipelined behind it still waits.
     WaitsThoughPipelined,
-    /// A bump takes the larger of the old version and now, not of the old one + 1 and now.
+    /// A bump stores the larger of the old version and the current time, instead of the old version + 1 and the current time.
     BumpByNow,
-    /// A CAS that was read before the connection was remade is compared all the same.
+    /// A CAS from before the connection was replaced is still compared.
     NoEpochCheck,
-    /// Whatever the poller finds, it wakes nobody.
+    /// A poll wakes no waiter, whatever it finds.
     PollerNeverWakes,
-    /// A fill wakes nobody.
+    /// A fill wakes no waiter.
     FillWakesNobody,
-    /// A lease that is given back deletes its lock or stub whoever holds it by now.
+    /// Releasing a lease deletes its lock or stub without comparing the CAS.
     ReleaseWithoutCompare,
-    /// A lease is renewed whatever stands there by now.
+    /// A lease is renewed without comparing the CAS.
     RenewalWithoutCompare,
-    /// A delete that is to leave the old value as stale leaves it as it was.
+    /// A delete that must leave the old value as stale does not mark it.
     DeleteMarkLost,
-    /// Whoever wins a stale value, or takes its lock over, does not mark it.
+    /// A client that wins a stale value, or takes its lock over, does not mark it.
     WinWithoutMark,
     /// A delete leaves the lock.
     DeleteKeepsLock,
-    /// The lock is taken by `set`: everyone wins.
+    /// The lock is claimed with `set`: every client wins.
     LockBySet,
-    /// Every reader of a stub has won it.
+    /// Every reader of a stub wins it.
     EveryStubIsWon,
-    /// A bump stores its version whatever the tag's is by now.
+    /// A bump is stored without comparing the CAS.
     BumpWithoutCompare,
-    /// A miss without the right to rebuild leaves no ticket.
+    /// A miss without a lease leaves no token.
     LoserLeavesNoTicket,
-    /// A miss of a server that did not answer leaves no ticket.
+    /// A miss because a server did not respond leaves no token.
     UnknownLeavesNoTicket,
-    /// A value is stale a second late.
+    /// A value becomes stale one second late.
     StaleASecondLate,
-    /// A value in its last second is won as if it stood for long.
+    /// A value in its last second is won as if it had longer to live.
     NoClearing,
-    /// A version that was read once is used for good.
+    /// A tag version is cached for good.
     CacheForever,
-    /// `cas` seals with the versions of its own moment.
+    /// `cas` seals with the versions at the time of the command.
     CasSealedNow,
-    /// `incr`, `prepend`, `append`, `cas` and `replace` store whatever stands there.
+    /// `incr`, `prepend`, `append`, `cas` and `replace` store without comparing the CAS.
     ChangeWithoutCompare,
-    /// `incr`, `touch`, `append` … take a stale value for a fresh one.
+    /// `incr`, `touch`, `append` … accept a stale value as fresh.
     ChangesStale,
     /// A fill leaves its lock.
     FillLeavesLock,
     /// A claim that came too late leaves its lock.
     ClaimLeavesLock,
-    /// What is kept near counts its age from the answer.
+    /// The age of a near value counts from the reply instead of the request.
     NearFromTheAnswer,
-    /// What is kept near is served until `near` is over, stale or not.
+    /// A near value is served until `near` is over, even if it has expired.
     NearBeyondExpiry,
-    /// Changes through a sidecar count only when they begin.
+    /// A change through a sidecar is noted only when it begins.
     ChangesCountWhenTheyBegin,
-    /// Bumps do not count as changes.
+    /// Bumps are not noted as changes.
     BumpsDoNotCount,
-    /// A tag is created, and a copy of it brought up, whatever stands there by then.
+    /// A tag is created, and a copy of it repaired, without comparing the CAS.
     TagCreatedWithoutCompare,
-    /// A `set` without a miss stores whatever stands there.
+    /// A `set` without a miss is stored without comparing the CAS.
     SetWithoutCas,
     /// A bump reaches only the first of two copies of its tag.
     OnlyFirstCopyIsBumped,
-    /// Of two copies of a tag the smaller version counts.
+    /// The smaller version of two copies of a tag counts.
     SmallerCopyCounts,
-    /// A version that brought up a copy may be used again as if it had been read then.
+    /// A version stored to repair a copy is cached as if it had been read then.
     RepairIsReused,
-    /// A bump that finds the tag bumped by somebody else leaves in the cache what was read of it before.
+    /// A bump that finds the tag bumped by another client does not remove the cached version.
     OvertakenBumpIsNotTold,
-    /// A tag that is first named with the value has not moved since the miss.
+    /// A tag that the value names for the first time counts as not bumped since the miss.
     NamedTagIsUnmoved,
-    /// Any stub is the one that was missed.
+    /// A fill is stored over any stub, not only over the one that was missed.
     AnyStubIsTheSame,
-    /// A set whose miss the table has forgotten is one without a miss.
+    /// A `set` whose miss the lease table has discarded counts as one without a miss.
     ForgottenMissIsNone,
 }
 
-/// An item so many seconds before its end as it would be later.
+/// The item as it was `seconds` earlier.
 fn younger(item: &Item, seconds: u32) -> ServerReply {
     ServerReply::Item(Item { ttl: item.ttl.map(|ttl| ttl + seconds), ..item.clone() })
 }
@@ -182,7 +182,7 @@ impl World {
         ask
     }
 
-    /// Seals it with the versions of this moment in place of those that are meant.
+    /// Replaces those versions in the seal that `which` selects by the current ones.
     fn seal_anew(&self, value: &mut Stored, which: impl Fn(u64) -> bool) {
         let Opened::Sealed { envelope, .. } = Envelope::open(&value.header) else { return };
         let tags = envelope.tags.iter().map(|(name, old)| {
@@ -312,7 +312,7 @@ fn number(text: &[u8]) -> u64 {
 }
 
 impl Op {
-    /// Whether it has asked for the lock.
+    /// Whether its last commands claim the lock.
     fn claims(&self) -> bool {
         let first = self.asks.first();
         matches!(
@@ -321,7 +321,7 @@ impl Op {
         )
     }
 
-    /// Whether it has marked what it won.
+    /// Whether its last commands mark what it won.
     fn marks(&self) -> bool {
         matches!(self.asks.first(), Some(ServerCommand { what: Operation::MarkStale { .. }, .. }))
     }

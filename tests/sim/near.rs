@@ -1,4 +1,4 @@
-//! Hits that are kept near: the sidecars' two workers, what they share, and a witness that knows when each value was last read.
+//! Near values: each sidecar has two workers, and a checker that knows when each value was last read.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,17 +20,17 @@ use super::world::{Event, World};
 
 pub type Bell = Sender<SharedResult>;
 
-/// What one sidecar keeps: each of its workers for itself.
+/// The near values of a sidecar, one set per worker.
 pub struct Shelf {
     workers: [NearValues<Bell>; 2],
     changes: Changes,
-    /// When what was last asked for, by worker, key and payload.
+    /// When the last read that returned a value was sent, by worker, key and payload.
     read: BTreeMap<(usize, usize, Vec<u8>), u64>,
-    /// When a change of each key was done, or of a tag of it.
+    /// When changes of each key, or of one of its tags, were completed.
     changed: BTreeMap<usize, Vec<u64>>,
 }
 
-/// Enough for some of the values of a run.
+/// Enough for some of the values of a run, in bytes.
 const MEMORY: usize = 4096;
 
 impl Default for Shelf {
@@ -45,12 +45,12 @@ impl Default for Shelf {
     }
 }
 
-/// Not a read of its own.
+/// A read without commands of its own.
 #[derive(Debug)]
 pub enum Sharing {
-    /// Served as it is.
+    /// A value that is kept near.
     Kept(Rc<NearValue>),
-    /// Waits for another's.
+    /// Waits for another reader's result.
     Joined(JoinedRead),
 }
 
@@ -62,7 +62,7 @@ pub struct JoinedRead {
     wish: ReadOptions,
 }
 
-/// Gives some runs rules with `near`: by a chance of its own, so that all else is as it was.
+/// Gives some runs rules with `near`. It uses a generator of its own, so that everything else is unchanged.
 pub fn sometimes(mut plan: Plan) -> Plan {
     let mut chance = Random::seeded(plan.seed ^ 0x6e65_6172);
     if plan.mutant.is_none() && chance.below(3) == 0 {
@@ -73,7 +73,7 @@ pub fn sometimes(mut plan: Plan) -> Plan {
     plan
 }
 
-/// One in which every key is kept near, and changed often.
+/// Every key has `near`, and is invalidated often.
 pub fn plan_near(seed: u64, mutant: Option<Mutant>) -> Plan {
     let mut plan = Plan::new(seed, false, mutant);
     for guarded in &mut plan.keys {
@@ -89,7 +89,7 @@ impl Checker {
         if by == sidecar { 0 } else { millis(self.plan.keys[key].policy.near) }
     }
 
-    /// How long a reader may wait for another's answer.
+    /// How long a reader may wait for another reader's result.
     pub fn joins(&self, key: usize) -> u64 {
         millis(self.plan.keys[key].policy.near).min(100)
     }
@@ -100,7 +100,7 @@ fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> NearRequest<'a> {
 }
 
 impl World {
-    /// A client begins to read a key: by itself, or not.
+    /// Begins to read a key, unless its rule has no `near` or the client must read the server. Returns whether it did.
     pub fn look_near(&mut self, client: usize, key: usize, wish: ReadOptions, purpose: Purpose) -> bool {
         let sidecar = self.clients[client].sidecar;
         let [owner, _] = self.clients[client].owners;
@@ -141,7 +141,7 @@ impl World {
         self.ask(op, asks);
     }
 
-    /// One that shares an answer looks whether it is here.
+    /// A reader that uses another's result checks whether it is available.
     pub fn shares(&mut self, id: OpId) -> Result<(), Broken> {
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         let now = self.moment(op.sidecar);
@@ -202,7 +202,7 @@ impl World {
         self.done(op, End::Read(ReadEnd::Fresh(hit)))
     }
 
-    /// A read has ended, or waits for another client from now on (`None`).
+    /// A read has ended or, with `None`, waits for another client from now on.
     pub fn near_read(&mut self, op: &mut Op, end: Option<&ReadEnd>) {
         let Some((reading, sent)) = op.reading.take() else { return };
         let now = self.moment(op.sidecar);
@@ -230,7 +230,7 @@ impl World {
         assert!(worker.bytes() <= MEMORY);
     }
 
-    /// A machine that may change something begins, or has ended (`done`).
+    /// A state machine that may change something begins or, with `done`, has ended.
     pub fn near_changed(&mut self, op: &Op, done: bool) {
         let keys: Vec<usize> = match &op.doing {
             Doing::Fill(_) | Doing::Set(_) | Doing::Modify(_) | Doing::Delete(_) => vec![op.key],
@@ -256,7 +256,7 @@ impl World {
     }
 }
 
-/// Which worker its client is served by.
+/// The worker that serves the client.
 fn worker(op: &Op) -> usize {
     match op.purpose {
         Purpose::Get { client, .. } => client % 2,

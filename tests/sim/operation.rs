@@ -1,4 +1,4 @@
-//! One machine of the guard on its way: its questions go to the servers, their answers come back to it.
+//! Drives one state machine of the guard: sends its commands to the servers and passes it their replies.
 
 use bytes::Bytes;
 use kennel::guard::leases::{Admission, PollRate};
@@ -27,11 +27,11 @@ pub enum Doing {
     Modify(Modify),
     Delete(Delete),
     Bump(Bump),
-    /// Questions without a machine.
+    /// Commands sent without a state machine.
     Plain,
     /// A `set` that waits for the renewal of its lease.
     Parked,
-    /// A read that shares what another has read.
+    /// A read that uses another reader's result.
     Sharing(Sharing),
 }
 
@@ -46,21 +46,21 @@ pub enum End {
     Plain(Replies),
 }
 
-/// What for.
+/// Why an operation runs.
 #[allow(clippy::large_enum_variant, reason = "one an operation, and operations are few")]
 #[derive(Debug, Clone)]
 pub enum Purpose {
     Get {
         client: usize,
         began: u64,
-        /// It wants to be answered without waiting.
+        /// It must not wait for another client's fill.
         at_once: bool,
     },
     Put(Put),
     Change(Changing),
-    /// A command of a client that sends any.
+    /// A command of a client of [`super::plan::Plan::commands`].
     Command(Sent),
-    /// A meta client gives its win back.
+    /// A meta client releases its win.
     GivingBack {
         client: usize,
         life: u32,
@@ -70,9 +70,9 @@ pub enum Purpose {
     Renewal(u64),
     /// A lease has ended without a value.
     Freeing,
-    /// A lease has been superseded: what it left is taken away.
+    /// A lease was superseded: its lock or stub is removed.
     Superseded,
-    /// A lease has ended because its value is another by now: its lock is taken away.
+    /// A lease has ended because the value was replaced: its lock is removed.
     Lost,
     Polling {
         pause: u64,
@@ -86,37 +86,37 @@ pub struct Op {
     pub sidecar: usize,
     pub key: usize,
     pub tags: Vec<TagName>,
-    /// How many of them its rule does not name.
+    /// How many of `tags` its rule does not name.
     pub learnt: usize,
-    /// It has asked only what production asks before there is a machine.
+    /// No command has been sent except those of the first round, which production sends before it creates a state machine.
     pub glances: bool,
     pub doing: Doing,
     pub purpose: Purpose,
     pub asks: Commands,
-    /// How often each tag among them had been written by then.
+    /// The write count of each tag among `commands` when they were sent.
     writes: Vec<u64>,
-    /// With whether it was known without asking.
+    /// The replies, and for each whether it came from the tag cache.
     answers: Vec<Option<(ServerReply, bool)>>,
     pub round: u32,
-    /// When the last questions were sent.
+    /// When the last round of commands was sent.
     pub asked: Now,
-    /// Which wait this is, and its number in the table of leases.
+    /// The number of this wait; `waiting` is its id in the lease table.
     wait: u32,
     pub waiting: Option<u64>,
     /// The item as last read with its value.
     pub read: Option<Item>,
-    /// When it was asked for.
+    /// When that read was sent.
     pub looked: u64,
-    /// When the server last did something with its key.
+    /// When a server last executed a command on its key.
     pub served: u64,
-    /// What it reads may be kept near; and when it was sent.
+    /// The near read that this read serves, and when it was sent.
     pub reading: Option<(NearRead<Bell>, u64)>,
-    /// When the last of its commands arrives that were held back beyond their time-out.
+    /// The latest arrival of those of its commands that were delayed beyond their timeout.
     pub late: u64,
 }
 
 impl Op {
-    /// These are tags of its key too, though no rule names them.
+    /// Adds tags that the value names and the rule does not.
     pub fn learn(&mut self, tags: TagNames) {
         self.learnt += tags.len();
         self.tags.extend(tags);
@@ -127,7 +127,7 @@ impl Op {
         matches!(self.doing, Doing::Parked)
     }
 
-    /// What ends its wait at once, if it waits.
+    /// The event that ends its wait at once, if it waits.
     pub fn over_now(&self) -> Option<Event> {
         self.waiting.map(|_| Event::WaitEnded { op: self.id, wait: self.wait })
     }
@@ -161,7 +161,7 @@ impl World {
         })
     }
 
-    /// Sends a round of questions.
+    /// Sends a round of commands.
     pub fn ask(&mut self, mut op: Box<Op>, asks: Commands) {
         assert!(!asks.is_empty(), "{op:?} asks nothing");
         op.asked = self.moment(op.sidecar);
@@ -187,8 +187,8 @@ impl World {
             op.looked = self.now;
         }
         if let (Doing::Delete(_), 1..) = (&op.doing, op.round - 1) {
-            // A delete that leaves the old value marks it, then takes the lock away, again and again until the mark holds:
-            // a claim may come between.
+            // A delete that leaves the old value as stale marks it, then removes the lock, and repeats both until the mark holds,
+            // because a claim may come between.
             let until = self.now + 2 * self.plan.trip() + self.checker.grace();
             self.checker.ledger.note(op.key, Why::Invalidated, self.now, Some(until));
         }
@@ -215,7 +215,7 @@ impl World {
         self.trace(|| format!("op {id} (s{sidecar} k{key}) asks {:?} {:?}", ask.at, ask.what));
     }
 
-    /// `known`: without asking.
+    /// `cached`: the reply comes from the tag cache.
     pub fn replied(
         &mut self,
         id: OpId,
@@ -225,7 +225,7 @@ impl World {
         known: bool,
     ) -> Result<(), Broken> {
         let Some(op) = self.ops.get_mut(&id) else { return Ok(()) };
-        // What comes late finds it answered, or waiting.
+        // The operation timed out, or this is a late reply of an earlier round.
         if op.round != round || !matches!(op.answers.get(index), Some(None)) {
             return Ok(());
         }
@@ -240,14 +240,14 @@ impl World {
             };
             let (name, sidecar) = (&op.tags[usize::from(tag)], &self.sidecars[op.sidecar]);
             match (&ask.what, answer) {
-                // As in production, where what machines read is not noted.
+                // As in production, only the first round's reads enter the tag cache.
                 (Operation::Get(_), ServerReply::Item(item)) if op.glances => {
                     sidecar.note_tag(name, version_of(item), op.asked, *writes);
                 }
                 (Operation::Store { .. }, ServerReply::Stored(_)) => sidecar.tag_cache.written(name),
                 _ => {}
             }
-            // What brings up a copy was read before it was sent, and says nothing about now.
+            // A version that was stored to repair a copy was read earlier: it is not the current version.
             if let (Operation::Store { value, .. }, ServerReply::Stored(_)) = (&ask.what, answer)
                 && self.plan.is(Mutant::RepairIsReused)
             {
@@ -415,7 +415,7 @@ impl World {
         self.ops.insert(op.id, op);
     }
 
-    /// What was sent with a value: its number and how often it was counted up, with what was put around it.
+    /// The number of the value in this payload, and how often it was incremented. Appended and prepended bytes are ignored.
     pub fn value_of(payload: &[u8]) -> Result<(ValueId, u64), Broken> {
         let text = std::str::from_utf8(payload).unwrap_or_default();
         let number: Option<u64> = text.trim_matches(|around| matches!(around, 'x' | '.' | ' ')).parse().ok();
@@ -426,7 +426,7 @@ impl World {
     }
 }
 
-/// A value is a number that can be counted up so often before it passes for the next.
+/// How often a value can be incremented before it equals the next value.
 pub const COUNTS: u64 = 1_000_000;
 
 fn step<M: Machine>(
@@ -443,7 +443,7 @@ fn step<M: Machine>(
     }
 }
 
-/// The fresh value that production serves without a machine, seeing what this one is told first.
+/// The fresh value that production serves from the first round without a state machine.
 fn at_a_glance(op: &Op, told: &GuardEvent, scene: &Inputs<'_>) -> Option<Hit> {
     let (true, GuardEvent::Replies(answers)) = (op.glances, told) else { return None };
     let [ServerReply::Item(item), tags @ ..] = &answers[..] else { return None };

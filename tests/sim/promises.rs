@@ -1,4 +1,4 @@
-//! What is run: the guard as it is, and each mutant of it.
+//! The tests: the guard as it is, and each mutant of it.
 
 use super::checker::Seen;
 use super::mutants::Mutant;
@@ -85,7 +85,7 @@ fn what_is_rare_elsewhere_breaks_no_promise_either() {
     every_seed_keeps_the_promises(every, 15 * rare::ALL.len() as u64);
 }
 
-/// Each with the seeds within which it must show, and as what.
+/// For each mutant: the plan, the seeds within which it must be caught, and the violation.
 macro_rules! mutants {
     ($($name:ident: $mutant:ident, $plan:expr, $seeds:literal, $as_breaking:literal;)*) => {
         $(

@@ -1,7 +1,7 @@
-//! Many seeds, on all cores, and the one that fails.
+//! Runs many seeds on all cores, and replays the first that fails.
 //!
-//! `KENNEL_SIM_SEEDS=100000` runs so many, `KENNEL_SIM_SEEDS=5000..9000` these, `KENNEL_SIM_SEED=17` one, with its trace.
-//! `KENNEL_SIM_RATE=1000` says how many of so many seeds catch each mutant.
+//! `KENNEL_SIM_SEEDS=100000` runs seeds 0 to 99999, `KENNEL_SIM_SEEDS=5000..9000` this range, `KENNEL_SIM_SEED=17` one seed, with
+//! its trace if it fails. `KENNEL_SIM_RATE=1000` prints how many of 1000 seeds catch each mutant.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -14,14 +14,14 @@ use super::world::World;
 
 /// How many seeds a thread takes at once.
 const CHUNK: u64 = 16;
-/// How many failures are enough.
+/// The number of failures after which a run stops.
 const ENOUGH: usize = 8;
 
 fn setting<T: std::str::FromStr>(text: &str) -> T {
     text.parse().unwrap_or_else(|_| panic!("{text} is no number of seeds"))
 }
 
-/// The seeds to run, if nothing is said about them: 0 to `seeds`.
+/// The seeds to run; 0 to `seeds` unless configured.
 fn asked(seeds: u64) -> Range<u64> {
     match std::env::var("KENNEL_SIM_SEEDS") {
         Err(_) => 0..seeds,
@@ -32,7 +32,7 @@ fn asked(seeds: u64) -> Range<u64> {
     }
 }
 
-/// Runs them on every core; gives what was seen, and the first `enough` seeds that fail.
+/// Runs the seeds on all cores. Returns the coverage and the first `enough` seeds that fail.
 fn run_all(
     seeds: Range<u64>,
     enough: usize,
@@ -84,11 +84,11 @@ fn run_all(
     (seen, failed)
 }
 
-/// What a seed's schedule is made of.
+/// Makes the plan of a seed.
 pub type Planned = fn(u64, Option<Mutant>) -> Plan;
 
-/// Runs many seeds; ends with the trace of the first that breaks a promise. Gives what was seen, and whether these are all that
-/// usually run.
+/// Runs many seeds. Panics with the trace of the first that violates a guarantee. Returns the coverage, and whether the usual
+/// seeds were run.
 pub fn every_seed_keeps_the_promises(planned: Planned, seeds: u64) -> (Seen, bool) {
     let one = std::env::var("KENNEL_SIM_SEED").ok().map(|text| setting::<u64>(&text));
     let seeds = one.map_or_else(|| asked(seeds), |seed| seed..seed + 1);
@@ -106,10 +106,10 @@ pub fn every_seed_keeps_the_promises(planned: Planned, seeds: u64) -> (Seen, boo
     (seen, one.is_none())
 }
 
-/// Whether it shows within so many seeds, as the breaking of this promise, what is broken on purpose.
+/// Whether one of the first `seeds` seeds detects the mutant, as a violation that contains `as_violating`.
 pub fn is_caught(mutant: Mutant, planned: Planned, seeds: u64, as_breaking: &str) {
     let run = |seed| match World::run(planned(seed, Some(mutant)), false) {
-        // It may break others before.
+        // It may violate others first.
         Err((broken, _)) if !broken.0.contains(as_breaking) => Ok(Seen::default()),
         outcome => outcome.map_err(|(broken, _)| broken.0),
     };

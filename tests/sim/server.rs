@@ -1,4 +1,4 @@
-//! A simulated memcached: the embedded store, spoken to in the same bytes as a real one.
+//! A simulated memcached: the embedded store, accessed through the wire protocol.
 
 use bytes::{Bytes, BytesMut};
 use kennel::embedded::Store;
@@ -11,7 +11,7 @@ const LIMIT: u64 = 64 << 20;
 
 pub struct Server {
     store: Store,
-    /// To write a command in.
+    /// Buffer for the command.
     command: BytesMut,
 }
 
@@ -20,8 +20,8 @@ impl Server {
         Server { store: Store::new(LIMIT, wall), command: BytesMut::new() }
     }
 
-    /// Carries out a command; gives the reply as it would stand on the wire. A value above `room` is refused,
-    /// and what stood there is gone, as in memcached.
+    /// Executes a command. Returns the reply as bytes of the wire. As in memcached, a value longer than `room` is refused and the
+    /// previous one is removed.
     pub fn execute(&mut self, ask: &ServerCommand, key: &[u8], room: usize, wall: u64) -> Bytes {
         if let Operation::Store { value, .. } = &ask.what
             && value.len() > room
@@ -37,7 +37,7 @@ impl Server {
         reply
     }
 
-    /// Takes an item out, as if it had been evicted.
+    /// Removes an item, as if it had been evicted.
     pub fn evict(&mut self, key: &[u8], wall: u64) {
         self.answer(&[b"md ", key, b"\r\n"].concat(), wall);
     }
@@ -47,7 +47,7 @@ impl Server {
         self.answer(b"flush_all\r\n", wall);
     }
 
-    /// The value under a key, without a trace of having looked.
+    /// The value under a key and its client flags, without counting as a read.
     pub fn peek(&self, key: &[u8], wall: u64) -> Option<(Bytes, u32)> {
         let reply = Server { store: self.store.clone(), command: BytesMut::new() }
             .answer(&[b"mg ", key, b" v f\r\n"].concat(), wall);

@@ -1,4 +1,4 @@
-//! A sidecar: its table of leases, and what goes on behind the requests.
+//! A sidecar: its lease table and its background work.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use super::world::{Event, World};
 
 pub struct Sidecar {
     pub leases: Leases<OpId>,
-    /// Which connection was told a miss of which key, and has not set, deleted or been served it since.
+    /// The connections with an outstanding miss, by key: none of them has set, deleted or read the key since.
     pub told: BTreeSet<(Owner, usize)>,
-    /// Of these, for which an `add` was refused.
+    /// Of those, the ones whose `add` was refused.
     pub refused: BTreeSet<(Owner, usize)>,
-    /// What it drew at its start.
+    /// Random number drawn at the start.
     pub number: u64,
-    /// How far its wall clock is off, in ms.
+    /// The offset of its wall clock, in ms.
     pub offset: i64,
-    /// How often it was started.
+    /// How often it was restarted.
     pub life: u32,
-    /// To each server: the connection, and how often it was made.
+    /// To each server: the connection and its epoch.
     pub links: Vec<(usize, u32)>,
     pub tag_cache: TagCache,
     pub shelf: Shelf,
 }
 
 impl Sidecar {
-    /// What is read of a tag may be used again. `writes`: how often it had been written when that was asked.
+    /// Caches a tag's version. `writes`: the tag's write count when the read was sent.
     pub fn note_tag(&self, name: &TagName, version: Option<u64>, asked: Now, writes: u64) {
         if let Some(version) = version {
             self.tag_cache.put_unless_written(name, version, asked.mono, writes);
@@ -57,7 +57,7 @@ impl World {
         Sidecar { leases, told, refused, number, offset, life, links, tag_cache, shelf }
     }
 
-    /// It ends without a word, and another starts in its place.
+    /// Ends a sidecar without notice and starts another in its place.
     pub fn kill(&mut self, sidecar: usize) {
         let (sidecar_at, mut dead, mut unanswered) = (sidecar, Vec::new(), Vec::new());
         let mut stored = Vec::new();
@@ -77,12 +77,12 @@ impl World {
             self.give_up(rebuild);
         }
         let arrives = self.arrives_by();
-        // Its client hears of its end; what it has sent may yet arrive.
+        // Its clients' connections close. Commands on their way may still arrive.
         for (value, late) in stored {
             self.checker.ended(value, self.now, late.max(arrives));
         }
         for (which, late) in dead {
-            // What was on its way may yet arrive.
+            // Commands on their way may still arrive.
             self.attempt_ended(which, late.max(arrives));
             self.at(50, Event::Invalidate { which });
         }
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Forgets what is too old to matter.
+    /// Removes expired entries of the lease table.
     pub fn sweep(&mut self, sidecar: usize) {
         let now = self.moment(sidecar);
         self.sidecars[sidecar].leases.sweep(now);
@@ -103,7 +103,7 @@ impl World {
         self.at(pause, Event::Sweep { sidecar });
     }
 
-    /// What a connection knows of its own misses of a key.
+    /// Whether a connection has an outstanding miss of a key.
     pub fn told(&self, sidecar: usize, key: usize, owner: Owner) -> KnownMiss {
         if self.plan.is(Mutant::ForgottenMissIsNone) {
             return KnownMiss::No;
@@ -114,19 +114,19 @@ impl World {
         }
     }
 
-    /// A connection is told a miss.
+    /// Records that a connection received a miss.
     pub fn is_told_a_miss(&mut self, sidecar: usize, key: usize, owner: Owner) {
         self.sidecars[sidecar].told.insert((owner, key));
         self.sidecars[sidecar].refused.remove(&(owner, key));
     }
 
-    /// Whether an `add` was refused for the miss that a connection was told.
+    /// Whether an `add` was refused for the connection's outstanding miss.
     pub fn is_refused(&self, sidecar: usize, key: usize, owner: Owner) -> bool {
         let of = &self.sidecars[sidecar];
         of.told.contains(&(owner, key)) && of.refused.contains(&(owner, key))
     }
 
-    /// A connection was shown a fresh value.
+    /// Records that a connection received a fresh value.
     pub fn has_seen(&mut self, sidecar: usize, key: usize, owner: Owner, cas: u64) {
         let name = &self.plan.keys[key].key;
         let of = &mut self.sidecars[sidecar];
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Leases have ended though their clients did not end them.
+    /// Sends the commands that remove what ended leases left in memcached.
     pub fn give_back(&mut self, sidecar: usize, ended: Vec<Ended>, purpose: &Purpose) {
         for Ended { key, asks, .. } in ended {
             let key = self.plan.keys.iter().position(|guarded| guarded.key[..] == *key);
@@ -162,7 +162,7 @@ impl World {
         self.wake_all(bells);
     }
 
-    /// Asks outside any request.
+    /// Sends commands that belong to no client's request.
     pub fn ask_plainly(&mut self, sidecar: usize, key: usize, asks: Commands, purpose: Purpose) {
         let op = self.op(sidecar, key, Doing::Plain, purpose);
         self.ask(op, asks);
@@ -190,7 +190,7 @@ impl World {
         self.ask_plainly(sidecar, key, PollResult::asks(), Purpose::Polling { pause, before });
     }
 
-    /// What becomes of the answers to questions that no client asked.
+    /// Handles the replies to commands that belong to no client's request.
     pub fn plain_done(&mut self, op: &Op, answers: &Replies) {
         let (sidecar, key) = (op.sidecar, op.key);
         let name = self.plan.keys[key].key.clone();

@@ -1,4 +1,4 @@
-//! Tags that come with values, and tags that were there before.
+//! Tags that values name, and tags that exist before the run.
 
 use bytes::Bytes;
 use kennel::guard::envelope::{Header, Opened};
@@ -9,7 +9,7 @@ use super::plan::tag_name;
 use super::world::World;
 use super::writes::Put;
 
-/// So long before the run a tag moved that has been there before, in ms: longer than clocks may differ.
+/// How long before the run the existing tags were bumped, in ms. Longer than clocks may differ.
 const AGE: u64 = 100_000;
 
 /// The names of tags.
@@ -18,7 +18,7 @@ pub fn named(tags: &[usize]) -> TagNames {
 }
 
 impl World {
-    /// Tags that moved long ago: a value may name them for the first time and be fresh.
+    /// Creates tags that were bumped long ago: a value that names one for the first time may be fresh.
     pub fn age_tags(&mut self) {
         if !self.plan.aged {
             return;
@@ -42,8 +42,8 @@ impl World {
         }
     }
 
-    /// Several who create a tag that is kept twice may begin with different versions on each server, of which the larger remains:
-    /// one of them, if a server cannot be reached meanwhile, and whoever reuses versions, for as long as that.
+    /// Concurrent creators of a tag with two copies may store a different version on each server, of which the larger counts: one
+    /// value is stale if a server cannot be reached meanwhile, any number if versions are cached.
     pub fn may_create(&mut self, ask: &ServerCommand, key: &Bytes) {
         let times = match self.plan.tag_cache {
             0 => u64::from(self.plan.faults_matter()),
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// The tags that a client sends with a value of this key: it depends on what the source says.
+    /// The tags that a client names with a value of this key: they depend on the source's version.
     pub fn names_with(&self, client: usize, key: usize) -> Vec<usize> {
         let extra = &self.plan.keys[key].extra;
         match self.checker.source[key] % 3 {
@@ -74,14 +74,14 @@ impl World {
 }
 
 impl Put {
-    /// Looks at what is about to be stored: sealed with a version that no tag ever has, it is stale from the start.
+    /// Inspects the value about to be stored: sealed with version 0, which no tag has, it is stale from the start.
     pub fn is_sealed(&mut self, value: &Stored, explicit: bool, seen: &mut Seen) {
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return };
         self.born_stale = envelope.tags().any(|(_, version)| version == 0);
         seen.unmoved += u64::from(explicit && !self.born_stale);
     }
 
-    /// With when the last of what was sent for it arrives.
+    /// Sets the latest arrival of its commands.
     pub fn with_late(mut self, late: u64) -> Put {
         self.late = late;
         self

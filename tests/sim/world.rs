@@ -1,4 +1,4 @@
-//! Time, the network, and what goes wrong. One thread, one queue of events, one stream of chance.
+//! Time, the network and the event queue: one thread, one queue and one random generator.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -26,9 +26,9 @@ use super::plan::{Plan, tag_of};
 use super::server::Server;
 use super::sidecar::Sidecar;
 
-/// Where the servers' wall clocks start.
+/// The servers' wall clock at the start, in Unix ms.
 const START: u64 = 1_700_000_000_000;
-/// After this a lost reply is given up, in ms.
+/// The timeout of a command, in ms.
 pub const TIMEOUT: u64 = 300;
 
 #[derive(Debug)]
@@ -46,46 +46,46 @@ pub enum Event {
     },
     /// A reply reaches its sidecar.
     Reply { op: OpId, index: usize, round: u32, answer: ServerReply, link: usize },
-    /// An answer is known without asking.
+    /// A reply comes from the tag cache.
     Known { op: OpId, index: usize, round: u32, answer: ServerReply },
     /// A waiter is woken.
     Wake(OpId),
-    /// A wait is over.
+    /// The time limit of a wait is reached.
     WaitEnded { op: OpId, wait: u32 },
-    /// A lease is to be looked at.
+    /// A lease must be renewed or has expired.
     Due { sidecar: usize, life: u32, key: usize, id: u64 },
-    /// A poller looks.
+    /// A key is polled for its waiters.
     Poll { sidecar: usize, life: u32, key: usize, pause: u64, before: Option<u64> },
-    /// A sidecar forgets what is too old.
+    /// A sidecar removes expired entries.
     Sweep { sidecar: usize },
-    /// One that shares what another has read looks for it.
+    /// A reader that uses a near value, or waits for another reader's result, checks whether it is available.
     Near(OpId),
-    /// A client goes on.
+    /// A client continues.
     Client { client: usize, life: u32 },
-    /// Something is pipelined behind a client's request.
+    /// A request is pipelined behind the client's current one.
     Behind { client: usize, life: u32 },
-    /// A client that sends any command goes on.
+    /// A client of [`Plan::commands`] sends its next command.
     Command { which: usize },
-    /// A `flush_all` arrives at a server; with `which`, its client is answered.
+    /// A `flush_all` reaches a server or, with `which`, its client receives the reply.
     Flush { server: usize, which: Option<usize> },
-    /// An invalidator goes on.
+    /// An invalidator continues.
     Invalidate { which: usize },
-    /// Nothing has come over a connection for so long that it is remade.
+    /// A connection without replies for too long is replaced.
     Remake { sidecar: usize, server: usize, link: usize },
-    /// Something goes wrong.
+    /// A fault occurs.
     Fault(Fault),
 }
 
-/// One connection from a sidecar to a server.
+/// A connection from a sidecar to a server.
 #[derive(Debug, Clone, Default)]
 pub struct Link {
     pub server: usize,
     pub last_there: u64,
     last_back: u64,
-    /// Until then there is nobody to talk to.
+    /// Connection attempts fail before this moment.
     pub opens: u64,
     pub closed: bool,
-    /// What was on its way is lost for certain: the server's process is gone.
+    /// The server's process has ended: commands on their way are never executed.
     pub cut: bool,
 }
 
@@ -98,19 +98,19 @@ pub struct World {
     pub sidecars: Vec<Sidecar>,
     pub clients: Vec<Client>,
     pub commanders: Vec<Commander>,
-    /// What was sent and answered, by key.
+    /// The commands sent and their responses, by key.
     pub histories: Vec<Vec<Invocation>>,
     pub invalidations: Vec<Option<Invalidation>>,
     /// When each server was last restarted.
     pub restarted: Vec<u64>,
-    /// Until when each does nothing.
+    /// Until when each server is suspended.
     pub stopped: Vec<u64>,
     pub ops: BTreeMap<OpId, Box<Op>>,
     pub checker: Checker,
     pub next: u64,
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     events: Vec<Option<Event>>,
-    /// Free places among them.
+    /// Unused slots in `events`.
     free: Vec<usize>,
     pub tag_keys: Vec<Bytes>,
     /// Which tags have been created in this run.
@@ -118,7 +118,7 @@ pub struct World {
     trace: Option<Vec<String>>,
 }
 
-/// What a run showed.
+/// The result of a run: its coverage, or the violation and the trace.
 pub type Outcome = Result<Seen, (Broken, Vec<String>)>;
 
 impl World {
@@ -248,12 +248,12 @@ impl World {
         }
     }
 
-    /// A number in 0..n.
+    /// A random number in 0..n.
     pub fn below(&mut self, n: u64) -> u64 {
         self.chance.below(n)
     }
 
-    /// Has something happen in so many ms.
+    /// Schedules an event in `delay` ms.
     pub fn at(&mut self, delay: u64, event: Event) {
         self.next += 1;
         let place = self.free.pop().unwrap_or(self.events.len());
@@ -279,7 +279,7 @@ impl World {
     }
 
     fn travel(&mut self) -> u64 {
-        // In a storm one message in twenty is overtaken by whole bumps of others.
+        // In a storm, one message in twenty has the full latency, so that many bumps overtake it.
         match self.plan.is_storm() && self.below(20) > 0 {
             true => 1 + self.below(4),
             false => 1 + self.below(self.plan.delay),
@@ -290,7 +290,7 @@ impl World {
         self.tag_keys[tag_of(name)].clone()
     }
 
-    /// Sends one command of an operation to its server. Gives when it arrives, if that is after it was given up.
+    /// Sends one command of an operation to its server. Returns when it arrives if that is after its timeout.
     pub fn send(&mut self, op: &Op, index: usize, ask: ServerCommand) -> Option<u64> {
         let (server, key) = match ask.at {
             ItemRef::Value => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
@@ -327,7 +327,7 @@ impl World {
         self.links[link].last_there = arrives;
         let late = self.plan.holds_back() && arrives > self.now + TIMEOUT;
         if !late && arrives > self.now + self.plan.trip() {
-            // A key and its tags are seen as they were at moments that lie apart: what is built may be sealed with old versions.
+            // The key and its tags are read at moments far apart: the value may be sealed with old versions.
             self.checker.ledger.note(key_of, Why::Lost, arrives, Some(arrives));
         }
         self.at(arrives - self.now, Event::Arrive { op, index, round, ask, key, link, epoch, late });
@@ -338,7 +338,7 @@ impl World {
         late.then_some(arrives)
     }
 
-    /// The version of a tag, if this sidecar has read it a moment ago. A bump counts on what is stored now.
+    /// The version of a tag if this sidecar has read it recently. A bump always reads the server.
     fn cached(&self, op: &Op, ask: &ServerCommand) -> Option<ServerReply> {
         let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (ask.at, &ask.what) else {
             return None;
@@ -401,7 +401,7 @@ impl World {
         self.at(back - self.now, Event::Reply { op, index, round, answer, link });
     }
 
-    /// The versions that the tags have on the servers at this moment.
+    /// The current versions of the tags on the servers.
     pub fn peek_tags(&self, tags: &[TagName]) -> Vec<Option<u64>> {
         let on = |server: usize, name: &TagName| {
             let (ms, life) = self.servers[server].peek(&self.tag_key(name), self.wall())?;

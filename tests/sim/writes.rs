@@ -1,4 +1,4 @@
-//! What applications store and change, and how it ends.
+//! What applications store and change, and how each command ends.
 
 use bytes::Bytes;
 use kennel::guard::leases::{Attribution, MissToken, Owner, StoreCondition, Writer};
@@ -16,21 +16,21 @@ use super::plan::LARGE;
 use super::tags::named;
 use super::world::World;
 
-/// With which command a value is stored.
+/// The command with which a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     Set,
     Add,
     Replace,
     Cas(u64),
-    /// `ms C`, with the CAS of the miss; `elsewhere`: through another sidecar than told the miss.
+    /// `ms C` with the CAS of the miss. `elsewhere`: through a different sidecar from the one that returned the miss.
     MetaCas {
         cas: u64,
         elsewhere: bool,
     },
 }
 
-/// A value to be made and stored.
+/// A value to be built and stored.
 #[derive(Debug, Clone)]
 pub struct Making {
     pub key: usize,
@@ -38,20 +38,20 @@ pub struct Making {
     pub value: ValueId,
     ttl: u64,
     pub rebuild: Option<RebuildId>,
-    /// When what its client was shown was asked for, or it began.
+    /// When the read that it is based on was sent, or when it began.
     made: u64,
-    /// With which tags it comes, beyond those of its rule.
+    /// The tags that it names in addition to those of its rule.
     extra: TagNames,
 }
 
 impl Making {
-    /// Its client was shown what was asked for then.
+    /// Sets when the read was sent that the value is based on.
     pub fn since(self, looked: u64) -> Making {
         Making { made: looked, ..self }
     }
 }
 
-/// A value on its way.
+/// A store in progress.
 #[derive(Debug, Clone)]
 pub struct Put {
     pub client: usize,
@@ -60,31 +60,31 @@ pub struct Put {
     owner: Owner,
     pub making: Making,
     body: Bytes,
-    /// Of one of its tags nobody knows whether it moved: it is stale from the start.
+    /// The version of one of its tags is unknown: it is stale from the start.
     pub born_stale: bool,
-    /// When the last of what was sent for it arrives.
+    /// The latest arrival of its commands.
     pub late: u64,
-    /// The sidecar that granted the lease does not know that this ends it.
+    /// The sidecar that granted the lease does not see that this store ends it.
     astray: bool,
-    /// What its miss saw, and whose that was if another connection's.
+    /// The miss that it fills, and the miss's connection if that is another one.
     fills: Option<(MissToken, Option<Owner>)>,
-    /// That was a lease.
+    /// The miss holds the lease.
     leads: bool,
 }
 
-/// A command on its way that changes what stands there.
+/// A command in progress that changes the current value.
 #[derive(Debug, Clone)]
 pub struct Changing {
     client: usize,
     life: u32,
     moved: (usize, Option<usize>),
-    /// What an `ma N` would begin with.
+    /// The value that `ma N` would create.
     begins: Option<ValueId>,
     owner: Owner,
 }
 
 impl Put {
-    /// The stub that its client missed, if it was one.
+    /// The stub that its client missed, if any.
     pub fn stub(&self) -> Option<StubId> {
         self.fills.as_ref().and_then(|(ticket, _)| ticket.stub)
     }
@@ -95,14 +95,14 @@ impl World {
         [1, 2, 3, 3, 0][self.below(5) as usize]
     }
 
-    /// A value made from what the source says now.
+    /// A value made from the source's current version.
     pub fn making(&mut self, client: usize, key: usize, how: How, rebuild: Option<RebuildId>) -> Making {
         let (ttl, extra) = (self.ttl(), self.names_with(client, key));
         let value = self.checker.value(key, ttl, false, extra.clone());
         Making { key, how, value, ttl, rebuild, made: self.now, extra: named(&extra) }
     }
 
-    /// The same, by somebody who was told no miss.
+    /// The same, without a miss.
     pub fn blind(&mut self, client: usize, key: usize, how: How) -> Making {
         let (ttl, extra) = (self.ttl(), self.names_with(client, key));
         let value = self.checker.value(key, ttl, true, extra.clone());
@@ -191,7 +191,8 @@ impl World {
         self.clients[client].job = Job::Putting(makings);
         let names = matches!(making.how, How::MetaCas { .. } | How::Cas(_));
         if names && self.restarted[making.key % self.plan.servers] >= making.made {
-            // A restarted memcached gives the same CAS to another item, and its clients can but know it.
+            // A restarted memcached may give the same CAS to another item. Clients cannot detect this, so the value is not
+            // stored.
             if let Some(rebuild) = making.rebuild {
                 self.give_up(rebuild);
             }
@@ -231,7 +232,7 @@ impl World {
         })
     }
 
-    /// A meta client that will not rebuild says so: `md C` with the CAS of its win.
+    /// A meta client that will not rebuild releases its win: `md C` with the CAS of the win.
     fn give_up_win(&mut self, client: usize, key: usize, cas: u64, rebuild: RebuildId) -> Result<(), Broken> {
         self.give_up(rebuild);
         self.remove_named(client, key, cas);
@@ -260,7 +261,7 @@ impl World {
         self.ask(op, asks);
     }
 
-    /// A value arrives at its sidecar, or may go on there.
+    /// A sidecar receives a value, or may proceed after a wait.
     pub fn put(&mut self, mut put: Put) -> Result<(), Broken> {
         let (sidecar, key) = (put.sidecar, put.making.key);
         let name = self.plan.keys[key].key.clone();
@@ -389,7 +390,7 @@ impl World {
                 if !self.plan.is(Mutant::FillWakesNobody) {
                     self.wake_all(bells);
                 }
-                // Whoever else builds it has nothing left to store over.
+                // Other clients that rebuild the same key can no longer store theirs.
                 let rebuilds = self.checker.rebuilds.iter().enumerate();
                 let mut others = rebuilds.filter(|(at, _)| Some(*at) != put.making.rebuild);
                 if others.any(|(_, other)| other.key == key && other.end.is_none()) {
@@ -428,21 +429,22 @@ impl World {
         }
     }
 
-    /// It was not stored, and its client is told that it was: only if something has happened to the key since its miss.
+    /// The value was not stored, but its client received success: allowed only if something has happened to the key since its
+    /// miss.
     fn dropped(&mut self, put: Put, doomed: bool) -> Result<(), Broken> {
         self.checker.seen.dropped += 1;
-        // In a storm a renewal may be overtaken by the end of what it renews.
+        // In a storm, a renewal may be overtaken by the end of its lease.
         let exact = !(self.plan.faults_matter() || self.plan.is_storm() || self.plan.pooled || put.astray);
         match put.making.rebuild {
             Some(rebuild) if exact && !self.is_overtaken(rebuild) => {
                 let (key, looked) = (put.making.key, self.checker.rebuilds[rebuild].looked);
-                // Whoever reuses versions may take a lock over that was taken with as old ones of another tag.
+                // With cached versions, a client may take over a lock that was claimed with equally old versions of another tag.
                 let from = looked.saturating_sub(self.plan.tag_cache);
                 let now = self.now;
                 let moves = self.checker.moves.iter().filter(|moved| {
                     moved.key == key && moved.begin <= now && moved.acked.is_none_or(|acked| acked >= from)
                 });
-                // Whoever missed the same stub may have filled it, though its tags had moved for a while.
+                // Another client that missed the same stub may have filled it, with tags that were bumped meanwhile.
                 let is_stored = self.checker.is_stored_since(key, looked);
                 if moves.count() == 0 && !is_stored {
                     let what = if doomed { "doomed" } else { "dropped" };
@@ -454,8 +456,8 @@ impl World {
         self.stored(put, true)
     }
 
-    /// Whether a rebuild that began before a bump had not ended when this one began. Who takes its lock over and finds the value
-    /// marked anew gives the lock back, and leaves it with a CAS under which it may yet store, in the next one's place.
+    /// Whether a rebuild that began before a bump had not ended when this one began. Its client may take the lock over, find the
+    /// value marked again and release the lock. It then still holds a CAS with which it can store in place of the next rebuild.
     fn is_overtaken(&self, rebuild: RebuildId) -> bool {
         let Rebuild { key, looked, .. } = self.checker.rebuilds[rebuild];
         let bumped = |since: u64| {
@@ -479,7 +481,7 @@ impl World {
         self.checker.values[put.making.value].sent
     }
 
-    /// What was built is not there, or may not be; `gone`: nor what stood there.
+    /// The value was not stored, or may not have been. `removed`: the previous value is not there either.
     fn not_stored(&mut self, put: &Put, gone: bool) {
         let key = put.making.key;
         let hold = 1000 * u64::from(self.plan.keys[key].policy.lock_seconds()) + self.plan.trip();
@@ -487,7 +489,7 @@ impl World {
         self.checker.ledger.note(key, Why::GivenUp, sent, Some(self.now + hold));
         if gone {
             self.checker.seen.large += 1;
-            // It leaves a lock that may be there, until that runs out.
+            // A lock may remain until it expires.
             self.checker.takes_away(key, sent, self.now + hold);
         }
     }
@@ -505,7 +507,7 @@ impl World {
         self.stored(put, !matches!(end, SetEnd::Failed(_)))
     }
 
-    /// Who changes a value has seen that it is there; who creates one has ended its own miss.
+    /// A client that changes a value has read it; one that creates a value has ended its own miss.
     pub fn modified(&mut self, sidecar: usize, key: usize, owner: Owner, end: ModifyEnd) -> ModifyEnd {
         match &end {
             ModifyEnd::Counted(Counted { created: true, .. }) | ModifyEnd::Extended { created: true, .. } => {
@@ -523,7 +525,7 @@ impl World {
         end
     }
 
-    /// A value was stored, or was not, by a command that looked first.
+    /// A command that reads before it writes has ended; its value was stored or not.
     pub fn modify_done(&mut self, put: Put, end: ModifyEnd) -> Result<(), Broken> {
         let known = !matches!(end, ModifyEnd::Failed(_));
         let end = self.modified(put.sidecar, put.making.key, put.owner, end);
@@ -541,7 +543,7 @@ impl World {
             false => self.checker.ended(put.making.value, self.now, put.late.max(self.now)),
         }
         if let (true, Some(rebuild)) = (put.astray, put.making.rebuild) {
-            // The sidecar that granted the lease does not know that it has ended.
+            // The sidecar that granted the lease does not see that it has ended.
             self.checker.seen.elsewhere += 1;
             self.checker.rebuilds[rebuild].acked = None;
             let key = put.making.key;
