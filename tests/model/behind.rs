@@ -1,4 +1,4 @@
-//! What a sidecar does behind the requests: it renews and gives back leases, and looks for those who wait.
+//! A sidecar's background work: it renews and releases leases, and polls for waiters.
 
 use kennel::guard::leases::{Due, Ended, MissTokenId, PollResult};
 use kennel::guard::{Now, Replies};
@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::world::{Broken, Job, MONO, World};
 
 impl World {
-    /// A lease is looked at, at this moment.
+    /// A lease must be renewed or has expired.
     pub fn due(&mut self, s: usize, id: MissTokenId, mono: u64, plan: &Plan) -> Result<(), Broken> {
         let now = Now { mono, ..self.now() };
         match self.sidecars[s].leases.due(KEY, id, now, &plan.policy, &tags(), s as u64) {
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// The poller looks, if anybody waits.
+    /// The poller reads the item, if there are waiters.
     pub fn look(&mut self, s: usize, plan: &Plan) -> Result<(), Broken> {
         if !self.sidecars[s].leases.has_waiters(KEY) {
             self.sidecars[s].poller = None;

@@ -1,8 +1,8 @@
-//! All states, and what must hold of them.
+//! Explores all states and checks the guarantees.
 //!
-//! Safety is checked on every step. Liveness needs the whole graph (`graph.rs`): from every state, without any further fault or
-//! invalidation, a good one must be within reach. The graph is finite, so that is the same as: whoever keeps taking, from
-//! the states that come again and again, every step that is possible there again and again, comes to a good one.
+//! Safety is checked at every step. Liveness needs the whole graph (`graph.rs`): from every state, without any further fault or
+//! invalidation, a good state must be reachable. The graph is finite, so this is equivalent to: an execution that takes, from the
+//! states that recur forever, every step that is possible infinitely often, reaches a good state.
 
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
@@ -13,19 +13,20 @@ use super::plan::Plan;
 use super::steps::Kind;
 use super::world::{Broken, World};
 
-/// What must be within reach from everywhere.
+/// What must be reachable from every state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Good {
     /// The key is fresh.
     Fresh,
-    /// This client is owed no answer.
+    /// This client has no pending request.
     Answered(usize),
 }
 
 pub const GOODS: [Good; 3] = [Good::Fresh, Good::Answered(0), Good::Answered(1)];
 
 impl Good {
-    /// Whether a step may lead there. What only the end of the old value or of a reader's patience makes good is not.
+    /// Whether a step of this kind may be used to reach it. A state is not good if only the expiry of the old value or the end of
+    /// a reader's wait makes it so.
     pub fn may_take(self, kind: Kind) -> bool {
         match kind {
             Kind::Step => true,
@@ -36,14 +37,14 @@ impl Good {
     }
 }
 
-/// What was explored.
+/// The size of an exploration.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Explored {
     pub states: usize,
     pub steps: usize,
 }
 
-/// A broken promise, with the steps that lead to it.
+/// A violation, with the steps that lead to it.
 #[derive(Debug)]
 pub struct Found {
     pub broken: Broken,
@@ -54,18 +55,18 @@ pub struct Found {
 /// A state's number.
 pub type StepIndex = u32;
 
-/// A state, by the number it is known by.
+/// A state and the number by which it is known.
 struct Met {
     world: World,
     at: StepIndex,
-    /// It is known by what it looks like with both sides exchanged.
+    /// It is known by its fingerprint with both sides exchanged.
     flipped: bool,
 }
 
-/// States that nobody has gone on from yet.
+/// States whose successors have not been explored.
 ///
-/// The nearest come first, so that a trace is the shortest. In a long run those come first in which the least can still go
-/// wrong: of the few in which more can, each leads to few states that are not known by then, and few have to wait.
+/// The nearest come first, so that a trace is the shortest. In a long run, the states with the fewest remaining faults come
+/// first: each of the few others leads to few states that are not known by then, so that few have to be kept.
 struct Frontier {
     by_what_is_left: Vec<VecDeque<Met>>,
     /// How many workers may still find states.
@@ -75,7 +76,7 @@ struct Frontier {
 
 /// How many states a worker takes at once.
 const BATCH: usize = 32;
-/// How often a long run says how far it has come, in states.
+/// How often a long run reports its progress, in states.
 const TOLD_EVERY: usize = 5_000_000;
 
 struct Search<'p> {
@@ -119,18 +120,18 @@ pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     }
 }
 
-/// What is good in a state, as it is known.
+/// What is good in a state, in the orientation in which it is known.
 pub fn goods_of(world: &World, flipped: bool) -> u8 {
     let goods = GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good)) << n);
     exchanged(goods, flipped)
 }
 
-/// The goods with those of both clients exchanged, or not.
+/// The goods, with those of the two clients exchanged if `flipped`.
 pub fn exchanged(goods: u8, flipped: bool) -> u8 {
     if flipped { goods & 1 | (goods & 2) << 1 | (goods & 4) >> 1 } else { goods }
 }
 
-/// When one worker panics, the others have nothing to wait for.
+/// Ends the search if a worker panics.
 struct EndsWithAPanic<'s, 'p>(&'s Search<'p>);
 
 impl Drop for EndsWithAPanic<'_, '_> {
@@ -158,7 +159,7 @@ impl Search<'_> {
         self.grown.notify_all();
     }
 
-    /// The next states to go on from; none when there will be no more.
+    /// The next states to explore; none when there will be no more.
     fn next(&self) -> Vec<Met> {
         let mut frontier = self.lock();
         frontier.busy -= 1;
@@ -226,7 +227,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The steps from the beginning to a state, found again by taking them.
+    /// The steps from the start to a state, found by taking them again.
     fn trace(&self, to: StepIndex) -> Vec<String> {
         let path = self.graph.path(to);
         let mut world = World::start(self.plan);

@@ -1,4 +1,4 @@
-//! What may go wrong.
+//! Faults.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// The CAS numbers on which somebody's right to rebuild rests.
+    /// The CASes on which leases and their renewals depend.
     pub fn remembered(&self) -> Vec<u64> {
         let tickets = self.sidecars.iter().flat_map(|sidecar| &sidecar.keeps);
         let cases = tickets.flat_map(|(_, ticket)| [ticket.base, ticket.lock]).flatten();
@@ -59,7 +59,7 @@ impl World {
         numbers
     }
 
-    /// Whatever else anybody remembers is below what is given out from now on: in truth the numbers may come again one after the
+    /// All other remembered CASes are lower than those assigned from now on. In memcached the numbers may recur one after the
     /// other, or after any others.
     pub fn restart(&mut self, again: Option<u64>, plan: &Plan) {
         let stays = |ask: &ServerCommand| plan.tags_elsewhere && matches!(ask.at, ItemRef::Tag(_));
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// That invalidates whatever carries it.
+    /// This invalidates every value that has the tag.
     pub fn lose_tag(&mut self) {
         self.losses += 1;
         self.disturb();

@@ -1,4 +1,4 @@
-//! What is broken on purpose, between the guard and its server.
+//! Mutants, applied between the guard and its server.
 
 use kennel::guard::{
     GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, StoreMode, envelope::Header,

@@ -1,4 +1,4 @@
-//! The guard's machines, driven step by step.
+//! Drives the guard's state machines step by step.
 
 use std::hash::{Hash, Hasher};
 
@@ -21,14 +21,14 @@ use super::world::{Broken, Job, MONO, World, made_from};
 
 pub const KEY: &[u8] = b"k";
 
-/// An operation of one sidecar: a client's, by its number, or one behind the requests.
+/// An operation of one sidecar: a client's, by the client's number, or a background operation.
 pub type OpRef = usize;
 const FIRST_BEHIND: OpRef = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Doing {
     Read(Read),
-    /// With what its miss saw, and whose that was if another connection's.
+    /// With the miss that it fills, and the miss's connection if that is another one.
     Fill(Fill, MissToken, Option<Owner>),
     Set(Set),
     Delete(Delete),
@@ -38,9 +38,9 @@ pub enum Doing {
     Renewal(MissTokenId),
     /// A lease has ended without a value.
     Freeing,
-    /// A lease has been superseded: what it left is taken away.
+    /// A lease was superseded: its lock or stub is removed.
     Superseded,
-    /// A lease has ended because its value is another by now: its lock is taken away.
+    /// A lease has ended because the value was replaced: its lock is removed.
     Lost,
     Polling,
 }
@@ -50,18 +50,18 @@ pub struct Op {
     pub doing: Doing,
     pub asks: Commands,
     pub answers: Vec<Option<ServerReply>>,
-    /// The number of its wait.
+    /// The id of its wait.
     pub waits: Option<u64>,
-    /// Whether the item was in time when it was last read.
+    /// Whether the item was within its time when it was last read.
     in_time: bool,
-    /// The CAS of the lock or stub that it holds: just given to it, or about to be given up by it. It takes far less time
-    /// than that has left.
+    /// The CAS of the lock or stub that it holds: just granted, or about to be released. Both take far less time than the lock
+    /// has left.
     pub gained: Option<Cas>,
-    /// The item as last read, for whoever is to be shown it again.
+    /// The item as last read, for mutants that return it again.
     pub read: Option<Item>,
 }
 
-/// A command on its way, and to which place of which operation its reply is owed.
+/// A command on its way, and the operation and position to which its reply belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     pub ask: ServerCommand,
@@ -70,7 +70,7 @@ pub struct Command {
 
 impl Hash for Op {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // What was asked is on its way, or was carried out.
+        // Its commands are on their way, or were executed.
         let Op { doing, asks: _, answers, waits, in_time, gained, read } = self;
         let in_time = *in_time && matches!(doing, Doing::Read(_));
         (doing, answers, waits, in_time, gained, read).hash(state);
@@ -103,7 +103,7 @@ impl Op {
         }
     }
 
-    /// Whether all it asked is answered.
+    /// Whether every command of the round has its reply.
     pub fn is_answered(&self) -> bool {
         !self.answers.is_empty() && self.answers.iter().all(Option::is_some)
     }
@@ -128,7 +128,7 @@ fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>) -
 }
 
 pub fn owner(client: usize, at: usize, plan: &Plan) -> Owner {
-    // Through another sidecar it is another connection.
+    // Another sidecar sees it as another connection.
     Owner::from(OWNERS + (if plan.placed[client] == at { client } else { 10 + client }) as u64)
 }
 
@@ -162,7 +162,7 @@ impl World {
         self.ask(at, 1, Op::new(doing), asks, plan)
     }
 
-    /// Sends a round.
+    /// Sends a round of commands.
     pub fn ask(
         &mut self,
         s: usize,
@@ -176,7 +176,7 @@ impl World {
         if let (Doing::Read(_), Some(ServerCommand { at: ItemRef::Value, what: Operation::Store { .. } })) =
             (&op.doing, op.asks.first())
         {
-            // A stub takes the lock's place, if the value still stands when it arrives.
+            // A stub replaces the lock, if the value is still there when it arrives.
             op.gained = None;
         }
         for index in 0..op.asks.len() {
@@ -210,11 +210,11 @@ impl World {
         self.ask(s, free.unwrap_or(FIRST_BEHIND), Op::new(doing), asks, plan)
     }
 
-    /// The server carries out a command.
+    /// The server executes a command.
     pub fn execute(&mut self, s: usize, command: Command) {
         let epoch = self.epoch_at(command.ask.at);
         let mut answer = self.server.execute(&command.ask, epoch, Some(s));
-        // As in what is the same: whom the mark of a value is shown to decides nothing.
+        // As for fingerprints: the client that received a value's mark decides nothing.
         if let ServerReply::Item(item) = &mut answer {
             item.won &= item.size == 0;
         }
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Nothing will be heard of a command.
+    /// A command's reply is lost.
     pub fn fail(&mut self, s: usize, command: &Command) {
         let Some((of, index)) = command.owed else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// Whatever happens at once.
+    /// Performs everything that happens at once.
     pub fn settle(&mut self, plan: &Plan) -> Result<(), Broken> {
         while plan.hears_at_once() {
             let answered = (0..2).find_map(|s| {
@@ -265,7 +265,7 @@ impl World {
         Ok(())
     }
 
-    /// A sidecar hears the answers to a round.
+    /// A sidecar processes the replies to a round.
     pub fn hear(&mut self, s: usize, of: OpRef, plan: &Plan) -> Result<(), Broken> {
         let Some(mut op) = self.remove(s, of) else { return Ok(()) };
         let mut answers: Replies = op.answers.drain(..).flatten().collect();
@@ -445,13 +445,13 @@ impl World {
         Ok(())
     }
 
-    /// A client has made its value, and sends it.
+    /// A client has made its value and sends it.
     pub fn put(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
         let Job::Building { version, won } = self.clients[client].job else { return Ok(()) };
         self.clients[client].job = Job::Putting { version, won };
         self.clients[client].lapsed = false;
         if !won {
-            // It may be stored over the stub of whoever builds the same, and end before that.
+            // It may be stored over the stub of a client that builds the same key, and expire before that one fills.
             self.disturb();
         }
         self.store(client, version, plan)
@@ -466,7 +466,7 @@ impl World {
             explicit: None,
             tags: Vec::new(),
         };
-        // Nobody here sets what they were told no miss of.
+        // No client of the model sets without a miss.
         let setter = Writer { owner: owner(client, s, plan), told: KnownMiss::Yes, pooled: false };
         let now = self.now();
         match self.sidecars[s].leases.attribute(KEY, setter, now) {
@@ -498,7 +498,7 @@ impl World {
                         let op = Op { gained: held, ..Op::new(Doing::Fill(fill, ticket, owner)) };
                         self.ask(s, client, op, asks, plan)
                     }
-                    // Nobody knows what it would be stored over.
+                    // It is unknown what it would be stored over.
                     _ => {
                         self.stored(client);
                         Ok(())

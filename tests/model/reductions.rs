@@ -1,4 +1,4 @@
-//! What is not explored, because it would show nothing new: whether that is so, where all of it can be explored.
+//! Checks that the states that are not explored would show nothing new, in plans that can be explored without the reductions.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -7,7 +7,7 @@ use super::plan::{EVICTIONS, Fault, Plan};
 use super::steps::Kind;
 use super::world::World;
 
-/// What may come of a state: what kind of step leads where, and what is good there; or a promise that it breaks.
+/// What may follow from a state: the kind of each step, where it leads and what is good there; or a violation.
 type Future = Vec<(Option<Kind>, u128, u8)>;
 
 fn future(world: &World, plan: &Plan) -> (Future, Vec<World>) {
@@ -27,8 +27,7 @@ fn future(world: &World, plan: &Plan) -> (Future, Vec<World>) {
     (future, worlds)
 }
 
-/// Goes to states again and again, on every way that leads there, and compares what may come of them. At most about so many
-/// states.
+/// Reaches states repeatedly, on every path that leads there, and compares what may follow. Explores about `most` states.
 fn that_are_called_the_same_are(plan: &Plan, most: usize) {
     let mut known: HashMap<u128, Future> = HashMap::new();
     let first = World::start(plan);
@@ -73,8 +72,8 @@ fn states_that_are_called_the_same_have_the_same_future() {
     }
 }
 
-/// The states in which nothing is on its way, without what only tells whether a promise is broken. `named`: as this plan calls
-/// them.
+/// The states in which nothing is on its way, without the fields that only the checks use. `named`: the plan that determines
+/// their fingerprints.
 fn at_rest(plan: &Plan, named: &Plan) -> HashMap<u128, String> {
     let (mut known, mut rests) = (HashSet::new(), HashMap::new());
     let mut frontier = VecDeque::from([World::start(plan)]);

@@ -1,4 +1,4 @@
-//! What a state is known by, and what is no part of it because nobody can tell.
+//! The fingerprint of a state, and what is not part of it because no step depends on it.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::server::Server;
 use super::world::{Client, First, Job, Sidecar, World};
 
 impl World {
-    /// By which it is known, and whether that is what it looks like with both sides exchanged.
+    /// The fingerprint, and whether it is that of the state with both sides exchanged.
     pub fn fingerprint(&self, plan: &Plan) -> (u128, bool) {
         let print = self.print(false, plan);
         // Without its invalidations the second client is like the first.
@@ -43,7 +43,7 @@ impl World {
                 (Who(*of), op).hash(&mut canon);
             }
             if !plan.hears_at_once() {
-                // Of two wins that are heard of in any order, the table asks which is the later.
+                // Two wins may arrive in either order; the lease table needs to know which one is later.
                 let rights = |cas: Cas| (cas.epoch, cas.number);
                 let mut all: Vec<_> = ops.iter().filter_map(|(_, op)| op.gained).map(rights).collect();
                 all.extend(keeps.iter().filter_map(|(_, its)| its.lock.or(its.base)).map(rights));
@@ -57,7 +57,7 @@ impl World {
         canon.end()
     }
 
-    /// The same without what is only kept to tell whether a promise is broken.
+    /// The fingerprint without the fields that only the checks use.
     pub fn unwatched(&self, plan: &Plan) -> u128 {
         let mut world = self.clone();
         (world.reason, world.undisturbed, world.last_winner, world.needless) = (true, true, None, 0);
@@ -71,13 +71,13 @@ impl World {
         world.fingerprint(plan).0
     }
 
-    /// Whether a CAS that stands nowhere, and is in no answer that is kept until others come, is like any other. Not if a restart
-    /// may bring it back.
+    /// Whether a CAS that is not stored, and is in no reply that waits for others of its round, is like any other. It is not if a
+    /// restart may assign it again.
     pub fn compares_only_with_what_stands(&self, plan: &Plan) -> bool {
         plan.hears_at_once() && !self.may_restart(plan) && self.server.again.is_none()
     }
 
-    /// The CASes in answers that are kept until the others of their round come.
+    /// The CASes in replies that wait for the others of their round.
     fn half_heard(&self) -> impl Iterator<Item = u64> {
         let ops = self.sidecars.iter().flat_map(|sidecar| &sidecar.ops);
         ops.flat_map(|(_, op)| op.answers.iter().flatten()).filter_map(|answer| match answer {
@@ -91,13 +91,13 @@ impl World {
         self.faults > 0 && plan.kinds.contains(&Fault::Restart)
     }
 
-    /// Leases that have ended need no keeper.
+    /// Leases that have ended need no renewal.
     pub fn forget_ended(&mut self, plan: &Plan) {
         let now = self.now();
         for sidecar in &mut self.sidecars {
-            // To whom nothing has happened there is nothing to forget.
+            // An unchanged sidecar has nothing to remove.
             let Some(sidecar) = Arc::get_mut(&mut sidecar.0) else { continue };
-            // What is empty looks the same whether it was ever used or not.
+            // An empty table is the same whether it was ever used or not.
             sidecar.leases.sweep(now);
             if sidecar.keeps.is_empty() {
                 continue;
@@ -112,7 +112,8 @@ impl World {
         }
     }
 
-    /// Commands whose answer nobody waits for and that can do nothing any more; and who won last, if that is over.
+    /// Removes commands whose reply is not awaited and that can have no effect any more, and the last winner if its lease is
+    /// over.
     pub fn forget_what_cannot_matter(&mut self, plan: &Plan) {
         for s in 0..2 {
             let is_vain =
@@ -122,7 +123,7 @@ impl World {
                 queue.retain(|command| !is_vain(self, command));
                 self.sidecars[s].queue = queue;
             }
-            // The CAS that a poller remembers may come again only behind a restart, or with an answer that is here already.
+            // The CAS that a poller remembers may only recur after a restart, or with a reply that has already been sent.
             let stands = self.server.item.as_ref().map(|item| item.cas);
             let half_looked =
                 |(_, op): &(_, Op)| op.doing == Doing::Polling && op.answers.iter().any(Option::is_some);
@@ -153,8 +154,8 @@ impl World {
         self.last_winner = self.last_winner.filter(|winner| builds(&self.clients[*winner]));
     }
 
-    /// Whether a command may change what stands on the server, now or later. No CAS comes again in a server's life, and behind
-    /// its end nothing arrives that was sent before.
+    /// Whether a command may change what the server stores, now or later. No CAS recurs until the server restarts, and nothing
+    /// that was sent before the restart arrives after it.
     pub fn may_matter(&self, ask: &ServerCommand) -> bool {
         let Server { item, lock, tag, .. } = &self.server;
         let stands = match ask.at {

@@ -1,5 +1,4 @@
-//! A memcached small enough to be part of a state: one item, its lock, one tag. Time stands still in it; that an item's time
-//! is over is something that happens to it.
+//! A memcached small enough to be part of a state: one item, its lock, one tag. It has no clock: that an item expires is a step.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,11 +8,11 @@ use kennel::guard::{Cas, GetFlags, Item, ItemRef, Operation, ServerCommand, Serv
 use super::canon::Who;
 use super::plan::policy;
 
-/// CAS numbers are told from other numbers by where they begin.
+/// CASes have their own range so that they differ from other numbers.
 pub const FIRST_CAS: u64 = 1 << 50;
 pub const FIRST_CAS_OF_TAGS: u64 = FIRST_CAS + (1 << 19);
 
-/// How much longer an item stands.
+/// The remaining time of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Term {
     Endless,
@@ -23,13 +22,13 @@ pub enum Term {
     Stale,
     /// Less than a second.
     Last,
-    /// A lock's or stub's.
+    /// That of a lock or stub.
     Hold,
-    /// That of a stub in a missing tag's place.
+    /// That of a stub stored for a missing tag.
     Missing,
 }
 
-/// What stands under a key.
+/// The item stored under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub value: Bytes,
@@ -38,9 +37,9 @@ pub struct Entry {
     pub term: Term,
     /// Marked by `md I`.
     pub stale: bool,
-    /// Its mark has been shown to somebody as a win.
+    /// A client has received its mark as a win.
     offered: bool,
-    /// The sidecar that wrote it, if that still lives. memcached does not know.
+    /// The sidecar that wrote it, if that still runs. memcached does not know it.
     pub by: Option<usize>,
 }
 
@@ -50,11 +49,11 @@ pub struct Server {
     pub item: Option<Entry>,
     pub lock: Option<Entry>,
     pub tag: Option<Entry>,
-    /// The last CAS given out.
+    /// The last CAS assigned.
     pub last: u64,
-    /// One that is given out before the next.
+    /// A CAS that is assigned before the next.
     pub again: Option<u64>,
-    /// The last one of a tag: its server may be another.
+    /// The last CAS of a tag, whose server may be another.
     pub last_of_tags: u64,
 }
 
@@ -71,7 +70,7 @@ impl Term {
         }
     }
 
-    /// As `t` says it.
+    /// As returned by `t`.
     fn seconds(self) -> Option<u32> {
         let stale = policy().stale_seconds();
         match self {
@@ -88,7 +87,7 @@ impl Term {
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Entry { value, flags, cas, term, stale, offered, by } = self;
-        // Whom the mark of a value was shown to decides nothing; whom a stub was shown to, everything.
+        // Which client received a value's mark decides nothing; which client received a stub's mark decides everything.
         let offered = *offered && self.is_stub();
         (value, flags, cas, term, stale, offered, by.map(Who)).hash(state);
     }
@@ -137,7 +136,7 @@ impl Server {
         *last
     }
 
-    /// Carries out a command.
+    /// Executes a command.
     pub fn execute(&mut self, ask: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
         let stands = self.at(ask.at).clone();
         match (&ask.what, stands) {
@@ -158,7 +157,7 @@ impl Server {
             (Operation::Store { value, flags, exptime, .. }, _) => {
                 let number = self.next(ask.at);
                 let value: Bytes = [&value.header[..], &value.body[..]].concat().into();
-                // A stub that is given up stands for as long as anybody may fill it.
+                // A released stub remains for as long as a client may fill it.
                 let term = if *flags >= 1 << 31 { Term::Hold } else { Term::of(*exptime) };
                 let entry =
                     Entry { value, flags: *flags, cas: number, term, stale: false, offered: false, by };
@@ -256,7 +255,7 @@ mod tests {
         wire::decode(ask, Reply::Answered { bytes: reply.into(), epoch: 1 })
     }
 
-    /// Commands as the guard asks them, about CAS numbers that it may remember.
+    /// Commands as the guard sends them, with CASes that it may remember.
     fn any(chance: &mut Random, known: &[Cas]) -> ServerCommand {
         let at = [ItemRef::Value, ItemRef::Value, ItemRef::Lock, ItemRef::Tag(0)][chance.below(4) as usize];
         let known = (!known.is_empty()).then(|| known[chance.below(known.len() as u64) as usize]);
@@ -290,7 +289,7 @@ mod tests {
         for seed in 0..300 {
             let mut chance = Random::seeded(seed);
             let (mut model, mut store) = (Server::start(), Store::new(64 << 20, WALL));
-            // The same items under the numbers of each.
+            // The same items, each server with its own CASes.
             let (mut ours, mut theirs) = (Vec::new(), Vec::new());
             for step in 0..60 {
                 let ask = any(&mut chance, &ours);

@@ -15,16 +15,16 @@ pub enum Label {
     Get(usize),
     Put(usize),
     Invalidate(Move, usize),
-    /// A sidecar's next command is carried out.
+    /// A sidecar's next command is executed.
     Execute(usize),
-    /// The same for those of dead sidecars.
+    /// The same for commands of ended sidecars.
     ExecuteOrphan(usize),
-    /// A sidecar hears the answers to a round.
+    /// A sidecar processes the replies to a round.
     Hear(usize, OpRef),
-    /// A reader waits no longer.
+    /// A reader's wait ends.
     GiveUp(usize),
     Renew(usize, MissTokenId),
-    /// The value under a lease is about to vanish.
+    /// The value under a lease is about to expire.
     Clear(usize, MissTokenId),
     Look(usize),
     Ages,
@@ -32,22 +32,22 @@ pub enum Label {
     StubEnds,
     LockEnds,
     Evict(ItemRef),
-    /// The first CAS number after it may be one that somebody remembers.
+    /// The first CAS after the restart may be one that is still remembered.
     Restart(Option<u64>),
     Lose(usize, usize),
-    /// So many of what it has sent arrive.
+    /// This many of the commands that it has sent arrive.
     Kill(usize, usize),
     Leave(usize),
     TooSlow(usize, MissTokenId),
 }
 
-/// What kind of step.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Step = 0,
-    /// The value comes nearer to its end.
+    /// The value comes closer to its expiry.
     Aging = 1,
-    /// A reader's patience ends.
+    /// A reader's wait ends.
     Patience = 2,
     /// A fault or an invalidation.
     Wrong = 3,
@@ -64,7 +64,7 @@ impl Label {
         }
     }
 
-    /// Whether it happens in this sidecar, to its client, or to all.
+    /// Whether it happens in this sidecar, to its client, or to both sides.
     fn is_of(self, s: usize, plan: &Plan) -> bool {
         match self {
             Label::Get(c) | Label::Put(c) | Label::GiveUp(c) | Label::Leave(c) => plan.placed[c] == s,
@@ -77,7 +77,7 @@ impl Label {
         }
     }
 
-    /// Whether this sidecar sends something of its own accord.
+    /// Whether this sidecar sends something on its own initiative.
     fn begins(self, s: usize, plan: &Plan) -> bool {
         match self {
             Label::Get(_) | Label::Put(_) | Label::Leave(_) | Label::Look(_) => self.is_of(s, plan),
@@ -88,7 +88,7 @@ impl Label {
 }
 
 impl World {
-    /// Everything that may happen now.
+    /// Every possible step.
     pub fn labels(&self, plan: &Plan) -> Vec<Label> {
         let mut labels = Vec::new();
         for (c, client) in self.clients.iter().enumerate() {
@@ -142,12 +142,12 @@ impl World {
         labels
     }
 
-    /// Leaves out what may as well have happened before.
+    /// Removes steps that could as well have happened before.
     pub fn put_first(&self, plan: &Plan, labels: &mut Vec<Label>) {
         match self.first {
             First::Nobody => {}
             First::One(Who(s)) => {
-                // But a restart is the end of what both have begun.
+                // But a restart ends what both have begun.
                 let both = self.may_restart(plan) && self.sidecars[1 - s].queue.is_empty();
                 labels.retain(|label| label.is_of(s, plan) || (both && label.begins(1 - s, plan)));
             }
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// What time may end.
+    /// The steps by which time ends something.
     pub fn ends(&self, plan: &Plan, labels: &mut Vec<Label>) {
         let lock_is_kept = self.server.lock.as_ref().is_some_and(|lock| self.is_kept(lock, plan));
         if let Some(lock) = &self.server.lock
@@ -168,7 +168,7 @@ impl World {
             Some(item) if item.is_stub() && !self.is_kept(item, plan) => labels.push(Label::StubEnds),
             Some(item) if item.term == Term::Fresh && self.expiries > 0 => labels.push(Label::Ages),
             Some(item) if item.term == Term::Stale => labels.push(Label::Ages),
-            // Whoever holds its lock puts a stub in its place before.
+            // The lock's holder stores a stub in its place before it expires.
             Some(item) if item.term == Term::Last && !lock_is_kept => labels.push(Label::Vanishes),
             _ => {}
         }
@@ -179,7 +179,7 @@ impl World {
         let mut world = self.clone();
         world.take(label, plan)?;
         let goes_on = |s: usize| self.sidecars[s].queue.is_empty() && !world.sidecars[s].queue.is_empty();
-        // An invalidation begins with the change of the source, of which others know at once.
+        // An invalidation begins with the change of the source, which the other side sees at once.
         let may_begin = !matches!(label, Label::Invalidate(..) | Label::Lose(..));
         let begins = |s: &usize| may_begin && label.is_of(*s, plan) && goes_on(*s);
         world.first = match (self.first, label, (0..2).find(begins)) {
@@ -206,7 +206,7 @@ impl World {
                 let command = self.sidecars[s].queue.remove(0);
                 let of = command.owed.map(|(of, _)| of);
                 self.execute(s, command);
-                // All of a round at once.
+                // All commands of a round at once.
                 while plan.whole_rounds
                     && of.is_some()
                     && let Some(Command { owed: Some((next, _)), .. }) = self.sidecars[s].queue.first()
@@ -215,7 +215,7 @@ impl World {
                     let command = self.sidecars[s].queue.remove(0);
                     self.execute(s, command);
                 }
-                // A look at what nothing can change any more may as well come at once.
+                // A read of something that can no longer change may as well come at once.
                 while self.tag_is_settled(plan)
                     && let Some(Command {
                         ask: ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
@@ -271,7 +271,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the tag keeps its version for ever.
+    /// Whether the tag keeps its version for good.
     pub fn tag_is_settled(&self, plan: &Plan) -> bool {
         let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
         let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);

@@ -1,6 +1,6 @@
 //! The guarantees of the design, checked against everything observed. It knows the source of truth and nothing of the guard.
 
-use super::counting::{History, Why};
+use super::counting::{History, Cause};
 use super::plan::Plan;
 
 /// Index of a value that a client has made.
@@ -33,7 +33,7 @@ pub struct Value {
 pub struct Rebuild {
     pub key: usize,
     /// When its client's last read of the value was sent.
-    pub looked: u64,
+    pub last_read: u64,
     /// When the server executed the command that won.
     pub won: u64,
     /// When its client received the win.
@@ -48,7 +48,7 @@ pub struct Rebuild {
 
 /// What a disruption removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moving {
+pub enum DisruptionKind {
     /// The key. `leaves_stale`: the old value remains as stale.
     Key { leaves: bool },
     /// A tag. `named`: the key's rule does not have it, so only values that name it are concerned.
@@ -59,9 +59,9 @@ pub enum Moving {
 
 /// Something that ends the validity of a key's value early.
 #[derive(Debug, Clone)]
-pub struct Move {
+pub struct Disruption {
     pub key: usize,
-    pub what: Moving,
+    pub what: DisruptionKind,
     pub begin: u64,
     pub acked: Option<u64>,
     /// The sidecar that acknowledged it.
@@ -72,7 +72,7 @@ pub struct Move {
 
 /// A reader received a stale value, or a miss because another client rebuilds.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct NotFresh {
     pub key: usize,
     pub begin: u64,
     pub end: u64,
@@ -89,12 +89,12 @@ pub struct Touch {
 
 /// One request for one key and its progress.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked {
+pub struct Request {
     pub sidecar: usize,
     pub began: u64,
     pub now: u64,
     /// Since when it must not wait.
-    pub hurried: Option<u64>,
+    pub no_wait_since: Option<u64>,
     /// When a server last executed one of its commands.
     pub served: u64,
     /// The number of rounds of commands. Taking a lock over while tags are bumped takes many.
@@ -111,27 +111,27 @@ struct Filled {
 
 /// The description of a violated guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct Violation(pub String);
 
-pub fn broken<T>(why: String) -> Result<T, Broken> {
-    Err(Broken(why))
+pub fn violation<T>(why: String) -> Result<T, Violation> {
+    Err(Violation(why))
 }
 
-macro_rules! seen {
+macro_rules! coverage {
     ($($field:ident),*) => {
         /// How often each event happened, to check that the runs covered it.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub struct Seen { $(pub $field: u64),* }
+        pub struct Coverage { $(pub $field: u64),* }
 
-        impl Seen {
-            pub fn add(&mut self, other: &Seen) {
+        impl Coverage {
+            pub fn add(&mut self, other: &Coverage) {
                 $(self.$field += other.$field;)*
             }
         }
     };
 }
 
-seen!(
+coverage!(
     fresh,
     stale,
     won,
@@ -141,13 +141,13 @@ seen!(
     dropped,
     blind,
     invalidations,
-    asks,
+    server_commands,
     named,
     elsewhere,
     changed,
     cached,
     large,
-    hurried,
+    no_wait_since,
     waited,
     near,
     joined,
@@ -155,24 +155,24 @@ seen!(
     copies_lost,
     learnt,
     unmoved,
-    glances,
+    fresh_hits,
     commands,
     undecided
 );
 
 pub struct Checker {
     pub plan: Plan,
-    pub seen: Seen,
+    pub coverage: Coverage,
     /// The source of truth: each key's version.
     pub source: Vec<u64>,
     pub values: Vec<Value>,
     pub rebuilds: Vec<Rebuild>,
-    pub moves: Vec<Move>,
-    pub held: Vec<Held>,
-    pub ledger: History,
+    pub moves: Vec<Disruption>,
+    pub held: Vec<NotFresh>,
+    pub reasons: History,
     /// For each key, until when a lock may remain whose key was filled without the knowledge of the sidecar that granted the
     /// lease.
-    pub astray: Vec<Option<u64>>,
+    pub unattributed: Vec<Option<u64>>,
     touches: Vec<Touch>,
     /// Keys whose item's expiry was changed by a late command, and the latest moment that it may be.
     put_off: Vec<(usize, u64)>,
@@ -188,8 +188,8 @@ pub struct Checker {
 
 impl Value {
     /// Whether a disruption of this kind concerns it.
-    fn has(&self, what: Moving) -> bool {
-        !matches!(what, Moving::Tag { tag, named: true } if !self.extra.contains(&tag))
+    fn has(&self, what: DisruptionKind) -> bool {
+        !matches!(what, DisruptionKind::Tag { tag, named: true } if !self.extra.contains(&tag))
     }
 }
 
@@ -197,14 +197,14 @@ impl Checker {
     pub fn new(plan: &Plan) -> Checker {
         Checker {
             plan: plan.clone(),
-            seen: Seen::default(),
+            coverage: Coverage::default(),
             source: vec![1; plan.keys.len()],
             values: Vec::new(),
             rebuilds: Vec::new(),
             moves: Vec::new(),
             held: Vec::new(),
-            ledger: History::default(),
-            astray: vec![None; plan.keys.len()],
+            reasons: History::default(),
+            unattributed: vec![None; plan.keys.len()],
             touches: Vec::new(),
             put_off: Vec::new(),
             counts: Vec::new(),
@@ -231,18 +231,18 @@ impl Checker {
                 self.rebuilds[rebuild].value = Some(value);
             }
             None => {
-                self.seen.blind += u64::from(self.values[value].blind);
-                self.disturbs(value, now);
+                self.coverage.blind += u64::from(self.values[value].blind);
+                self.may_replace(value, now);
             }
         }
     }
 
     /// A value is being stored that may instead remove the current one.
-    pub fn disturbs(&mut self, value: ValueId, now: u64) {
+    pub fn may_replace(&mut self, value: ValueId, now: u64) {
         let key = self.values[value].key;
         self.values[value].sent = Some(now);
         self.values[value].moves.push(self.moves.len());
-        self.moves.push(Move { key, what: Moving::Value, begin: now, acked: None, by: 0, version: 0 });
+        self.moves.push(Disruption { key, what: DisruptionKind::Value, begin: now, acked: None, by: 0, version: 0 });
     }
 
     pub fn acked(&mut self, value: ValueId, now: u64) {
@@ -269,15 +269,15 @@ impl Checker {
     }
 
     /// Something other than an invalidation may remove the key's value.
-    pub fn takes_away(&mut self, key: usize, from: u64, to: u64) {
-        self.moves.push(Move { key, what: Moving::Value, begin: from, acked: Some(to), by: 0, version: 0 });
-        self.ledger.note(key, Why::Lost, from, Some(to));
+    pub fn may_remove(&mut self, key: usize, from: u64, to: u64) {
+        self.moves.push(Disruption { key, what: DisruptionKind::Value, begin: from, acked: Some(to), by: 0, version: 0 });
+        self.reasons.note(key, Cause::Lost, from, Some(to));
     }
 
     /// A command that reads before it writes begins. It changes the CAS of the current value.
     pub fn changes(&mut self, key: usize, ttl: Option<u64>, now: u64) -> (usize, Option<usize>) {
-        self.seen.changed += 1;
-        self.moves.push(Move { key, what: Moving::Value, begin: now, acked: None, by: 0, version: 0 });
+        self.coverage.changed += 1;
+        self.moves.push(Disruption { key, what: DisruptionKind::Value, begin: now, acked: None, by: 0, version: 0 });
         let touch = ttl.map(|ttl| {
             self.touches.push(Touch { key, ttl, sent: now, acked: None });
             self.touches.len() - 1
@@ -293,22 +293,22 @@ impl Checker {
     }
 
     /// `incr` has returned a number: no two of the same value may be equal.
-    pub fn counted(&mut self, value: ValueId, count: u64) -> Result<(), Broken> {
+    pub fn counted(&mut self, value: ValueId, count: u64) -> Result<(), Violation> {
         if self.counts.contains(&(value, count)) {
-            return broken(format!("two counts of value {value} gave {count}"));
+            return violation(format!("two counts of value {value} gave {count}"));
         }
         self.counts.push((value, count));
         Ok(())
     }
 
-    pub fn rebuild(&mut self, key: usize, looked: u64, won: u64, now: u64, early: bool) -> RebuildId {
-        self.seen.won += 1;
-        self.seen.early += u64::from(early);
-        if now > looked + super::world::TIMEOUT {
+    pub fn rebuild(&mut self, key: usize, last_read: u64, won: u64, now: u64, early: bool) -> RebuildId {
+        self.coverage.won += 1;
+        self.coverage.early += u64::from(early);
+        if now > last_read + super::world::TIMEOUT {
             // A copy of a tag did not respond in time: the stub may have been filled before its winner received the win.
-            self.ledger.note(key, Why::Lost, looked, Some(now));
+            self.reasons.note(key, Cause::Lost, last_read, Some(now));
         }
-        let unfinished = Rebuild { key, looked, won, start: now, early, end: None, acked: None, value: None };
+        let unfinished = Rebuild { key, last_read, won, start: now, early, end: None, acked: None, value: None };
         self.rebuilds.push(unfinished);
         self.rebuilds.len() - 1
     }
@@ -318,16 +318,16 @@ impl Checker {
         let Rebuild { key, end, .. } = &mut self.rebuilds[rebuild];
         end.get_or_insert(now);
         let key = *key;
-        self.ledger.note(key, Why::GivenUp, now, Some(now + hold));
+        self.reasons.note(key, Cause::GivenUp, now, Some(now + hold));
     }
 
     /// The source has changed and an invalidation of these keys begins. Returns its disruptions.
-    pub fn invalidation(&mut self, keys: &[(usize, Moving)], now: u64) -> Vec<usize> {
-        self.seen.invalidations += 1;
-        let begin = |&(key, what): &(usize, Moving)| {
+    pub fn invalidation(&mut self, keys: &[(usize, DisruptionKind)], now: u64) -> Vec<usize> {
+        self.coverage.invalidations += 1;
+        let begin = |&(key, what): &(usize, DisruptionKind)| {
             self.source[key] += 1;
             let version = self.source[key];
-            self.moves.push(Move { key, what, begin: now, acked: None, by: 0, version });
+            self.moves.push(Disruption { key, what, begin: now, acked: None, by: 0, version });
             self.moves.len() - 1
         };
         keys.iter().map(begin).collect()
@@ -337,17 +337,17 @@ impl Checker {
     pub fn attempted(&mut self, moves: &[usize], now: u64) -> Vec<usize> {
         // With cached versions, clients may build any number of values that are stale from the start.
         let again = |at: &&usize| match self.moves[**at].what {
-            Moving::Tag { .. } if self.plan.tag_cache > 0 => 32,
+            DisruptionKind::Tag { .. } if self.plan.tag_cache > 0 => 32,
             _ => 1,
         };
         let each = moves.iter().flat_map(|at| std::iter::repeat_n(*at, again(&at)));
-        each.map(|at| self.ledger.note(self.moves[at].key, Why::Invalidated, now, None)).collect()
+        each.map(|at| self.reasons.note(self.moves[at].key, Cause::Invalidated, now, None)).collect()
     }
 
     /// An attempt has ended at its sidecar; its commands have arrived by `now`.
     pub fn attempt_ended(&mut self, attempt: &[usize], now: u64) {
         for &at in attempt {
-            self.ledger.close(at, now + self.plan.tag_cache);
+            self.reasons.close(at, now + self.plan.tag_cache);
         }
     }
 
@@ -378,44 +378,44 @@ impl Checker {
     }
 
     /// A reader receives a value as fresh.
-    pub fn fresh(&mut self, key: usize, value: ValueId, asked: Asked) -> Result<(), Broken> {
-        self.seen.fresh += 1;
+    pub fn fresh(&mut self, key: usize, value: ValueId, asked: Request) -> Result<(), Violation> {
+        self.coverage.fresh += 1;
         self.is_fresh(key, asked.now);
         let of = &self.values[value];
         if of.key != key {
-            return broken(format!("key {key} was answered with a value of key {}", of.key));
+            return violation(format!("key {key} was answered with a value of key {}", of.key));
         }
-        if let Some(moved) = self.killed(value, asked, |_| true) {
-            let Asked { began, .. } = asked;
-            return broken(format!(
+        if let Some(moved) = self.ended_before(value, asked, |_| true) {
+            let Request { began, .. } = asked;
+            return violation(format!(
                 "promise 2: resurrection: a request of {began} was given value {value} {of:?} as fresh, after {moved:?}"
             ));
         }
-        self.in_time(key, value, asked, 0)
+        self.check_expiry(key, value, asked, 0)
     }
 
     /// A reader receives a value as stale. `won`: it also receives the lease.
-    pub fn stale(&mut self, key: usize, value: ValueId, asked: Asked, won: bool) -> Result<(), Broken> {
-        self.seen.stale += 1;
+    pub fn stale(&mut self, key: usize, value: ValueId, asked: Request, won: bool) -> Result<(), Violation> {
+        self.coverage.stale += 1;
         if !won {
-            self.held.push(Held { key, begin: asked.began, end: asked.now });
+            self.held.push(NotFresh { key, begin: asked.began, end: asked.now });
         }
         let policy = &self.plan.keys[key].policy;
-        let drops = |what: Moving| match what {
-            Moving::Key { leaves } => !leaves,
-            Moving::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
-            Moving::Value => false,
+        let drops = |what: DisruptionKind| match what {
+            DisruptionKind::Key { leaves } => !leaves,
+            DisruptionKind::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
+            DisruptionKind::Value => false,
         };
-        if let Some(moved) = self.killed(value, asked, drops) {
+        if let Some(moved) = self.ended_before(value, asked, drops) {
             let of = &self.values[value];
-            return broken(format!("promise 2: value {value} {of:?} was served as stale, after {moved:?}"));
+            return violation(format!("promise 2: value {value} {of:?} was served as stale, after {moved:?}"));
         }
         let extra = millis(policy.stale_for) + millis(policy.stale_wait);
-        self.in_time(key, value, asked, extra)
+        self.check_expiry(key, value, asked, extra)
     }
 
     /// The disruption, of a kind that `counts`, that had ended this value before the request began.
-    fn killed(&self, value: ValueId, asked: Asked, counts: impl Fn(Moving) -> bool) -> Option<&Move> {
+    fn ended_before(&self, value: ValueId, asked: Request, counts: impl Fn(DisruptionKind) -> bool) -> Option<&Disruption> {
         let of = &self.values[value];
         self.moves.iter().find(|moved| {
             if moved.key != of.key || moved.version <= of.version {
@@ -423,7 +423,7 @@ impl Checker {
             }
             // A sidecar sees its own bumps at once, unless the tag was lost and its version may be smaller now.
             let knows = moved.by == asked.sidecar && !self.plan.faults_matter();
-            let cached = matches!(moved.what, Moving::Tag { .. }) && !knows;
+            let cached = matches!(moved.what, DisruptionKind::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
             let cache = cache + self.near(moved.key, moved.by, asked.sidecar);
             counts(moved.what)
@@ -433,9 +433,9 @@ impl Checker {
         })
     }
 
-    pub fn missed(&mut self, key: usize, asked: Asked) {
-        self.seen.held += 1;
-        self.held.push(Held { key, begin: asked.began, end: asked.now });
+    pub fn missed(&mut self, key: usize, asked: Request) {
+        self.coverage.held += 1;
+        self.held.push(NotFresh { key, begin: asked.began, end: asked.now });
     }
 
     /// How long a value of this key is fresh, in seconds; `None`: without limit.
@@ -448,8 +448,8 @@ impl Checker {
         }
     }
 
-    fn in_time(&self, key: usize, value: ValueId, asked: Asked, extra: u64) -> Result<(), Broken> {
-        let Asked { now, rounds, .. } = asked;
+    fn check_expiry(&self, key: usize, value: ValueId, asked: Request, extra: u64) -> Result<(), Violation> {
+        let Request { now, rounds, .. } = asked;
         let Value { acked: Some(acked), ttl, sent, .. } = self.values[value] else { return Ok(()) };
         if self.plan.is_storm() {
             return Ok(());
@@ -461,14 +461,14 @@ impl Checker {
         let Some(ends) = ends.map(end).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let last = ends.into_iter().max().unwrap_or(0);
         // `incr` and the like store the value again, and memcached's clock may tick between their read and their store.
-        let again = |moved: &&Move| moved.key == key && moved.version == 0 && moved.acked >= sent;
+        let again = |moved: &&Disruption| moved.key == key && moved.version == 0 && moved.acked >= sent;
         let ticks = if self.plan.changes { self.moves.iter().filter(again).count() as u64 * 1000 } else { 0 };
         let last = last + ticks;
         // A value that is won while fresh may be served some rounds later.
-        let took = rounds.max(2) * self.plan.trip() + rounds.max(1) * self.grace() + self.hangs();
+        let took = rounds.max(2) * self.plan.trip() + rounds.max(1) * self.grace() + self.copy_grace();
         let put_off = self.put_off.iter().any(|(of, until)| *of == key && until.saturating_add(extra) >= now);
         if !unknown && !put_off && now > last + extra + took {
-            return broken(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
+            return violation(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
         }
         Ok(())
     }
@@ -484,52 +484,52 @@ impl Checker {
     }
 
     /// How long rounds wait for a copy of a tag that does not respond, until its connection is replaced.
-    fn hangs(&self) -> u64 {
+    fn copy_grace(&self) -> u64 {
         if self.plan.copies && self.plan.holds_back() { 5 * self.grace() } else { 0 }
     }
 
     /// A reader has received its response.
-    pub fn answered(&mut self, key: usize, asked: Asked) -> Result<(), Broken> {
-        let Asked { began, now, hurried, rounds, .. } = asked;
+    pub fn answered(&mut self, key: usize, asked: Request) -> Result<(), Violation> {
+        let Request { began, now, no_wait_since, rounds, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
         let rounds =
-            rounds.max(12) * self.plan.trip() + rounds.max(3) * self.grace() + self.hangs() + self.joins(key);
-        self.seen.waited += u64::from(now > began + rounds);
+            rounds.max(12) * self.plan.trip() + rounds.max(3) * self.grace() + self.copy_grace() + self.join_wait(key);
+        self.coverage.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());
         }
         if now > began + wait + rounds {
-            return broken(format!("promise 4: a reader of key {key} waited from {began} to {now}"));
+            return violation(format!("promise 4: a reader of key {key} waited from {began} to {now}"));
         }
-        if let Some(hurried) = hurried {
-            self.seen.hurried += 1;
-            if now > hurried.max(began) + rounds {
-                return broken(format!(
-                    "promise 4: a reader of key {key} that may not wait since {hurried} waited from {began} to {now}"
+        if let Some(no_wait_since) = no_wait_since {
+            self.coverage.no_wait_since += 1;
+            if now > no_wait_since.max(began) + rounds {
+                return violation(format!(
+                    "promise 4: a reader of key {key} that may not wait since {no_wait_since} waited from {began} to {now}"
                 ));
             }
         }
-        self.waits_for_something(key, asked)
+        self.check_woken_in_time(key, asked)
     }
 
     /// Once a key is filled, its waiters are woken: at once, or, if another sidecar filled it, by the next poll.
-    fn waits_for_something(
+    fn check_woken_in_time(
         &self,
         key: usize,
-        Asked { sidecar, began, now, .. }: Asked,
-    ) -> Result<(), Broken> {
+        Request { sidecar, began, now, .. }: Request,
+    ) -> Result<(), Violation> {
         let Some(Filled { at: filled, sidecar: by, expires }) = self.fills[key] else { return Ok(()) };
         let look = if by == sidecar { 0 } else { 200 };
-        let polled = look + 16 * self.plan.trip() + self.joins(key);
+        let polled = look + 16 * self.plan.trip() + self.join_wait(key);
         let due = filled.max(began) + polled;
         let calm = expires > now && !self.moved_between(key, filled, now);
         let early =
             self.rebuilds.iter().any(|rebuild| rebuild.key == key && rebuild.start + polled >= filled);
         // If a lock remains after the fill, a poll mistakes the new value for the old one.
-        let exact = !self.plan.faults_matter() && self.astray[key].is_none();
+        let exact = !self.plan.faults_matter() && self.unattributed[key].is_none();
         if exact && calm && !early && now > due {
-            return broken(format!(
+            return violation(format!(
                 "promise 4: a reader of key {key} waited from {began} to {now} though it was filled at {filled}"
             ));
         }

@@ -1,11 +1,11 @@
 //! Checks at the end of a run: how many rebuilds there were, and whether each had a cause of its own.
 
-use super::checker::{Broken, Checker, Held, Moving, Rebuild, broken, millis};
+use super::checker::{Violation, Checker, NotFresh, DisruptionKind, Rebuild, violation, millis};
 use super::plan::Plan;
 
 /// Why a key may have to be rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum Cause {
     /// A value expired.
     Expired,
     /// It was invalidated.
@@ -22,7 +22,7 @@ pub enum Why {
 #[derive(Debug, Clone)]
 struct Reason {
     key: usize,
-    why: Why,
+    why: Cause,
     from: u64,
     to: Option<u64>,
 }
@@ -34,7 +34,7 @@ pub struct History {
 
 impl History {
     /// Returns its index, for [`Reasons::close`].
-    pub fn note(&mut self, key: usize, why: Why, from: u64, to: Option<u64>) -> usize {
+    pub fn note(&mut self, key: usize, why: Cause, from: u64, to: Option<u64>) -> usize {
         self.reasons.push(Reason { key, why, from, to });
         self.reasons.len() - 1
     }
@@ -89,16 +89,16 @@ fn place(
 }
 
 impl Checker {
-    pub fn finish(&mut self, faulty: bool) -> Result<(), Broken> {
+    pub fn finish(&mut self, faulty: bool) -> Result<(), Violation> {
         if self.plan.is_storm() {
             return Ok(());
         }
         self.note_expiries();
         for key in 0..self.plan.keys.len() {
-            self.becomes_fresh(key)?;
-            self.every_rebuild_has_a_reason(key)?;
+            self.check_becomes_fresh(key)?;
+            self.check_rebuild_reasons(key)?;
             if !faulty {
-                self.held_for_a_reason(key)?;
+                self.check_withheld_reasons(key)?;
             }
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Checker {
             // If a lock is lost, two clients may rebuild the same stale value: the first to fill ends the other's lease too.
             for value in &self.values {
                 if let Some(sent) = value.sent {
-                    self.ledger.note(value.key, Why::Replaced, sent, value.acked);
+                    self.reasons.note(value.key, Cause::Replaced, sent, value.acked);
                 }
             }
         }
@@ -137,7 +137,7 @@ impl Checker {
             }
         }
         for (key, from, to) in ends {
-            self.ledger.note(key, Why::Expired, from, to);
+            self.reasons.note(key, Cause::Expired, from, to);
         }
         for rebuild in &self.rebuilds {
             let policy = &self.plan.keys[rebuild.key].policy;
@@ -145,18 +145,18 @@ impl Checker {
             if rebuild.end.is_none_or(|end| end > late) {
                 // Its lease expires.
                 let hold = 1000 * u64::from(policy.lock_seconds()) + slack;
-                self.ledger.note(rebuild.key, Why::GivenUp, late, Some(late + hold));
+                self.reasons.note(rebuild.key, Cause::GivenUp, late, Some(late + hold));
             }
         }
         for moved in self.moves.iter().filter(|moved| moved.version == 0) {
-            self.ledger.note(moved.key, Why::Replaced, moved.begin, moved.acked);
+            self.reasons.note(moved.key, Cause::Replaced, moved.begin, moved.acked);
         }
     }
 
     fn bumped_between(&self, key: usize, from: u64, to: u64) -> bool {
         self.moves.iter().any(|moved| {
             moved.key == key
-                && matches!(moved.what, Moving::Tag { .. })
+                && matches!(moved.what, DisruptionKind::Tag { .. })
                 && moved.begin <= to
                 && moved.acked.is_none_or(|acked| acked + self.plan.tag_cache >= from)
         })
@@ -165,24 +165,24 @@ impl Checker {
     /// Promise 1. Between the decisions for two consecutive rebuilds lies a reason, and no two share one: an expiry, an
     /// invalidation, a loss, or the end of the first without a value. If the first has not ended, the reason must be one that
     /// removed what its lease was based on.
-    fn every_rebuild_has_a_reason(&self, key: usize) -> Result<(), Broken> {
+    fn check_rebuild_reasons(&self, key: usize) -> Result<(), Violation> {
         // A win may be delivered so late that another rebuild began and ended meanwhile: one sound order is enough.
         let told = self.has_reasons(key, |rebuild| rebuild.start);
-        let others: [fn(&Rebuild) -> u64; 2] = [|rebuild| rebuild.looked, |rebuild| rebuild.won];
+        let others: [fn(&Rebuild) -> u64; 2] = [|rebuild| rebuild.last_read, |rebuild| rebuild.won];
         match others.iter().any(|order| self.has_reasons(key, *order).is_ok()) {
             true => Ok(()),
             false => told,
         }
     }
 
-    fn has_reasons(&self, key: usize, order: fn(&Rebuild) -> u64) -> Result<(), Broken> {
+    fn has_reasons(&self, key: usize, order: fn(&Rebuild) -> u64) -> Result<(), Violation> {
         let max_rebuild = millis(self.plan.keys[key].policy.max_rebuild);
         let mut rebuilds: Vec<&Rebuild> = self.rebuilds.iter().filter(|rebuild| rebuild.key == key).collect();
         rebuilds.sort_by_key(|rebuild| order(rebuild));
         let (mut gaps, mut overlaps) = (Vec::new(), Vec::new());
         for pair in rebuilds.windows(2) {
             let [first, second] = pair else { continue };
-            let gap = Gap { from: first.looked.min(second.looked), to: second.start };
+            let gap = Gap { from: first.last_read.min(second.last_read), to: second.start };
             let ends = first.end.unwrap_or(u64::MAX).min(first.start + max_rebuild);
             if second.start < ends {
                 overlaps.push((gap.clone(), pair));
@@ -191,16 +191,16 @@ impl Checker {
                 gaps.push((gap, pair));
             }
         }
-        let of = |counts: fn(Why) -> bool| -> Vec<&Reason> {
-            self.ledger.reasons.iter().filter(|reason| reason.key == key && counts(reason.why)).collect()
+        let of = |counts: fn(Cause) -> bool| -> Vec<&Reason> {
+            self.reasons.reasons.iter().filter(|reason| reason.key == key && counts(reason.why)).collect()
         };
         for (what, gaps, reasons) in [
             (
                 "overlapping rebuilds",
                 overlaps,
-                of(|why| matches!(why, Why::Invalidated | Why::Replaced | Why::Lost)),
+                of(|why| matches!(why, Cause::Invalidated | Cause::Replaced | Cause::Lost)),
             ),
-            ("a rebuild without a reason", gaps, of(|why| why != Why::Replaced)),
+            ("a rebuild without a reason", gaps, of(|why| why != Cause::Replaced)),
         ] {
             let spans: Vec<Gap> = gaps.iter().map(|(gap, _)| gap.clone()).collect();
             if let Err(at) = matched(&spans, &reasons) {
@@ -209,7 +209,7 @@ impl Checker {
                     reason.from <= gap.to + 1000 && reason.to.is_none_or(|to| to + 1000 >= gap.from)
                 };
                 let near: Vec<_> = reasons.iter().filter(near).collect();
-                return broken(format!(
+                return violation(format!(
                     "promise 1: {what}: key {key} {pair:?}, where there is only {near:?}"
                 ));
             }
@@ -217,35 +217,35 @@ impl Checker {
         Ok(())
     }
 
-    fn becomes_fresh(&self, key: usize) -> Result<(), Broken> {
+    fn check_becomes_fresh(&self, key: usize) -> Result<(), Violation> {
         let Plan { quiet, think, faults, .. } = &self.plan;
         let policy = &self.plan.keys[key].policy;
-        let hold = if faults.sloth > 0 { policy.max_rebuild } else { policy.lock_ttl };
+        let hold = if faults.slow_winner > 0 { policy.max_rebuild } else { policy.lock_ttl };
         let slack = 20 * self.plan.trip() + 2 * self.grace() + self.plan.tag_cache;
         // A value that names a tag for the first time is stale if the tag was bumped recently: then the next rebuild counts.
         let again = if self.plan.keys[key].extra.is_empty() { 1 } else { 2 };
         // Leases that were held when the quiet period began have ended by then, even if they were renewed at the last moment.
-        let held = (quiet + millis(hold)).max(self.astray[key].unwrap_or(0));
+        let held = (quiet + millis(hold)).max(self.unattributed[key].unwrap_or(0));
         let free = held + 1000 * u64::from(policy.lock_seconds()) + think + slack;
         let mut asked = self.held.iter().filter(|held| held.key == key && held.begin > free);
         let Some(first) = asked.clone().map(|held| held.begin).min() else { return Ok(()) };
-        let late = |held: &&Held| {
+        let late = |held: &&NotFresh| {
             held.begin > first + again * (think + slack)
                 && self.first_fresh[key].is_none_or(|fresh| fresh > held.end)
         };
         match asked.find(late) {
             // A value that is stored without a lease, or is too large, may remove what another client has just begun to build.
             Some(held) if self.moved_between(key, first, held.end) => Ok(()),
-            Some(held) => broken(format!("promise 5: {held:?} got nothing fresh since {first}")),
+            Some(held) => violation(format!("promise 5: {held:?} got nothing fresh since {first}")),
             None => Ok(()),
         }
     }
 
-    fn held_for_a_reason(&self, key: usize) -> Result<(), Broken> {
+    fn check_withheld_reasons(&self, key: usize) -> Result<(), Violation> {
         let slack = 4 * self.plan.trip();
         // The lock's holder may have been about to begin when the run ended.
-        let in_time = |held: &&Held| held.end + slack <= self.plan.end;
-        for held in self.held.iter().filter(|held| held.key == key).filter(in_time) {
+        let check_expiry = |held: &&NotFresh| held.end + slack <= self.plan.end;
+        for held in self.held.iter().filter(|held| held.key == key).filter(check_expiry) {
             let reason = self.rebuilds.iter().any(|rebuild| {
                 rebuild.key == key
                     && rebuild.start <= held.end + slack
@@ -255,7 +255,7 @@ impl Checker {
             // releases it. With cached versions, values that others have built since may look stale.
             let before = slack + self.plan.tag_cache;
             if !reason && !self.moved_between(key, held.begin.saturating_sub(before), held.end + slack) {
-                return broken(format!("nobody rebuilt what was withheld: key {key} {held:?}"));
+                return violation(format!("nobody rebuilt what was withheld: key {key} {held:?}"));
             }
         }
         Ok(())
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     fn reason(from: u64, to: u64) -> Reason {
-        Reason { key: 0, why: Why::Lost, from, to: Some(to) }
+        Reason { key: 0, why: Cause::Lost, from, to: Some(to) }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which faults occur, when, and what they do.
 
-use super::counting::Why;
+use super::counting::Cause;
 use super::mutants::Mutant;
 use super::operation::{OpId, Purpose};
 use super::plan::{Plan, tag_name};
@@ -52,7 +52,7 @@ impl World {
         let wall = self.wall();
         let key = self.below(self.plan.keys.len() as u64) as usize;
         let home = key % self.plan.servers;
-        let server = self.plan.weak.unwrap_or(home);
+        let server = self.plan.faulty_server.unwrap_or(home);
         match fault {
             Fault::EvictItem => {
                 let name = self.plan.keys[key].key.clone();
@@ -68,16 +68,16 @@ impl World {
                 if self.plan.all_tags() > 0 {
                     let tag = self.chance.below(self.plan.all_tags() as u64) as usize;
                     let name = tag_name(tag);
-                    let (keepers, key) = (self.plan.keepers(&name), self.tag_key(&name));
-                    match self.plan.weak {
+                    let (tag_servers, key) = (self.plan.tag_servers(&name), self.tag_key(&name));
+                    match self.plan.faulty_server {
                         None => {
-                            self.servers[keepers[0]].evict(&key, wall);
+                            self.servers[tag_servers[0]].evict(&key, wall);
                             self.tag_lost(tag);
                         }
                         // The other server has a copy: nothing is lost.
-                        Some(weak) if keepers.contains(&weak) => {
-                            self.checker.seen.copies_lost += 1;
-                            self.servers[weak].evict(&key, wall);
+                        Some(faulty_server) if tag_servers.contains(&faulty_server) => {
+                            self.checker.coverage.copies_lost += 1;
+                            self.servers[faulty_server].evict(&key, wall);
                         }
                         Some(_) => {}
                     }
@@ -94,7 +94,7 @@ impl World {
                     self.reconnect(sidecar, server);
                 }
                 for tag in 0..self.plan.all_tags() {
-                    if self.plan.keepers(&tag_name(tag)) == [server] {
+                    if self.plan.tag_servers(&tag_name(tag)) == [server] {
                         self.tag_lost(tag);
                     }
                 }
@@ -126,7 +126,7 @@ impl World {
 
     /// A key's item, stub or lock may be lost: now, or in up to `expires_in` ms because it is no longer renewed.
     pub fn lost(&mut self, key: usize, runs_out: u64) {
-        self.checker.ledger.note(key, Why::Lost, self.now, Some(self.now + runs_out));
+        self.checker.reasons.note(key, Cause::Lost, self.now, Some(self.now + runs_out));
     }
 
     pub fn tag_lost(&mut self, tag: usize) {
@@ -176,7 +176,7 @@ impl Plan {
             + f.kill
             + f.disconnect
             + f.lost
-            + f.sloth
+            + f.slow_winner
             + f.offset
             + f.step
             + f.stall

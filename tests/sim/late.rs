@@ -47,7 +47,7 @@ impl World {
     fn hold_back(&mut self, sidecar: usize, server: usize, holds: u64) {
         let (link, _) = self.sidecars[sidecar].links[server];
         let until = self.now + holds;
-        self.links[link].last_there = self.links[link].last_there.max(until);
+        self.links[link].last_arrival = self.links[link].last_arrival.max(until);
         if holds > STALLED * TIMEOUT {
             self.at(STALLED * TIMEOUT, Event::Remake { sidecar, server, link });
         }
@@ -61,14 +61,14 @@ impl World {
     }
 
     /// A command has reached a suspended server.
-    pub fn wait_for_server(&mut self, arrives: Event, server: usize) {
+    pub fn wait_for_resume(&mut self, arrives: Event, server: usize) {
         let waits = self.stopped[server] - self.now;
         if let (Event::Arrive { op: id, index, round, link, .. }, true) = (&arrives, waits > TIMEOUT) {
             let (id, index, round, link) = (*id, *index, *round, *link);
             let until = self.stopped[server];
             self.is_late(id, until);
-            let answer = kennel::guard::ServerReply::Failed(kennel::error::Failure::TimedOut);
-            self.at(TIMEOUT, Event::Reply { op: id, index, round, answer, link });
+            let reply = kennel::guard::ServerReply::Failed(kennel::error::Failure::TimedOut);
+            self.at(TIMEOUT, Event::Reply { op: id, index, round, reply, link });
         }
         self.at(waits, arrives);
     }
@@ -91,7 +91,7 @@ impl World {
 
     /// A command was executed after its timeout. Its effect counts as one loss for each key concerned: a lock or stub without an
     /// owner or a missing one, a delete, a bump.
-    pub fn came_late(&mut self, what: &Operation, key: &[u8], reply: &[u8]) {
+    pub fn executed_late(&mut self, what: &Operation, key: &[u8], reply: &[u8]) {
         if let Operation::Get(look) = what
             && (look.touch.is_none() || !reply.starts_with(b"HD"))
             && !(look.vivify.is_some() && reply.windows(2).any(|flag| flag == b" W"))
@@ -101,7 +101,7 @@ impl World {
         if !reply.starts_with(b"HD") && !reply.starts_with(b"VA") && !reply.starts_with(b"SERVER_ERROR") {
             return;
         }
-        self.checker.seen.late += 1;
+        self.checker.coverage.late += 1;
         let guarded = (0..self.plan.keys.len())
             .find(|at| self.plan.keys[*at].key == key || self.plan.keys[*at].lock == key);
         match guarded {

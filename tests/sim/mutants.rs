@@ -7,7 +7,7 @@ use kennel::guard::{
     incarnation_of, version_millis,
 };
 
-use super::operation::{Doing, Op, Purpose};
+use super::operation::{Task, Op, Purpose};
 use super::world::World;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Mutant {
     /// A poll wakes no waiter, whatever it finds.
     PollerNeverWakes,
     /// A fill wakes no waiter.
-    FillWakesNobody,
+    FillWakesNoWaiter,
     /// Releasing a lease deletes its lock or stub without comparing the CAS.
     ReleaseWithoutCompare,
     /// A lease is renewed without comparing the CAS.
@@ -55,9 +55,9 @@ pub enum Mutant {
     /// A bump is stored without comparing the CAS.
     BumpWithoutCompare,
     /// A miss without a lease leaves no token.
-    LoserLeavesNoTicket,
+    LoserLeavesNoToken,
     /// A miss because a server did not respond leaves no token.
-    UnknownLeavesNoTicket,
+    UnknownLeavesNoToken,
     /// A value becomes stale one second late.
     StaleASecondLate,
     /// A value in its last second is won as if it had longer to live.
@@ -93,7 +93,7 @@ pub enum Mutant {
     /// A version stored to repair a copy is cached as if it had been read then.
     RepairIsReused,
     /// A bump that finds the tag bumped by another client does not remove the cached version.
-    OvertakenBumpIsNotTold,
+    OvertakenBumpIsNotNoted,
     /// A tag that the value names for the first time counts as not bumped since the miss.
     NamedTagIsUnmoved,
     /// A fill is stored over any stub, not only over the one that was missed.
@@ -108,82 +108,82 @@ fn younger(item: &Item, seconds: u32) -> ServerReply {
 }
 
 impl World {
-    pub fn mutate_ask(&self, op: &Op, mut ask: ServerCommand) -> ServerCommand {
+    pub fn mutate_command(&self, op: &Op, mut command: ServerCommand) -> ServerCommand {
         use Mutant as M;
-        let Some(mutant) = self.plan.mutant else { return ask };
+        let Some(mutant) = self.plan.mutant else { return command };
         let nothing = Operation::Get(GetFlags::default());
-        match (mutant, &op.doing, ask.at, &mut ask.what) {
-            (M::FillWithoutCas, Doing::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
+        match (mutant, &op.doing, command.at, &mut command.what) {
+            (M::FillWithoutCas, Task::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 M::TagCreatedWithoutCompare,
-                Doing::Read(_),
+                Task::Read(_),
                 ItemRef::Tag(_) | ItemRef::TagCopy(_),
                 Operation::Store { cas, .. },
             )
-            | (M::SetWithoutCas, Doing::Set(_), ItemRef::Value, Operation::Store { cas, .. })
+            | (M::SetWithoutCas, Task::Set(_), ItemRef::Value, Operation::Store { cas, .. })
             | (M::UnlockWithoutCompare, _, ItemRef::Lock, Operation::Delete { cas })
-            | (M::NoDoubleCheck, Doing::Read(_), ItemRef::Value, Operation::MarkStale { cas, .. })
-            | (M::BumpWithoutCompare, Doing::Bump(_), _, Operation::Store { cas, .. })
-            | (M::ChangeWithoutCompare, Doing::Modify(_), ItemRef::Value, Operation::Store { cas, .. }) => {
+            | (M::NoDoubleCheck, Task::Read(_), ItemRef::Value, Operation::MarkStale { cas, .. })
+            | (M::BumpWithoutCompare, Task::Bump(_), _, Operation::Store { cas, .. })
+            | (M::ChangeWithoutCompare, Task::Modify(_), ItemRef::Value, Operation::Store { cas, .. }) => {
                 *cas = None
             }
             (
                 M::ReleaseWithoutCompare,
-                Doing::Plain,
+                Task::Direct,
                 _,
                 Operation::Delete { cas } | Operation::Store { cas, .. },
-            ) if matches!(op.purpose, Purpose::Freeing) => {
+            ) if matches!(op.purpose, Purpose::Release) => {
                 *cas = None;
             }
-            (M::RenewalWithoutCompare, Doing::Plain, _, Operation::Store { cas, .. })
+            (M::RenewalWithoutCompare, Task::Direct, _, Operation::Store { cas, .. })
                 if matches!(op.purpose, Purpose::Renewal(_)) =>
             {
                 *cas = None;
             }
-            (M::DeleteSparesStub, Doing::Delete(_), ItemRef::Value, what @ Operation::Delete { .. })
-                if self.stands_a_stub(op.key) =>
+            (M::DeleteSparesStub, Task::Delete(_), ItemRef::Value, what @ Operation::Delete { .. })
+                if self.has_stub(op.key) =>
             {
                 *what = nothing;
             }
-            (M::BumpByNow, Doing::Bump(_), _, Operation::Store { mode: StoreMode::Set, value, .. }) => {
-                let now = self.moment(op.sidecar).wall;
+            (M::BumpByNow, Task::Bump(_), _, Operation::Store { mode: StoreMode::Set, value, .. }) => {
+                let now = self.local_now(op.sidecar).wall;
                 let old = number(&value.body).saturating_sub(1);
                 *value = Stored::plain(Bytes::from(old.max(now).to_string()));
             }
-            (M::DeleteMarkLost, Doing::Delete(_), ItemRef::Value, what @ Operation::MarkStale { .. })
-            | (M::WinWithoutMark, Doing::Read(_), ItemRef::Value, what @ Operation::MarkStale { .. })
-            | (M::DeleteKeepsLock, Doing::Delete(_), ItemRef::Lock, what @ Operation::Delete { .. })
-            | (M::FillLeavesLock, Doing::Fill(_), ItemRef::Lock, what @ Operation::Delete { .. })
-            | (M::ClaimLeavesLock, Doing::Read(_), ItemRef::Lock, what @ Operation::Delete { .. }) => {
+            (M::DeleteMarkLost, Task::Delete(_), ItemRef::Value, what @ Operation::MarkStale { .. })
+            | (M::WinWithoutMark, Task::Read(_), ItemRef::Value, what @ Operation::MarkStale { .. })
+            | (M::DeleteKeepsLock, Task::Delete(_), ItemRef::Lock, what @ Operation::Delete { .. })
+            | (M::FillLeavesLock, Task::Fill(_), ItemRef::Lock, what @ Operation::Delete { .. })
+            | (M::ClaimLeavesLock, Task::Read(_), ItemRef::Lock, what @ Operation::Delete { .. }) => {
                 *what = nothing
             }
             (
                 M::OnlyFirstCopyIsBumped,
-                Doing::Bump(_),
+                Task::Bump(_),
                 ItemRef::TagCopy(_),
                 what @ Operation::Store { .. },
             ) => *what = nothing,
-            (M::NamedTagIsUnmoved, Doing::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
-                self.seal_anew(value, |old| old == 0);
+            (M::NamedTagIsUnmoved, Task::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
+                self.reseal(value, |old| old == 0);
             }
-            (M::LockBySet, Doing::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
+            (M::LockBySet, Task::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
                 *mode = StoreMode::Set
             }
             (
                 M::CasSealedNow,
-                Doing::Modify(_),
+                Task::Modify(_),
                 ItemRef::Value,
                 Operation::Store { mode: StoreMode::Set, value, cas: Some(_), .. },
             ) => {
-                self.seal_anew(value, |_| true);
+                self.reseal(value, |_| true);
             }
             _ => {}
         }
-        ask
+        command
     }
 
     /// Replaces those versions in the seal that `which` selects by the current ones.
-    fn seal_anew(&self, value: &mut Stored, which: impl Fn(u64) -> bool) {
+    fn reseal(&self, value: &mut Stored, which: impl Fn(u64) -> bool) {
         let Opened::Sealed { envelope, .. } = Envelope::open(&value.header) else { return };
         let tags = envelope.tags.iter().map(|(name, old)| {
             let now = self.peek_tags(std::slice::from_ref(name)).into_iter().next().flatten();
@@ -195,109 +195,109 @@ impl World {
         }
     }
 
-    pub fn mutate_answers(&self, op: &Op, answers: &mut Replies) {
+    pub fn mutate_replies(&self, op: &Op, replies: &mut Replies) {
         use Mutant as M;
         let Some(mutant) = self.plan.mutant else { return };
         let stale_for = self.plan.keys[op.key].policy.stale_seconds();
         match (mutant, &op.doing) {
-            (M::NoDoubleCheck, Doing::Read(_)) => {
+            (M::NoDoubleCheck, Task::Read(_)) => {
                 if let (true, [ServerReply::Stored(_), second, ..], Some(read)) =
-                    (op.claims(), &mut answers[..], &op.read)
+                    (op.claims(), &mut replies[..], &op.read)
                 {
                     *second = ServerReply::Item(read.clone());
                 }
             }
-            (M::LostTagIsUnmoved, Doing::Read(_)) => {
-                let Some(ServerReply::Item(item)) = answers.first().cloned() else { return };
+            (M::LostTagIsUnmoved, Task::Read(_)) => {
+                let Some(ServerReply::Item(item)) = replies.first().cloned() else { return };
                 let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
-                for (ask, answer) in op.asks.iter().zip(answers) {
-                    let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag)) = ask.at else { continue };
+                for (command, reply) in op.commands.iter().zip(replies) {
+                    let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag)) = command.at else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
-                    if let (ServerReply::Item(Item { size: 0, .. }), Some((_, version))) = (&answer, sealed) {
+                    if let (ServerReply::Item(Item { size: 0, .. }), Some((_, version))) = (&reply, sealed) {
                         let (value, flags) = (version_millis(version).to_string(), incarnation_of(version));
                         let size = value.len();
-                        *answer =
+                        *reply =
                             ServerReply::Item(Item { size, flags, value: value.into(), ..item.clone() });
                     }
                 }
             }
-            (M::DeleteSparesStub | M::DeleteMarkLost, Doing::Delete(_)) => {
-                for (ask, answer) in op.asks.iter().zip(answers) {
-                    if let (ItemRef::Value, ServerReply::Item(_)) = (ask.at, &answer) {
-                        match &ask.what {
-                            Operation::Delete { .. } => *answer = ServerReply::Absent,
-                            Operation::MarkStale { .. } => *answer = ServerReply::Done,
+            (M::DeleteSparesStub | M::DeleteMarkLost, Task::Delete(_)) => {
+                for (command, reply) in op.commands.iter().zip(replies) {
+                    if let (ItemRef::Value, ServerReply::Item(_)) = (command.at, &reply) {
+                        match &command.what {
+                            Operation::Delete { .. } => *reply = ServerReply::Absent,
+                            Operation::MarkStale { .. } => *reply = ServerReply::Done,
                             _ => {}
                         }
                     }
                 }
             }
-            (M::WinWithoutMark, Doing::Read(_)) => {
-                if let (true, [first, ServerReply::Item(item), ..]) = (op.marks(), &mut answers[..]) {
+            (M::WinWithoutMark, Task::Read(_)) => {
+                if let (true, [first, ServerReply::Item(item), ..]) = (op.marks(), &mut replies[..]) {
                     (*first, item.stale) = (ServerReply::Done, true);
                 }
             }
-            (M::OnlyFirstCopyIsBumped, Doing::Bump(_)) => {
-                for (ask, answer) in op.asks.iter().zip(answers) {
+            (M::OnlyFirstCopyIsBumped, Task::Bump(_)) => {
+                for (command, reply) in op.commands.iter().zip(replies) {
                     if let (
                         ItemRef::TagCopy(_),
                         Operation::Store { .. },
                         ServerReply::Item(_) | ServerReply::Absent,
-                    ) = (ask.at, &ask.what, &answer)
+                    ) = (command.at, &command.what, &reply)
                     {
-                        *answer = ServerReply::Stored(Cas::NONE);
+                        *reply = ServerReply::Stored(Cas::NONE);
                     }
                 }
             }
-            (M::SmallerCopyCounts, Doing::Read(_)) => {
-                for at in 1..answers.len() {
+            (M::SmallerCopyCounts, Task::Read(_)) => {
+                for at in 1..replies.len() {
                     let is_copy = matches!(
-                        (&op.asks[at - 1], &op.asks[at]),
+                        (&op.commands[at - 1], &op.commands[at]),
                         (
                             ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
                             ServerCommand { at: ItemRef::TagCopy(_), what: Operation::Get(_) },
                         )
                     );
                     if let (true, [ServerReply::Item(first), ServerReply::Item(copy)]) =
-                        (is_copy, &mut answers[at - 1..=at])
+                        (is_copy, &mut replies[at - 1..=at])
                     {
                         let smaller = number(&first.value).min(number(&copy.value)).to_string();
                         (first.value, copy.value) = (smaller.clone().into(), smaller.into());
                     }
                 }
             }
-            (M::AnyStubIsTheSame, Doing::Fill(_)) => {
+            (M::AnyStubIsTheSame, Task::Fill(_)) => {
                 let seen = match &op.purpose {
-                    Purpose::Put(put) => put.stub(),
+                    Purpose::Store(put) => put.stub(),
                     _ => None,
                 };
                 if let (Some(stub), Some(ServerReply::Item(item @ Item { size: 0, .. }))) =
-                    (seen, answers.first_mut())
+                    (seen, replies.first_mut())
                 {
                     item.flags = stub.flags();
                 }
             }
-            (M::EveryStubIsWon, Doing::Read(_)) => {
-                if let Some(ServerReply::Item(item)) = answers.first_mut() {
+            (M::EveryStubIsWon, Task::Read(_)) => {
+                if let Some(ServerReply::Item(item)) = replies.first_mut() {
                     item.won |= item.size == 0;
                 }
             }
-            (M::StaleASecondLate, Doing::Read(_)) | (M::ChangesStale, Doing::Modify(_)) => {
+            (M::StaleASecondLate, Task::Read(_)) | (M::ChangesStale, Task::Modify(_)) => {
                 let seconds = if mutant == M::ChangesStale { stale_for + 1 } else { 1 };
-                for (ask, answer) in op.asks.iter().zip(answers) {
+                for (command, reply) in op.commands.iter().zip(replies) {
                     if let (
                         ItemRef::Value,
                         Operation::Get(GetFlags { value: true, .. }),
                         ServerReply::Item(item),
-                    ) = (ask.at, &ask.what, &answer)
+                    ) = (command.at, &command.what, &reply)
                     {
-                        *answer = younger(item, seconds);
+                        *reply = younger(item, seconds);
                     }
                 }
             }
-            (M::NoClearing, Doing::Read(_)) => {
+            (M::NoClearing, Task::Read(_)) => {
                 if let (true, [_, ServerReply::Item(item), ..]) =
-                    (op.claims() || op.marks(), &mut answers[..])
+                    (op.claims() || op.marks(), &mut replies[..])
                 {
                     item.ttl = item.ttl.map(|ttl| ttl + 60);
                 }
@@ -314,7 +314,7 @@ fn number(text: &[u8]) -> u64 {
 impl Op {
     /// Whether its last commands claim the lock.
     fn claims(&self) -> bool {
-        let first = self.asks.first();
+        let first = self.commands.first();
         matches!(
             first,
             Some(ServerCommand { at: ItemRef::Lock, what: Operation::Store { mode: StoreMode::Add, .. } })
@@ -323,6 +323,6 @@ impl Op {
 
     /// Whether its last commands mark what it won.
     fn marks(&self) -> bool {
-        matches!(self.asks.first(), Some(ServerCommand { what: Operation::MarkStale { .. }, .. }))
+        matches!(self.commands.first(), Some(ServerCommand { what: Operation::MarkStale { .. }, .. }))
     }
 }

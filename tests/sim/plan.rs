@@ -22,7 +22,7 @@ pub struct Faults {
     /// One reply in this many is lost.
     pub lost: u64,
     /// One winner in this many never fills, or fills after `max_rebuild`.
-    pub sloth: u64,
+    pub slow_winner: u64,
     /// The maximum offset of a sidecar's wall clock, in ms.
     pub offset: u64,
     /// A sidecar's wall clock is set forwards or back.
@@ -44,7 +44,7 @@ impl Faults {
             kill: 6000,
             disconnect: 1500,
             lost: 60,
-            sloth: 20,
+            slow_winner: 20,
             offset: 5000,
             step: 3000,
             stall: 2500,
@@ -64,7 +64,7 @@ impl Faults {
             &mut faults.kill,
             &mut faults.disconnect,
             &mut faults.lost,
-            &mut faults.sloth,
+            &mut faults.slow_winner,
             &mut faults.offset,
             &mut faults.step,
             &mut faults.stall,
@@ -97,7 +97,7 @@ pub struct Plan {
     pub sidecars: usize,
     pub readers: usize,
     /// Clients that send random commands. In such a run nothing expires and there are no faults.
-    pub commanders: usize,
+    pub command_clients: usize,
     pub keys: Vec<Guarded>,
     /// The number of tags that rules name.
     pub tags: usize,
@@ -106,7 +106,7 @@ pub struct Plan {
     /// Each tag is stored on two servers.
     pub copies: bool,
     /// With copies: the only server with faults. Simultaneous faults of both copies are not covered by the guarantees.
-    pub weak: Option<usize>,
+    pub faulty_server: Option<usize>,
     /// The tags exist, and were last bumped, long before the run begins.
     pub aged: bool,
     /// One client reads on one connection and writes on another. It has a sidecar of its own.
@@ -164,7 +164,7 @@ impl Plan {
         let keys: Vec<Guarded> = (0..1 + c.below(3)).map(|n| guarded(n, tags, extra, c)).collect();
         let servers = 1 + c.below(3) as usize;
         let copies = servers > 1 && c.below(3) == 0;
-        let weak = (copies && faulty).then(|| c.below(servers as u64) as usize);
+        let faulty_server = (copies && faulty).then(|| c.below(servers as u64) as usize);
         let think = [100, 600, 2500][c.below(3) as usize];
         let quiet = 8_000;
         let pooled = c.below(4) == 0;
@@ -175,11 +175,11 @@ impl Plan {
             servers,
             sidecars,
             readers: 2 + c.below(6) as usize,
-            commanders: 0,
+            command_clients: 0,
             tags,
             extra,
             copies,
-            weak,
+            faulty_server,
             aged: c.below(2) == 0,
             pooled,
             metas,
@@ -233,18 +233,18 @@ impl Plan {
     /// Servers restart often. There are no other faults.
     pub fn restarts(seed: u64, mutant: Option<Mutant>) -> Plan {
         let faults = Faults { restart: 800, ..Faults::default() };
-        Plan { faults, weak: None, copies: false, ..Plan::new(seed, true, mutant) }
+        Plan { faults, faulty_server: None, copies: false, ..Plan::new(seed, true, mutant) }
     }
 
     /// Each tag is stored on two servers, one of which delays commands and loses tags.
-    pub fn twice(seed: u64, mutant: Option<Mutant>) -> Plan {
+    pub fn copied_tags(seed: u64, mutant: Option<Mutant>) -> Plan {
         let plan = Plan::late(seed, mutant);
         let servers = plan.servers.max(2);
         let faults = Faults { evict_tag: 500, ..plan.faults };
         Plan {
             servers,
             copies: true,
-            weak: Some((seed % 2) as usize),
+            faulty_server: Some((seed % 2) as usize),
             tag_cache: 200,
             faults,
             blind: 40,
@@ -271,12 +271,12 @@ impl Plan {
             ..guarded.clone()
         });
         let keys = keys.collect();
-        let commanders = 3 + chance.below(6) as usize;
+        let command_clients = 3 + chance.below(6) as usize;
         let sidecars = 1 + chance.below(2) as usize;
         let (pause, room) = ([5, 40][chance.below(2) as usize], 1 << 20);
         Plan {
             keys,
-            commanders,
+            command_clients,
             sidecars,
             readers: 0,
             // Creating a tag counts as a bump.
@@ -314,7 +314,7 @@ impl Plan {
     }
 
     /// The servers that store a tag.
-    pub fn keepers(&self, name: &TagName) -> Vec<usize> {
+    pub fn tag_servers(&self, name: &TagName) -> Vec<usize> {
         let first = tag_of(name) % self.servers;
         let second = (first + 1) % self.servers;
         if self.copies { vec![first, second] } else { vec![first] }

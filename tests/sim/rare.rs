@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use super::mutants::Mutant;
-use super::near::{plan_near, sometimes};
+use super::near::{plan_near, with_near_in_some};
 use super::plan::{Faults, Guarded, Plan, tag_name};
-use super::seeds::Planned;
+use super::seeds::MakePlan;
 
 /// All of them.
-pub const ALL: [Planned; 8] =
+pub const ALL: [MakePlan; 8] =
     [changing, overtaken, lost_tags, late_sets, late_repairs, lost_leases, slow_clients, far_servers];
 
 /// Clients send little but `incr`, `append`, `touch` …
 pub fn changing(seed: u64, mutant: Option<Mutant>) -> Plan {
-    Plan { changes: true, ..sometimes(Plan::new(seed, false, mutant)) }
+    Plan { changes: true, ..with_near_in_some(Plan::new(seed, false, mutant)) }
 }
 
 /// Bumps overtake each other, of tags whose versions are cached.
@@ -25,7 +25,7 @@ pub fn overtaken(seed: u64, mutant: Option<Mutant>) -> Plan {
 pub fn lost_tags(seed: u64, mutant: Option<Mutant>) -> Plan {
     let faults = Faults { evict_tag: 250, ..Faults::default() };
     let plan = Plan { think: 600, invalidators: (2, 600), faults, ..Plan::new(seed, true, mutant) };
-    with_one_tag(Plan { copies: false, weak: None, ..plan })
+    with_one_tag(Plan { copies: false, faulty_server: None, ..plan })
 }
 
 /// Every second request is a `set` without a miss, and commands are often delayed between its read and its store.
@@ -51,7 +51,7 @@ pub fn late_sets(seed: u64, mutant: Option<Mutant>) -> Plan {
 /// The tag is then read before the bump and repaired after it, by a client that read one copy before the bump and the other one
 /// after it.
 pub fn late_repairs(seed: u64, mutant: Option<Mutant>) -> Plan {
-    let plan = Plan::twice(seed, mutant);
+    let plan = Plan::copied_tags(seed, mutant);
     let (sidecars, faults) =
         (plan.sidecars.max(2), Faults { evict_tag: 100, stop: 1000, ..Faults::default() });
     with_one_tag(Plan {
@@ -70,15 +70,15 @@ pub fn late_repairs(seed: u64, mutant: Option<Mutant>) -> Plan {
 pub fn lost_leases(seed: u64, mutant: Option<Mutant>) -> Plan {
     let plan = Plan::new(seed, true, mutant);
     let (sidecars, faults) = (plan.sidecars.max(2), Faults { disconnect: 100, ..Faults::default() });
-    let (copies, weak) = (false, None);
-    Plan { sidecars, copies, weak, think: 600, pause: 50, invalidators: (2, 600), faults, ..plan }
+    let (copies, faulty_server) = (false, None);
+    Plan { sidecars, copies, faulty_server, think: 600, pause: 50, invalidators: (2, 600), faults, ..plan }
 }
 
 /// Every third rebuild takes longer than `max_rebuild`, or never ends.
 pub fn slow_clients(seed: u64, mutant: Option<Mutant>) -> Plan {
     let plan = Plan::new(seed, true, mutant);
-    let (copies, weak, faults) = (false, None, Faults { sloth: 3, ..Faults::default() });
-    Plan { copies, weak, think: 100, pause: 300, invalidators: (2, 600), faults, ..plan }
+    let (copies, faulty_server, faults) = (false, None, Faults { slow_winner: 3, ..Faults::default() });
+    Plan { copies, faulty_server, think: 100, pause: 300, invalidators: (2, 600), faults, ..plan }
 }
 
 /// The latency is so long and `near` so short that it matters from when the age of a near value counts.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use super::checker::Seen;
+use super::checker::Coverage;
 use super::mutants::Mutant;
 use super::plan::Plan;
 use super::world::World;
@@ -36,13 +36,13 @@ fn asked(seeds: u64) -> Range<u64> {
 fn run_all(
     seeds: Range<u64>,
     enough: usize,
-    run: impl Fn(u64) -> Result<Seen, String> + Sync,
-) -> (Seen, Vec<(u64, String)>) {
+    run: impl Fn(u64) -> Result<Coverage, String> + Sync,
+) -> (Coverage, Vec<(u64, String)>) {
     let (next, done, stop) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicBool::new(false));
-    let found = Mutex::new((Seen::default(), Vec::new()));
+    let found = Mutex::new((Coverage::default(), Vec::new()));
     let tenth = (seeds.end - seeds.start) / 10;
     let work = || {
-        let mut seen = Seen::default();
+        let mut coverage = Coverage::default();
         while !stop.load(Relaxed) {
             let from = next.fetch_add(CHUNK, Relaxed);
             let chunk = from..(from + CHUNK).min(seeds.end);
@@ -54,7 +54,7 @@ fn run_all(
                     break;
                 }
                 match run(seed) {
-                    Ok(more) => seen.add(&more),
+                    Ok(more) => coverage.add(&more),
                     Err(why) => {
                         if enough == ENOUGH {
                             eprintln!("seed {seed}: {why}");
@@ -71,7 +71,7 @@ fn run_all(
                 eprintln!("{} of {} seeds", before + ran, seeds.end - seeds.start);
             }
         }
-        found.lock().expect("no thread panics with it").0.add(&seen);
+        found.lock().expect("no thread panics with it").0.add(&coverage);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -79,21 +79,21 @@ fn run_all(
             scope.spawn(work);
         }
     });
-    let (seen, mut failed) = found.into_inner().expect("no thread panicked with it");
+    let (coverage, mut failed) = found.into_inner().expect("no thread panicked with it");
     failed.sort();
-    (seen, failed)
+    (coverage, failed)
 }
 
 /// Makes the plan of a seed.
-pub type Planned = fn(u64, Option<Mutant>) -> Plan;
+pub type MakePlan = fn(u64, Option<Mutant>) -> Plan;
 
 /// Runs many seeds. Panics with the trace of the first that violates a guarantee. Returns the coverage, and whether the usual
 /// seeds were run.
-pub fn every_seed_keeps_the_promises(planned: Planned, seeds: u64) -> (Seen, bool) {
+pub fn every_seed_keeps_the_promises(planned: MakePlan, seeds: u64) -> (Coverage, bool) {
     let one = std::env::var("KENNEL_SIM_SEED").ok().map(|text| setting::<u64>(&text));
     let seeds = one.map_or_else(|| asked(seeds), |seed| seed..seed + 1);
-    let run = |seed| World::run(planned(seed, None), false).map_err(|(broken, _)| broken.0);
-    let (seen, failed) = run_all(seeds, ENOUGH, run);
+    let run = |seed| World::run(planned(seed, None), false).map_err(|(violation, _)| violation.0);
+    let (coverage, failed) = run_all(seeds, ENOUGH, run);
     if let Some((seed, why)) = failed.first() {
         let traced = World::run(planned(*seed, None), true);
         let Err((again, trace)) = traced else { panic!("seed {seed} does not replay: {why}") };
@@ -102,16 +102,16 @@ pub fn every_seed_keeps_the_promises(planned: Planned, seeds: u64) -> (Seen, boo
         let (trace, all) = (trace.join("\n"), all.join("\n"));
         panic!("{trace}\n\nKENNEL_SIM_SEED={seed} runs the first of these again:\n{all}");
     }
-    println!("{seen:?}");
-    (seen, one.is_none())
+    println!("{coverage:?}");
+    (coverage, one.is_none())
 }
 
 /// Whether one of the first `seeds` seeds detects the mutant, as a violation that contains `as_violating`.
-pub fn is_caught(mutant: Mutant, planned: Planned, seeds: u64, as_breaking: &str) {
+pub fn is_caught(mutant: Mutant, planned: MakePlan, seeds: u64, as_violating: &str) {
     let run = |seed| match World::run(planned(seed, Some(mutant)), false) {
         // It may violate others first.
-        Err((broken, _)) if !broken.0.contains(as_breaking) => Ok(Seen::default()),
-        outcome => outcome.map_err(|(broken, _)| broken.0),
+        Err((violation, _)) if !violation.0.contains(as_violating) => Ok(Coverage::default()),
+        outcome => outcome.map_err(|(violation, _)| violation.0),
     };
     if let Ok(text) = std::env::var("KENNEL_SIM_RATE") {
         let (_, caught) = run_all(0..setting(&text), usize::MAX, run);

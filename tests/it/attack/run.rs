@@ -153,8 +153,8 @@ impl World {
                     let answers = request.answers(wire, |letter| keys.name(letter));
                     now += 1;
                     for ((key, command), answer) in commands.into_iter().zip(answers) {
-                        let answer = request.said(answer);
-                        if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &answer) {
+                        let response = request.said(answer);
+                        if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &response) {
                             shown.insert((client, key), *unique);
                         }
                         let operation = Invocation {
@@ -162,9 +162,9 @@ impl World {
                             // Whose pool it belongs to nobody can see.
                             client: if setting.pools.is_some() { sidecar_of } else { number },
                             invoked,
-                            answered: now,
+                            responded: now,
                             command,
-                            answer,
+                            response,
                         };
                         let of = key.map_or_else(|| vec!['a', 'b', 'c'], |key| vec![key]);
                         for key in of {

@@ -80,15 +80,15 @@ fn act(
         // Whose pool it belongs to nobody can see.
         let client = if setting.pools.is_some() { setting.sidecar_of(number) } else { connection };
         for ((key, command), answer) in request.commands(unique).into_iter().zip(answers) {
-            let answer = request.said(answer);
-            draw.was_told(key, &answer);
-            if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &answer) {
+            let response = request.said(answer);
+            draw.was_told(key, &response);
+            if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &response) {
                 shown.insert(key, *unique);
             }
             let of = key.map_or_else(|| vec!['a', 'b', 'c'], |key| vec![key]);
             for key in of {
-                let (command, answer) = (command.clone(), answer.clone());
-                told.push((key, Invocation { connection, client, invoked, answered, command, answer }));
+                let (command, response) = (command.clone(), response.clone());
+                told.push((key, Invocation { connection, client, invoked, responded: answered, command, response }));
             }
         }
     }
