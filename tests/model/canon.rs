@@ -61,19 +61,19 @@ pub struct Canon {
     /// Both sides are exchanged.
     flipped: bool,
     /// The CASes that are stored or may still occur, if all others are equal: those that are gone for good.
-    standing: Option<SmallVec<[u64; 8]>>,
+    live: Option<SmallVec<[u64; 8]>>,
 }
 
 impl Canon {
     pub fn new(epochs: [u32; 2], flipped: bool) -> Canon {
         let (cases, ids, versions) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         let (table, inside, last, lanes) = (false, false, None, [0; 2]);
-        Canon { lanes, cases, ids, versions, last, empty: 0, table, inside, epochs, flipped, standing: None }
+        Canon { lanes, cases, ids, versions, last, empty: 0, table, inside, epochs, flipped, live: None }
     }
 
     /// No CAS but these will be stored again, or compared with anything but the stored one.
-    pub fn only(&mut self, standing: impl Iterator<Item = u64>) {
-        self.standing = Some(standing.collect());
+    pub fn only(&mut self, live: impl Iterator<Item = u64>) {
+        self.live = Some(live.collect());
     }
 
     /// Each sidecar numbers its own tokens and waiters.
@@ -128,7 +128,7 @@ impl Canon {
         let (found, count, kind) = if self.inside && IDS.contains(&number) {
             (at(&mut self.ids), self.ids.len(), 1 << 60)
         } else if CASES.contains(&number) {
-            if self.standing.as_ref().is_some_and(|standing| !standing.contains(&number)) {
+            if self.live.as_ref().is_some_and(|live| !live.contains(&number)) {
                 return self.mix(4 << 60);
             }
             (at(&mut self.cases), self.cases.len(), 2 << 60)
@@ -151,9 +151,9 @@ impl Canon {
 
     /// The stub that this first CAS identifies: it is compared although it may be gone.
     fn rename_stub(&mut self, cas: u64) {
-        let standing = self.standing.take();
+        let live = self.live.take();
         self.rename(cas);
-        self.standing = standing;
+        self.live = live;
     }
 
     fn person(&self, number: u64) -> u64 {

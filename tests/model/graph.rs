@@ -13,7 +13,7 @@ const PART_BITS: u32 = 6;
 const INDEX: u32 = (1 << 29) - 1;
 const FLIPPED: u32 = 1 << 29;
 /// The parent of the first state.
-pub const NOBODY: StepIndex = StepIndex::MAX;
+pub const NO_PARENT: StepIndex = StepIndex::MAX;
 /// In place of a kind: not a step, but the state from which the following steps start.
 const FROM: u32 = 3;
 const KINDS: [Kind; 3] = [Kind::Step, Kind::Aging, Kind::Patience];
@@ -148,7 +148,7 @@ impl Graph {
         loop {
             let at = path[path.len() - 1];
             let parent = self.part(at as usize % PARTS).parents[(at >> PART_BITS) as usize];
-            if parent == NOBODY {
+            if parent == NO_PARENT {
                 path.reverse();
                 return path;
             }
@@ -218,7 +218,7 @@ mod tests {
         let mut graph = Graph::default();
         let mut at = Vec::new();
         for (n, goods) in goods.iter().enumerate() {
-            at.push(graph.meet(print(n as u64), at.last().copied().unwrap_or(NOBODY), *goods).0);
+            at.push(graph.meet(print(n as u64), at.last().copied().unwrap_or(NO_PARENT), *goods).0);
         }
         let mut all = Steps::default();
         for n in 0..at.len() {
@@ -256,7 +256,7 @@ mod tests {
         // Each state is known in one of two orientations; in each, one client is answered and the other waits.
         let answered = |flipped| {
             let mut graph = Graph::default();
-            let at = graph.meet(print(0), NOBODY, 0b011).0;
+            let at = graph.meet(print(0), NO_PARENT, 0b011).0;
             let mut all = Steps::default();
             all.from(at);
             all.to(at, Kind::Step, flipped);

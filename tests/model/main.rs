@@ -10,7 +10,7 @@ mod plan;
 mod server;
 mod canon;
 mod operation;
-mod behind;
+mod background;
 mod mutants;
 mod world;
 mod steps;
@@ -276,7 +276,7 @@ fn an_invalidation_acknowledged_without_knowing_is_caught() {
 
 #[test]
 fn a_waiter_that_nobody_wakes_is_caught_as_waiting_for_ever() {
-    is_caught(Mutant::BellsAreLost, small(0, 0, &[]), "liveness: Answered");
+    is_caught(Mutant::WakesAreLost, small(0, 0, &[]), "liveness: Answered");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use kennel::guard::{OnInvalidate, Policy};
 
 /// An invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Move {
+pub enum Invalidation {
     Delete,
     Bump,
 }
@@ -65,7 +65,7 @@ pub enum Mutant {
     /// An invalidation with an unknown outcome is acknowledged.
     FailureIsAcknowledged,
     /// A fill wakes no waiter.
-    BellsAreLost,
+    WakesAreLost,
     /// A lock does not expire.
     LocksNeverEnd,
     /// A value is fresh for as long as it is stored.
@@ -81,10 +81,10 @@ pub enum Mutant {
 pub struct Plan {
     pub name: &'static str,
     /// Each client's sidecar.
-    pub placed: [usize; 2],
+    pub sidecar_of: [usize; 2],
     /// The sidecars through which the second client invalidates.
     pub invalidates_through: &'static [usize],
-    pub moves: &'static [Move],
+    pub invalidation_kinds: &'static [Invalidation],
     /// The maximum number of invalidations.
     pub invalidations: u32,
     /// The maximum number of soft expiries of a value.
@@ -134,9 +134,9 @@ impl Plan {
     pub fn apart(name: &'static str, invalidations: u32, faults: u32) -> Plan {
         Plan {
             name,
-            placed: [0, 1],
+            sidecar_of: [0, 1],
             invalidates_through: &[1],
-            moves: &[Move::Delete, Move::Bump],
+            invalidation_kinds: &[Invalidation::Delete, Invalidation::Bump],
             invalidations,
             expiries: 1,
             whole_rounds: false,
@@ -155,7 +155,7 @@ impl Plan {
 
     /// Both clients share one sidecar, and invalidations come through either sidecar.
     pub fn together(name: &'static str, invalidations: u32, faults: u32) -> Plan {
-        Plan { placed: [0, 0], invalidates_through: &[0, 1], ..Plan::apart(name, invalidations, faults) }
+        Plan { sidecar_of: [0, 0], invalidates_through: &[0, 1], ..Plan::apart(name, invalidations, faults) }
     }
 
     pub fn is(&self, mutant: Mutant) -> bool {
@@ -164,11 +164,11 @@ impl Plan {
 
     /// Whether the two sides are alike, except for the second client's invalidations.
     pub fn has_two_alike(&self) -> bool {
-        self.reduced && self.placed == [0, 1]
+        self.reduced && self.sidecar_of == [0, 1]
     }
 
     /// Whether a reply may be processed as soon as it is sent: no other operation of that sidecar can come between.
-    pub fn hears_at_once(&self) -> bool {
-        self.placed[0] != self.placed[1] && self.invalidates_through.iter().all(|at| *at == self.placed[1])
+    pub fn receives_at_once(&self) -> bool {
+        self.sidecar_of[0] != self.sidecar_of[1] && self.invalidates_through.iter().all(|at| *at == self.sidecar_of[1])
     }
 }

@@ -28,7 +28,7 @@ fn future(world: &World, plan: &Plan) -> (Future, Vec<World>) {
 }
 
 /// Reaches states repeatedly, on every path that leads there, and compares what may follow. Explores about `most` states.
-fn that_are_called_the_same_are(plan: &Plan, most: usize) {
+fn equal_fingerprints_have_equal_futures(plan: &Plan, most: usize) {
     let mut known: HashMap<u128, Future> = HashMap::new();
     let first = World::start(plan);
     let (its, frontier) = future(&first, plan);
@@ -68,7 +68,7 @@ fn states_that_are_called_the_same_have_the_same_future() {
         Plan { whole_rounds: false, ..whole(Plan::apart("apart, a fault, command by command", 0, 1)) },
         Plan { expiries: 1, ..whole(Plan::together("together, invalidated, an expiry, a fault", 1, 1)) },
     ] {
-        that_are_called_the_same_are(&plan, most);
+        equal_fingerprints_have_equal_futures(&plan, most);
     }
 }
 
@@ -82,7 +82,7 @@ fn at_rest(plan: &Plan, named: &Plan) -> HashMap<u128, String> {
             continue;
         }
         if world.is_at_rest() {
-            rests.entry(world.unwatched(named)).or_insert_with(|| world.summary());
+            rests.entry(world.without_checks(named)).or_insert_with(|| world.summary());
         }
         let after = |label| world.after(label, plan).unwrap_or_else(|broken| panic!("{broken:?}"));
         frontier.extend(world.labels(plan).into_iter().map(after));

@@ -137,10 +137,10 @@ impl Server {
     }
 
     /// Executes a command.
-    pub fn execute(&mut self, ask: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
-        let stands = self.at(ask.at).clone();
-        match (&ask.what, stands) {
-            (Operation::Get(look), stands) => self.get(ask.at, look, stands, epoch, by),
+    pub fn execute(&mut self, command: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
+        let stored = self.at(command.at).clone();
+        match (&command.what, stored) {
+            (Operation::Get(look), stored) => self.get(command.at, look, stored, epoch, by),
             (Operation::Store { mode: StoreMode::Add, .. }, Some(_)) => ServerReply::NotStored,
             (
                 Operation::Store { cas: Some(_), .. }
@@ -152,26 +152,26 @@ impl Server {
                 Operation::Store { cas: Some(cas), .. }
                 | Operation::Delete { cas: Some(cas) }
                 | Operation::MarkStale { cas: Some(cas), .. },
-                Some(stands),
-            ) if cas.number != stands.cas => ServerReply::Exists,
+                Some(stored),
+            ) if cas.number != stored.cas => ServerReply::Exists,
             (Operation::Store { value, flags, exptime, .. }, _) => {
-                let number = self.next(ask.at);
+                let number = self.next(command.at);
                 let value: Bytes = [&value.header[..], &value.body[..]].concat().into();
                 // A released stub remains for as long as a client may fill it.
                 let term = if *flags >= 1 << 31 { Term::Hold } else { Term::of(*exptime) };
                 let entry =
                     Entry { value, flags: *flags, cas: number, term, stale: false, offered: false, by };
-                *self.at(ask.at) = Some(entry);
+                *self.at(command.at) = Some(entry);
                 ServerReply::Stored(Cas { number, epoch })
             }
             (Operation::Delete { .. }, Some(_)) => {
-                *self.at(ask.at) = None;
+                *self.at(command.at) = None;
                 ServerReply::Done
             }
-            (Operation::MarkStale { seconds, .. }, Some(stands)) => {
-                let cas = self.next(ask.at);
-                let term = seconds.map_or(stands.term, |seconds| Term::of(i64::from(seconds)));
-                *self.at(ask.at) = Some(Entry { cas, term, stale: true, offered: false, ..stands });
+            (Operation::MarkStale { seconds, .. }, Some(stored)) => {
+                let cas = self.next(command.at);
+                let term = seconds.map_or(stored.term, |seconds| Term::of(i64::from(seconds)));
+                *self.at(command.at) = Some(Entry { cas, term, stale: true, offered: false, ..stored });
                 ServerReply::Done
             }
         }
@@ -181,7 +181,7 @@ impl Server {
         &mut self,
         at: ItemRef,
         look: &GetFlags,
-        stands: Option<Entry>,
+        stored: Option<Entry>,
         epoch: u32,
         by: Option<usize>,
     ) -> ServerReply {
@@ -195,7 +195,7 @@ impl Server {
             stale: false,
             usage: Usage::default(),
         };
-        match stands {
+        match stored {
             Some(entry) => {
                 item.won = entry.stale && !entry.offered;
                 item.size = entry.value.len();
@@ -240,42 +240,42 @@ mod tests {
 
     const WALL: u64 = 1_700_000_000_000;
 
-    fn through_the_wire(store: &mut Store, ask: &ServerCommand) -> ServerReply {
-        let key: &[u8] = match ask.at {
+    fn through_the_wire(store: &mut Store, command: &ServerCommand) -> ServerReply {
+        let key: &[u8] = match command.at {
             ItemRef::Value => b"k",
             ItemRef::Lock => b"l",
             ItemRef::Tag(_) | ItemRef::TagCopy(_) => b"t",
         };
-        let (mut command, mut reply) = (BytesMut::new(), Vec::new());
-        wire::encode(&ask.what, key, &mut command);
-        match parse(&command, &Limits { max_value: 1 << 20 }) {
+        let (mut buffer, mut reply) = (BytesMut::new(), Vec::new());
+        wire::encode(&command.what, key, &mut buffer);
+        match parse(&buffer, &Limits { max_value: 1 << 20 }) {
             Parsed::Request { request, .. } => store.answer(&request, WALL, &mut reply),
-            other => panic!("{} {other:?}", command.escape_ascii()),
+            other => panic!("{} {other:?}", buffer.escape_ascii()),
         };
-        wire::decode(ask, Reply::Answered { bytes: reply.into(), epoch: 1 })
+        wire::decode(command, Reply::Answered { bytes: reply.into(), epoch: 1 })
     }
 
     /// Commands as the guard sends them, with CASes that it may remember.
-    fn any(chance: &mut Random, known: &[Cas]) -> ServerCommand {
-        let at = [ItemRef::Value, ItemRef::Value, ItemRef::Lock, ItemRef::Tag(0)][chance.below(4) as usize];
-        let known = (!known.is_empty()).then(|| known[chance.below(known.len() as u64) as usize]);
-        let cas = known.filter(|_| chance.below(3) > 0);
-        let body = Bytes::from_static([&b""[..], b"v1", b"v22"][chance.below(3) as usize]);
-        let what = match chance.below(8) {
+    fn any(random: &mut Random, known: &[Cas]) -> ServerCommand {
+        let at = [ItemRef::Value, ItemRef::Value, ItemRef::Lock, ItemRef::Tag(0)][random.below(4) as usize];
+        let known = (!known.is_empty()).then(|| known[random.below(known.len() as u64) as usize]);
+        let cas = known.filter(|_| random.below(3) > 0);
+        let body = Bytes::from_static([&b""[..], b"v1", b"v22"][random.below(3) as usize]);
+        let what = match random.below(8) {
             0..=2 => {
                 let vivify = match at {
                     ItemRef::Value => Some(6),
                     ItemRef::Tag(_) => Some(30),
                     _ => None,
                 };
-                let vivify = vivify.filter(|_| chance.below(2) == 0);
-                Operation::Get(GetFlags { value: chance.below(2) == 0, vivify, ..GetFlags::default() })
+                let vivify = vivify.filter(|_| random.below(2) == 0);
+                Operation::Get(GetFlags { value: random.below(2) == 0, vivify, ..GetFlags::default() })
             }
             3..=4 => {
                 let (mode, cas) =
-                    if chance.below(3) == 0 { (StoreMode::Add, None) } else { (StoreMode::Set, cas) };
-                let exptime = [0, 6, 20 + super::super::plan::TTL as i64][chance.below(3) as usize];
-                let flags = chance.below(3) as u32;
+                    if random.below(3) == 0 { (StoreMode::Add, None) } else { (StoreMode::Set, cas) };
+                let exptime = [0, 6, 20 + super::super::plan::TTL as i64][random.below(3) as usize];
+                let flags = random.below(3) as u32;
                 Operation::Store { mode, value: Stored::plain(body), flags, exptime, cas, explicit: None }
             }
             5 => Operation::Delete { cas },
@@ -287,32 +287,32 @@ mod tests {
     #[test]
     fn the_models_server_answers_the_guards_commands_as_the_embedded_memcached_does() {
         for seed in 0..300 {
-            let mut chance = Random::seeded(seed);
+            let mut random = Random::seeded(seed);
             let (mut model, mut store) = (Server::start(), Store::new(64 << 20, WALL));
             // The same items, each server with its own CASes.
             let (mut ours, mut theirs) = (Vec::new(), Vec::new());
             for step in 0..60 {
-                let ask = any(&mut chance, &ours);
-                let mut same = ask.clone();
+                let command = any(&mut random, &ours);
+                let mut same = command.clone();
                 if let Operation::Store { cas: Some(cas), .. }
                 | Operation::Delete { cas: Some(cas) }
                 | Operation::MarkStale { cas: Some(cas), .. } = &mut same.what
                 {
                     *cas = theirs[ours.iter().position(|known| known == cas).unwrap()];
                 }
-                let mut answers = [model.execute(&ask, 1, None), through_the_wire(&mut store, &same)];
-                let numbers = answers.each_mut().map(|answer| match answer {
+                let mut replies = [model.execute(&command, 1, None), through_the_wire(&mut store, &same)];
+                let numbers = replies.each_mut().map(|reply| match reply {
                     ServerReply::Item(Item { cas, .. }) | ServerReply::Stored(cas) => {
                         Some(std::mem::replace(cas, Cas::NONE))
                     }
                     _ => None,
                 });
-                assert_eq!(answers[0], answers[1], "seed {seed}, step {step}: {ask:?}");
+                assert_eq!(replies[0], replies[1], "seed {seed}, step {step}: {command:?}");
                 if let [Some(our), Some(their)] = numbers {
                     match ours.iter().position(|known| *known == our) {
-                        Some(at) => assert_eq!(theirs[at], their, "seed {seed}, step {step}: {ask:?}"),
+                        Some(at) => assert_eq!(theirs[at], their, "seed {seed}, step {step}: {command:?}"),
                         None => {
-                            assert!(!theirs.contains(&their), "seed {seed}, step {step}: {ask:?}");
+                            assert!(!theirs.contains(&their), "seed {seed}, step {step}: {command:?}");
                             ours.push(our);
                             theirs.push(their);
                         }

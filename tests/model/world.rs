@@ -9,7 +9,7 @@ use kennel::guard::{Cas, ItemRef, Now, envelope::Header, envelope::Opened};
 
 use super::canon::Who;
 use super::checker::Good;
-use super::operation::{Command, Doing, Op, OpRef};
+use super::operation::{QueuedCommand, Task, Op, OpRef};
 use super::plan::{Mutant, Plan};
 use super::server::{Entry, FIRST_CAS, Server};
 
@@ -22,16 +22,16 @@ pub const FIRST_EPOCH: u32 = 1 << 30;
 
 /// The description of a violated guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct Violation(pub String);
 
 #[derive(Clone)]
 pub struct Sidecar {
     pub leases: Leases<Who>,
     /// Commands on their way to the server, in order.
-    pub queue: Vec<Command>,
+    pub queue: Vec<QueuedCommand>,
     pub ops: Vec<(OpRef, Op)>,
     /// The leases that it renews, with their tokens.
-    pub keeps: Vec<(MissTokenId, MissToken)>,
+    pub held_leases: Vec<(MissTokenId, MissToken)>,
     /// The poller for its waiters, with the item's CAS of its last poll.
     pub poller: Option<Option<u64>>,
 }
@@ -57,7 +57,7 @@ impl DerefMut for Shared {
 pub enum Job {
     Idle,
     /// A get that began when this version of the source had been acknowledged.
-    Getting {
+    Reading {
         floor: u64,
     },
     /// A value is made from this version of the source.
@@ -65,11 +65,11 @@ pub enum Job {
         version: u64,
         won: bool,
     },
-    Putting {
+    Storing {
         version: u64,
         won: bool,
     },
-    Moving {
+    Invalidating {
         version: u64,
         at: usize,
     },
@@ -94,7 +94,7 @@ pub struct World {
     pub sidecars: [Shared; 2],
     pub clients: [Client; 2],
     /// What ended sidecars have sent, per connection.
-    pub orphans: Vec<Vec<Command>>,
+    pub orphans: Vec<Vec<QueuedCommand>>,
     /// The source of truth.
     pub source: u64,
     /// The version of the source whose invalidation was acknowledged last.
@@ -122,7 +122,7 @@ pub struct World {
 /// have happened before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum First {
-    Nobody,
+    Neither,
     One(Who),
     Both,
 }
@@ -133,7 +133,7 @@ impl Sidecar {
             leases: Leases::default(),
             queue: Vec::new(),
             ops: Vec::new(),
-            keeps: Vec::new(),
+            held_leases: Vec::new(),
             poller: None,
         }
     }
@@ -143,16 +143,16 @@ impl Sidecar {
     }
 
     pub fn renews(&self, id: MissTokenId) -> bool {
-        self.ops.iter().any(|(_, op)| op.doing == Doing::Renewal(id))
+        self.ops.iter().any(|(_, op)| op.task == Task::Renewal(id))
     }
 
     /// Whether it holds, or is about to learn that it holds, the lock or stub with this CAS.
     pub fn holds(&self, cas: Cas) -> bool {
         let kept = self
-            .keeps
+            .held_leases
             .iter()
-            .any(|(id, ticket)| ticket.lock.or(ticket.base) == Some(cas) || self.renews(*id));
-        kept || self.ops.iter().any(|(_, op)| op.gained == Some(cas))
+            .any(|(id, token)| token.lock.or(token.base) == Some(cas) || self.renews(*id));
+        kept || self.ops.iter().any(|(_, op)| op.held_cas == Some(cas))
     }
 }
 
@@ -176,7 +176,7 @@ impl World {
             last_winner: None,
             needless: 0,
             lock_before: None,
-            first: First::Nobody,
+            first: First::Neither,
         }
     }
 
@@ -194,7 +194,7 @@ impl World {
     }
 
     /// How many external steps remain. The number never increases.
-    pub fn what_is_left(&self) -> usize {
+    pub fn remaining_steps(&self) -> usize {
         (self.faults + self.invalidations + self.expiries) as usize
     }
 
@@ -206,7 +206,7 @@ impl World {
     pub fn is(&self, good: Good) -> bool {
         match good {
             Good::Fresh => self.server.item.as_ref().is_some_and(|item| {
-                item.is_in_time() && self.is_sealed_with_what_is(item) && version_of(item) >= Some(self.acked)
+                item.is_in_time() && self.is_sealed_with_current_tags(item) && version_of(item) >= Some(self.acked)
             }),
             Good::Answered(client) => {
                 matches!(self.clients[client].job, Job::Idle | Job::Building { .. })
@@ -214,16 +214,16 @@ impl World {
         }
     }
 
-    pub fn is_sealed_with_what_is(&self, item: &Entry) -> bool {
+    pub fn is_sealed_with_current_tags(&self, item: &Entry) -> bool {
         let Some(tag) = &self.server.tag else { return false };
         let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
         envelope.tags().all(|(_, version)| version.to_string().as_bytes() == &tag.value[..])
     }
 
     /// Whether the item would be served as fresh although its version is older than this.
-    pub fn stands_fresh_before(&self, version: u64) -> bool {
+    pub fn is_fresh_before(&self, version: u64) -> bool {
         self.server.item.as_ref().is_some_and(|item| {
-            item.is_in_time() && self.is_sealed_with_what_is(item) && version_of(item) < Some(version)
+            item.is_in_time() && self.is_sealed_with_current_tags(item) && version_of(item) < Some(version)
         })
     }
 
@@ -238,25 +238,25 @@ impl World {
     pub fn disturb(&mut self) {
         self.undisturbed = false;
         for client in &mut self.clients {
-            client.disturbed |= matches!(client.job, Job::Getting { .. });
+            client.disturbed |= matches!(client.job, Job::Reading { .. });
         }
     }
 
     pub fn is_being_changed(&self) -> bool {
-        let moves = |job: Job| matches!(job, Job::Moving { .. } | Job::Putting { won: false, .. });
+        let moves = |job: Job| matches!(job, Job::Invalidating { .. } | Job::Storing { won: false, .. });
         self.clients.iter().any(|client| moves(client.job))
     }
 
     /// A client without a get has observed nothing.
-    pub fn quiet_down(&mut self) {
+    pub fn reset_idle_clients(&mut self) {
         for client in &mut self.clients {
-            client.disturbed &= matches!(client.job, Job::Getting { .. });
+            client.disturbed &= matches!(client.job, Job::Reading { .. });
             client.lapsed &= matches!(client.job, Job::Building { .. });
         }
     }
 
     /// A client wins.
-    pub fn won(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+    pub fn won(&mut self, client: usize, plan: &Plan) -> Result<(), Violation> {
         let builds = |other: &Client| matches!(other.job, Job::Building { won: true, .. }) && !other.lapsed;
         let overlaps = self.last_winner.is_some_and(|other| other != client && builds(&self.clients[other]));
         if self.undisturbed && !self.clients[client].disturbed && (overlaps || !self.reason) {
@@ -267,7 +267,7 @@ impl World {
             let faults = plan.faults - self.faults;
             if self.needless > faults {
                 let how = if overlaps { "overlapping" } else { "needless" };
-                return Err(Broken(format!(
+                return Err(Violation(format!(
                     "promise 1: {how} rebuild: {} of them after {faults} faults",
                     self.needless
                 )));
