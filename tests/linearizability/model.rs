@@ -124,7 +124,8 @@ impl State {
         let mut states = Vec::from_iter(self.as_memcached(operation, allowances));
         states.extend(states.first().and_then(|state| state.unpadded(operation)));
         // A store that took effect may be attributed to a miss or to none, for example after a delete of the same connection.
-        let counted = states.iter().flat_map(|state| state.with_attributions(self, operation, clients, allowances));
+        let counted =
+            states.iter().flat_map(|state| state.with_attributions(self, operation, clients, allowances));
         states.extend(Vec::from_iter(counted));
         states.extend(self.with_lost_race(operation, clients, allowances));
         for state in &mut states {
@@ -262,7 +263,12 @@ impl State {
     }
 
     /// As the guard may execute it beyond memcached.
-    fn with_lost_race(&self, operation: &Invocation, clients: &[usize], allowances: &Allowances) -> Vec<State> {
+    fn with_lost_race(
+        &self,
+        operation: &Invocation,
+        clients: &[usize],
+        allowances: &Allowances,
+    ) -> Vec<State> {
         let absent = self.item.is_none();
         let may_lose = match (&operation.command, &operation.response) {
             (Command::Set(_), Response::Stored) => true,

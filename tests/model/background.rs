@@ -4,9 +4,9 @@ use kennel::guard::leases::{Due, Ended, MissTokenId, PollResult};
 use kennel::guard::{Now, Replies};
 use kennel::metrics::LeaseEnd;
 
-use super::operation::{Task, KEY, owner, tags};
+use super::operation::{KEY, Task, owner, tags};
 use super::plan::Plan;
-use super::world::{Violation, Job, MONO, World};
+use super::world::{Job, MONO, Violation, World};
 
 impl World {
     /// A lease must be renewed or has expired.

@@ -209,7 +209,12 @@ impl Search<'_> {
         }
     }
 
-    fn explore_from(&self, from: &KnownState, steps: &mut Steps, found: &mut Vec<KnownState>) -> Result<(), (String, Violation)> {
+    fn explore_from(
+        &self,
+        from: &KnownState,
+        steps: &mut Steps,
+        found: &mut Vec<KnownState>,
+    ) -> Result<(), (String, Violation)> {
         steps.from(from.at);
         for label in from.world.labels(self.plan) {
             let next = from.world.after(label, self.plan).map_err(|broken| (format!("{label:?}"), broken))?;

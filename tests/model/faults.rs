@@ -23,7 +23,8 @@ impl World {
             }
             Fault::Lose => {
                 for (s, sidecar) in self.sidecars.iter().enumerate() {
-                    let reply_to = sidecar.queue.iter().enumerate().filter(|(_, command)| command.reply_to.is_some());
+                    let reply_to =
+                        sidecar.queue.iter().enumerate().filter(|(_, command)| command.reply_to.is_some());
                     labels.extend(reply_to.map(|(n, _)| Label::Lose(s, n)));
                 }
             }
@@ -32,7 +33,9 @@ impl World {
                     // There is nothing to lose.
                     !sidecar.ops.is_empty() || !sidecar.held_leases.is_empty()
                 }) {
-                    let matters = |kept: &usize| *kept == 0 || self.may_matter(&sidecar.queue[*kept - 1].server_command);
+                    let matters = |kept: &usize| {
+                        *kept == 0 || self.may_matter(&sidecar.queue[*kept - 1].server_command)
+                    };
                     labels.extend((0..=sidecar.queue.len()).filter(matters).map(|kept| Label::Kill(s, kept)));
                 }
             }
@@ -118,7 +121,8 @@ impl World {
         {
             entry.by = entry.by.filter(|by| *by != s);
         }
-        self.lock_before = self.lock_before.filter(|_| matches!(self.clients[1].job, Job::Invalidating { .. }));
+        self.lock_before =
+            self.lock_before.filter(|_| matches!(self.clients[1].job, Job::Invalidating { .. }));
         self.reset_idle_clients();
     }
 }

@@ -5,7 +5,7 @@ use kennel::guard::{
     envelope::Opened,
 };
 
-use super::operation::{Task, Op};
+use super::operation::{Op, Task};
 use super::plan::{Mutant, Plan};
 use super::world::World;
 

@@ -17,7 +17,7 @@ use kennel::proxy::wire;
 use super::canon::{OWNERS, Who};
 use super::mutants::mutate_replies;
 use super::plan::{Invalidation, Mutant, Plan, TTL};
-use super::world::{Violation, Job, MONO, World, made_from};
+use super::world::{Job, MONO, Violation, World, made_from};
 
 pub const KEY: &[u8] = b"k";
 
@@ -186,7 +186,9 @@ impl World {
             if other_epoch && !plan.is(Mutant::CasOutlivesConnection) {
                 op.replies[index] = Some(ServerReply::Exists);
             } else {
-                self.sidecars[s].queue.push(QueuedCommand { server_command: command, reply_to: Some((of, index)) });
+                self.sidecars[s]
+                    .queue
+                    .push(QueuedCommand { server_command: command, reply_to: Some((of, index)) });
             }
         }
         self.insert(s, of, op);
@@ -205,7 +207,13 @@ impl World {
         Some(ops.remove(at).1)
     }
 
-    pub fn send_in_background(&mut self, s: usize, task: Task, commands: Commands, plan: &Plan) -> Result<(), Violation> {
+    pub fn send_in_background(
+        &mut self,
+        s: usize,
+        task: Task,
+        commands: Commands,
+        plan: &Plan,
+    ) -> Result<(), Violation> {
         let free = (FIRST_BACKGROUND..).find(|of| self.sidecars[s].op(*of).is_none());
         self.send_round(s, free.unwrap_or(FIRST_BACKGROUND), Op::new(task), commands, plan)
     }
@@ -291,7 +299,14 @@ impl World {
         }
     }
 
-    fn resume(&mut self, s: usize, of: OpRef, mut op: Op, event: Event, plan: &Plan) -> Result<(), Violation> {
+    fn resume(
+        &mut self,
+        s: usize,
+        of: OpRef,
+        mut op: Op,
+        event: Event,
+        plan: &Plan,
+    ) -> Result<(), Violation> {
         let now = self.now();
         let step = with_inputs(plan, s, now, |inputs| match &mut op.task {
             Task::Read(read) => step(read, event, inputs, End::Read),
@@ -402,7 +417,9 @@ impl World {
                     AfterHit::Over(ended) => ended,
                     AfterHit::Refreshes => Vec::new(),
                 };
-                for Ended { asks: commands, .. } in overtaken.into_iter().filter(|ended| !ended.asks.is_empty()) {
+                for Ended { asks: commands, .. } in
+                    overtaken.into_iter().filter(|ended| !ended.asks.is_empty())
+                {
                     self.send_in_background(s, Task::Lost, commands, plan)?;
                 }
                 let version = made_from(&hit.payload);
@@ -480,7 +497,8 @@ impl World {
                 Ok(())
             }
             Attribution::NoMiss => {
-                let (set, commands) = with_inputs(plan, s, self.now(), |inputs| Set::start(new_value, inputs));
+                let (set, commands) =
+                    with_inputs(plan, s, self.now(), |inputs| Set::start(new_value, inputs));
                 self.send_round(s, client, Op::new(Task::Set(set)), commands, plan)
             }
             Attribution::Fill { ticket: mut token, owner, lease } => {
@@ -538,7 +556,9 @@ impl World {
 
     /// An invalidation has ended.
     fn invalidation_done(&mut self, client: usize, known: bool) -> Result<(), Violation> {
-        let Job::Invalidating { version, .. } = self.clients[client].job else { panic!("nothing was invalidated") };
+        let Job::Invalidating { version, .. } = self.clients[client].job else {
+            panic!("nothing was invalidated")
+        };
         self.clients[client].job = Job::Idle;
         self.disturb();
         let lock_before = self.lock_before.take();

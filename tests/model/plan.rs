@@ -169,6 +169,7 @@ impl Plan {
 
     /// Whether a reply may be processed as soon as it is sent: no other operation of that sidecar can come between.
     pub fn receives_at_once(&self) -> bool {
-        self.sidecar_of[0] != self.sidecar_of[1] && self.invalidates_through.iter().all(|at| *at == self.sidecar_of[1])
+        self.sidecar_of[0] != self.sidecar_of[1]
+            && self.invalidates_through.iter().all(|at| *at == self.sidecar_of[1])
     }
 }

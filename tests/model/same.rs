@@ -7,7 +7,7 @@ use kennel::guard::leases::Due;
 use kennel::guard::{Cas, ItemRef, Operation, ServerCommand, ServerReply};
 
 use super::canon::{Canon, Who};
-use super::operation::{QueuedCommand, Task, Op};
+use super::operation::{Op, QueuedCommand, Task};
 use super::plan::{Fault, Plan};
 use super::server::Server;
 use super::world::{Client, First, Job, Sidecar, World};
@@ -116,8 +116,9 @@ impl World {
     /// over.
     pub fn remove_irrelevant(&mut self, plan: &Plan) {
         for s in 0..2 {
-            let is_vain =
-                |world: &World, command: &QueuedCommand| command.reply_to.is_none() && !world.may_matter(&command.server_command);
+            let is_vain = |world: &World, command: &QueuedCommand| {
+                command.reply_to.is_none() && !world.may_matter(&command.server_command)
+            };
             if self.sidecars[s].queue.iter().any(|command| is_vain(self, command)) {
                 let mut queue = std::mem::take(&mut self.sidecars[s].queue);
                 queue.retain(|command| !is_vain(self, command));

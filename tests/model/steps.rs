@@ -4,10 +4,10 @@ use kennel::guard::leases::{MissToken, MissTokenId};
 use kennel::guard::{ItemRef, Operation, ServerCommand};
 
 use super::canon::Who;
-use super::operation::{QueuedCommand, Task, OpRef};
+use super::operation::{OpRef, QueuedCommand, Task};
 use super::plan::{Fault, Invalidation, Mutant, Plan};
 use super::server::Term;
-use super::world::{Violation, First, Job, MONO, World};
+use super::world::{First, Job, MONO, Violation, World};
 
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +113,11 @@ impl World {
                 labels.push(Label::Execute(s));
             }
             labels.extend(
-                sidecar.ops.iter().filter(|(_, op)| op.has_all_replies()).map(|(of, _)| Label::Receive(s, *of)),
+                sidecar
+                    .ops
+                    .iter()
+                    .filter(|(_, op)| op.has_all_replies())
+                    .map(|(of, _)| Label::Receive(s, *of)),
             );
             let polls = sidecar.ops.iter().any(|(_, op)| op.task == Task::Polling);
             if sidecar.poller.is_some() && !polls {
@@ -209,7 +213,8 @@ impl World {
                 // All commands of a round at once.
                 while plan.whole_rounds
                     && of.is_some()
-                    && let Some(QueuedCommand { reply_to: Some((next, _)), .. }) = self.sidecars[s].queue.first()
+                    && let Some(QueuedCommand { reply_to: Some((next, _)), .. }) =
+                        self.sidecars[s].queue.first()
                     && Some(*next) == of
                 {
                     let command = self.sidecars[s].queue.remove(0);
@@ -276,8 +281,11 @@ impl World {
         let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
         let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
         let moves = self.clients.iter().any(|client| matches!(client.job, Job::Invalidating { .. }));
-        let orphaned = self.orphans.iter().flatten().any(|command| matches!(command.server_command.at, ItemRef::Tag(_)));
-        let late = |command: &QueuedCommand| command.reply_to.is_none() && matches!(command.server_command.at, ItemRef::Tag(_));
+        let orphaned =
+            self.orphans.iter().flatten().any(|command| matches!(command.server_command.at, ItemRef::Tag(_)));
+        let late = |command: &QueuedCommand| {
+            command.reply_to.is_none() && matches!(command.server_command.at, ItemRef::Tag(_))
+        };
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
         let stored = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
         stored && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)

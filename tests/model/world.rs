@@ -9,7 +9,7 @@ use kennel::guard::{Cas, ItemRef, Now, envelope::Header, envelope::Opened};
 
 use super::canon::Who;
 use super::checker::Good;
-use super::operation::{QueuedCommand, Task, Op, OpRef};
+use super::operation::{Op, OpRef, QueuedCommand, Task};
 use super::plan::{Mutant, Plan};
 use super::server::{Entry, FIRST_CAS, Server};
 
@@ -206,7 +206,9 @@ impl World {
     pub fn is(&self, good: Good) -> bool {
         match good {
             Good::Fresh => self.server.item.as_ref().is_some_and(|item| {
-                item.is_in_time() && self.is_sealed_with_current_tags(item) && version_of(item) >= Some(self.acked)
+                item.is_in_time()
+                    && self.is_sealed_with_current_tags(item)
+                    && version_of(item) >= Some(self.acked)
             }),
             Good::Answered(client) => {
                 matches!(self.clients[client].job, Job::Idle | Job::Building { .. })

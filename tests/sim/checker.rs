@@ -1,6 +1,6 @@
 //! The guarantees of the design, checked against everything observed. It knows the source of truth and nothing of the guard.
 
-use super::counting::{History, Cause};
+use super::counting::{Cause, History};
 use super::plan::Plan;
 
 /// Index of a value that a client has made.
@@ -26,7 +26,7 @@ pub struct Value {
     /// When its client received a response, if only an error.
     pub ended: Option<u64>,
     /// Those disruptions that its store may cause.
-    moves: Vec<usize>,
+    disruptions: Vec<usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -167,12 +167,12 @@ pub struct Checker {
     pub source: Vec<u64>,
     pub values: Vec<Value>,
     pub rebuilds: Vec<Rebuild>,
-    pub moves: Vec<Disruption>,
-    pub held: Vec<NotFresh>,
+    pub disruptions: Vec<Disruption>,
+    pub not_fresh: Vec<NotFresh>,
     pub reasons: History,
     /// For each key, until when a lock may remain whose key was filled without the knowledge of the sidecar that granted the
     /// lease.
-    pub unattributed: Vec<Option<u64>>,
+    pub lock_outlives_fill: Vec<Option<u64>>,
     touches: Vec<Touch>,
     /// Keys whose item's expiry was changed by a late command, and the latest moment that it may be.
     put_off: Vec<(usize, u64)>,
@@ -201,10 +201,10 @@ impl Checker {
             source: vec![1; plan.keys.len()],
             values: Vec::new(),
             rebuilds: Vec::new(),
-            moves: Vec::new(),
-            held: Vec::new(),
+            disruptions: Vec::new(),
+            not_fresh: Vec::new(),
             reasons: History::default(),
-            unattributed: vec![None; plan.keys.len()],
+            lock_outlives_fill: vec![None; plan.keys.len()],
             touches: Vec::new(),
             put_off: Vec::new(),
             counts: Vec::new(),
@@ -217,8 +217,8 @@ impl Checker {
     /// A client makes a value from the source's current version.
     pub fn value(&mut self, key: usize, ttl: u64, blind: bool, extra: Vec<usize>) -> ValueId {
         let (version, sent, acked, ended) = (self.source[key], None, None, None);
-        let moves = Vec::new();
-        self.values.push(Value { key, version, blind, ttl, extra, sent, acked, ended, moves });
+        let disruptions = Vec::new();
+        self.values.push(Value { key, version, blind, ttl, extra, sent, acked, ended, disruptions });
         self.values.len() - 1
     }
 
@@ -241,8 +241,15 @@ impl Checker {
     pub fn may_replace(&mut self, value: ValueId, now: u64) {
         let key = self.values[value].key;
         self.values[value].sent = Some(now);
-        self.values[value].moves.push(self.moves.len());
-        self.moves.push(Disruption { key, what: DisruptionKind::Value, begin: now, acked: None, by: 0, version: 0 });
+        self.values[value].disruptions.push(self.disruptions.len());
+        self.disruptions.push(Disruption {
+            key,
+            what: DisruptionKind::Value,
+            begin: now,
+            acked: None,
+            by: 0,
+            version: 0,
+        });
     }
 
     pub fn acked(&mut self, value: ValueId, now: u64) {
@@ -255,10 +262,10 @@ impl Checker {
 
     /// The client has received a response, if only an error. None of the value's commands is on its way after `by`.
     pub fn ended(&mut self, value: ValueId, now: u64, by: u64) {
-        let Value { moves, ended, .. } = &mut self.values[value];
+        let Value { disruptions, ended, .. } = &mut self.values[value];
         ended.get_or_insert(now);
-        for moved in moves {
-            self.moves[*moved].acked.get_or_insert(by);
+        for disruption in disruptions {
+            self.disruptions[*disruption].acked.get_or_insert(by);
         }
     }
 
@@ -270,23 +277,37 @@ impl Checker {
 
     /// Something other than an invalidation may remove the key's value.
     pub fn may_remove(&mut self, key: usize, from: u64, to: u64) {
-        self.moves.push(Disruption { key, what: DisruptionKind::Value, begin: from, acked: Some(to), by: 0, version: 0 });
+        self.disruptions.push(Disruption {
+            key,
+            what: DisruptionKind::Value,
+            begin: from,
+            acked: Some(to),
+            by: 0,
+            version: 0,
+        });
         self.reasons.note(key, Cause::Lost, from, Some(to));
     }
 
     /// A command that reads before it writes begins. It changes the CAS of the current value.
     pub fn changes(&mut self, key: usize, ttl: Option<u64>, now: u64) -> (usize, Option<usize>) {
         self.coverage.changed += 1;
-        self.moves.push(Disruption { key, what: DisruptionKind::Value, begin: now, acked: None, by: 0, version: 0 });
+        self.disruptions.push(Disruption {
+            key,
+            what: DisruptionKind::Value,
+            begin: now,
+            acked: None,
+            by: 0,
+            version: 0,
+        });
         let touch = ttl.map(|ttl| {
             self.touches.push(Touch { key, ttl, sent: now, acked: None });
             self.touches.len() - 1
         });
-        (self.moves.len() - 1, touch)
+        (self.disruptions.len() - 1, touch)
     }
 
-    pub fn changed(&mut self, (moved, touch): (usize, Option<usize>), now: u64) {
-        self.moves[moved].acked = Some(now);
+    pub fn changed(&mut self, (disruption, touch): (usize, Option<usize>), now: u64) {
+        self.disruptions[disruption].acked = Some(now);
         if let Some(touch) = touch {
             self.touches[touch].acked = Some(now);
         }
@@ -308,7 +329,8 @@ impl Checker {
             // A copy of a tag did not respond in time: the stub may have been filled before its winner received the win.
             self.reasons.note(key, Cause::Lost, last_read, Some(now));
         }
-        let unfinished = Rebuild { key, last_read, won, start: now, early, end: None, acked: None, value: None };
+        let unfinished =
+            Rebuild { key, last_read, won, start: now, early, end: None, acked: None, value: None };
         self.rebuilds.push(unfinished);
         self.rebuilds.len() - 1
     }
@@ -327,21 +349,21 @@ impl Checker {
         let begin = |&(key, what): &(usize, DisruptionKind)| {
             self.source[key] += 1;
             let version = self.source[key];
-            self.moves.push(Disruption { key, what, begin: now, acked: None, by: 0, version });
-            self.moves.len() - 1
+            self.disruptions.push(Disruption { key, what, begin: now, acked: None, by: 0, version });
+            self.disruptions.len() - 1
         };
         keys.iter().map(begin).collect()
     }
 
     /// The invalidation is sent, for the first time or again. Returns the attempt's reasons.
-    pub fn attempted(&mut self, moves: &[usize], now: u64) -> Vec<usize> {
+    pub fn attempted(&mut self, disruptions: &[usize], now: u64) -> Vec<usize> {
         // With cached versions, clients may build any number of values that are stale from the start.
-        let again = |at: &&usize| match self.moves[**at].what {
+        let again = |at: &&usize| match self.disruptions[**at].what {
             DisruptionKind::Tag { .. } if self.plan.tag_cache > 0 => 32,
             _ => 1,
         };
-        let each = moves.iter().flat_map(|at| std::iter::repeat_n(*at, again(&at)));
-        each.map(|at| self.reasons.note(self.moves[at].key, Cause::Invalidated, now, None)).collect()
+        let each = disruptions.iter().flat_map(|at| std::iter::repeat_n(*at, again(&at)));
+        each.map(|at| self.reasons.note(self.disruptions[at].key, Cause::Invalidated, now, None)).collect()
     }
 
     /// An attempt has ended at its sidecar; its commands have arrived by `now`.
@@ -351,10 +373,10 @@ impl Checker {
         }
     }
 
-    pub fn invalidated(&mut self, moves: &[usize], by: usize, now: u64) {
-        for &at in moves {
-            self.moves[at].acked = Some(now);
-            self.moves[at].by = by;
+    pub fn invalidated(&mut self, disruptions: &[usize], by: usize, now: u64) {
+        for &at in disruptions {
+            self.disruptions[at].acked = Some(now);
+            self.disruptions[at].by = by;
         }
     }
 
@@ -385,10 +407,10 @@ impl Checker {
         if of.key != key {
             return violation(format!("key {key} was answered with a value of key {}", of.key));
         }
-        if let Some(moved) = self.ended_before(value, asked, |_| true) {
+        if let Some(disruption) = self.ended_before(value, asked, |_| true) {
             let Request { began, .. } = asked;
             return violation(format!(
-                "promise 2: resurrection: a request of {began} was given value {value} {of:?} as fresh, after {moved:?}"
+                "promise 2: resurrection: a request of {began} received value {value} {of:?} as fresh, after {disruption:?}"
             ));
         }
         self.check_expiry(key, value, asked, 0)
@@ -398,7 +420,7 @@ impl Checker {
     pub fn stale(&mut self, key: usize, value: ValueId, asked: Request, won: bool) -> Result<(), Violation> {
         self.coverage.stale += 1;
         if !won {
-            self.held.push(NotFresh { key, begin: asked.began, end: asked.now });
+            self.not_fresh.push(NotFresh { key, begin: asked.began, end: asked.now });
         }
         let policy = &self.plan.keys[key].policy;
         let drops = |what: DisruptionKind| match what {
@@ -406,36 +428,43 @@ impl Checker {
             DisruptionKind::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
             DisruptionKind::Value => false,
         };
-        if let Some(moved) = self.ended_before(value, asked, drops) {
+        if let Some(disruption) = self.ended_before(value, asked, drops) {
             let of = &self.values[value];
-            return violation(format!("promise 2: value {value} {of:?} was served as stale, after {moved:?}"));
+            return violation(format!(
+                "promise 2: value {value} {of:?} was served as stale, after {disruption:?}"
+            ));
         }
         let extra = millis(policy.stale_for) + millis(policy.stale_wait);
         self.check_expiry(key, value, asked, extra)
     }
 
     /// The disruption, of a kind that `counts`, that had ended this value before the request began.
-    fn ended_before(&self, value: ValueId, asked: Request, counts: impl Fn(DisruptionKind) -> bool) -> Option<&Disruption> {
+    fn ended_before(
+        &self,
+        value: ValueId,
+        asked: Request,
+        counts: impl Fn(DisruptionKind) -> bool,
+    ) -> Option<&Disruption> {
         let of = &self.values[value];
-        self.moves.iter().find(|moved| {
-            if moved.key != of.key || moved.version <= of.version {
+        self.disruptions.iter().find(|disruption| {
+            if disruption.key != of.key || disruption.version <= of.version {
                 return false;
             }
             // A sidecar sees its own bumps at once, unless the tag was lost and its version may be smaller now.
-            let knows = moved.by == asked.sidecar && !self.plan.faults_matter();
-            let cached = matches!(moved.what, DisruptionKind::Tag { .. }) && !knows;
+            let knows = disruption.by == asked.sidecar && !self.plan.faults_matter();
+            let cached = matches!(disruption.what, DisruptionKind::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
-            let cache = cache + self.near(moved.key, moved.by, asked.sidecar);
-            counts(moved.what)
-                && of.has(moved.what)
-                && moved.acked.is_some_and(|acked| acked + cache < asked.began)
-                && (!of.blind || of.ended.is_some_and(|ended| ended < moved.begin))
+            let cache = cache + self.near(disruption.key, disruption.by, asked.sidecar);
+            counts(disruption.what)
+                && of.has(disruption.what)
+                && disruption.acked.is_some_and(|acked| acked + cache < asked.began)
+                && (!of.blind || of.ended.is_some_and(|ended| ended < disruption.begin))
         })
     }
 
     pub fn missed(&mut self, key: usize, asked: Request) {
         self.coverage.held += 1;
-        self.held.push(NotFresh { key, begin: asked.began, end: asked.now });
+        self.not_fresh.push(NotFresh { key, begin: asked.began, end: asked.now });
     }
 
     /// How long a value of this key is fresh, in seconds; `None`: without limit.
@@ -461,14 +490,20 @@ impl Checker {
         let Some(ends) = ends.map(end).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let last = ends.into_iter().max().unwrap_or(0);
         // `incr` and the like store the value again, and memcached's clock may tick between their read and their store.
-        let again = |moved: &&Disruption| moved.key == key && moved.version == 0 && moved.acked >= sent;
-        let ticks = if self.plan.changes { self.moves.iter().filter(again).count() as u64 * 1000 } else { 0 };
+        let again = |disruption: &&Disruption| {
+            disruption.key == key && disruption.version == 0 && disruption.acked >= sent
+        };
+        let ticks =
+            if self.plan.changes { self.disruptions.iter().filter(again).count() as u64 * 1000 } else { 0 };
         let last = last + ticks;
         // A value that is won while fresh may be served some rounds later.
         let took = rounds.max(2) * self.plan.trip() + rounds.max(1) * self.grace() + self.copy_grace();
         let put_off = self.put_off.iter().any(|(of, until)| *of == key && until.saturating_add(extra) >= now);
         if !unknown && !put_off && now > last + extra + took {
-            return violation(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
+            return violation(format!(
+                "promise 3: value {value} {:?} was served at {now}",
+                self.values[value]
+            ));
         }
         Ok(())
     }
@@ -493,8 +528,10 @@ impl Checker {
         let Request { began, now, no_wait_since, rounds, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        let rounds =
-            rounds.max(12) * self.plan.trip() + rounds.max(3) * self.grace() + self.copy_grace() + self.join_wait(key);
+        let rounds = rounds.max(12) * self.plan.trip()
+            + rounds.max(3) * self.grace()
+            + self.copy_grace()
+            + self.join_wait(key);
         self.coverage.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());
@@ -523,11 +560,11 @@ impl Checker {
         let look = if by == sidecar { 0 } else { 200 };
         let polled = look + 16 * self.plan.trip() + self.join_wait(key);
         let due = filled.max(began) + polled;
-        let calm = expires > now && !self.moved_between(key, filled, now);
+        let calm = expires > now && !self.disrupted_between(key, filled, now);
         let early =
             self.rebuilds.iter().any(|rebuild| rebuild.key == key && rebuild.start + polled >= filled);
         // If a lock remains after the fill, a poll mistakes the new value for the old one.
-        let exact = !self.plan.faults_matter() && self.unattributed[key].is_none();
+        let exact = !self.plan.faults_matter() && self.lock_outlives_fill[key].is_none();
         if exact && calm && !early && now > due {
             return violation(format!(
                 "promise 4: a reader of key {key} waited from {began} to {now} though it was filled at {filled}"
@@ -536,9 +573,11 @@ impl Checker {
         Ok(())
     }
 
-    pub fn moved_between(&self, key: usize, from: u64, to: u64) -> bool {
-        self.moves.iter().any(|moved| {
-            moved.key == key && moved.begin <= to && moved.acked.is_none_or(|acked| acked >= from)
+    pub fn disrupted_between(&self, key: usize, from: u64, to: u64) -> bool {
+        self.disruptions.iter().any(|disruption| {
+            disruption.key == key
+                && disruption.begin <= to
+                && disruption.acked.is_none_or(|acked| acked >= from)
         })
     }
 }

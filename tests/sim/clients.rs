@@ -3,11 +3,11 @@
 use kennel::guard::leases::{Leases, MissToken, Owner};
 use kennel::guard::{Inputs, Read, ReadEnd, ReadOptions, TagName};
 
-use super::checker::{Request, Violation, RebuildId, millis};
+use super::checker::{RebuildId, Request, Violation, millis};
 use super::mutants::Mutant;
-use super::operation::{Task, OpId, Purpose};
+use super::operation::{OpId, Purpose, Task};
 use super::world::{Event, World};
-use super::writes::{StoreMethod, Build};
+use super::writes::{Build, StoreMethod};
 
 pub struct Client {
     pub sidecar: usize,
@@ -165,7 +165,8 @@ impl World {
     }
 
     fn get(&mut self, client: usize, keys: &[usize]) {
-        self.clients[client].job = Job::Reading { waits_for: keys.len(), no_wait_since: None, missed: Vec::new() };
+        self.clients[client].job =
+            Job::Reading { waits_for: keys.len(), no_wait_since: None, missed: Vec::new() };
         if self.below(8) == 0 {
             let (behind, generation) = (1 + self.below(1000), self.clients[client].generation);
             self.at(behind, Event::Pipelined { client, generation });
@@ -175,14 +176,15 @@ impl World {
             let began = self.now;
             let mut options = ReadOptions::default();
             if meta {
-                options.recache = (self.below(4) == 0).then(|| 1 + self.chance.below(3) as u32);
+                options.recache = (self.below(4) == 0).then(|| 1 + self.random.below(3) as u32);
                 options.at_once = self.below(4) == 0;
             }
             let purpose = Purpose::Get { client, began, at_once: options.at_once };
             if self.start_near_read(client, key, options, purpose.clone()) {
                 continue;
             }
-            let (read, commands) = self.with_inputs(sidecar, key, |inputs| Read::with_options(options, inputs));
+            let (read, commands) =
+                self.with_inputs(sidecar, key, |inputs| Read::with_options(options, inputs));
             let mut op = self.op(sidecar, key, Task::Read(read), purpose);
             op.first_round = options.recache.is_none();
             self.send_round(op, commands);
@@ -264,8 +266,8 @@ impl World {
                 if let Some(id) = id {
                     self.at(due - now, Event::Due { sidecar, generation, key, id });
                     let rebuild = self.checker.rebuild(key, last_read, asked.served, now, early);
-                    let how = self.fill_method(client, shown);
-                    build = how.map(|how| self.build(client, key, how, Some(rebuild)));
+                    let method = self.fill_method(client, shown);
+                    build = method.map(|method| self.build(client, key, method, Some(rebuild)));
                 }
             }
             ReadEnd::Missed { seen, held } => {
@@ -277,8 +279,8 @@ impl World {
                 self.checker.missed(key, asked);
                 // The reply showed a meta client that another client rebuilds; it seldom rebuilds too.
                 if !meta || shown.is_none() || self.below(4) == 0 {
-                    let how = self.fill_method(client, shown);
-                    build = how.map(|how| self.build(client, key, how, None));
+                    let method = self.fill_method(client, shown);
+                    build = method.map(|method| self.build(client, key, method, None));
                 }
             }
             ReadEnd::Failed(_) => {
@@ -289,13 +291,13 @@ impl World {
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
                 self.checker.coverage.failed += 1;
-                let how = self.fill_method(client, None);
-                build = how.map(|how| self.build(client, key, how, None));
+                let method = self.fill_method(client, None);
+                build = method.map(|method| self.build(client, key, method, None));
             }
         }
         let won = build.as_ref().is_some_and(|build| build.rebuild.is_some());
         let Job::Reading { waits_for, missed, .. } = &mut self.clients[client].job else {
-            panic!("client {client} asked nothing");
+            panic!("client {client} has no read in progress");
         };
         *waits_for -= 1;
         missed.extend(build.map(|build| build.since(last_read)));
@@ -351,7 +353,8 @@ impl World {
         let generation = self.clients[client].generation;
         let slow_winner = self.plan.faults.slow_winner;
         let mut think = 1 + self.below(self.plan.think);
-        if !missed.is_empty() && slow_winner > 0 && self.now < self.plan.quiet && self.below(slow_winner) == 0 {
+        if !missed.is_empty() && slow_winner > 0 && self.now < self.plan.quiet && self.below(slow_winner) == 0
+        {
             let Client { owners, meta, names, .. } = &self.clients[client];
             // A pooled `set` after `max_rebuild` on another connection counts as one without a miss unless it carries the CAS of
             // its miss.

@@ -9,9 +9,9 @@ use kennel::guard::{
     ReadEnd, ReadOptions, Removal, Set, SetEnd, Step, TagNames,
 };
 
-use super::checker::{Violation, violation, millis};
+use super::checker::{Violation, millis, violation};
 use super::linearizability::{Allowances, Command, Invocation, Response, Verdict, check_key};
-use super::operation::{Task, End, OpId, Purpose};
+use super::operation::{End, OpId, Purpose, Task};
 use super::world::{Event, World};
 
 /// How many commands each client sends.
@@ -70,7 +70,7 @@ impl World {
         self.command_clients[which].sent += 1;
         let (key, command) = self.draw_command(which);
         let CommandClient { connections, .. } = &self.command_clients[which];
-        let owner = connections[self.chance.below(connections.len() as u64) as usize];
+        let owner = connections[self.random.below(connections.len() as u64) as usize];
         self.trace(|| format!("client {which} on {}: key {key} {command}", owner.connection));
         if command == Command::Flush {
             for key in 0..self.plan.keys.len() {
@@ -79,7 +79,15 @@ impl World {
             return self.flush(which, owner);
         }
         let index = self.invoked(which, owner, key, &command);
-        self.start_command(PendingCommand { which, owner, key, command, index, fills: None, holds_lease: false })
+        self.start_command(PendingCommand {
+            which,
+            owner,
+            key,
+            command,
+            index,
+            fills: None,
+            holds_lease: false,
+        })
     }
 
     /// No `flush_all` in runs with tags: it removes tags and keys at different moments.
@@ -87,7 +95,7 @@ impl World {
         let keys = self.plan.keys.len() as u64;
         let missed = self.command_clients[which].missed.take();
         let missed = missed.filter(|_| self.below(2) == 0);
-        let key = missed.unwrap_or_else(|| self.chance.below(keys) as usize);
+        let key = missed.unwrap_or_else(|| self.random.below(keys) as usize);
         self.next += 1;
         let value = (self.next * 100).to_string();
         let number = self.next * 100;
@@ -124,8 +132,8 @@ impl World {
         self.histories[key].len() - 1
     }
 
-    fn responded(&mut self, sent: &PendingCommand, response: Response) -> Result<(), Violation> {
-        let PendingCommand { which, key, index, .. } = *sent;
+    fn responded(&mut self, pending: &PendingCommand, response: Response) -> Result<(), Violation> {
+        let PendingCommand { which, key, index, .. } = *pending;
         let client = &mut self.command_clients[which];
         match &response {
             Response::Miss => client.missed = Some(key),
@@ -182,25 +190,25 @@ impl World {
     }
 
     /// A sidecar receives a command, or may proceed after a wait. The same as in src/proxy/guarded.
-    pub fn start_command(&mut self, mut sent: PendingCommand) -> Result<(), Violation> {
-        let (key, owner) = (sent.key, sent.owner);
-        let sidecar = self.command_clients[sent.which].sidecar;
+    pub fn start_command(&mut self, mut pending: PendingCommand) -> Result<(), Violation> {
+        let (key, owner) = (pending.key, pending.owner);
+        let sidecar = self.command_clients[pending.which].sidecar;
         let name = self.plan.keys[key].key.clone();
-        let offer = |value: &str| NewValue {
+        let new_value = |value: &str| NewValue {
             body: Bytes::copy_from_slice(value.as_bytes()),
             flags: 0,
             lifetime: Expiry::Never,
             explicit: None,
             tags: TagNames::new(),
         };
-        let (told, now) = (self.known_miss(sidecar, key, owner), self.local_now(sidecar));
+        let (known_miss, now) = (self.known_miss(sidecar, key, owner), self.local_now(sidecar));
         let refused = self.is_add_refused(sidecar, key, owner);
         let leases = &mut self.sidecars[sidecar].leases;
-        let change = match &sent.command {
+        let change = match &pending.command {
             Command::Get => {
-                let (read, commands) =
-                    self.with_inputs(sidecar, key, |inputs| Read::with_options(ReadOptions::default(), inputs));
-                let mut op = self.op(sidecar, key, Task::Read(read), Purpose::Command(sent));
+                let (read, commands) = self
+                    .with_inputs(sidecar, key, |inputs| Read::with_options(ReadOptions::default(), inputs));
+                let mut op = self.op(sidecar, key, Task::Read(read), Purpose::Command(pending));
                 op.first_round = true;
                 self.send_round(op, commands);
                 return Ok(());
@@ -210,63 +218,64 @@ impl World {
                 self.sidecars[sidecar].known_misses.remove(&(owner, key));
                 let start = |inputs: &Inputs<'_>| Delete::with_removal(Removal::default(), inputs);
                 let (delete, commands) = self.with_inputs(sidecar, key, start);
-                let op = self.op(sidecar, key, Task::Delete(delete), Purpose::Command(sent));
+                let op = self.op(sidecar, key, Task::Delete(delete), Purpose::Command(pending));
                 self.send_round(op, commands);
                 return Ok(());
             }
             Command::Set(value) | Command::Add(value) => {
                 let pooled = self.plan.pooled;
-                let adds = matches!(sent.command, Command::Add(_));
+                let adds = matches!(pending.command, Command::Add(_));
                 let attribution = match adds && refused {
                     true => Attribution::NoMiss,
-                    false => leases.attribute(&name, Writer { owner, told, pooled }, now),
+                    false => leases.attribute(&name, Writer { owner, told: known_miss, pooled }, now),
                 };
                 if attribution != Attribution::Renewing && !adds {
                     self.sidecars[sidecar].known_misses.remove(&(owner, key));
                 }
                 match attribution {
-                    Attribution::Renewing => return self.park(sidecar, sent),
+                    Attribution::Renewing => return self.park(sidecar, pending),
                     Attribution::Invalidated if adds => {
                         self.sidecars[sidecar].refused_adds.insert((owner, key));
-                        return self.responded(&sent, Response::NotStored);
+                        return self.responded(&pending, Response::NotStored);
                     }
-                    Attribution::Invalidated => return self.responded(&sent, Response::Stored),
+                    Attribution::Invalidated => return self.responded(&pending, Response::Stored),
                     Attribution::Unknown => {
-                        return violation(format!("no miss is forgotten here: {sent:?}"));
+                        return violation(format!("no miss is discarded in these runs: {pending:?}"));
                     }
-                    Attribution::Fill { ticket, owner: whose, .. } if adds && ticket.filled => {
-                        if whose.is_none() {
+                    Attribution::Fill { ticket: token, owner: miss_owner, .. } if adds && token.filled => {
+                        if miss_owner.is_none() {
                             let policy = self.plan.keys[key].policy.clone();
-                            self.sidecars[sidecar].leases.record_miss(&name, owner, ticket, &policy);
+                            self.sidecars[sidecar].leases.record_miss(&name, owner, token, &policy);
                         }
                         self.sidecars[sidecar].refused_adds.insert((owner, key));
-                        return self.responded(&sent, Response::NotStored);
+                        return self.responded(&pending, Response::NotStored);
                     }
-                    Attribution::Fill { ticket, owner, lease } => {
-                        let offer = offer(value);
-                        let start = |inputs: &Inputs<'_>| Fill::start(&ticket, offer, adds, inputs);
+                    Attribution::Fill { ticket: token, owner, lease } => {
+                        let new_value = new_value(value);
+                        let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, adds, inputs);
                         let (fill, step) = self.with_inputs(sidecar, key, start);
-                        (sent.fills, sent.holds_lease) = (Some((ticket, owner)), lease);
+                        (pending.fills, pending.holds_lease) = (Some((token, owner)), lease);
                         let Step::Send(commands) = step else {
-                            return violation(format!("nothing is unknown here: {sent:?}"));
+                            return violation(format!("nothing is unknown in these runs: {pending:?}"));
                         };
-                        let op = self.op(sidecar, key, Task::Fill(fill), Purpose::Command(sent));
+                        let op = self.op(sidecar, key, Task::Fill(fill), Purpose::Command(pending));
                         self.send_round(op, commands);
                         return Ok(());
                     }
                     Attribution::NoMiss if !adds => {
-                        let offer = offer(value);
-                        let (set, commands) = self.with_inputs(sidecar, key, |inputs| Set::start(offer, inputs));
-                        let op = self.op(sidecar, key, Task::Set(set), Purpose::Command(sent));
+                        let new_value = new_value(value);
+                        let (set, commands) =
+                            self.with_inputs(sidecar, key, |inputs| Set::start(new_value, inputs));
+                        let op = self.op(sidecar, key, Task::Set(set), Purpose::Command(pending));
                         self.send_round(op, commands);
                         return Ok(());
                     }
-                    Attribution::NoMiss => Change::Add(offer(value)),
+                    Attribution::NoMiss => Change::Add(new_value(value)),
                 }
             }
-            Command::Replace(value) => Change::Replace(offer(value)),
+            Command::Replace(value) => Change::Replace(new_value(value)),
             Command::Cas { unique: number, value } => {
-                Change::Cas { number: *number, offer: offer(value), sees_stale: false, invalidate: false }
+                Change::Cas { number: *number, offer: new_value(value), sees_stale: false, invalidate: false }
             }
             Command::Append(more) => {
                 Change::Append { more: more.clone().into(), compare: None, create: None, explicit: None }
@@ -279,31 +288,36 @@ impl World {
                 Change::Count(Count { delta: *delta, decr: *decr, create, ..Count::default() })
             }
             Command::Touch => Change::Touch(Expiry::Never),
-            Command::Flush | Command::Bump => return violation(format!("it goes to every server: {sent:?}")),
+            Command::Flush | Command::Bump => {
+                return violation(format!("it is sent to every server: {pending:?}"));
+            }
         };
-        let over = match &change {
+        let condition = match &change {
             Change::Replace(_) | Change::Count(Count { create: Some(_), .. })
                 if matches!(change, Change::Replace(_)) || !refused =>
             {
-                match self.sidecars[sidecar].leases.bound(&name, owner, told) {
+                match self.sidecars[sidecar].leases.bound(&name, owner, known_miss) {
                     StoreCondition::Unconditional => None,
-                    StoreCondition::Observed(base) => Some(base),
-                    StoreCondition::Unknown => return violation(format!("no miss is forgotten here: {sent:?}")),
-                    StoreCondition::Renewing => return self.park(sidecar, sent),
+                    StoreCondition::Observed(observed) => Some(observed),
+                    StoreCondition::Unknown => {
+                        return violation(format!("no miss is discarded in these runs: {pending:?}"));
+                    }
+                    StoreCondition::Renewing => return self.park(sidecar, pending),
                 }
             }
             _ => None,
         };
-        let (modify, commands) = self.with_inputs(sidecar, key, |inputs| Modify::bound(change, over, inputs));
-        let op = self.op(sidecar, key, Task::Modify(modify), Purpose::Command(sent));
+        let (modify, commands) =
+            self.with_inputs(sidecar, key, |inputs| Modify::bound(change, condition, inputs));
+        let op = self.op(sidecar, key, Task::Modify(modify), Purpose::Command(pending));
         self.send_round(op, commands);
         Ok(())
     }
 
     /// Waits for the renewal of its lease.
-    fn park(&mut self, sidecar: usize, sent: PendingCommand) -> Result<(), Violation> {
-        let key = sent.key;
-        let op = self.op(sidecar, key, Task::Parked, Purpose::Command(sent));
+    fn park(&mut self, sidecar: usize, pending: PendingCommand) -> Result<(), Violation> {
+        let key = pending.key;
+        let op = self.op(sidecar, key, Task::Parked, Purpose::Command(pending));
         let name = &self.plan.keys[key].key;
         self.sidecars[sidecar].leases.await_renewal(name, op.id);
         self.ops.insert(op.id, op);
@@ -311,31 +325,38 @@ impl World {
     }
 
     /// The state machine has ended: updates the leases of the key and responds to the client.
-    pub fn command_done(&mut self, sidecar: usize, sent: PendingCommand, end: End) -> Result<(), Violation> {
-        let (key, owner) = (sent.key, sent.owner);
+    pub fn command_done(
+        &mut self,
+        sidecar: usize,
+        pending: PendingCommand,
+        end: End,
+    ) -> Result<(), Violation> {
+        let (key, owner) = (pending.key, pending.owner);
         let name = self.plan.keys[key].key.clone();
         let response = match end {
-            End::Read(end) => self.command_read(sidecar, &sent, end)?,
+            End::Read(end) => self.command_read(sidecar, &pending, end)?,
             End::Fill(FillEnd::Stored { cas, .. }) => {
                 self.sidecars[sidecar].known_misses.remove(&(owner, key));
-                let Some((ticket, spent)) = &sent.fills else {
-                    return violation(format!("it fills no miss: {sent:?}"));
+                let Some((token, spent)) = &pending.fills else {
+                    return violation(format!("it has no miss to fill: {pending:?}"));
                 };
-                let waiters = self.sidecars[sidecar].leases.filled(&name, cas, ticket, *spent);
+                let waiters = self.sidecars[sidecar].leases.filled(&name, cas, token, *spent);
                 self.wake_all(waiters);
                 Response::Stored
             }
             End::Fill(end @ (FillEnd::Dropped { .. } | FillEnd::Outdated)) => {
-                if let (FillEnd::Outdated, true, Some((ticket, _))) = (end, sent.holds_lease, &sent.fills) {
+                if let (FillEnd::Outdated, true, Some((token, _))) =
+                    (end, pending.holds_lease, &pending.fills)
+                {
                     self.send_direct(
                         sidecar,
                         key,
-                        ticket.release(&self.plan.keys[key].policy),
+                        token.release(&self.plan.keys[key].policy),
                         Purpose::Superseded,
                     );
                 }
                 self.wake_key(sidecar, key);
-                match sent.command {
+                match pending.command {
                     Command::Add(_) => {
                         self.sidecars[sidecar].refused_adds.insert((owner, key));
                         Response::NotStored
@@ -356,13 +377,13 @@ impl World {
                 match end {
                     DeleteEnd::Deleted => Response::Deleted,
                     DeleteEnd::NotFound => Response::NotFound,
-                    end => return violation(format!("nothing fails here: {sent:?} {end:?}")),
+                    end => return violation(format!("nothing fails in these runs: {pending:?} {end:?}")),
                 }
             }
             End::Modify(end) => match self.modified(sidecar, key, owner, end) {
                 ModifyEnd::Stored(_) | ModifyEnd::Extended { .. } | ModifyEnd::Dropped => Response::Stored,
                 ModifyEnd::NotStored => {
-                    if matches!(sent.command, Command::Count { initial: Some(_), .. }) {
+                    if matches!(pending.command, Command::Count { initial: Some(_), .. }) {
                         self.sidecars[sidecar].refused_adds.insert((owner, key));
                     }
                     Response::NotStored
@@ -372,15 +393,20 @@ impl World {
                 ModifyEnd::NotANumber => Response::NotANumber,
                 ModifyEnd::Touched(_) => Response::Touched,
                 ModifyEnd::Counted(counted) => Response::Number(counted.number),
-                end => return violation(format!("nothing fails here: {sent:?} {end:?}")),
+                end => return violation(format!("nothing fails in these runs: {pending:?} {end:?}")),
             },
-            end => return violation(format!("nothing fails here: {sent:?} {end:?}")),
+            end => return violation(format!("nothing fails in these runs: {pending:?} {end:?}")),
         };
-        self.responded(&sent, response)
+        self.responded(&pending, response)
     }
 
-    fn command_read(&mut self, sidecar: usize, sent: &PendingCommand, end: ReadEnd) -> Result<Response, Violation> {
-        let (key, owner) = (sent.key, sent.owner);
+    fn command_read(
+        &mut self,
+        sidecar: usize,
+        pending: &PendingCommand,
+        end: ReadEnd,
+    ) -> Result<Response, Violation> {
+        let (key, owner) = (pending.key, pending.owner);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
         match end {
@@ -405,7 +431,9 @@ impl World {
                 self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 Ok(Response::Miss)
             }
-            end => violation(format!("nothing is stale here, and nothing fails: {sent:?} {end:?}")),
+            end => {
+                violation(format!("nothing is stale and nothing fails in these runs: {pending:?} {end:?}"))
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Checks at the end of a run: how many rebuilds there were, and whether each had a cause of its own.
 
-use super::checker::{Violation, Checker, NotFresh, DisruptionKind, Rebuild, violation, millis};
+use super::checker::{Checker, DisruptionKind, NotFresh, Rebuild, Violation, millis, violation};
 use super::plan::Plan;
 
 /// Why a key may have to be rebuilt.
@@ -148,17 +148,17 @@ impl Checker {
                 self.reasons.note(rebuild.key, Cause::GivenUp, late, Some(late + hold));
             }
         }
-        for moved in self.moves.iter().filter(|moved| moved.version == 0) {
-            self.reasons.note(moved.key, Cause::Replaced, moved.begin, moved.acked);
+        for disruption in self.disruptions.iter().filter(|disruption| disruption.version == 0) {
+            self.reasons.note(disruption.key, Cause::Replaced, disruption.begin, disruption.acked);
         }
     }
 
     fn bumped_between(&self, key: usize, from: u64, to: u64) -> bool {
-        self.moves.iter().any(|moved| {
-            moved.key == key
-                && matches!(moved.what, DisruptionKind::Tag { .. })
-                && moved.begin <= to
-                && moved.acked.is_none_or(|acked| acked + self.plan.tag_cache >= from)
+        self.disruptions.iter().any(|disruption| {
+            disruption.key == key
+                && matches!(disruption.what, DisruptionKind::Tag { .. })
+                && disruption.begin <= to
+                && disruption.acked.is_none_or(|acked| acked + self.plan.tag_cache >= from)
         })
     }
 
@@ -225,9 +225,9 @@ impl Checker {
         // A value that names a tag for the first time is stale if the tag was bumped recently: then the next rebuild counts.
         let again = if self.plan.keys[key].extra.is_empty() { 1 } else { 2 };
         // Leases that were held when the quiet period began have ended by then, even if they were renewed at the last moment.
-        let held = (quiet + millis(hold)).max(self.unattributed[key].unwrap_or(0));
+        let held = (quiet + millis(hold)).max(self.lock_outlives_fill[key].unwrap_or(0));
         let free = held + 1000 * u64::from(policy.lock_seconds()) + think + slack;
-        let mut asked = self.held.iter().filter(|held| held.key == key && held.begin > free);
+        let mut asked = self.not_fresh.iter().filter(|held| held.key == key && held.begin > free);
         let Some(first) = asked.clone().map(|held| held.begin).min() else { return Ok(()) };
         let late = |held: &&NotFresh| {
             held.begin > first + again * (think + slack)
@@ -235,8 +235,8 @@ impl Checker {
         };
         match asked.find(late) {
             // A value that is stored without a lease, or is too large, may remove what another client has just begun to build.
-            Some(held) if self.moved_between(key, first, held.end) => Ok(()),
-            Some(held) => violation(format!("promise 5: {held:?} got nothing fresh since {first}")),
+            Some(held) if self.disrupted_between(key, first, held.end) => Ok(()),
+            Some(held) => violation(format!("promise 5: {held:?} received no fresh value since {first}")),
             None => Ok(()),
         }
     }
@@ -245,7 +245,7 @@ impl Checker {
         let slack = 4 * self.plan.trip();
         // The lock's holder may have been about to begin when the run ended.
         let check_expiry = |held: &&NotFresh| held.end + slack <= self.plan.end;
-        for held in self.held.iter().filter(|held| held.key == key).filter(check_expiry) {
+        for held in self.not_fresh.iter().filter(|held| held.key == key).filter(check_expiry) {
             let reason = self.rebuilds.iter().any(|rebuild| {
                 rebuild.key == key
                     && rebuild.start <= held.end + slack
@@ -254,8 +254,10 @@ impl Checker {
             // A claim that finds the value changed, if only because a stub was put in its place, holds the lock briefly and
             // releases it. With cached versions, values that others have built since may look stale.
             let before = slack + self.plan.tag_cache;
-            if !reason && !self.moved_between(key, held.begin.saturating_sub(before), held.end + slack) {
-                return violation(format!("nobody rebuilt what was withheld: key {key} {held:?}"));
+            if !reason && !self.disrupted_between(key, held.begin.saturating_sub(before), held.end + slack) {
+                return violation(format!(
+                    "a reader got nothing fresh though no client rebuilt: key {key} {held:?}"
+                ));
             }
         }
         Ok(())

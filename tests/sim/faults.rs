@@ -66,7 +66,7 @@ impl World {
             }
             Fault::EvictTag => {
                 if self.plan.all_tags() > 0 {
-                    let tag = self.chance.below(self.plan.all_tags() as u64) as usize;
+                    let tag = self.random.below(self.plan.all_tags() as u64) as usize;
                     let name = tag_name(tag);
                     let (tag_servers, key) = (self.plan.tag_servers(&name), self.tag_key(&name));
                     match self.plan.faulty_server {
@@ -119,7 +119,7 @@ impl World {
             Fault::Step => {
                 let sidecar = self.below(self.plan.sidecars as u64) as usize;
                 let spread = self.plan.faults.offset.max(1000);
-                self.sidecars[sidecar].offset = self.chance.below(2 * spread + 1) as i64 - spread as i64;
+                self.sidecars[sidecar].offset = self.random.below(2 * spread + 1) as i64 - spread as i64;
             }
         }
     }

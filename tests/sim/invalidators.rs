@@ -3,8 +3,8 @@
 use kennel::guard::leases::Owner;
 use kennel::guard::{Bump, Delete, ItemRef, OnInvalidate, Removal};
 
-use super::checker::{Violation, DisruptionKind};
-use super::operation::{Task, Purpose};
+use super::checker::{DisruptionKind, Violation};
+use super::operation::{Purpose, Task};
 use super::plan::tag_name;
 use super::world::{Event, World};
 
@@ -15,7 +15,7 @@ const INVALIDATOR: Owner = Owner { connection: 0, peers: 0 };
 #[derive(Debug, Clone)]
 pub struct Invalidation {
     target: Target,
-    moves: Vec<usize>,
+    disruptions: Vec<usize>,
     /// The reasons of the current attempt.
     attempt: Vec<usize>,
 }
@@ -60,13 +60,13 @@ impl World {
                     all.map(|key| (key, DisruptionKind::Tag { tag, named: named(key) })).collect::<Vec<_>>()
                 }
             };
-            let moves = self.checker.invalidation(&all, self.now);
+            let disruptions = self.checker.invalidation(&all, self.now);
             self.trace(|| format!("invalidator {which}: {target:?}"));
-            self.invalidations[which] = Some(Invalidation { target, moves, attempt: Vec::new() });
+            self.invalidations[which] = Some(Invalidation { target, disruptions, attempt: Vec::new() });
         }
         let sidecar = self.below(self.plan.sidecars as u64) as usize;
         let Some(invalidation) = &mut self.invalidations[which] else { return Ok(()) };
-        invalidation.attempt = self.checker.attempted(&invalidation.moves, self.now);
+        invalidation.attempt = self.checker.attempted(&invalidation.disruptions, self.now);
         match invalidation.target {
             Target::Key(key, removal) => {
                 let name = self.plan.keys[key].key.clone();
@@ -80,7 +80,11 @@ impl World {
                 let (bump, commands) = self.with_inputs(sidecar, 0, Bump::start);
                 let mut op = self.op(sidecar, 0, Task::Bump(bump), Purpose::Invalidation(which));
                 op.tags = vec![tag_name(tag)];
-                assert!(commands.iter().all(|command| matches!(command.at, ItemRef::Tag(0) | ItemRef::TagCopy(0))));
+                assert!(
+                    commands
+                        .iter()
+                        .all(|command| matches!(command.at, ItemRef::Tag(0) | ItemRef::TagCopy(0)))
+                );
                 self.send_round(op, commands);
             }
         }
@@ -100,8 +104,8 @@ impl World {
             self.at(20, Event::Invalidate { which });
             return Ok(());
         }
-        if let Some(Invalidation { target, moves, .. }) = self.invalidations[which].take() {
-            self.checker.invalidated(&moves, sidecar, self.now);
+        if let Some(Invalidation { target, disruptions, .. }) = self.invalidations[which].take() {
+            self.checker.invalidated(&disruptions, sidecar, self.now);
             if let Target::Key(key, _) = target {
                 self.wake_key(sidecar, key);
             }

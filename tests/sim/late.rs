@@ -23,32 +23,32 @@ impl World {
     }
 
     /// A random delay that ends with the start of the quiet period at the latest.
-    fn holds(&mut self) -> u64 {
+    fn delay(&mut self) -> u64 {
         (200 + self.below(self.plan.longest)).min(self.plan.quiet.saturating_sub(self.now))
     }
 
     /// Delays everything that this sidecar sends to this server; the order is kept.
     pub fn stall(&mut self, sidecar: usize, server: usize) {
-        let holds = self.holds();
-        self.hold_back(sidecar, server, holds);
+        let delay = self.delay();
+        self.hold_back(sidecar, server, delay);
     }
 
     /// Suspends a server: every command sent to it waits.
     pub fn stop(&mut self, server: usize) {
-        let holds = self.holds();
-        self.stopped[server] = self.stopped[server].max(self.now + holds);
+        let delay = self.delay();
+        self.stopped[server] = self.stopped[server].max(self.now + delay);
         for sidecar in 0..self.plan.sidecars {
             // Waiting commands are executed first, the connections in any order.
-            let after = holds + 1 + self.below(20);
+            let after = delay + 1 + self.below(20);
             self.hold_back(sidecar, server, after);
         }
     }
 
-    fn hold_back(&mut self, sidecar: usize, server: usize, holds: u64) {
+    fn hold_back(&mut self, sidecar: usize, server: usize, delay: u64) {
         let (link, _) = self.sidecars[sidecar].links[server];
-        let until = self.now + holds;
+        let until = self.now + delay;
         self.links[link].last_arrival = self.links[link].last_arrival.max(until);
-        if holds > STALLED * TIMEOUT {
+        if delay > STALLED * TIMEOUT {
             self.at(STALLED * TIMEOUT, Event::Remake { sidecar, server, link });
         }
     }

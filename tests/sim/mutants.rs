@@ -7,7 +7,7 @@ use kennel::guard::{
     incarnation_of, version_millis,
 };
 
-use super::operation::{Task, Op, Purpose};
+use super::operation::{Op, Purpose, Task};
 use super::world::World;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,8 +216,7 @@ impl World {
                     if let (ServerReply::Item(Item { size: 0, .. }), Some((_, version))) = (&reply, sealed) {
                         let (value, flags) = (version_millis(version).to_string(), incarnation_of(version));
                         let size = value.len();
-                        *reply =
-                            ServerReply::Item(Item { size, flags, value: value.into(), ..item.clone() });
+                        *reply = ServerReply::Item(Item { size, flags, value: value.into(), ..item.clone() });
                     }
                 }
             }

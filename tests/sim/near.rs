@@ -12,9 +12,9 @@ use kennel::guard::near::{
 use kennel::guard::{Hit, Read, ReadEnd, ReadOptions};
 use kennel::random::Random;
 
-use super::checker::{Violation, Checker, violation, millis};
+use super::checker::{Checker, Violation, millis, violation};
 use super::mutants::Mutant;
-use super::operation::{Task, End, Op, OpId, Purpose};
+use super::operation::{End, Op, OpId, Purpose, Task};
 use super::plan::Plan;
 use super::world::{Event, World};
 
@@ -64,10 +64,10 @@ pub struct JoinedRead {
 
 /// Gives some runs rules with `near`. It uses a generator of its own, so that everything else is unchanged.
 pub fn with_near_in_some(mut plan: Plan) -> Plan {
-    let mut chance = Random::seeded(plan.seed ^ 0x6e65_6172);
-    if plan.mutant.is_none() && chance.below(3) == 0 {
+    let mut random = Random::seeded(plan.seed ^ 0x6e65_6172);
+    if plan.mutant.is_none() && random.below(3) == 0 {
         for guarded in &mut plan.keys {
-            guarded.policy.near = Duration::from_millis([20, 150, 1500][chance.below(3) as usize]);
+            guarded.policy.near = Duration::from_millis([20, 150, 1500][random.below(3) as usize]);
         }
     }
     plan
@@ -101,12 +101,18 @@ fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> NearRequest<'a> {
 
 impl World {
     /// Begins to read a key, unless its rule has no `near` or the client must read the server. Returns whether it did.
-    pub fn start_near_read(&mut self, client: usize, key: usize, options: ReadOptions, purpose: Purpose) -> bool {
+    pub fn start_near_read(
+        &mut self,
+        client: usize,
+        key: usize,
+        options: ReadOptions,
+        purpose: Purpose,
+    ) -> bool {
         let sidecar = self.clients[client].sidecar;
         let [owner, _] = self.clients[client].owners;
         let guarded = &self.plan.keys[key];
-        let told_a_miss = self.known_miss(sidecar, key, owner) == KnownMiss::Yes;
-        if guarded.policy.near.is_zero() || options.recache.is_some() || told_a_miss {
+        let has_miss = self.known_miss(sidecar, key, owner) == KnownMiss::Yes;
+        if guarded.policy.near.is_zero() || options.recache.is_some() || has_miss {
             return false;
         }
         let moment = self.sidecars[sidecar].near_state.workers[client % 2].moment();
@@ -125,7 +131,12 @@ impl World {
             NearLookup::Join(in_flight) => {
                 let (sender, receiver) = channel();
                 in_flight.join(sender);
-                Task::SharedRead(SharedRead::Joined(JoinedRead { receiver, until: in_flight.until(), moment, options }))
+                Task::SharedRead(SharedRead::Joined(JoinedRead {
+                    receiver,
+                    until: in_flight.until(),
+                    moment,
+                    options,
+                }))
             }
             NearLookup::Read(reading) => return self.read_from_server(op, reading, options),
         };
@@ -134,7 +145,8 @@ impl World {
     }
 
     fn read_from_server(&mut self, mut op: Box<Op>, reading: NearRead<ResultSender>, options: ReadOptions) {
-        let (read, commands) = self.with_inputs(op.sidecar, op.key, |inputs| Read::with_options(options, inputs));
+        let (read, commands) =
+            self.with_inputs(op.sidecar, op.key, |inputs| Read::with_options(options, inputs));
         op.doing = Task::Read(read);
         op.first_round = true;
         op.reading = Some((reading, self.now));
@@ -146,7 +158,7 @@ impl World {
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         let now = self.local_now(op.sidecar);
         let Task::SharedRead(sharing) = std::mem::replace(&mut op.doing, Task::Parked) else {
-            panic!("{op:?} shares nothing");
+            panic!("{op:?} waits for no shared result");
         };
         let joined = match sharing {
             SharedRead::Kept(kept) => return self.serve_near(op, &kept),
@@ -186,18 +198,18 @@ impl World {
 
     fn serve_near(&mut self, op: Box<Op>, kept: &NearValue) -> Result<(), Violation> {
         self.checker.coverage.near += 1;
-        let Purpose::Get { began, .. } = op.purpose else { panic!("{op:?} reads for nobody") };
+        let Purpose::Get { began, .. } = op.purpose else { panic!("{op:?} is no get") };
         let NearState { read, changed, .. } = &self.sidecars[op.sidecar].near_state;
         let payload = kept.hit().payload.to_vec();
         let sent = read.get(&(worker(&op), op.key, payload)).copied().unwrap_or(0);
         let done = changed.get(&op.key).into_iter().flatten().find(|at| (sent + 1..began).contains(*at));
         if let Some(done) = done {
             return violation(format!(
-                "promise 2: a request of {began} was given what was last read at {sent}, though a change through the same \
+                "promise 2: a request of {began} received a value last read at {sent}, though a change through the same \
                  sidecar was done at {done}"
             ));
         }
-        self.trace(|| format!("op {} is served what is kept near: {:?}", op.id, kept.hit()));
+        self.trace(|| format!("op {} is served a near value: {:?}", op.id, kept.hit()));
         let hit = kept.hit().clone();
         self.done(op, End::Read(ReadEnd::Fresh(hit)))
     }

@@ -9,7 +9,7 @@ use kennel::guard::{
     ServerReply, Set, SetEnd, Step, TagName, TagNames, fresh_hit, parse_version, version_of,
 };
 
-use super::checker::{Violation, ValueId, violation};
+use super::checker::{ValueId, Violation, violation};
 use super::commands::PendingCommand;
 use super::counting::Cause;
 use super::mutants::Mutant;
@@ -177,13 +177,13 @@ impl World {
         };
         op.writes = commands.iter().map(writes).collect();
         op.commands = commands;
-        let looks = |command: &ServerCommand| {
+        let reads_value = |command: &ServerCommand| {
             matches!(
                 command,
                 ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) }
             )
         };
-        if op.commands.iter().any(looks) {
+        if op.commands.iter().any(reads_value) {
             op.last_read = self.now;
         }
         if let (Task::Delete(_), 1..) = (&op.doing, op.round - 1) {
@@ -234,7 +234,8 @@ impl World {
             return Ok(());
         }
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
-        for ((command, writes), reply) in op.commands.iter().zip(&op.writes).zip(op.replies.iter().flatten()) {
+        for ((command, writes), reply) in op.commands.iter().zip(&op.writes).zip(op.replies.iter().flatten())
+        {
             let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), (reply, false)) = (command.at, reply) else {
                 continue;
             };
@@ -317,7 +318,7 @@ impl World {
         let now = self.local_now(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
-        let chance = self.chance.unit();
+        let chance = self.random.unit();
         let tags = std::mem::take(&mut op.tags);
         let inputs = Inputs {
             policy: &policy,
@@ -421,7 +422,7 @@ impl World {
         let number: Option<u64> = text.trim_matches(|around| matches!(around, 'x' | '.' | ' ')).parse().ok();
         match number {
             Some(number) => Ok(((number / COUNTS) as ValueId, number % COUNTS)),
-            None => Err(Violation(format!("nobody ever stored {}", payload.escape_ascii()))),
+            None => Err(Violation(format!("no client stored {}", payload.escape_ascii()))),
         }
     }
 }
@@ -454,8 +455,9 @@ fn expected_fresh_hit(op: &Op, event: &GuardEvent, inputs: &Inputs<'_>) -> Optio
     let copies = 1 + usize::from(inputs.copies);
     let versions: Option<Vec<u64>> = tags
         .chunks(copies)
-        .map(|sides| {
-            version(&sides[0]).filter(|first| sides.iter().all(|side| version(side) == Some(*first)))
+        .map(|copies_of_tag| {
+            version(&copies_of_tag[0])
+                .filter(|first| copies_of_tag.iter().all(|copy| version(copy) == Some(*first)))
         })
         .collect();
     let names = inputs.tags.iter().map(|name| &name[..]);

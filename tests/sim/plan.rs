@@ -53,7 +53,7 @@ impl Faults {
     }
 
     /// A random subset of the fault kinds.
-    pub fn some(chance: &mut Random) -> Faults {
+    pub fn some(random: &mut Random) -> Faults {
         let mut faults = Faults::all();
         for kind in [
             &mut faults.evict_item,
@@ -70,7 +70,7 @@ impl Faults {
             &mut faults.stall,
             &mut faults.stop,
         ] {
-            if chance.below(2) == 0 {
+            if random.below(2) == 0 {
                 *kind = 0;
             }
         }
@@ -156,8 +156,8 @@ pub fn tag_of(name: &TagName) -> usize {
 
 impl Plan {
     pub fn new(seed: u64, faulty: bool, mutant: Option<Mutant>) -> Plan {
-        let mut chance = Random::seeded(seed);
-        let c = &mut chance;
+        let mut random = Random::seeded(seed);
+        let c = &mut random;
         let faults = if faulty { Faults::some(c) } else { Faults::default() };
         let tags = [0, 1, 2, 4][c.below(4) as usize];
         let extra = [0, 0, 1, 2][c.below(4) as usize];
@@ -255,11 +255,11 @@ impl Plan {
     /// Only clients that send random commands, with short pauses.
     pub fn commands(seed: u64, mutant: Option<Mutant>) -> Plan {
         let plan = Plan::new(seed, false, mutant);
-        let mut chance = Random::seeded(seed ^ 0xc0de);
+        let mut random = Random::seeded(seed ^ 0xc0de);
         let millis = Duration::from_millis;
         let keys = plan.keys.iter().map(|guarded| Guarded {
             policy: Policy {
-                cold_wait: millis([0, 20, 200][chance.below(3) as usize]),
+                cold_wait: millis([0, 20, 200][random.below(3) as usize]),
                 stale_for: Duration::from_secs(30),
                 max_rebuild: Duration::from_secs(60),
                 on_delete: OnInvalidate::Drop,
@@ -271,9 +271,9 @@ impl Plan {
             ..guarded.clone()
         });
         let keys = keys.collect();
-        let command_clients = 3 + chance.below(6) as usize;
-        let sidecars = 1 + chance.below(2) as usize;
-        let (pause, room) = ([5, 40][chance.below(2) as usize], 1 << 20);
+        let command_clients = 3 + random.below(6) as usize;
+        let sidecars = 1 + random.below(2) as usize;
+        let (pause, room) = ([5, 40][random.below(2) as usize], 1 << 20);
         Plan {
             keys,
             command_clients,

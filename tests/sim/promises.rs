@@ -16,13 +16,27 @@ fn faulty(seed: u64, mutant: Option<Mutant>) -> Plan {
 }
 
 fn assert_covered(coverage: Coverage) {
-    let Coverage { fresh, stale, won, held, dropped, blind, invalidations, server_commands, fresh_hits, .. } = coverage;
+    let Coverage {
+        fresh, stale, won, held, dropped, blind, invalidations, server_commands, fresh_hits, ..
+    } = coverage;
     let often = [fresh, stale, won, held, dropped, blind, invalidations, fresh_hits];
     assert!(often.iter().all(|times| *times > server_commands / 1000), "hardly tested: {coverage:?}");
     let Coverage {
-        early, named, elsewhere, changed, cached, large, no_wait_since, waited, learnt, unmoved, near, ..
+        early,
+        named,
+        elsewhere,
+        changed,
+        cached,
+        large,
+        no_wait_since,
+        waited,
+        learnt,
+        unmoved,
+        near,
+        ..
     } = coverage;
-    let seldom = [early, named, elsewhere, changed, cached, large, no_wait_since, waited, learnt, unmoved, near];
+    let seldom =
+        [early, named, elsewhere, changed, cached, large, no_wait_since, waited, learnt, unmoved, near];
     assert!(seldom.iter().all(|times| *times > 0), "never tested: {coverage:?}");
 }
 
@@ -52,7 +66,10 @@ fn bumps_that_overtake_each_other_resurrect_nothing() {
 #[test]
 fn what_is_kept_near_breaks_no_promise() {
     let (coverage, usual) = every_seed_keeps_the_promises(plan_near, 300);
-    assert!(!usual || coverage.near > coverage.fresh / 10 && coverage.joined > 10, "hardly tested: {coverage:?}");
+    assert!(
+        !usual || coverage.near > coverage.fresh / 10 && coverage.joined > 10,
+        "hardly tested: {coverage:?}"
+    );
 }
 
 #[test]

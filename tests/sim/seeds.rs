@@ -18,7 +18,7 @@ const CHUNK: u64 = 16;
 const ENOUGH: usize = 8;
 
 fn setting<T: std::str::FromStr>(text: &str) -> T {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no number of seeds"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is not a number of seeds"))
 }
 
 /// The seeds to run; 0 to `seeds` unless configured.
@@ -59,7 +59,7 @@ fn run_all(
                         if enough == ENOUGH {
                             eprintln!("seed {seed}: {why}");
                         }
-                        let mut found = found.lock().expect("no thread panics with it");
+                        let mut found = found.lock().expect("no thread panics while it delay the lock");
                         found.1.push((seed, why));
                         stop.fetch_or(found.1.len() >= enough, Relaxed);
                     }
@@ -71,7 +71,7 @@ fn run_all(
                 eprintln!("{} of {} seeds", before + ran, seeds.end - seeds.start);
             }
         }
-        found.lock().expect("no thread panics with it").0.add(&coverage);
+        found.lock().expect("no thread panics while it delay the lock").0.add(&coverage);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -79,7 +79,7 @@ fn run_all(
             scope.spawn(work);
         }
     });
-    let (coverage, mut failed) = found.into_inner().expect("no thread panicked with it");
+    let (coverage, mut failed) = found.into_inner().expect("no thread panicked while it held the lock");
     failed.sort();
     (coverage, failed)
 }
@@ -100,7 +100,7 @@ pub fn every_seed_keeps_the_promises(planned: MakePlan, seeds: u64) -> (Coverage
         assert_eq!(*why, again.0, "seed {seed} does not replay");
         let all: Vec<String> = failed.iter().map(|(seed, why)| format!("seed {seed}: {why}")).collect();
         let (trace, all) = (trace.join("\n"), all.join("\n"));
-        panic!("{trace}\n\nKENNEL_SIM_SEED={seed} runs the first of these again:\n{all}");
+        panic!("{trace}\n\nKENNEL_SIM_SEED={seed} replays the first of these:\n{all}");
     }
     println!("{coverage:?}");
     (coverage, one.is_none())

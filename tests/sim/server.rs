@@ -63,7 +63,10 @@ impl Server {
                 assert_eq!(consumed, command.len(), "one command at a time: {}", command.escape_ascii());
                 self.store.answer(&request, wall, &mut reply);
             }
-            other => panic!("the guard sent a command that memcached does not accept: {} {other:?}", command.escape_ascii()),
+            other => panic!(
+                "the guard sent a command that memcached does not accept: {} {other:?}",
+                command.escape_ascii()
+            ),
         }
         Bytes::from(reply)
     }

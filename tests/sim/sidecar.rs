@@ -11,7 +11,7 @@ use kennel::proxy::TagCache;
 use super::checker::{Request, Violation};
 use super::mutants::Mutant;
 use super::near::NearState;
-use super::operation::{Task, End, Op, OpId, Purpose};
+use super::operation::{End, Op, OpId, Purpose, Task};
 use super::world::{Event, World};
 
 pub struct Sidecar {
@@ -54,7 +54,17 @@ impl World {
         let tag_cache = TagCache::new(keep);
         let links = (0..self.plan.servers).map(|server| (self.connect(server), 1)).collect();
         let (leases, known_misses, refused_adds, near_state) = Default::default();
-        Sidecar { leases, known_misses, refused_adds, number, offset, generation, links, tag_cache, near_state }
+        Sidecar {
+            leases,
+            known_misses,
+            refused_adds,
+            number,
+            offset,
+            generation,
+            links,
+            tag_cache,
+            near_state,
+        }
     }
 
     /// Ends a sidecar without notice and starts another in its place.
@@ -184,7 +194,9 @@ impl World {
 
     pub fn poll(&mut self, sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<u64>) {
         let name = self.plan.keys[key].key.clone();
-        if self.sidecars[sidecar].generation != generation || !self.sidecars[sidecar].leases.has_waiters(&name) {
+        if self.sidecars[sidecar].generation != generation
+            || !self.sidecars[sidecar].leases.has_waiters(&name)
+        {
             return;
         }
         self.send_direct(sidecar, key, PollResult::asks(), Purpose::Polling { pause, before });
@@ -213,12 +225,14 @@ impl World {
                 let renewed = leases.renewed(&name, id, replies, asked);
                 let mut waiters = leases.renewal_ended(&name);
                 match renewed {
-                    Ok(ticket) => {
-                        let due = Leases::<OpId>::due_after(&ticket, replies, &policy, now);
+                    Ok(token) => {
+                        let due = Leases::<OpId>::due_after(&token, replies, &policy, now);
                         self.at(due - self.now, Event::Due { sidecar, generation, key, id });
                     }
                     Err((_, commands)) if commands.is_empty() => waiters.extend(leases.wake(&name)),
-                    Err((Some(LeaseEnd::Lost), commands)) => self.send_direct(sidecar, key, commands, Purpose::Lost),
+                    Err((Some(LeaseEnd::Lost), commands)) => {
+                        self.send_direct(sidecar, key, commands, Purpose::Lost)
+                    }
                     Err((_, commands)) => self.send_direct(sidecar, key, commands, Purpose::Release),
                 }
                 self.wake_all(waiters);
@@ -251,12 +265,15 @@ impl World {
                 let (sidecar, key, last_read) = (op.sidecar, op.key, op.last_read);
                 let no_wait_since = if at_once { Some(began) } else { self.no_wait_since(client) };
                 let rounds = u64::from(op.round);
-                let asked = Request { sidecar, began, now: self.now, no_wait_since, served: op.served, rounds };
+                let asked =
+                    Request { sidecar, began, now: self.now, no_wait_since, served: op.served, rounds };
                 self.read_done(client, key, last_read, asked, end)
             }
             (End::Fill(end), Purpose::Store(put)) => self.fill_done(put.with_latest_arrival(op.late), end),
             (End::Set(end), Purpose::Store(put)) => self.set_done(put.with_latest_arrival(op.late), end),
-            (End::Modify(end), Purpose::Store(put)) => self.modify_done(put.with_latest_arrival(op.late), end),
+            (End::Modify(end), Purpose::Store(put)) => {
+                self.modify_done(put.with_latest_arrival(op.late), end)
+            }
             (End::Modify(end), Purpose::Change(pending)) => self.change_done(pending, &op, end),
             (End::Delete(_), Purpose::ReleaseWin { client, generation, .. }) => {
                 self.wake_key(op.sidecar, op.key);

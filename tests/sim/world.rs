@@ -13,7 +13,7 @@ use kennel::proxy::wire;
 use kennel::random::Random;
 use kennel::upstream::pending_replies::Reply;
 
-use super::checker::{Violation, Checker, Coverage};
+use super::checker::{Checker, Coverage, Violation};
 use super::clients::Client;
 use super::commands::CommandClient;
 use super::counting::Cause;
@@ -21,7 +21,7 @@ use super::faults::Fault;
 use super::invalidators::Invalidation;
 use super::linearizability::Invocation;
 use super::mutants::Mutant;
-use super::operation::{Task, Op, OpId};
+use super::operation::{Op, OpId, Task};
 use super::plan::{Plan, tag_of};
 use super::server::Server;
 use super::sidecar::Sidecar;
@@ -91,7 +91,7 @@ pub struct Link {
 
 pub struct World {
     pub plan: Plan,
-    pub chance: Random,
+    pub random: Random,
     pub now: u64,
     pub servers: Vec<Server>,
     pub links: Vec<Link>,
@@ -125,7 +125,7 @@ impl World {
     pub fn run(plan: Plan, traced: bool) -> Outcome {
         let faulty = plan.faults_matter();
         let mut world = World {
-            chance: Random::seeded(plan.seed ^ 0x5eed),
+            random: Random::seeded(plan.seed ^ 0x5eed),
             now: 1000,
             servers: (0..plan.servers).map(|_| Server::start(START)).collect(),
             links: Vec::new(),
@@ -147,8 +147,10 @@ impl World {
             trace: traced.then(Vec::new),
             plan,
         };
-        let result =
-            world.run_events().and_then(|()| world.check_histories()).and_then(|()| world.checker.finish(faulty));
+        let result = world
+            .run_events()
+            .and_then(|()| world.check_histories())
+            .and_then(|()| world.checker.finish(faulty));
         match result {
             Ok(()) => Ok(world.checker.coverage),
             Err(violation) => Err((violation, world.trace.unwrap_or_default())),
@@ -199,8 +201,7 @@ impl World {
                 Ok(())
             }
             Event::Reply { op, index, round, reply, link } => {
-                let reply =
-                    if self.links[link].closed { ServerReply::Failed(Failure::Down) } else { reply };
+                let reply = if self.links[link].closed { ServerReply::Failed(Failure::Down) } else { reply };
                 self.trace(|| format!("op {op} <- {index} {reply:?}"));
                 self.replied(op, index, round, reply, false)
             }
@@ -250,7 +251,7 @@ impl World {
 
     /// A random number in 0..n.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.chance.below(n)
+        self.random.below(n)
     }
 
     /// Schedules an event in `delay` ms.
@@ -340,7 +341,8 @@ impl World {
 
     /// The version of a tag if this sidecar has read it recently. A bump always reads the server.
     fn cached(&self, op: &Op, command: &ServerCommand) -> Option<ServerReply> {
-        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (command.at, &command.what) else {
+        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (command.at, &command.what)
+        else {
             return None;
         };
         if matches!(op.doing, Task::Bump(_)) {
@@ -380,7 +382,9 @@ impl World {
         }
         let wall = self.wall();
         let bytes = self.servers[server].execute(&command, &key, self.plan.room, wall);
-        self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), command.what, bytes.escape_ascii()));
+        self.trace(|| {
+            format!("op {op} {} {:?} -> {}", key.escape_ascii(), command.what, bytes.escape_ascii())
+        });
         self.may_create(&command, &key);
         if let (ItemRef::Value | ItemRef::Lock, Some(op)) = (command.at, self.ops.get_mut(&op)) {
             op.served = self.now;
@@ -390,7 +394,8 @@ impl World {
         }
         let mut reply = wire::decode(&command, Reply::Answered { bytes, epoch });
         let mut back = (self.now + self.latency()).max(self.links[link].last_reply);
-        let may_be_lost = self.plan.faulty_server.is_none_or(|faulty_server| faulty_server == server) && self.now < self.plan.quiet;
+        let may_be_lost = self.plan.faulty_server.is_none_or(|faulty_server| faulty_server == server)
+            && self.now < self.plan.quiet;
         if may_be_lost && self.plan.faults.lost > 0 && self.below(self.plan.faults.lost) == 0 {
             reply = ServerReply::Failed(Failure::TimedOut);
             self.reply_lost(op);
@@ -407,7 +412,8 @@ impl World {
             let (ms, generation) = self.servers[server].peek(&self.tag_key(name), self.wall())?;
             parse_version(&ms).map(|ms| version(ms, generation))
         };
-        let largest = |name| self.plan.tag_servers(name).into_iter().filter_map(|server| on(server, name)).max();
+        let largest =
+            |name| self.plan.tag_servers(name).into_iter().filter_map(|server| on(server, name)).max();
         tags.iter().map(largest).collect()
     }
 

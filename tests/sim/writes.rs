@@ -7,11 +7,11 @@ use kennel::guard::{
     SetEnd, Step, StubId, TagNames, Versions,
 };
 
-use super::checker::{Violation, DisruptionKind, Rebuild, RebuildId, ValueId, violation, millis};
+use super::checker::{DisruptionKind, Rebuild, RebuildId, ValueId, Violation, millis, violation};
 use super::clients::{Client, Job};
 use super::counting::Cause;
 use super::mutants::Mutant;
-use super::operation::{COUNTS, Task, Op, Purpose};
+use super::operation::{COUNTS, Op, Purpose, Task};
 use super::plan::LARGE;
 use super::tags::named;
 use super::world::World;
@@ -34,7 +34,7 @@ pub enum StoreMethod {
 #[derive(Debug, Clone)]
 pub struct Build {
     pub key: usize,
-    how: StoreMethod,
+    method: StoreMethod,
     pub value: ValueId,
     ttl: u64,
     pub rebuild: Option<RebuildId>,
@@ -65,7 +65,7 @@ pub struct PendingStore {
     /// The latest arrival of its commands.
     pub late: u64,
     /// The sidecar that granted the lease does not see that this store ends it.
-    unattributed: bool,
+    lock_outlives_fill: bool,
     /// The miss that it fills, and the miss's connection if that is another one.
     fills: Option<(MissToken, Option<Owner>)>,
     /// The miss holds the lease.
@@ -77,7 +77,7 @@ pub struct PendingStore {
 pub struct PendingChange {
     client: usize,
     generation: u32,
-    moved: (usize, Option<usize>),
+    disruption: (usize, Option<usize>),
     /// The value that `ma N` would create.
     creates: Option<ValueId>,
     owner: Owner,
@@ -86,7 +86,7 @@ pub struct PendingChange {
 impl PendingStore {
     /// The stub that its client missed, if any.
     pub fn stub(&self) -> Option<StubId> {
-        self.fills.as_ref().and_then(|(ticket, _)| ticket.stub)
+        self.fills.as_ref().and_then(|(token, _)| token.stub)
     }
 }
 
@@ -96,17 +96,23 @@ impl World {
     }
 
     /// A value made from the source's current version.
-    pub fn build(&mut self, client: usize, key: usize, how: StoreMethod, rebuild: Option<RebuildId>) -> Build {
+    pub fn build(
+        &mut self,
+        client: usize,
+        key: usize,
+        method: StoreMethod,
+        rebuild: Option<RebuildId>,
+    ) -> Build {
         let (ttl, extra) = (self.ttl(), self.tags_named_with(client, key));
         let value = self.checker.value(key, ttl, false, extra.clone());
-        Build { key, how, value, ttl, rebuild, made: self.now, extra: named(&extra) }
+        Build { key, method, value, ttl, rebuild, made: self.now, extra: named(&extra) }
     }
 
     /// The same, without a miss.
-    pub fn blind(&mut self, client: usize, key: usize, how: StoreMethod) -> Build {
+    pub fn blind(&mut self, client: usize, key: usize, method: StoreMethod) -> Build {
         let (ttl, extra) = (self.ttl(), self.tags_named_with(client, key));
         let value = self.checker.value(key, ttl, true, extra.clone());
-        Build { key, how, value, ttl, rebuild: None, made: self.now, extra: named(&extra) }
+        Build { key, method, value, ttl, rebuild: None, made: self.now, extra: named(&extra) }
     }
 
     /// A command that is neither a read nor a fill.
@@ -116,8 +122,8 @@ impl World {
         let (x, mut creates, mut touches) = (Bytes::from_static(b"x"), None, None);
         let change = match self.below(7) {
             0 | 1 => {
-                let how = if self.below(2) == 0 { StoreMethod::Replace } else { StoreMethod::Add };
-                let build = self.blind(client, key, how);
+                let method = if self.below(2) == 0 { StoreMethod::Replace } else { StoreMethod::Add };
+                let build = self.blind(client, key, method);
                 return self.store_next(client, vec![build]);
             }
             2 => Change::Append { more: x, compare: None, explicit: None, create: None },
@@ -137,27 +143,29 @@ impl World {
                 Change::Count(Count { delta: 1, create, ..Count::default() })
             }
         };
-        let moved = self.checker.changes(key, touches, now);
+        let disruption = self.checker.changes(key, touches, now);
         let Client { sidecar, generation, .. } = self.clients[client];
         self.clients[client].job = Job::Storing(Vec::new());
         let owner = self.clients[client].owners[1];
-        let told = self.known_miss(sidecar, key, owner);
-        let over = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner, told) {
-            StoreCondition::Observed(base) if creates.is_some() => Some(base),
+        let known_miss = self.known_miss(sidecar, key, owner);
+        let condition = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner, known_miss)
+        {
+            StoreCondition::Observed(observed) if creates.is_some() => Some(observed),
             _ => None,
         };
-        let (modify, commands) = self.with_inputs(sidecar, key, |inputs| Modify::bound(change, over, inputs));
-        let pending = PendingChange { client, generation, moved, creates, owner };
+        let (modify, commands) =
+            self.with_inputs(sidecar, key, |inputs| Modify::bound(change, condition, inputs));
+        let pending = PendingChange { client, generation, disruption, creates, owner };
         let op = self.op(sidecar, key, Task::Modify(modify), Purpose::Change(pending));
         self.send_round(op, commands);
         Ok(())
     }
 
     pub fn change_done(&mut self, pending: PendingChange, op: &Op, end: ModifyEnd) -> Result<(), Violation> {
-        let PendingChange { client, generation, moved, creates, owner } = pending;
+        let PendingChange { client, generation, disruption, creates, owner } = pending;
         let by = op.late.max(self.now);
         let end = self.modified(op.sidecar, op.key, owner, end);
-        self.checker.changed(moved, by);
+        self.checker.changed(disruption, by);
         if let Some(value) = creates {
             match end {
                 ModifyEnd::Failed(_) => self.checker.ended(value, self.now, by),
@@ -178,7 +186,7 @@ impl World {
         }
         match std::mem::replace(&mut of.job, Job::Idle) {
             Job::Storing(rest) => self.store_next(client, rest),
-            _ => panic!("client {client} put nothing"),
+            _ => panic!("client {client} has no store in progress"),
         }
     }
 
@@ -189,7 +197,7 @@ impl World {
         };
         let Client { mut sidecar, generation, owners, .. } = self.clients[client];
         self.clients[client].job = Job::Storing(builds);
-        let names = matches!(build.how, StoreMethod::MetaCas { .. } | StoreMethod::Cas(_));
+        let names = matches!(build.method, StoreMethod::MetaCas { .. } | StoreMethod::Cas(_));
         if names && self.restarted[build.key % self.plan.servers] >= build.made {
             // A restarted memcached may give the same CAS to another item. Clients cannot detect this, so the value is not
             // stored.
@@ -198,7 +206,7 @@ impl World {
             }
             return self.continue_storing(client, generation);
         }
-        if let (StoreMethod::MetaCas { cas, elsewhere: false }, Some(rebuild)) = (build.how, build.rebuild)
+        if let (StoreMethod::MetaCas { cas, elsewhere: false }, Some(rebuild)) = (build.method, build.rebuild)
             && self.below(20) == 0
         {
             return self.release_win(client, build.key, cas, rebuild);
@@ -212,7 +220,7 @@ impl World {
             self.checker.may_remove(build.key, self.now, until);
         }
         self.checker.sent(build.value, build.rebuild, self.now);
-        if let StoreMethod::MetaCas { elsewhere: true, .. } = build.how {
+        if let StoreMethod::MetaCas { elsewhere: true, .. } = build.method {
             sidecar = (sidecar + 1) % self.plan.sidecars;
             self.checker.may_replace(build.value, self.now);
         }
@@ -226,14 +234,20 @@ impl World {
             body,
             stale_from_start: false,
             late: 0,
-            unattributed: false,
+            lock_outlives_fill: false,
             fills: None,
             holds_lease: false,
         })
     }
 
     /// A meta client that will not rebuild releases its win: `md C` with the CAS of the win.
-    fn release_win(&mut self, client: usize, key: usize, cas: u64, rebuild: RebuildId) -> Result<(), Violation> {
+    fn release_win(
+        &mut self,
+        client: usize,
+        key: usize,
+        cas: u64,
+        rebuild: RebuildId,
+    ) -> Result<(), Violation> {
         self.give_up(rebuild);
         self.remove_won(client, key, cas);
         Ok(())
@@ -244,7 +258,7 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
         match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
-            Attribution::Fill { ticket, .. } => removal.compare = ticket.base.map(|base| base.number),
+            Attribution::Fill { ticket: token, .. } => removal.compare = token.base.map(|base| base.number),
             Attribution::Renewing => {
                 let purpose = Purpose::ReleaseWin { client, generation, cas };
                 let op = self.op(sidecar, key, Task::Parked, purpose);
@@ -256,7 +270,8 @@ impl World {
         }
         let until = self.now + 6 * self.plan.trip() + 2 * self.checker.grace();
         self.checker.may_remove(key, self.now, until);
-        let (delete, commands) = self.with_inputs(sidecar, key, |inputs| Delete::with_removal(removal, inputs));
+        let (delete, commands) =
+            self.with_inputs(sidecar, key, |inputs| Delete::with_removal(removal, inputs));
         let op = self.op(sidecar, key, Task::Delete(delete), Purpose::ReleaseWin { client, generation, cas });
         self.send_round(op, commands);
     }
@@ -265,14 +280,15 @@ impl World {
     pub fn put(&mut self, mut put: PendingStore) -> Result<(), Violation> {
         let (sidecar, key) = (put.sidecar, put.build.key);
         let name = self.plan.keys[key].key.clone();
-        let (owner, told, now) = (put.owner, self.known_miss(sidecar, key, put.owner), self.local_now(sidecar));
+        let (owner, known_miss, now) =
+            (put.owner, self.known_miss(sidecar, key, put.owner), self.local_now(sidecar));
         let leases = &mut self.sidecars[sidecar].leases;
-        let fills = match put.build.how {
+        let fills = match put.build.method {
             StoreMethod::MetaCas { cas, .. } => leases.is_cas_of_miss(&name, cas, owner),
-            how => how == StoreMethod::Set,
+            method => method == StoreMethod::Set,
         };
-        let attribution = match put.build.how {
-            StoreMethod::Replace if leases.bound(&name, owner, told) == StoreCondition::Renewing => {
+        let attribution = match put.build.method {
+            StoreMethod::Replace if leases.bound(&name, owner, known_miss) == StoreCondition::Renewing => {
                 Attribution::Renewing
             }
             StoreMethod::Replace | StoreMethod::Cas(_) => Attribution::NoMiss,
@@ -282,7 +298,7 @@ impl World {
             }
             StoreMethod::Set | StoreMethod::Add => {
                 let pooled = self.plan.pooled;
-                leases.attribute(&name, Writer { owner, told, pooled }, now)
+                leases.attribute(&name, Writer { owner, told: known_miss, pooled }, now)
             }
         };
 
@@ -290,13 +306,13 @@ impl World {
             self.sidecars[sidecar].known_misses.remove(&(owner, key));
         }
         self.trace(|| {
-            format!("put v{} {:?} by {:?}: {attribution:?}", put.build.value, put.build.how, put.owner)
+            format!("put v{} {:?} by {:?}: {attribution:?}", put.build.value, put.build.method, put.owner)
         });
-        put.unattributed = match put.build.how {
+        put.lock_outlives_fill = match put.build.method {
             StoreMethod::MetaCas { elsewhere, .. } => elsewhere || attribution == Attribution::NoMiss,
             _ => false,
         };
-        let offer = NewValue {
+        let new_value = NewValue {
             body: put.body.clone(),
             flags: 0,
             lifetime: Expiry::of(put.build.ttl as i64, self.local_now(sidecar)),
@@ -312,56 +328,62 @@ impl World {
                 Ok(())
             }
             Attribution::Invalidated => self.dropped(put, true),
-            Attribution::Unknown => panic!("{put:?} has a miss that is known, or none"),
-            Attribution::Fill { ticket, owner: whose, .. } if put.build.how == StoreMethod::Add && ticket.filled => {
-                if whose.is_none() {
+            Attribution::Unknown => panic!("{put:?} has a miss that was discarded"),
+            Attribution::Fill { ticket: token, owner: miss_owner, .. }
+                if put.build.method == StoreMethod::Add && token.filled =>
+            {
+                if miss_owner.is_none() {
                     let policy = self.plan.keys[key].policy.clone();
-                    self.sidecars[sidecar].leases.record_miss(&name, owner, ticket, &policy);
+                    self.sidecars[sidecar].leases.record_miss(&name, owner, token, &policy);
                 }
                 self.not_stored(&put, false);
                 self.stored(put, true)
             }
             Attribution::NoMiss => {
-                let change = match put.build.how {
+                let change = match put.build.method {
                     StoreMethod::Set => {
-                        let start = |inputs: &Inputs<'_>| Set::start(offer, inputs);
+                        let start = |inputs: &Inputs<'_>| Set::start(new_value, inputs);
                         let (set, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
                         let mut op = self.op(sidecar, key, Task::Set(set), Purpose::Store(put));
                         op.learn(extra);
                         self.send_round(op, commands);
                         return Ok(());
                     }
-                    StoreMethod::Add => Change::Add(offer),
-                    StoreMethod::Replace => Change::Replace(offer),
-                    StoreMethod::Cas(number) => Change::Cas { number, offer, sees_stale: false, invalidate: false },
+                    StoreMethod::Add => Change::Add(new_value),
+                    StoreMethod::Replace => Change::Replace(new_value),
+                    StoreMethod::Cas(number) => {
+                        Change::Cas { number, offer: new_value, sees_stale: false, invalidate: false }
+                    }
                     StoreMethod::MetaCas { cas: number, .. } => {
-                        Change::Cas { number, offer, sees_stale: true, invalidate: false }
+                        Change::Cas { number, offer: new_value, sees_stale: true, invalidate: false }
                     }
                 };
-                let over = match self.sidecars[sidecar].leases.bound(&name, owner, told) {
-                    StoreCondition::Observed(base) if put.build.how == StoreMethod::Replace => Some(base),
+                let condition = match self.sidecars[sidecar].leases.bound(&name, owner, known_miss) {
+                    StoreCondition::Observed(observed) if put.build.method == StoreMethod::Replace => {
+                        Some(observed)
+                    }
                     _ => None,
                 };
-                let start = |inputs: &Inputs<'_>| Modify::bound(change, over, inputs);
+                let start = |inputs: &Inputs<'_>| Modify::bound(change, condition, inputs);
                 let (modify, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
                 let mut op = self.op(sidecar, key, Task::Modify(modify), Purpose::Store(put));
                 op.learn(extra);
                 self.send_round(op, commands);
                 Ok(())
             }
-            Attribution::Fill { mut ticket, lease, owner } => {
+            Attribution::Fill { ticket: mut token, lease, owner } => {
                 if self.plan.is(Mutant::SnapshotAtSet) {
-                    let names = [&self.plan.keys[key].tags[..], &ticket.learnt].concat();
+                    let names = [&self.plan.keys[key].tags[..], &token.learnt].concat();
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
-                    ticket.versions = tags.unwrap_or(ticket.versions);
+                    token.versions = tags.unwrap_or(token.versions);
                 }
-                let adds = put.build.how == StoreMethod::Add;
-                let start = |inputs: &Inputs<'_>| Fill::start(&ticket, offer, adds, inputs);
+                let adds = put.build.method == StoreMethod::Add;
+                let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, adds, inputs);
                 let (fill, step) = self.with_inputs_and_tags(sidecar, key, &extra, start);
-                let named = matches!(put.build.how, StoreMethod::MetaCas { .. });
-                put.unattributed |= named && !lease && put.build.rebuild.is_some();
+                let named = matches!(put.build.method, StoreMethod::MetaCas { .. });
+                put.lock_outlives_fill |= named && !lease && put.build.rebuild.is_some();
                 put.holds_lease = lease;
-                put.fills = Some((ticket, owner));
+                put.fills = Some((token, owner));
                 match step {
                     Step::Send(commands) => {
                         let mut op = self.op(sidecar, key, Task::Fill(fill), Purpose::Store(put));
@@ -370,7 +392,7 @@ impl World {
                         Ok(())
                     }
                     Step::Done(end) => self.fill_done(put, end),
-                    Step::AddTags(_) | Step::Wait(_) => panic!("a fill neither learns nor waits"),
+                    Step::AddTags(_) | Step::Wait(_) => panic!("a fill neither adds tags nor waits"),
                 }
             }
         }
@@ -385,8 +407,8 @@ impl World {
             FillEnd::Stored { cas, .. } => {
                 self.sidecars[put.sidecar].known_misses.remove(&(put.owner, key));
                 let leases = &mut self.sidecars[put.sidecar].leases;
-                let (ticket, spent) = put.fills.take().expect("it fills a miss");
-                let waiters = leases.filled(&name, cas, &ticket, spent);
+                let (token, spent) = put.fills.take().expect("it fills a miss");
+                let waiters = leases.filled(&name, cas, &token, spent);
                 if !self.plan.is(Mutant::FillWakesNoWaiter) {
                     self.wake_all(waiters);
                 }
@@ -394,7 +416,7 @@ impl World {
                 let rebuilds = self.checker.rebuilds.iter().enumerate();
                 let mut others = rebuilds.filter(|(at, _)| Some(*at) != put.build.rebuild);
                 if others.any(|(_, other)| other.key == key && other.end.is_none()) {
-                    let sent = self.sent(&put).unwrap_or(self.now);
+                    let sent = self.sent_at(&put).unwrap_or(self.now);
                     self.checker.reasons.note(key, Cause::Replaced, sent, Some(self.now));
                 }
                 self.checker.stored[key] = Some(self.now);
@@ -409,15 +431,15 @@ impl World {
                 self.dropped(put, false)
             }
             FillEnd::Outdated => {
-                if let Some((ticket, _)) = put.fills.take().filter(|_| put.holds_lease) {
-                    self.send_direct(put.sidecar, key, ticket.release(&policy), Purpose::Superseded);
+                if let Some((token, _)) = put.fills.take().filter(|_| put.holds_lease) {
+                    self.send_direct(put.sidecar, key, token.release(&policy), Purpose::Superseded);
                 }
                 self.wake_key(put.sidecar, key);
                 self.dropped(put, false)
             }
             FillEnd::TooLarge | FillEnd::Failed(_) => {
-                if let (FillEnd::Failed(_), Some((ticket, None))) = (&end, put.fills.take()) {
-                    leases.record_miss(&name, put.owner, ticket, &policy);
+                if let (FillEnd::Failed(_), Some((token, None))) = (&end, put.fills.take()) {
+                    leases.record_miss(&name, put.owner, token, &policy);
                     self.sidecars[put.sidecar].known_misses.insert((put.owner, key));
                 }
                 let leases = &mut self.sidecars[put.sidecar].leases;
@@ -431,24 +453,31 @@ impl World {
 
     /// The value was not stored, but its client received success: allowed only if something has happened to the key since its
     /// miss.
-    fn dropped(&mut self, put: PendingStore, doomed: bool) -> Result<(), Violation> {
+    fn dropped(&mut self, put: PendingStore, invalidated: bool) -> Result<(), Violation> {
         self.checker.coverage.dropped += 1;
         // In a storm, a renewal may be overtaken by the end of its lease.
-        let exact = !(self.plan.faults_matter() || self.plan.is_storm() || self.plan.pooled || put.unattributed);
+        let exact = !(self.plan.faults_matter()
+            || self.plan.is_storm()
+            || self.plan.pooled
+            || put.lock_outlives_fill);
         match put.build.rebuild {
             Some(rebuild) if exact && !self.is_overtaken(rebuild) => {
                 let (key, last_read) = (put.build.key, self.checker.rebuilds[rebuild].last_read);
                 // With cached versions, a client may take over a lock that was claimed with equally old versions of another tag.
                 let from = last_read.saturating_sub(self.plan.tag_cache);
                 let now = self.now;
-                let moves = self.checker.moves.iter().filter(|moved| {
-                    moved.key == key && moved.begin <= now && moved.acked.is_none_or(|acked| acked >= from)
+                let disruptions = self.checker.disruptions.iter().filter(|disruption| {
+                    disruption.key == key
+                        && disruption.begin <= now
+                        && disruption.acked.is_none_or(|acked| acked >= from)
                 });
                 // Another client that missed the same stub may have filled it, with tags that were bumped meanwhile.
                 let is_stored = self.checker.is_stored_since(key, last_read);
-                if moves.count() == 0 && !is_stored {
-                    let what = if doomed { "doomed" } else { "dropped" };
-                    return violation(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
+                if disruptions.count() == 0 && !is_stored {
+                    let what = if invalidated { "invalidated" } else { "dropped" };
+                    return violation(format!(
+                        "nothing happened to key {key}, but a fill was {what}: {put:?}"
+                    ));
                 }
             }
             _ => self.not_stored(&put, false),
@@ -461,13 +490,11 @@ impl World {
     fn is_overtaken(&self, rebuild: RebuildId) -> bool {
         let Rebuild { key, last_read, .. } = self.checker.rebuilds[rebuild];
         let bumped = |since: u64| {
-            let tags = self
-                .checker
-                .moves
-                .iter()
-                .filter(|moved| moved.key == key && matches!(moved.what, DisruptionKind::Tag { .. }));
-            tags.filter(|moved| moved.begin <= self.now)
-                .any(|moved| moved.acked.is_none_or(|acked| acked >= since))
+            let tags = self.checker.disruptions.iter().filter(|disruption| {
+                disruption.key == key && matches!(disruption.what, DisruptionKind::Tag { .. })
+            });
+            tags.filter(|disruption| disruption.begin <= self.now)
+                .any(|disruption| disruption.acked.is_none_or(|acked| acked >= since))
         };
         self.checker.rebuilds.iter().enumerate().any(|(at, other)| {
             at != rebuild
@@ -477,17 +504,17 @@ impl World {
         })
     }
 
-    fn sent(&self, put: &PendingStore) -> Option<u64> {
+    fn sent_at(&self, put: &PendingStore) -> Option<u64> {
         self.checker.values[put.build.value].sent
     }
 
     /// The value was not stored, or may not have been. `removed`: the previous value is not there either.
-    fn not_stored(&mut self, put: &PendingStore, gone: bool) {
+    fn not_stored(&mut self, put: &PendingStore, removed: bool) {
         let key = put.build.key;
         let hold = 1000 * u64::from(self.plan.keys[key].policy.lock_seconds()) + self.plan.trip();
-        let sent = self.sent(put).unwrap_or(self.now);
+        let sent = self.sent_at(put).unwrap_or(self.now);
         self.checker.reasons.note(key, Cause::GivenUp, sent, Some(self.now + hold));
-        if gone {
+        if removed {
             self.checker.coverage.large += 1;
             // A lock may remain until it expires.
             self.checker.may_remove(key, sent, self.now + hold);
@@ -531,7 +558,7 @@ impl World {
         let end = self.modified(put.sidecar, put.build.key, put.owner, end);
         if !matches!(end, ModifyEnd::Stored(_)) {
             self.not_stored(&put, end == ModifyEnd::TooLarge);
-        } else if put.stale_from_start || matches!(put.build.how, StoreMethod::MetaCas { .. }) {
+        } else if put.stale_from_start || matches!(put.build.method, StoreMethod::MetaCas { .. }) {
             self.not_stored(&put, false);
         }
         self.stored(put, known)
@@ -542,13 +569,13 @@ impl World {
             true => self.checker.acked(put.build.value, self.now),
             false => self.checker.ended(put.build.value, self.now, put.late.max(self.now)),
         }
-        if let (true, Some(rebuild)) = (put.unattributed, put.build.rebuild) {
+        if let (true, Some(rebuild)) = (put.lock_outlives_fill, put.build.rebuild) {
             // The sidecar that granted the lease does not see that it has ended.
             self.checker.coverage.elsewhere += 1;
             self.checker.rebuilds[rebuild].acked = None;
             let key = put.build.key;
             let until = self.now + millis(self.plan.keys[key].policy.max_rebuild);
-            self.checker.unattributed[key] = Some(until);
+            self.checker.lock_outlives_fill[key] = Some(until);
             self.checker.reasons.note(key, Cause::GivenUp, self.now, Some(until));
         }
         self.continue_storing(put.client, put.generation)

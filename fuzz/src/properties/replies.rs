@@ -1,6 +1,6 @@
-//! A lying server: its replies end where they end however they were cut, and what is said of them is in them.
+//! A server that sends anything: its replies end at the same byte however they are cut, and what is parsed of them is in them.
 //!
-//! An input is a byte that chooses what is owed and the largest value, three that cut the stream, and the stream.
+//! An input is a byte that selects the expected replies and the largest value, three bytes that cut the stream, and the stream.
 
 use kennel::protocol::reply::{
     Frame, Framer, Garbage, MetaReply, Shape, Status, Value, digest, frame, meta, values,
@@ -9,21 +9,21 @@ use kennel::protocol::reply::{
 use super::Input;
 
 const SHAPES: [Shape; 4] = [Shape::Line, Shape::Values, Shape::Meta, Shape::Stats];
-/// The largest values to choose from; the last is what a connection takes.
+/// The largest values to select from; the last one is a connection's limit.
 const MAX_VALUES: [usize; 4] = [0, 5, 1000, 1 << 30];
-/// The longest line that may be unfinished, in bytes.
+/// The maximum length of an incomplete line, in bytes.
 const MAX_UNFINISHED: usize = 2047;
 
-/// What became of a stream.
+/// The result of reading a stream.
 #[derive(Debug, PartialEq)]
 struct Outcome {
-    /// Before which bytes its replies end.
+    /// The end of each reply.
     replies: Vec<usize>,
-    /// Why nothing behind them is believed.
+    /// Why the rest was rejected.
     garbage: Option<&'static str>,
 }
 
-/// Panics if what is made of the input is not such as docs/fuzzing.md says.
+/// Panics if a property of docs/fuzzing.md does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
     let owed = [0, 2, 4].map(|shift| SHAPES[usize::from(input.knobs >> shift & 3)]);
@@ -33,7 +33,7 @@ pub fn check(data: &[u8]) {
         Shape::Values => Shape::Value,
         shape => shape,
     });
-    // And for some of several keys, that went together.
+    // Or for some of several keys that were sent together.
     let keys = [&b"k"[..], b"kk", b"a"].map(digest);
     let line = [(Shape::Part, &keys[..1]), (Shape::Part, &keys[1..]), (Shape::Value, &keys[..0])];
     for owed in [owed.map(|shape| (shape, &keys[..0])), single.map(|shape| (shape, &keys[..0])), line] {
@@ -46,10 +46,10 @@ pub fn check(data: &[u8]) {
     is_harmless(input.stream);
 }
 
-/// What is owed, and of a part the keys.
+/// The expected reply, and the keys of a part of a batched get.
 type Owed<'a> = (Shape, &'a [u64]);
 
-/// Reads the stream as a connection does, in reads that end at `ends`. The shapes are owed in turn.
+/// Reads the stream as a connection does, in reads that end at `ends`. The expected shapes recur in turn.
 fn read(stream: &[u8], ends: &[usize], owed: [Owed<'_>; 3], max_value: usize) -> Outcome {
     let mut replies = Vec::new();
     let mut owed = owed.into_iter().cycle();
@@ -82,7 +82,7 @@ fn read(stream: &[u8], ends: &[usize], owed: [Owed<'_>; 3], max_value: usize) ->
                 Ok(Frame::Whole(length)) => {
                     assert!((1..=buffer.len()).contains(&length), "{length} of {} bytes", buffer.len());
                     let reply = &buffer[..length];
-                    // Of a part, the end may be what is said of the next.
+                    // The end may belong to the next part.
                     if owed.0 != Shape::Part {
                         assert!(wanted <= start + length, "it asked for more than it needed");
                         assert_eq!(anew(reply), Ok(Frame::Whole(length)), "it looked further");
@@ -94,7 +94,7 @@ fn read(stream: &[u8], ends: &[usize], owed: [Owed<'_>; 3], max_value: usize) ->
                     wanted = start;
                     replies.push(start);
                 }
-                // It is the next one's.
+                // It belongs to the next one.
                 Ok(Frame::Nothing) => replies.push(start),
                 Ok(Frame::Shared(length)) => {
                     assert!(is_error(&buffer[..length]), "an error that is none");
@@ -107,7 +107,7 @@ fn read(stream: &[u8], ends: &[usize], owed: [Owed<'_>; 3], max_value: usize) ->
     Outcome { replies, garbage: None }
 }
 
-/// That what is said of a whole reply is all that stands in it, and nothing else.
+/// Checks that the parsed reply contains everything in the bytes, and nothing else.
 fn is_told((shape, keys): Owed<'_>, reply: &[u8], max_value: usize) {
     match shape {
         Shape::Line => assert!(is_one_line(reply), "{:?}", reply.escape_ascii().to_string()),
@@ -209,7 +209,7 @@ fn is_error(reply: &[u8]) -> bool {
     is_one_line(reply) && matches!(first, Some(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR"))
 }
 
-/// Nobody asks about bytes that no framer has passed; who does, gets an answer all the same.
+/// The accessors must not panic on bytes that were not framed.
 fn is_harmless(bytes: &[u8]) {
     let told: usize = values(bytes).map(|value| value.raw.len()).sum();
     assert!(told <= bytes.len(), "it saw {told} of {} bytes", bytes.len());

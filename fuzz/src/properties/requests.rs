@@ -1,27 +1,27 @@
-//! Requests parse the same however they were cut, and a request that is written down again is the same request.
+//! Requests parse the same however they are cut, and a request that is encoded again parses to the same request.
 //!
-//! An input is a byte that chooses the largest value, three that cut the stream, and the stream.
+//! An input is a byte that selects the largest value, three bytes that cut the stream, and the stream.
 
 use kennel::protocol::request::{Limits, Meta, MetaVerb, Parsed, Refused, Request, Store, Verb};
 use kennel::protocol::{MAX_KEY, base64, parse::parse};
 
 use super::Input;
 
-/// The largest values to choose from.
+/// The largest values to select from.
 const MAX_VALUES: [usize; 4] = [0, 8, 1000, 1 << 20];
 
 /// What the parser made of a part of the stream.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    /// A request, spelled anew, that ends before this byte of the stream.
+    /// A request, encoded again, and its end in the stream.
     Request(Vec<u8>, usize),
-    /// A refusal, what it says, and before which byte the next request begins; `None` if none does.
+    /// A refusal, its reply, and where the next request begins; `None` if none does.
     Refused { reply: &'static [u8], end: Option<u64>, deletes: Option<(Vec<u8>, bool)> },
-    /// What is left is no whole request.
+    /// The rest is no complete request.
     Incomplete,
 }
 
-/// Panics if the parser's answers to the input are not such as docs/fuzzing.md says.
+/// Panics if a property of docs/fuzzing.md does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
     let limits = Limits { max_value: MAX_VALUES[usize::from(input.knobs & 3)] };
@@ -35,9 +35,9 @@ pub fn check(data: &[u8]) {
 /// Reads the stream as a session does, in reads that end at `ends`.
 fn read(stream: &[u8], ends: &[usize], limits: &Limits) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    // Where the next request begins, which may be in a data block's part that is still to come.
+    // Where the next request begins, possibly after a part of a data block that is still to come.
     let mut start = 0;
-    // Before this byte it cannot end, the parser has said.
+    // According to the parser, it cannot end before this byte.
     let mut wanted = 0;
     for &end in ends {
         while start < end {
@@ -74,7 +74,7 @@ fn read(stream: &[u8], ends: &[usize], limits: &Limits) -> Vec<Outcome> {
     outcomes
 }
 
-/// That the first `consumed` bytes are all that the parser's answer depends on, and that it depends on all of them.
+/// Checks that the parser's result depends on all of the first `consumed` bytes and on nothing else.
 fn ends_itself(buffer: &[u8], consumed: usize, limits: &Limits) {
     assert!((1..=buffer.len()).contains(&consumed), "{consumed} of {} bytes", buffer.len());
     assert_eq!(parse(&buffer[..consumed], limits), parse(buffer, limits), "it depends on what follows");
@@ -92,7 +92,7 @@ fn refusal(refused: &Refused<'_>, buffer: &[u8], start: usize, limits: &Limits) 
     assert!(touches.is_none_or(|(_, keys)| keys.iter().all(is_key)), "it touches what is no key");
     assert!(deletes.is_none_or(is_key), "it deletes what is no key");
     assert!(!deletes_base64 || deletes.is_some_and(|key| base64::decode(key).is_some()), "no base64");
-    // A value that is larger than may be is the only reason to delete.
+    // Only a value that is too large causes a delete.
     assert!(deletes.is_none() || skip_data > limits.max_value as u64 + 2, "it deletes for no reason");
     if !close {
         ends_itself(buffer, consumed, limits);
@@ -112,7 +112,7 @@ fn is_key(key: &[u8]) -> bool {
     (1..=MAX_KEY).contains(&key.len()) && !key.iter().any(|byte| b" \n\0".contains(byte))
 }
 
-/// That nobody behind the parser need look again.
+/// Checks that the request is valid without further checks.
 fn is_legal(request: &Request<'_>) {
     match request {
         Request::Get { keys, .. } | Request::GetAndTouch { keys, .. } => {
@@ -136,7 +136,7 @@ fn is_legal_meta(meta: &Meta<'_>) {
     let flags: Vec<(u8, &[u8])> = meta.tokens().collect();
     for (at, (flag, token)) in flags.iter().enumerate() {
         assert!(!token.contains(&b' '), "{meta:?}");
-        // A debugging command's flags are not looked at.
+        // The flags of a debugging command are not parsed.
         if meta.verb != MetaVerb::Debug {
             assert!(flags[..at].iter().all(|(before, _)| before != flag), "{meta:?} says one twice");
             assert_eq!(meta.token(*flag), Some(*token), "{meta:?}");
@@ -162,7 +162,7 @@ fn spelled_anew(request: &Request<'_>, limits: &Limits) -> Vec<u8> {
     text
 }
 
-/// Whether two requests ask the same. Between keys there may be one space or several.
+/// Whether two requests are equal. Keys may be separated by one or several spaces.
 fn same(a: &Request<'_>, b: &Request<'_>) -> bool {
     match (a, b) {
         (Request::Get { keys: a, cas: a_cas }, Request::Get { keys: b, cas: b_cas }) => {

@@ -88,7 +88,10 @@ fn act(
             let of = key.map_or_else(|| vec!['a', 'b', 'c'], |key| vec![key]);
             for key in of {
                 let (command, response) = (command.clone(), response.clone());
-                told.push((key, Invocation { connection, client, invoked, responded: answered, command, response }));
+                told.push((
+                    key,
+                    Invocation { connection, client, invoked, responded: answered, command, response },
+                ));
             }
         }
     }
