@@ -9,7 +9,7 @@ pub mod requests;
 /// An input of [`requests`] or [`replies`]: parameters, followed by the stream.
 struct Input<'a> {
     /// Parameters of the case.
-    knobs: u8,
+    parameters: u8,
     /// They determine the lengths of the reads, repeatedly.
     pieces: [u8; 3],
     stream: &'a [u8],
@@ -17,8 +17,8 @@ struct Input<'a> {
 
 impl<'a> Input<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        let (&[knobs, a, b, c], stream) = data.split_first_chunk()?;
-        Some(Input { knobs, pieces: [a, b, c], stream })
+        let (&[parameters, a, b, c], stream) = data.split_first_chunk()?;
+        Some(Input { parameters, pieces: [a, b, c], stream })
     }
 
     /// The ways to cut the stream, each as the ends of its reads: as a whole, in the input's pieces and, where that is cheap,

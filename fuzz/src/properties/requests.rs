@@ -24,11 +24,11 @@ enum Outcome {
 /// Panics if a property of docs/fuzzing.md does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
-    let limits = Limits { max_value: MAX_VALUES[usize::from(input.knobs & 3)] };
+    let limits = Limits { max_value: MAX_VALUES[usize::from(input.parameters & 3)] };
     let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, &limits));
     let whole = cuts.next();
     for cut in cuts {
-        assert_eq!(Some(cut), whole, "it depends on how the stream is cut");
+        assert_eq!(Some(cut), whole, "the result depends on how the stream is cut");
     }
 }
 
@@ -44,20 +44,20 @@ fn read(stream: &[u8], ends: &[usize], limits: &Limits) -> Vec<Outcome> {
             let buffer = &stream[start..end];
             match parse(buffer, limits) {
                 Parsed::Incomplete { at_least } => {
-                    assert!((1..=limits.max_value + 2).contains(&at_least), "it lacks {at_least} bytes");
-                    assert!(end + at_least >= wanted, "it lacks more than it said");
+                    assert!((1..=limits.max_value + 2).contains(&at_least), "it needs {at_least} more bytes");
+                    assert!(end + at_least >= wanted, "it needs more bytes than announced");
                     wanted = end + at_least;
                     break;
                 }
                 Parsed::Request { request, consumed } => {
-                    assert!(wanted <= start + consumed, "it asked for more than it needed");
+                    assert!(wanted <= start + consumed, "it requested more bytes than needed");
                     ends_itself(buffer, consumed, limits);
                     is_legal(&request);
                     start += consumed;
-                    outcomes.push(Outcome::Request(spelled_anew(&request, limits), start));
+                    outcomes.push(Outcome::Request(encoded_again(&request, limits), start));
                 }
                 Parsed::Refused(refused) => {
-                    assert!(wanted <= end, "it asked for more than it needed");
+                    assert!(wanted <= end, "it requested more bytes than needed");
                     let outcome = refusal(&refused, buffer, start, limits);
                     outcomes.push(outcome);
                     if refused.close {
@@ -77,7 +77,11 @@ fn read(stream: &[u8], ends: &[usize], limits: &Limits) -> Vec<Outcome> {
 /// Checks that the parser's result depends on all of the first `consumed` bytes and on nothing else.
 fn ends_itself(buffer: &[u8], consumed: usize, limits: &Limits) {
     assert!((1..=buffer.len()).contains(&consumed), "{consumed} of {} bytes", buffer.len());
-    assert_eq!(parse(&buffer[..consumed], limits), parse(buffer, limits), "it depends on what follows");
+    assert_eq!(
+        parse(&buffer[..consumed], limits),
+        parse(buffer, limits),
+        "the result depends on later bytes"
+    );
     if consumed > 1 {
         let short = parse(&buffer[..consumed - 1], limits);
         assert_eq!(short, Parsed::Incomplete { at_least: 1 }, "a byte too few");
@@ -87,13 +91,13 @@ fn ends_itself(buffer: &[u8], consumed: usize, limits: &Limits) {
 fn refusal(refused: &Refused<'_>, buffer: &[u8], start: usize, limits: &Limits) -> Outcome {
     let Refused { reply, consumed, skip_data, close, deletes, deletes_base64, touches } = *refused;
     assert!((1..=buffer.len()).contains(&consumed), "{consumed} of {} bytes", buffer.len());
-    assert!(reply.is_empty() || is_one_line(reply), "it says {:?}", reply.escape_ascii().to_string());
-    assert!(skip_data < 1 << 31, "it swallows {skip_data}");
-    assert!(touches.is_none_or(|(_, keys)| keys.iter().all(is_key)), "it touches what is no key");
-    assert!(deletes.is_none_or(is_key), "it deletes what is no key");
-    assert!(!deletes_base64 || deletes.is_some_and(|key| base64::decode(key).is_some()), "no base64");
+    assert!(reply.is_empty() || is_one_line(reply), "its reply is {:?}", reply.escape_ascii().to_string());
+    assert!(skip_data < 1 << 31, "it skips {skip_data}");
+    assert!(touches.is_none_or(|(_, keys)| keys.iter().all(is_key)), "it touches an invalid key");
+    assert!(deletes.is_none_or(is_key), "it deletes an invalid key");
+    assert!(!deletes_base64 || deletes.is_some_and(|key| base64::decode(key).is_some()), "invalid base64");
     // Only a value that is too large causes a delete.
-    assert!(deletes.is_none() || skip_data > limits.max_value as u64 + 2, "it deletes for no reason");
+    assert!(deletes.is_none() || skip_data > limits.max_value as u64 + 2, "it deletes without a reason");
     if !close {
         ends_itself(buffer, consumed, limits);
     }
@@ -138,7 +142,7 @@ fn is_legal_meta(meta: &Meta<'_>) {
         assert!(!token.contains(&b' '), "{meta:?}");
         // The flags of a debugging command are not parsed.
         if meta.verb != MetaVerb::Debug {
-            assert!(flags[..at].iter().all(|(before, _)| before != flag), "{meta:?} says one twice");
+            assert!(flags[..at].iter().all(|(before, _)| before != flag), "{meta:?} has a flag twice");
             assert_eq!(meta.token(*flag), Some(*token), "{meta:?}");
             let decoded = (*flag == b'b').then(|| base64::decode(meta.key));
             assert!(
@@ -150,14 +154,14 @@ fn is_legal_meta(meta: &Meta<'_>) {
 }
 
 /// The request as text, which parses to the same request.
-fn spelled_anew(request: &Request<'_>, limits: &Limits) -> Vec<u8> {
-    let text = spell(request);
+fn encoded_again(request: &Request<'_>, limits: &Limits) -> Vec<u8> {
+    let text = encode(request);
     match parse(&text, limits) {
         Parsed::Request { request: again, consumed } => {
-            assert_eq!(consumed, text.len(), "{request:?} spelled anew ends early");
-            assert!(same(request, &again), "{request:?} spelled anew is {again:?}");
+            assert_eq!(consumed, text.len(), "{request:?} encoded again ends early");
+            assert!(same(request, &again), "{request:?} encoded again is {again:?}");
         }
-        other => panic!("{request:?} spelled anew is {other:?}"),
+        other => panic!("{request:?} encoded again is {other:?}"),
     }
     text
 }
@@ -176,7 +180,7 @@ fn same(a: &Request<'_>, b: &Request<'_>) -> bool {
     }
 }
 
-fn spell(request: &Request<'_>) -> Vec<u8> {
+fn encode(request: &Request<'_>) -> Vec<u8> {
     let mut text = Vec::new();
     let mut block = None;
     let quiet: &[u8] = match request {
