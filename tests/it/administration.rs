@@ -1,11 +1,11 @@
-//! Commands about a server rather than a key: each has an answer of its own, and none ends the connection.
+//! Commands about a server rather than a key: each has a fixed reply, and none ends the connection.
 
 use crate::client::Client;
 use crate::world::{
     Kennel, addresses, direct, eventually, guarded, holder, memcacheds, raw, sidecar_toml, until_stale,
 };
 
-/// What is asked, and the whole answer. docs/commands.md shows the same.
+/// The command and its whole reply. docs/commands.md shows the same.
 const ANSWERS: &[(&str, &str)] = &[
     ("verbosity 1", "OK\r\n"),
     ("verbosity 1 noreply", ""),
@@ -168,7 +168,7 @@ fn a_rebuild_that_spans_the_moment_of_a_delayed_flush_is_not_kept() {
     assert_eq!(winner.get("hot:k"), None);
     let mut server = direct(&servers[holder(&servers, "hot:k")]);
     assert_eq!(other.ask("flush_all 1"), "OK");
-    // Gone, and what is stored now stays: for a second before the moment memcached keeps nothing.
+    // Everything is removed, and what is stored now remains. For a second, memcached stores nothing.
     eventually("the moment is over", || {
         server.store("new", b"v", 0);
         server.ttl("hot:k").is_none() && server.get("new").is_some()

@@ -1,4 +1,5 @@
-//! What all have in common that tests put between a sidecar and its server: a port that passes connections on until it is dropped.
+//! The common part of the proxies that tests put between a sidecar and its server: a port that forwards connections until it is
+//! dropped.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,7 +26,8 @@ impl Over {
 }
 
 impl Between {
-    /// Listens on a free port of 127.0.0.1, connects each client to `target`, and gives both ends to `serve`, which must not wait.
+    /// Listens on a free port of 127.0.0.1, connects each client to `target`, and passes both ends to `serve`, which must not
+    /// block.
     pub(crate) fn start(
         target: SocketAddr,
         serve: impl Fn(TcpStream, TcpStream, &Over) + Send + 'static,
@@ -42,7 +44,7 @@ impl Between {
                 let Ok(server) = TcpStream::connect(target) else { continue };
                 for stream in [&client, &server] {
                     let _ = stream.set_nodelay(true);
-                    // So that the end is noticed whenever it comes.
+                    // So that the thread notices the end.
                     let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
                 }
                 serve(client, server, &of_accept);
@@ -51,7 +53,7 @@ impl Between {
         Between { address, over, accept: Some(accept) }
     }
 
-    /// `host:port`, as a configuration names it.
+    /// `host:port`, as in a configuration.
     pub(crate) fn address(&self) -> String {
         self.address.to_string()
     }
@@ -60,7 +62,7 @@ impl Between {
 impl Drop for Between {
     fn drop(&mut self) {
         self.over.0.store(true, Ordering::SeqCst);
-        // Wakes accept; the connections notice by their read time-outs.
+        // Wakes `accept`; the connections notice by their read timeouts.
         let _ = TcpStream::connect(self.address);
         if let Some(accept) = self.accept.take() {
             let _ = accept.join();
@@ -68,7 +70,7 @@ impl Drop for Between {
     }
 }
 
-/// Gives what comes to `pass`, until the sender closes, `pass` says that the connection ends, or all is over.
+/// Passes what arrives to `pass`, until the sender closes, `pass` returns that the connection ends, or the proxy is dropped.
 pub(crate) fn pump(from: &mut TcpStream, over: &Over, mut pass: impl FnMut(&[u8]) -> bool) {
     let mut chunk = [0; 65536];
     while !over.is_over() {

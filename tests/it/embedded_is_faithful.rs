@@ -1,7 +1,7 @@
-//! The embedded memcached answers as a real memcached 1.6.45 does, byte for byte, CAS numbers included.
+//! The embedded memcached responds as a real memcached 1.6.45 does, byte for byte, including CAS numbers.
 //!
-//! Both get the same commands, one at a time, and must give the same replies. Time is the real one's: the embedded
-//! server's clock is set to it, and no command is sent while the real one's second may be turning.
+//! Both get the same commands, one at a time, and must return the same replies. Time is real: the embedded server's clock is set
+//! to the real one's, and no command is sent while the real one's second may change.
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test, which is what it should do")]
 
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::world::Memcached;
 
-/// How long commands are sent after a second has turned.
+/// How long commands are sent after a second has begun.
 const BURST: Duration = Duration::from_millis(500);
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ struct Real(Memcached);
 
 impl Real {
     fn start() -> Real {
-        // Its threads behind the scenes hold an item now and then, and what an `incr` does depends on that.
+        // Its background threads hold an item now and then, which affects `incr`.
         Real(Memcached::newest(&["-o", "no_lru_maintainer,no_lru_crawler"]))
     }
 
@@ -39,7 +39,7 @@ impl Real {
     }
 }
 
-/// The reply to one command; an `mn` behind it tells where a silent one ends.
+/// The reply to one command; an `mn` after it marks the end of a quiet one.
 fn ask(stream: &mut (impl Read + Write), command: &[u8]) -> Vec<u8> {
     stream.write_all(&[command, b"mn\r\n"].concat()).unwrap();
     let mut reply = Vec::new();
@@ -60,7 +60,7 @@ fn show(bytes: &[u8]) -> String {
     if bytes.len() > 200 { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }
 
-/// A figure of `stats`.
+/// A value of `stats`.
 fn figure(stream: &mut (impl Read + Write), name: &str) -> u64 {
     let stats = String::from_utf8(ask(stream, b"stats\r\n")).unwrap();
     let start = format!("STAT {name} ");
@@ -68,12 +68,12 @@ fn figure(stream: &mut (impl Read + Write), name: &str) -> u64 {
     line[start.len()..].trim_end().parse().unwrap()
 }
 
-/// A real and an embedded one side by side.
+/// A real server and an embedded one.
 struct Both {
     real: TcpStream,
     embedded: std::os::unix::net::UnixStream,
     now: &'static AtomicU64,
-    /// What was last sent and answered, for the report.
+    /// The last commands and replies, for the report.
     history: Vec<String>,
     asked: usize,
     _server: Embedded,
@@ -95,7 +95,7 @@ impl Both {
         Both { real, embedded: stream, now, history, asked: 0, _server: embedded, _real: server }
     }
 
-    /// Waits until the real one's second turns, and sets the other's clock to it.
+    /// Waits until the real server's second changes, and sets the other clock to it.
     fn wait_for_the_next_second(&mut self) -> u64 {
         let before = figure(&mut self.real, "time");
         loop {
@@ -108,7 +108,7 @@ impl Both {
         }
     }
 
-    /// Sends a command to both and gives their common reply.
+    /// Sends a command to both and returns their common reply.
     fn ask(&mut self, command: &[u8]) -> Vec<u8> {
         let real = ask(&mut self.real, command);
         let embedded = ask(&mut self.embedded, command);
@@ -127,7 +127,7 @@ impl Both {
     }
 }
 
-/// `me` without `la`: when memcached notes an access depends on its threads behind the scenes.
+/// `me` without `la`: the time at which memcached records an access depends on its background threads.
 fn forget_last_access(reply: &[u8]) -> Vec<u8> {
     match (reply.starts_with(b"ME "), String::from_utf8(reply.to_vec())) {
         (true, Ok(text)) => {
@@ -138,11 +138,11 @@ fn forget_last_access(reply: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Draws commands over few keys, so that they meet.
+/// Draws commands over few keys, so that they interact.
 struct Draw {
     rng: fastrand::Rng,
     time: u64,
-    /// The last CAS seen, which most comparisons are drawn near to.
+    /// The last CAS received; most comparisons use a number close to it.
     cas: u64,
 }
 
@@ -164,8 +164,7 @@ impl Draw {
         }
     }
 
-    /// None has a minus sign: to memcached a number above 2^63 is none when a minus happens to lie anywhere behind it
-    /// in memory.
+    /// None has a minus sign: memcached rejects a number above 2^63 if a minus happens to follow it in memory.
     fn value(&mut self) -> String {
         match self.rng.u8(..4) {
             0 => self.rng.u64(..).to_string(),
@@ -269,7 +268,7 @@ impl Draw {
         }
     }
 
-    /// Remembers a CAS that a reply gave away.
+    /// Stores the CAS of a reply.
     fn learn(&mut self, reply: &[u8]) {
         let text = String::from_utf8_lossy(reply);
         let line = text.lines().next().unwrap_or("");
@@ -372,7 +371,7 @@ fn what_surprises_in_memcached_surprises_here_too() {
     ] {
         both.ask(command.as_bytes());
     }
-    // By memcached's count an item of one key byte may hold this much under the limit of 1 MiB.
+    // According to memcached, an item with a key of one byte may hold this much within the limit of 1 MiB.
     for (length, key) in
         [(1_048_516, "k"), (1_048_517, "k"), (1_048_515, "kk"), (1_048_516, "kk"), (2_000_000, "k")]
     {

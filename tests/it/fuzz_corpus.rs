@@ -1,5 +1,4 @@
-//! What fuzzing has found to be worth keeping, once more: every input of `fuzz/corpus/`, those written by hand among them,
-//! without a fuzzer.
+//! Replays every input of `fuzz/corpus/`, including those written by hand, without a fuzzer.
 
 #[allow(unreachable_pub, reason = "it is a public module of the package in fuzz/")]
 #[path = "../../fuzz/src/properties/mod.rs"]
@@ -10,8 +9,8 @@ use std::{fs, panic};
 
 use properties::{envelope, replies, requests};
 
-/// Replays all inputs of a target, and names those of which its property does not hold. There must be some: in a
-/// checkout without them nothing would be tested.
+/// Replays all inputs of a target and lists those for which its property does not hold. There must be inputs: without them
+/// nothing would be tested.
 fn replay(target: &str, check: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut inputs = Vec::new();

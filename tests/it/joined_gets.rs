@@ -1,4 +1,4 @@
-//! Gets of raw keys that wait to be sent go to the server together, and each is told what it asked for.
+//! Gets of raw keys that wait to be sent are sent together, and each receives the values that it requested.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use crate::between::{Between, pump};
 use crate::client::{Client, set_command};
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml};
 
-/// With one worker: only what goes over one connection can go together.
+/// With one worker: only commands on one connection can be combined.
 fn sidecar() -> (Vec<Memcached>, Kennel) {
     let servers = memcacheds(1);
     let toml = sidecar_toml(&addresses(&servers), &[]);
@@ -18,7 +18,7 @@ fn key(i: usize) -> String {
     format!("raw:{}{i}", "x".repeat(i % 60))
 }
 
-/// Every third key is not there, and some values are small, some large.
+/// Every third key is absent; some values are small, some large.
 fn value(i: usize) -> Option<Vec<u8>> {
     let size = match i % 7 {
         0 => 0,
@@ -64,7 +64,7 @@ fn gets_of_many_keys_that_arrive_together_are_each_told_theirs_in_the_order_aske
     let mut clients: Vec<_> = (0..20).map(|_| sidecar.client()).collect();
     fill(&mut clients[0]);
     for verb in ["get", "gets", "gat 60", "gats 60"] {
-        // Some have a key twice, and many have the same.
+        // Some have a key twice, and many have the same key.
         let ask = |n: usize| (0..n * 5).map(move |i| (n * 3 + i * 7) % 200).chain([n, n]);
         sidecar.standing_still(|| {
             for (n, client) in clients.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ fn gets_of_many_keys_that_arrive_together_are_each_told_theirs_in_the_order_aske
     }
 }
 
-/// Stands before a server, notes each `get` line, and answers it itself if `answers` knows what.
+/// A proxy in front of a server that records each `get` line, and replies itself if `answers` returns a reply.
 fn before(
     server: &Memcached,
     answers: impl Fn(&str) -> Option<&'static str> + Clone + Send + 'static,
@@ -185,7 +185,7 @@ fn a_value_that_is_nobodys_is_told_to_nobody() {
     }
 }
 
-/// The lines of one answer.
+/// The lines of one reply.
 fn told(client: &mut Client) -> String {
     let mut lines = vec![client.line()];
     while lines.last().is_some_and(|line| line != "END" && !line.starts_with("SERVER_ERROR")) {

@@ -1,7 +1,7 @@
-//! Hits that are kept near: a hot key costs its server one read a window, and what is changed through the same sidecar, on
-//! whatever worker, is seen at once.
+//! Near values: a hot key costs its server one read per worker and window, and a change through the same sidecar, on any worker,
+//! takes effect at once.
 //!
-//! `near` is long where a value must still be kept, and short where it must not be any more: no test measures time.
+//! `near` is long where a value must still be kept, and short where it must not be kept any more: no test measures time.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn world(workers: usize) -> (Vec<Memcached>, Kennel) {
     (servers, kennel)
 }
 
-/// How many keys the server was asked for.
+/// How many keys were read from the server.
 fn reads(server: &Memcached) -> u64 {
     let mut server = direct(server);
     server.send(b"stats\r\n");
@@ -50,7 +50,7 @@ fn thousands_of_gets_of_a_hot_key_cost_its_server_one_read() {
     let before = reads(&servers[0]);
     let mut clients: Vec<Client> = (0..20).map(|_| kennel.client()).collect();
     for _ in 0..50 {
-        // The first of them asks for all.
+        // The first of them reads the value for all.
         clients.iter_mut().for_each(|client| client.send(b"get n:hot\r\ngets n:hot\r\nmg n:hot v f\r\n"));
         for client in &mut clients {
             assert_eq!(client.only_value("n:hot").as_deref(), Some(&b"v"[..]));
@@ -66,7 +66,7 @@ fn thousands_of_gets_of_a_hot_key_cost_its_server_one_read() {
     let hits = metrics.sum("kennel_requests_total", &["rule=\"near\"", "outcome=\"hit\""]);
     assert!(near >= 2999.0 && hits >= near, "{near} of {hits} hits were near");
     assert!(metrics.sum("kennel_near_bytes", &[]) > 0.0);
-    // What says more about a value than that is asked of its server.
+    // Requests for more than the value are sent to the server.
     let mut client = kennel.client();
     for command in ["mg n:hot t v", "mg n:hot h", "mg n:hot l", "mg n:hot R30 v", "gat 0 n:hot"] {
         let before = reads(&servers[0]);
@@ -88,7 +88,7 @@ fn without_near_every_get_asks() {
     assert_eq!(kennel.metrics().sum("kennel_near_hits_total", &[]), 0.0);
 }
 
-/// Clients on every worker, each of which has the value kept.
+/// Clients on every worker; each worker keeps the value.
 fn warmed(kennel: &Kennel) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..12).map(|_| kennel.client()).collect();
     fill(&mut clients[0], "n:k", b"1");
@@ -111,7 +111,7 @@ fn a_change_through_the_same_sidecar_is_seen_at_once_on_every_worker() {
                 let seen = client.get("n:k");
                 assert_eq!(seen.as_deref(), leaves.map(str::as_bytes), "{command}, as client {at} sees it");
                 if leaves.is_none() {
-                    // Who rebuilds it is told a miss, and what is stale may be shown to others.
+                    // The client that rebuilds it receives a miss; the others may receive the stale value.
                     break;
                 }
             }
@@ -161,7 +161,7 @@ fn a_cas_that_fails_because_the_value_was_old_is_followed_by_a_new_one() {
     fill(&mut client, "n:k", b"1");
     let (value, old) = client.gets("n:k").expect("a value");
     assert_eq!(value, b"1");
-    // Another sidecar's change.
+    // A change through another sidecar.
     let other = Kennel::start(&toml(&servers, 1, LONG));
     other.client().store("n:k", b"2", 0);
     assert_eq!(client.gets("n:k"), Some((b"1".to_vec(), old)), "it is kept near");
@@ -245,11 +245,11 @@ fn what_is_kept_has_a_bound_and_no_client_gets_the_value_of_another_key() {
 fn who_was_told_a_miss_asks_the_server_until_they_have_set_the_key() {
     let (_servers, kennel) = world(1);
     let [mut slow, mut quick] = [(); 2].map(|()| kennel.client());
-    // Both are told a miss; the second fills first.
+    // Both receive a miss; the second fills first.
     assert_eq!((slow.get("n:k"), quick.get("n:k")), (None, None));
     slow.store("n:k", b"1", 0);
     assert_eq!(slow.get("n:k").as_deref(), Some(&b"1"[..]));
-    // Its hit comes from the server, and ends its miss: what it sets from now on is no answer to that.
+    // Its hit comes from the server and ends its miss: a later set does not belong to that miss.
     assert_eq!(quick.get("n:k").as_deref(), Some(&b"1"[..]));
     quick.store("n:k", b"2", 0);
     assert_eq!(slow.get("n:k").as_deref(), Some(&b"2"[..]), "it was not taken for the fill of an old miss");
@@ -259,7 +259,7 @@ fn who_was_told_a_miss_asks_the_server_until_they_have_set_the_key() {
 fn a_client_that_goes_away_while_others_wait_for_its_read_leaves_nobody_waiting() {
     let (_servers, gate, [kennel, _]) = gated_fleet(&[guarded("near", "n:*", LONG)]);
     fill(&mut kennel.client(), "n:k", b"1");
-    // On whichever worker they are: some of them wait for the first.
+    // On either worker: some of them wait for the first.
     let mut clients: Vec<Client> = (0..6).map(|_| kennel.client()).collect();
     assert_eq!(kennel.client().ask("touch n:k 0"), "TOUCHED");
     gate.hold("mg n:k");
@@ -289,7 +289,7 @@ fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowle
     ] {
         fill(&mut writer, "n:k", b"1");
         for reader in &mut readers {
-            // Also ends the misses that they were told before.
+            // This also ends the misses that they received before.
             assert_eq!(reader.get("n:k").as_deref(), Some(&b"1"[..]));
         }
         assert_eq!(writer.ask("touch n:k 0"), "TOUCHED", "nothing is kept any more");
@@ -298,7 +298,7 @@ fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowle
         gate.until_held();
         let before = hits();
         readers.iter_mut().for_each(|reader| reader.send(b"get n:k\r\n"));
-        // Those on the other worker do not wait behind it.
+        // Those on the other worker do not wait for it.
         eventually("somebody reads the old value", || hits() > before);
         gate.release();
         writer.line();

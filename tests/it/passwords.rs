@@ -1,4 +1,4 @@
-//! Listeners that ask for a user and a password: the same bytes as from memcached's `-Y`, and nothing before them.
+//! Listeners with a user and a password: the same bytes as from memcached's `-Y`, and nothing before authentication.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, si
 const FILE: &str = "user:pass\nuser:other\nann:a:b\n";
 const RIGHT: &[u8] = b"set auth 0 0 9\r\nuser pass\r\n";
 
-/// The file of this test, removed with it.
+/// The file of this test, removed when dropped.
 struct AuthFile(PathBuf);
 
 impl AuthFile {
@@ -30,19 +30,19 @@ impl Drop for AuthFile {
     }
 }
 
-/// A raw sidecar before these servers, whose only TCP listener asks for a password.
+/// A raw sidecar in front of these servers, whose only TCP listener requires a password.
 fn sidecar(servers: &[Memcached], file: &AuthFile) -> Kennel {
     let toml = sidecar_toml(&addresses(servers), &[raw("everything", "*")]);
     let asks = format!("{{ address = \"127.0.0.1:0\", auth_file = {:?} }}", file.path());
     Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &asks, 1))
 }
 
-/// What one client sends, a piece after the other: memcached answers only the last of several commands that come in one
-/// read, so each piece is what it gives one line for.
+/// What one client sends, one piece after another. memcached replies only to the last of several commands in one read, so each
+/// piece gets one line.
 struct Script {
     name: &'static str,
     pieces: Vec<Vec<u8>>,
-    /// Instead of answering the last piece, memcached closes the connection.
+    /// Instead of replying to the last piece, memcached closes the connection.
     closes: bool,
 }
 
@@ -114,7 +114,7 @@ fn scripts() -> Vec<Script> {
     ]
 }
 
-/// The replies to the script, then to the right password and to a few commands behind it.
+/// The replies to the script, then to the correct password and to a few commands after it.
 fn transcript(mut client: Client, script: &Script) -> Vec<String> {
     let mut said = Vec::new();
     for piece in &script.pieces {
@@ -126,7 +126,7 @@ fn transcript(mut client: Client, script: &Script) -> Vec<String> {
     }
     client.send(RIGHT);
     said.push(client.line());
-    // In case that the script has been let in already, so that this was an ordinary set.
+    // In case the script has already authenticated, so that this was an ordinary set.
     for command in ["get nothing", "mn", "delete auth", "delete auth", "nonsense"] {
         said.push(client.ask(command));
     }
@@ -164,7 +164,7 @@ fn stats_count_the_passwords_that_memcached_counts() {
         let stats = String::from_utf8(client.until(b"END\r\n")).expect("ASCII");
         stats.lines().filter(|line| line.starts_with("STAT auth_")).map(str::to_owned).collect::<Vec<_>>()
     });
-    // One more was given to see that it has started.
+    // One more was used to check that it has started.
     assert_eq!(theirs, ["STAT auth_cmds 3", "STAT auth_errors 1"]);
     assert_eq!(ours, ["STAT auth_cmds 2", "STAT auth_errors 1"]);
 }
@@ -183,7 +183,7 @@ fn what_is_pipelined_behind_the_password_is_served() {
     let mut client = kennel.client();
     whole.iter().for_each(|byte| client.send(&[*byte]));
     assert_eq!(show(&client.rest()), show(replies), "a byte at a time");
-    // More than any buffer in front of the session holds at once.
+    // More than all buffers in front of the session hold.
     let value = vec![b'y'; 300_000];
     let mut client = kennel.client();
     client.send(&[RIGHT, b"set big 0 0 300000\r\n", &value, b"\r\nget big\r\nquit\r\n"].concat());
@@ -244,7 +244,7 @@ fn the_log_tells_of_wrong_passwords_without_repeating_them_and_not_each_time() {
     }
     let log = kennel.said();
     let lines = log.lines().filter(|line| line.contains("user or password is wrong")).count();
-    // One for each worker that met one, until 10 s are over.
+    // One per affected worker, for 10 s.
     assert!((1..=2).contains(&lines), "{log}");
     assert!(log.contains("from=127.0.0.1:"), "{log}");
     for secret in ["rosebu", "sheila"] {

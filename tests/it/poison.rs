@@ -1,5 +1,5 @@
-//! Poison stays local: whatever a client sends, it is answered or hung up on itself, and nobody else notices. Every mistake
-//! known, and mutations of what is none, each 200 times, beside clients whose every byte is checked.
+//! Malformed input affects only its sender: it receives an error or its connection is closed, and no other client notices. Every
+//! known mistake, and mutations of valid commands, each 200 times, next to clients whose every byte is checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,30 +10,30 @@ use crate::client::{Client, show};
 use crate::world::{Kennel, addresses, guarded, memcacheds, raw, sidecar_toml, within};
 
 const ROUNDS: usize = 200;
-/// How many mutations are tried, and in how many of them a seed is used up.
+/// The number of mutations, and how many share one seed.
 const MUTANTS: u64 = 60;
 
-/// What one attack is.
+/// One attack.
 struct Poison {
     name: &'static str,
     bytes: Vec<u8>,
     then: Then,
-    /// Of what is hung up on: the last line it is told.
+    /// If the connection is closed: the last line before that.
     told: &'static str,
 }
 
-/// What becomes of the connection.
+/// What happens to the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
-    /// It goes on: the rounds are sent behind each other.
+    /// It remains: the rounds are sent one after the other.
     Answered,
-    /// It is closed, perhaps after some words: a connection a round.
+    /// It is closed, possibly after a reply: one connection per round.
     Closed,
     /// The client closes in the middle of a request.
     CutOff,
 }
 
-/// Every mistake known, about keys of this prefix.
+/// Every known mistake, with keys of this prefix.
 fn poisons(prefix: &str) -> Vec<Poison> {
     let key = format!("{prefix}poison");
     let long = "k".repeat(251 - prefix.len());
@@ -149,7 +149,7 @@ fn poisons(prefix: &str) -> Vec<Poison> {
     all
 }
 
-/// Sends all of it, then says that no more comes, and gives what was answered until the connection was closed.
+/// Sends everything, then shuts down sending, and returns what was received until the connection was closed.
 fn attack(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("connect");
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out above zero");
@@ -161,7 +161,7 @@ fn attack(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
             _ => answer,
         }
     });
-    // Whoever has been hung up on cannot send all.
+    // If the connection has been closed, not everything can be sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     answered.join().unwrap_or_else(|_| panic!("of {}", show(bytes)))
@@ -176,7 +176,7 @@ fn cut_off(address: SocketAddr, bytes: &[u8], resets: bool) {
     }
 }
 
-/// What an innocent client says, all in one piece, and what it must hear, byte by byte.
+/// What an unaffected client sends, in one piece, and what it must receive, byte by byte.
 fn innocent(prefix: &str, round: usize, meta: bool) -> (String, String) {
     let (a, b, n) =
         (format!("{prefix}a:{round}"), format!("{prefix}b:{round}"), format!("{prefix}n:{round}"));
@@ -198,8 +198,8 @@ fn innocent(prefix: &str, round: usize, meta: bool) -> (String, String) {
     (say, hear)
 }
 
-/// Runs `attacks` beside two innocents of the one worker, who share its one connection to the one server. Between any two
-/// attacks each innocent is heard out once more from the beginning.
+/// Runs `attacks` next to two clients of the only worker, which shares its only connection to the only server. Between two
+/// attacks, each client is checked from the beginning.
 fn beside_innocents(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
     let servers = memcacheds(1);
     let rules = [guarded("hot", "hot:*", "cold_wait = \"0ms\"\nlock_ttl = \"1s\""), raw("raw", "*")];
@@ -227,7 +227,7 @@ fn beside_innocents(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
                 both().iter().zip(before).all(|(now, before)| *now >= before + 2)
             });
         };
-        // Whatever an attack finds, the innocents must be told to stop, or the scope waits for ever.
+        // Whatever an attack finds, the other clients must be stopped, otherwise the scope waits for ever.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attacks(&kennel, &unharmed)));
         over.store(true, Ordering::SeqCst);
         if let Err(why) = result {
@@ -284,7 +284,7 @@ fn every_known_mistake_200_times_harms_nobody_else_at_a_guarded_key() {
     every_known_mistake("hot:p:");
 }
 
-/// A command that is none, made of some that are.
+/// An invalid command made of valid ones.
 fn mutant(random: &mut fastrand::Rng) -> Vec<u8> {
     let good = [
         "get raw:p:1\r\n",

@@ -1,4 +1,4 @@
-//! Promise 8: through a raw rule every byte is what memcached itself would have said. The scripts are in `raw`.
+//! Promise 8: through a raw rule every byte is what memcached itself would have sent. The scripts are in `raw`.
 
 use crate::client::Client;
 use crate::raw::{Pieces, run, same_replies, scripts, without_cas};

@@ -1,5 +1,5 @@
-//! Servers that cannot do what the guard needs: `memcached -C`, 1.6.9, and 1.6.10 to 1.6.12, which answer `EX` to every `md` with a
-//! CAS. Kennel finds that out when it connects, by what the server does, and guards nothing there.
+//! Servers that lack what the guard needs: `memcached -C`, 1.6.9, and 1.6.10 to 1.6.12, which return `EX` to every `md` with a
+//! CAS. Kennel detects this when it connects, by the server's behaviour, and guards nothing there.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,10 +10,10 @@ use crate::between::{Between, Over, pump};
 use crate::client::Client;
 use crate::world::{Kennel, Memcached, direct, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir};
 
-/// What every command of the guard is told there.
+/// The reply to every guarded command there.
 const REFUSED: &str = "SERVER_ERROR server cannot guard keys: kennel check --connect says why";
 
-/// memcached 1.6.9 of Debian 11, as scripts/test unpacks it.
+/// memcached 1.6.9 of Debian 11, as unpacked by scripts/test.
 const MEMCACHED_1_6_9: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/debian11/usr/bin/memcached");
 
 fn toml(server: &str) -> String {
@@ -21,8 +21,8 @@ fn toml(server: &str) -> String {
     sidecar_toml(&[server.to_owned()], &[rule, guarded("plain", "plain:*", ""), raw("raw", "*")])
 }
 
-/// A server that compares no CAS when it deletes, as memcached 1.6.10 to 1.6.12: a real one behind a port that changes the CAS of
-/// every `md`.
+/// A server that does not compare the CAS of a delete, like memcached 1.6.10 to 1.6.12: a real one behind a proxy that changes
+/// the CAS of every `md`.
 fn deletes_under_no_cas(target: SocketAddr) -> Between {
     Between::start(target, |client, server, over| {
         let (Ok(mut client_end), Ok(mut server_end)) = (client.try_clone(), server.try_clone()) else {
@@ -58,7 +58,7 @@ fn with_another_cas(line: &[u8]) -> Vec<u8> {
     }
 }
 
-/// How many items a server holds.
+/// The number of items on a server.
 fn items(server: &mut Client) -> String {
     server.send(b"stats\r\n");
     let stats = String::from_utf8(server.until(b"END\r\n")).expect("ASCII");
@@ -69,7 +69,7 @@ fn body(reply: &str) -> &str {
     reply.split_once("\r\n\r\n").expect("a header").1
 }
 
-/// Nothing is guarded on this server, for this reason: nothing is stored, nothing acknowledged; and raw keys go on.
+/// Nothing is guarded on this server, for this reason: nothing is stored, nothing acknowledged; raw keys still work.
 fn guards_nothing(address: &str, mut behind: Client, why: &str) {
     let kennel = Kennel::start(&toml(address));
     let mut client = kennel.client();
@@ -165,7 +165,8 @@ fn a_server_that_is_replaced_by_one_that_can_guard_guards_again_and_the_other_wa
     assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 0.0);
 }
 
-/// Fills a server that was started with `-M` until it has no room for another item of the size of a probe's; gives how many it took.
+/// Fills a server that was started with `-M` until it has no room for another item of the size of a probe's; returns the number
+/// of items.
 fn fill(server: &mut Client) -> usize {
     let stored = |n: &usize| server.ask(&format!("set {} 0 0 2\r\nab", filler(*n))) == "STORED";
     (0..100_000).take_while(stored).count()
@@ -175,12 +176,12 @@ fn filler(n: usize) -> String {
     format!("@fill:{n:017}")
 }
 
-/// One worker, so that what one knows of the server is what Kennel knows.
+/// One worker, so that it alone determines what Kennel knows of the server.
 fn toml_of_one_worker(server: &str) -> String {
     toml(server).replace("workers = 2", "workers = 1")
 }
 
-/// Of a server without room for a probe it is not known what it can do: nothing is guarded there, and raw keys are served.
+/// If a server has no room for a probe, its capabilities are unknown: nothing is guarded there, and raw keys are served.
 fn is_full(kennel: &Kennel, client: &mut Client, taken: usize) {
     for key in ["hot:k", "plain:k"] {
         assert_eq!(client.get(key), None);
@@ -232,7 +233,7 @@ fn a_server_that_is_full_when_it_is_connected_to_guards_as_soon_as_it_has_room()
         assert_eq!(client.set("hot:k", b"value", 60), "STORED");
         assert_eq!(client.get("hot:k").as_deref(), Some(&b"value"[..]));
         assert_eq!(client.ask("delete @tag:t"), "DELETED");
-        // What clients ask goes on over the connection that was there.
+        // Client requests still use the existing connection.
         let metrics = kennel.metrics();
         assert_eq!(metrics.sum("kennel_upstream_connections_total", &[]), 1.0);
         assert_eq!(metrics.sum("kennel_upstream_in_flight", &[]), 0.0);
@@ -278,7 +279,7 @@ fn check_connect_says_of_each_server_what_it_is_and_whether_it_can_guard() {
     let (code, out, err) = check(&raws);
     assert_eq!((code, &err[..]), (Some(0), ""), "{out}");
     assert!(out.contains("cannot guard keys: it has no CAS") && out.contains("and need not"), "{out}");
-    // Mistakes of the file come first, and nothing is connected to.
+    // Configuration errors are reported first, without connecting.
     let (code, out, err) = check(&raws.replace("workers = 2", "workers = 100"));
     assert_eq!((code, &out[..]), (Some(1), ""));
     assert!(err.contains("listen.workers"), "{err}");

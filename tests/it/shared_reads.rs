@@ -1,4 +1,4 @@
-//! Reads of the same that wait to be sent are sent once, and nobody is told anything older than they may be told.
+//! Identical reads that wait to be sent are sent once, and no client receives anything older than permitted.
 
 use crate::client::set_command;
 use crate::world::{Kennel, Memcached, addresses, eventually, guarded, memcacheds, sidecar_toml};
@@ -6,7 +6,7 @@ use crate::world::{Kennel, Memcached, addresses, eventually, guarded, memcacheds
 const SHARED: &str = "kennel_upstream_shared_reads_total";
 const SENT: &str = "kennel_upstream_requests_total";
 
-/// With one worker: only what goes over one connection can be shared.
+/// With one worker: only reads on one connection can be shared.
 fn sidecar(rule: &str) -> (Vec<Memcached>, Kennel) {
     let servers = memcacheds(1);
     let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:{name}", rule)]);
@@ -52,7 +52,7 @@ fn of_cold_gets_that_share_a_read_one_is_to_rebuild_and_the_others_wait_for_it()
     sidecar.standing_still(|| clients.iter_mut().for_each(|client| client.send(b"get hot:k\r\n")));
     eventually("all but one wait", || counted("kennel_waiters") == 15.0);
     assert!(counted(SHARED) > 0.0);
-    // A `set` of another connection of the winner's pool.
+    // A `set` on another connection of the winner's pool.
     let mut next = sidecar.client();
     assert_eq!(next.set("hot:k", b"value", 60), "STORED");
     let values: Vec<_> = clients.iter_mut().map(|client| client.only_value("hot:k")).collect();

@@ -1,4 +1,4 @@
-//! SIGTERM: what is under way is answered, leases are released, and the process is gone within five seconds.
+//! SIGTERM: pending requests get their replies, leases are released, and the process ends within five seconds.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Slow, greedy and idle clients: what they can make the sidecar hold is bounded by its configuration, and the others do not
-//! notice. "Do not notice" is that every byte of theirs is right and none is late by a time-out; no time is measured here.
+//! Slow, greedy and idle clients: the configuration bounds the memory that they can use in the sidecar, and other clients are not
+//! affected: every byte of theirs is correct and none is late by a timeout. No time is measured here.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::world::{
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// One worker, one server, and further lines of `[listen]`.
+/// One worker, one server, and additional lines of `[listen]`.
 fn sidecar(listen: &str) -> (Vec<Memcached>, Kennel) {
     let servers = memcacheds(1);
     let rules = [guarded("hot", "hot:*", "cold_wait = \"10s\"\nlock_ttl = \"1s\""), raw("raw", "*")];
@@ -23,7 +23,7 @@ fn sidecar(listen: &str) -> (Vec<Memcached>, Kennel) {
     (servers, Kennel::start(&toml))
 }
 
-/// The most memory that the sidecar has ever had in RAM, in bytes.
+/// The sidecar's peak resident memory, in bytes.
 fn peak(kennel: &Kennel) -> usize {
     let mut client = kennel.client();
     client.send(b"stats\r\n");
@@ -39,7 +39,8 @@ fn reached(kennel: &Kennel, limit: &str) -> f64 {
     kennel.metrics().sum("kennel_limit_reached_total", &[&format!("limit={limit:?}")])
 }
 
-/// Runs `others` while a client reads and writes; it must be answered byte for byte, before, meanwhile and after.
+/// Runs `others` while a client reads and writes; that client's replies must be correct byte for byte before, meanwhile and
+/// after.
 fn beside_an_innocent(kennel: &Kennel, others: impl FnOnce()) {
     let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     let step = || {
@@ -79,14 +80,14 @@ fn a_client_that_sends_and_never_reads_is_held_back_and_costs_a_bounded_amount()
     let before = peak(&kennel);
     let mut deaf = kennel.client();
     beside_an_innocent(&kennel, || {
-        // 200 MB of answers.
+        // 200 MB of replies.
         deaf.send(&b"get raw:100k\r\n".repeat(2000));
         eventually("it is held back", || reached(&kennel, "untaken") + reached(&kennel, "requests") > 0.0);
     });
-    // MAX_AWAITED, MAX_OUT, and a read buffer's growth to hold one value besides; never 200 MB.
+    // MAX_AWAITED, MAX_OUT, and a read buffer grown to hold one value; never 200 MB.
     let cost = peak(&kennel) - before;
     assert!(cost < 40 * MIB, "{} KiB", cost / KIB);
-    // It changes its mind: every answer is there, whole.
+    // Now it reads: every reply is there, complete.
     let one = [&b"VALUE raw:100k 0 102400\r\n"[..], &vec![b'v'; 100 * KIB], b"\r\nEND\r\n"].concat();
     for _ in 0..2000 {
         assert!(deaf.bytes(one.len()) == one);
@@ -103,7 +104,7 @@ fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_hung_up_
     let mut deaf: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     beside_an_innocent(&kennel, || {
         for client in &mut deaf {
-            // Their answers are small lately, so many requests may be on their way.
+            // Their recent replies are small, so they may have many outstanding requests.
             client.send(&b"get raw:small\r\n".repeat(500));
             for _ in 0..500 {
                 client.expect(b"VALUE raw:small 0 1\r\ns\r\nEND\r\n");
@@ -114,7 +115,7 @@ fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_hung_up_
         }
         eventually("the budget is passed", || reached(&kennel, "buffered") > 0.0);
     });
-    // The budget; twice the largest value for what is being read and for what is being written.
+    // The budget, and twice the largest value for reading and for writing.
     let cost = peak(&kennel) - before;
     assert!(cost < 32 * MIB + 24 * MIB, "{} KiB", cost / KIB);
 }
@@ -139,7 +140,7 @@ fn a_request_that_is_never_whole_is_idleness_too() {
     let (_servers, kennel) = sidecar("idle_timeout = \"400ms\"");
     let mut slow = kennel.client();
     slow.send(b"set raw:k 0 0 1000\r\n");
-    // Bytes enough to seem alive, and never a whole request. Sending to it fails once it has been hung up on.
+    // Enough bytes to appear active, but never a complete request. Sending fails once the connection is closed.
     eventually("it is hung up on", || {
         slow.send(b"x");
         reached(&kennel, "idle") > 0.0
@@ -160,7 +161,7 @@ fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
         reached(&kennel, "idle") >= 1.0
     });
     assert_eq!(idle.rest(), b"");
-    // Far longer than it takes to be idle: both are still there, for the one rebuilds and the other waits for it.
+    // Far longer than the idle timeout: both are still connected, because one rebuilds and the other waits for it.
     for _ in 0..120 {
         assert_eq!(lively.ask("mn"), "MN");
         std::thread::sleep(Duration::from_millis(10));
@@ -168,7 +169,7 @@ fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
     assert_eq!(reached(&kennel, "idle"), 1.0);
     winner.store("hot:page", b"rebuilt", 60);
     assert_eq!(waiter.only_value("hot:page").as_deref(), Some(&b"rebuilt"[..]));
-    // With that its lease has ended.
+    // This ends its lease.
     eventually("they are idle too", || reached(&kennel, "idle") >= 3.0);
     assert_eq!((winner.rest(), waiter.rest()), (Vec::new(), Vec::new()));
 }
@@ -189,7 +190,7 @@ fn thousands_of_idle_clients_cost_little_and_the_next_one_is_served() {
     let mut idle = Vec::new();
     beside_an_innocent(&kennel, || {
         while idle.len() < 2000 {
-            // Every other one has asked something large once.
+            // Every other client has requested something large once.
             let mut client = kennel.client();
             if idle.len() % 2 == 0 {
                 let key = format!("raw:{}", idle.len() % 20);
@@ -226,7 +227,7 @@ fn a_value_of_a_mebibyte_goes_through_a_hundred_connections_at_once() {
             }
         });
     });
-    // Each holds a value twice at most, as it came and as it goes.
+    // Each holds a value twice at most: as received and as sent.
     let cost = peak(&kennel) - before;
     assert!(cost < 2 * 100 * MIB + 64 * MIB, "{} MiB", cost / MIB);
     assert_eq!(reached(&kennel, "buffered"), 0.0);
@@ -251,7 +252,7 @@ fn a_get_of_a_million_keys_is_answered_whole_and_is_never_held_whole() {
         for (item, n) in items.iter().zip(wanted) {
             assert_eq!((&item.key, &item.value), (&format!("r:{n:08}"), &format!("value {n}").into_bytes()));
         }
-        // One END, and then what was asked next.
+        // One END, and then the reply to the next request.
         assert_eq!(client.line(), "MN");
     });
     let cost = peak(&kennel) - before;
@@ -269,7 +270,7 @@ fn a_long_get_whose_server_dies_in_the_middle_ends_with_one_error_or_is_a_miss()
         client.store("raw:0", b"x", 0);
         let half: String = (0..2000).map(|n| format!(" raw:{n}")).collect();
         client.send(format!("get{half}").as_bytes());
-        // A line of 20 KiB is not looked at before it ends; so another, whose first half is.
+        // A line of 20 KiB is not parsed before it ends, so another one is used, whose first half is.
         let long: String = (0..20_000).map(|n| format!(" raw:{n}")).collect();
         client.send(long.as_bytes());
         assert_eq!(client.line(), "VALUE raw:0 0 1");
@@ -360,7 +361,7 @@ fn every_limit_that_a_client_reaches_is_counted() {
     let mut long = TcpStream::connect(kennel.address()).expect("connect");
     std::io::Write::write_all(&mut long, &[b'x'; 4000]).expect("send");
     eventually("it is hung up on", || reached(&kennel, "line") == 1.0);
-    // 1,025 requests behind one that is not answered.
+    // 1,025 requests after one without a reply.
     assert_eq!(client.get("hot:held"), None);
     let mut deep = kennel.client();
     deep.send(&[&b"get hot:held\r\n"[..], &b"get raw:k\r\n".repeat(1100)].concat());
@@ -370,7 +371,7 @@ fn every_limit_that_a_client_reaches_is_counted() {
 #[test]
 fn a_large_set_behind_one_that_nobody_answers_is_read_to_its_end_when_memory_is_tight() {
     let (_servers, kennel) = sidecar("max_buffered = \"16MiB\"");
-    // Half of the budget is used: no client has more than one request on its way.
+    // Half of the budget is used: no client has more than one outstanding request.
     let mut hogs: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     for hog in &mut hogs {
         hog.send(b"set raw:hog 0 0 1000000\r\n");
@@ -395,7 +396,7 @@ fn a_large_set_behind_one_that_nobody_answers_is_read_to_its_end_when_memory_is_
 fn what_is_said_from_near_counts_for_whoever_does_not_take_it() {
     let servers = memcacheds(1);
     let rules = [guarded("near", "n:*", "near = \"10s\"")];
-    // Between Unix sockets little is on its way.
+    // Unix sockets buffer little.
     let directory = temp_dir();
     let unix = format!("unix = [{:?}]", directory.join("k.sock").display().to_string());
     let toml = sidecar_toml(&addresses(&servers), &rules)

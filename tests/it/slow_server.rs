@@ -1,5 +1,5 @@
-//! A memcached that misbehaves: a proxy in front of a real one that delays, dribbles, stalls and cuts what it answers, by
-//! a schedule that a seed decides.
+//! An unreliable memcached: a proxy in front of a real one that delays, splits, stalls and cuts its replies, by a schedule drawn
+//! from a seed.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl SlowServer {
-    /// Listens on a free port of 127.0.0.1 in front of `target`. Calm at first: what comes is passed on at once.
+    /// Listens on a free port of 127.0.0.1 in front of `target`. Initially it forwards everything at once.
     pub(crate) fn start(target: SocketAddr, seed: u64) -> SlowServer {
         let shared = Arc::new(Shared {
             raging: AtomicBool::new(false),
@@ -38,12 +38,12 @@ impl SlowServer {
         SlowServer { between, shared }
     }
 
-    /// `host:port`, as a configuration names it.
+    /// `host:port`, as in a configuration.
     pub(crate) fn address(&self) -> String {
         self.between.address()
     }
 
-    /// Misbehaves from now on, or stops it.
+    /// Starts or stops the disturbances.
     pub(crate) fn rage(&self, on: bool) {
         self.shared.raging.store(on, Ordering::SeqCst);
     }
@@ -54,7 +54,7 @@ impl SlowServer {
     }
 }
 
-/// Starts the two directions of one connection: requests are passed on as they are, replies by the schedule.
+/// Starts the two directions of one connection: requests are forwarded unchanged, replies by the schedule.
 fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
     let mut random = fastrand::Rng::with_seed(shared.seed.fetch_add(1, Ordering::SeqCst));
     let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
@@ -98,7 +98,7 @@ fn pass(to: &mut TcpStream, bytes: &[u8], random: &mut fastrand::Rng, shared: &S
             })
         }
         93..97 => {
-            // Past every request_timeout: the replies come when nobody waits for them any more.
+            // Longer than every request_timeout: the replies arrive when they are no longer awaited.
             shared.stalls.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(random.u64(600..1200)));
             to.write_all(bytes).is_ok()

@@ -1,4 +1,4 @@
-//! `stats` through a sidecar, as those who watch memcached read it: the names, the forms and the numbers of a real one.
+//! `stats` through a sidecar, as read by memcached monitoring: the names, formats and numbers of a real one.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::world::{
 /// Name → value.
 type Stats = BTreeMap<String, String>;
 
-/// Names of memcached's that Kennel does not say: docs/commands.md tells why.
+/// memcached's names that Kennel does not send: docs/commands.md explains why.
 fn is_left_out(what: &str, name: &str) -> bool {
     what == "settings" && name.starts_with("ssl_")
 }
@@ -33,7 +33,7 @@ fn number(stats: &Stats, name: &str) -> u64 {
     value.parse().unwrap_or_else(|e| panic!("{name} {value}: {e}"))
 }
 
-/// What a reader's parser would make of it.
+/// The values as a monitoring tool parses them.
 fn form(value: &str) -> &'static str {
     match value {
         _ if value.parse::<u64>().is_ok() => "a whole number",
@@ -48,7 +48,7 @@ fn sidecar(servers: &[Memcached]) -> Kennel {
     Kennel::start(&sidecar_toml(&addresses(servers), &[guarded("hot", "hot:*", hot), raw("raw", "*")]))
 }
 
-/// What every server and the sidecar's clients have seen: keys on all servers, of two sizes.
+/// Traffic on every server and by the sidecar's clients: keys on all servers, of two sizes.
 fn fill(kennel: &Kennel) {
     let mut client = kennel.client();
     for i in 0..60 {
@@ -106,7 +106,7 @@ fn what_clients_do_is_counted_as_memcached_counts_it() {
         kennel.metrics().sum("kennel_upstream_connections_total", &[]) == 4.0
     });
     let counted = |client: &mut Client| {
-        // What Kennel stores to find out what a server can do counts there too.
+        // What Kennel stores to probe a server counts too.
         let items = number(&stats(client, ""), "total_items");
         for command in [
             "set a 0 0 1\r\n1",
@@ -193,7 +193,7 @@ fn what_only_the_servers_know_is_their_sum() {
     assert_eq!(number(&general, "hash_power_level"), 16, "the largest, not the sum");
     let (items, slabs) = (stats(&mut client, "items"), stats(&mut client, "slabs"));
     let largest = ["age", "age_hot", "age_warm", "evicted_time", "chunk_size", "chunks_per_page"];
-    // Those that memcached's own threads move at any time are left alone.
+    // Values that memcached's own threads change at any time are not compared.
     let moves = ["number_", "moves_", "crawler_", "lrutail_"];
     let adds_up = |name: &&String| {
         let Some((_, field)) = name.rsplit_once(':') else { return false };
@@ -273,7 +273,7 @@ fn a_server_that_answers_nobody_is_missing_after_request_timeout() {
     servers[1].stop();
     let (stats, took) = timed(|| stats(&mut client, ""));
     assert_eq!(stats.get("kennel_missing_1"), Some(&servers[1].address()));
-    // request_timeout is 500 ms; what is above it is this machine's.
+    // request_timeout is 500 ms; anything above that is due to this machine.
     assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     servers[1].cont();
 }

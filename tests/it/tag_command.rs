@@ -1,4 +1,4 @@
-//! `kennel tag`: what it does on the servers is what every sidecar goes by, and what it says is true.
+//! `kennel tag`: every sidecar sees what it does on the servers, and its output is correct.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::world::{
 const RULE: &str =
     "stale_for = \"60s\"\ncold_wait = \"0ms\"\ntags = [\"posts\", \"blog:{blog}\"]\non_tag = \"drop\"";
 
-/// What the command said.
+/// The command's output.
 struct Said {
     code: Option<i32>,
     out: String,
@@ -39,7 +39,7 @@ fn run(arguments: &[&str], env: &[(&str, &str)]) -> Said {
     Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// The version behind a name in what was said.
+/// The version after a name in the output.
 fn version(said: &Said, name: &str) -> u64 {
     let line = said.out.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     let line = line.unwrap_or_else(|| panic!("no {name} in {:?}, {:?}", said.out, said.err));
@@ -55,7 +55,7 @@ fn fill(client: &mut Client, key: &str) {
     });
 }
 
-/// What each server has of the tag.
+/// The tag's version on each server.
 fn stored(servers: &[Memcached], name: &str) -> Vec<Option<u64>> {
     let read = |server| direct(server).get(&format!("@tag:{name}"));
     let number = |text: Vec<u8>| String::from_utf8_lossy(&text).parse().expect("a version");
@@ -134,7 +134,7 @@ fn a_bump_that_a_dead_server_has_not_acknowledged_is_named_and_those_of_living_o
         names.iter().copied().filter(|name| stored(&servers[..1], name)[0].is_some()).collect();
     assert!(!lost.is_empty() && lost.len() < names.len(), "both servers have some: {lost:?}");
     let dead = servers[0].address();
-    // One that stands still accepts connections; one that is gone does not.
+    // A suspended server accepts connections; one that has ended does not.
     for gone in [false, true] {
         if gone {
             servers[0].kill();
@@ -178,7 +178,7 @@ fn with_two_copies_a_bump_is_on_both_and_one_server_is_enough() {
     let first = version(&tag(&toml, &["bump", "posts"]), "posts");
     let on: Vec<usize> = (0..3).filter(|i| stored(&servers, "posts")[*i] == Some(first)).collect();
     assert_eq!(on.len(), 2, "the same version on two");
-    // The value must outlive the server that is lost: it stands on the third, or on the other of the two.
+    // The value must outlive the server that is lost: it is on the third, or on the other one of the two.
     let lost = on[0];
     let kept = |servers: &[Memcached], key: &str| direct(&servers[lost]).ttl(key).is_none();
     let mut keys = (0..64).map(|n| format!("g:{n}:k"));
@@ -194,7 +194,7 @@ fn with_two_copies_a_bump_is_on_both_and_one_server_is_enough() {
     assert!(bumped > first);
     assert_eq!(client.get(&key), None, "the sidecar goes by the copy");
     assert_eq!(version(&tag(&toml, &["get", "posts"]), "posts"), bumped);
-    // What comes back with an old version is not believed.
+    // The old version on a returning server does not count.
     servers[lost].restart();
     direct(&servers[lost]).store("@tag:posts", first.to_string().as_bytes(), 0);
     assert_eq!(version(&tag(&toml, &["get", "posts"]), "posts"), bumped);

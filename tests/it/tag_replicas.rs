@@ -1,4 +1,4 @@
-//! Tags that two servers keep: to lose one of them invalidates nothing and resurrects nothing.
+//! Tags on two servers: losing one of them invalidates nothing and resurrects nothing.
 
 use crate::client::Client;
 use crate::world::{Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, sidecar_toml};
@@ -14,7 +14,7 @@ fn world(n: usize) -> (Memcached, Vec<Memcached>, String) {
     (values, tags, toml)
 }
 
-/// What each server has of the tag.
+/// The tag's version on each server.
 fn versions(tags: &[Memcached]) -> Vec<Option<u64>> {
     let read = |server| direct(server).get("@tag:posts");
     tags.iter()
@@ -55,7 +55,7 @@ fn to_lose_either_server_invalidates_nothing_and_resurrects_nothing() {
         assert_eq!(here.delete("@tag:posts"), "DELETED", "one of them has it");
         assert!(there.get("@tag:posts").is_some(), "and says so");
         assert_eq!(there.get("g:k"), None);
-        // It comes back empty, and is brought up by whoever reads.
+        // It returns empty, and the next reader repairs it.
         tags[lost].restart();
         let kept = versions(&tags)[1 - lost];
         eventually("it has the version again", || {

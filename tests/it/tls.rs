@@ -1,4 +1,4 @@
-//! Listeners that speak TLS, with real clients: python's ssl, which tells an end from a cut, pymemcache, and openssl for the
+//! TLS listeners, with real clients: python's ssl, which distinguishes a close from a cut, pymemcache, and openssl for the
 //! certificates.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, sidecar_toml, temp_dir};
 
-/// A CA, a server's certificate, a client's, and a stranger's that another CA has signed.
+/// A CA, a server's certificate, a client's, and another client's that a different CA has signed.
 struct Certificates(PathBuf);
 
 impl Drop for Certificates {
@@ -61,14 +61,14 @@ impl Certificates {
         self.0.join(name).display().to_string()
     }
 
-    /// A listener with the server's certificate and these further keys.
+    /// A listener with the server's certificate and these additional settings.
     fn listener(&self, tls: &str, more: &str) -> String {
         let (cert, key) = (self.path("server.pem"), self.path("server.key"));
         format!("{{ address = \"127.0.0.1:0\", tls = {{ cert = {cert:?}, key = {key:?}{tls} }}{more} }}")
     }
 }
 
-/// A raw sidecar whose only TCP listener is this.
+/// A raw sidecar with this as its only TCP listener.
 fn sidecar(servers: &[Memcached], listener: &str) -> Kennel {
     let toml = sidecar_toml(&addresses(servers), &[raw("everything", "*")]);
     Kennel::start(&toml.replacen("\"127.0.0.1:0\"", listener, 1))
@@ -84,7 +84,7 @@ fn python(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> Child {
     command.spawn().unwrap_or_else(|e| panic!("run {python}: {e}"))
 }
 
-/// What the script says of it.
+/// The script's output.
 fn says(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> String {
     let output = python(what, kennel, ca, own).wait_with_output().expect("its output");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -117,7 +117,7 @@ fn pymemcache_is_served_over_tls() {
 #[test]
 fn a_client_that_reads_late_gets_every_byte_of_its_answers() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
-    // Nobody reads for a while, and a request that waits for that is not to become a miss.
+    // The client does not read for a while; a request that waits for that must not become a miss.
     let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]).replace("500ms", "30s");
     let kennel = Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1));
     assert_eq!(says("late", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
@@ -173,7 +173,7 @@ fn whoever_speaks_no_tls_is_hung_up_on_and_harms_nobody() {
         "beside 20 that say nothing"
     );
     let log = kennel.said();
-    // One for each worker, until 10 s are over.
+    // One per worker, for 10 s.
     assert!((1..=2).contains(&log.matches("TLS handshake failed").count()), "{log}");
     drop(silent);
     eventually("nobody is left but one", || kennel.metrics().sum("kennel_client_connections", &[]) == 1.0);

@@ -1,4 +1,4 @@
-//! The files of Unix sockets: who may connect, whose place is taken, and what is left behind.
+//! Unix socket files: permissions, replacement of existing files, and removal.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, sidecar_toml, temp_dir};
 
-/// A directory for a socket, removed with the test.
+/// A directory for a socket, removed when dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -23,11 +23,11 @@ impl Place {
         sidecar_toml(&addresses(servers), &[raw("everything", "*")]).replacen("[listen]", &unix, 1)
     }
 
-    /// What a sidecar says that must not start.
+    /// The error output of a sidecar that must not start.
     fn refused(&self, toml: &str) -> String {
         let file = self.0.join("kennel.toml");
         std::fs::write(&file, toml).expect("write the configuration");
-        // One that does start is not waited for.
+        // If it starts, it is not waited for.
         let mut command = Command::new("timeout");
         command.args(["10", env!("CARGO_BIN_EXE_kennel")]);
         let Output { status, stderr, .. } =
@@ -88,7 +88,7 @@ fn what_is_no_socket_is_never_removed() {
     let said = place.refused(&place.toml(&servers, ""));
     assert!(said.contains("listen.unix: cannot listen on "), "{said}");
     assert_eq!(std::fs::read_to_string(place.socket()).expect("still there"), "precious");
-    // Neither is what a link points to.
+    // Nor is the target of a link.
     let file = place.0.join("precious");
     std::fs::rename(place.socket(), &file).expect("rename");
     std::os::unix::fs::symlink(&file, place.socket()).expect("link");

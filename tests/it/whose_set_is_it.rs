@@ -1,5 +1,5 @@
-//! Which miss a `set` ends, if any: one connection is as exact as memcached, no other client's miss costs it a write, and `add` is
-//! exclusive. docs/decisions/0010-whose-set-is-it.md.
+//! Which miss a `set` ends, if any: one connection is as exact as memcached, a miss of another client costs it no write, and
+//! `add` is exclusive. docs/decisions/0010-whose-set-is-it.md.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::world::{
     temp_dir, within,
 };
 
-/// One server and one sidecar, whose rule says this.
+/// One server and one sidecar, whose rule has these lines.
 fn one(rule: &str) -> (Vec<Memcached>, Kennel) {
     of_clients("auto", rule)
 }
@@ -27,7 +27,7 @@ fn of_clients(clients: &str, rule: &str) -> (Vec<Memcached>, Kennel) {
 
 const QUICK: &str = "cold_wait = \"0ms\"";
 
-/// Runs a script: each line is a client's number, what it asks, and what it is told first.
+/// Runs a script: each line has a client's number, its command, and the first line that it must receive.
 fn plays(kennel: &Kennel, script: &[(usize, &str, &str)]) {
     let mut clients: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     for (line, (client, command, reply)) in script.iter().enumerate() {
@@ -83,7 +83,7 @@ fn nobody_elses_miss_costs_a_client_its_write() {
         plays(&kennel, &[set(3, "set hot:k 0 0 1\r\n3"), (4, "get hot:k", HIT)]);
         assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"3"[..]), "{script:?}");
     }
-    // The first client's own set has lost its race, and takes nothing away.
+    // The first client's own set has lost its race, and removes nothing.
     let (_servers, kennel) = one(QUICK);
     let sets =
         [set(1, "set hot:k 0 0 1\r\n1"), set(1, "set hot:k 0 0 1\r\n2"), set(0, "set hot:k 0 0 1\r\n0")];
@@ -140,7 +140,7 @@ fn a_loser_stores_over_the_stub_though_it_is_renewed_or_its_builder_leaves() {
     let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", rule)]);
     let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
     let mut server = direct(&servers[0]);
-    // Renewals are the winner's sidecar's business: the loser's is another.
+    // The winner's sidecar renews the lease; the loser's is another.
     for elsewhere in [0, 1] {
         let (mut winner, mut loser) = (sidecars[0].client(), sidecars[elsewhere].client());
         assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
@@ -167,7 +167,7 @@ fn a_key_whose_builder_leaves_is_won_at_once_though_others_may_fill_it_yet() {
     let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
     let (mut winner, mut loser) = (sidecars[0].client(), sidecars[0].client());
     assert_eq!(winner.get("hot:k"), None);
-    // With a request behind it, it does not wait.
+    // With another request after it, it does not wait.
     loser.send(b"get hot:k\r\nversion\r\n");
     assert_eq!(loser.line(), MISS);
     loser.line();
@@ -192,7 +192,7 @@ fn of_all_who_add_a_key_one_stores_whoever_missed_it_and_whoever_won() {
             for adders in [[0, 2, 1], [2, 0, 1], [1, 2, 0], [2, 3, 0], [0, 1, 2]] {
                 let (_servers, kennel) = of_clients(clients, QUICK);
                 let mut all: Vec<Client> = (0..4).map(|_| kennel.client()).collect();
-                // The first wins, the second is told a miss all the same, and the others have not asked.
+                // The first wins, the second receives a miss all the same, and the others have not read.
                 assert_eq!([all[0].get("hot:k"), all[1].get("hot:k")], [None, None]);
                 let said = adders.map(|n| all[n].ask(&add.replace('N', &n.to_string())));
                 let stored = said.each_ref().map(|said| is_stored(said));
@@ -203,7 +203,7 @@ fn of_all_who_add_a_key_one_stores_whoever_missed_it_and_whoever_won() {
     }
 }
 
-/// A server whose second connection is answered late: at its start, one worker of a sidecar is connected earlier than the other.
+/// A proxy that delays the second connection: when a sidecar starts, one worker is connected earlier than the other.
 fn answers_the_second_late(target: SocketAddr) -> Between {
     let connections = AtomicUsize::new(0);
     Between::start(target, move |client, server, over| {
@@ -233,7 +233,7 @@ fn a_miss_of_one_worker_is_filled_over_another_that_connects_later() {
     let slow = answers_the_second_late(server.address);
     let toml = sidecar_toml(&[slow.address()], &[guarded("hot", "hot:*", QUICK)]);
     let kennel = Kennel::start(&clients_are("pooled", &toml));
-    // So many that both workers have some, and some keys are missed over one and filled over the other.
+    // So many that both workers have some, and some keys are missed on one and filled on the other.
     let mut clients: Vec<Client> = (0..16).map(|_| kennel.client()).collect();
     for n in 0..16 {
         let key = format!("hot:{n}");
@@ -285,7 +285,7 @@ fn a_set_long_after_its_miss_is_dropped_and_so_is_the_winners() {
     let (mut winner, mut loser) = (kennel.client(), kennel.client());
     assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
     kennel.client().delete("hot:k");
-    // The table is swept every ten seconds, and so knows neither any more.
+    // The table is swept every ten seconds, so it contains neither any more.
     let expired = || kennel.metrics().sum("kennel_leases_live", &[]) == 0.0;
     within(Duration::from_secs(30), "the lease is over", expired);
     std::thread::sleep(Duration::from_secs(13));
@@ -307,7 +307,7 @@ fn nobody_waits_for_what_its_own_connection_builds() {
         other.send(format!("{read}\r\n").as_bytes());
         let said = winner.ask(read);
         assert!(said == MISS || said == "EN", "{read}: {said}");
-        // The other waits all the while.
+        // The other one waits all the while.
         other.silent_for(Duration::from_millis(50));
         winner.store("hot:k", b"v", 60);
         assert!(other.line().starts_with("VA"), "{read}");
@@ -403,7 +403,7 @@ fn a_client_that_is_told_misses_and_answers_none_costs_nobody_else_a_lease_and_f
     }
     let live = kennel.metrics().sum("kennel_leases_live", &[]);
     assert!(live <= 16.0 * 32.0 + 1.0, "{live} leases");
-    // What it holds is free for others.
+    // What it holds is available to others.
     let mut server = direct(&servers[0]);
     let renewed = |server: &mut Client| server.ask("mg hot:mine c");
     let before = renewed(&mut server);
@@ -413,7 +413,7 @@ fn a_client_that_is_told_misses_and_answers_none_costs_nobody_else_a_lease_and_f
     other.store("hot:7", b"v", 60);
     behaves.store("hot:mine", b"v", 60);
     assert_eq!(crawler.get("hot:mine").as_deref(), Some(&b"v"[..]));
-    // And its own writes are as good as anybody's.
+    // Its own writes are treated like any other client's.
     crawler.store("hot:39999", b"v", 60);
     assert_eq!(other.get("hot:39999").as_deref(), Some(&b"v"[..]));
 }

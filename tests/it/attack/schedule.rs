@@ -1,15 +1,15 @@
-//! Who sends what, and in which order: as data, as text, and as bytes.
+//! A schedule: who sends what, and in which order, as data, as text, and as bytes.
 //!
-//! The text of a schedule is what a failure prints and what a regression is made of. One line is one step: what stands in it is
-//! sent before any answer is read. `3 get a; set a 100 | 4 delete a` sends two commands in one piece on connection 3, one on
-//! connection 4, then reads the three answers.
+//! The text of a schedule is what a failure prints and what a regression consists of. Each line is one step: all of it is sent
+//! before a response is read. `3 get a; set a 100 | 4 delete a` sends two commands in one piece on connection 3, one on
+//! connection 4, then reads the three responses.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::client::Client;
 use crate::linearizability::{Command, Response};
 
-/// A unique that no memcached has given out.
+/// A unique that memcached has not assigned.
 const MADE_UP: u64 = (1 << 62) + 1;
 
 macro_rules! verbs {
@@ -45,7 +45,7 @@ verbs! {
 pub(super) struct Request {
     pub(super) verb: Verb,
     pub(super) keys: Vec<char>,
-    /// The value; the delta of a count; what `maN` begins with.
+    /// The value; the delta of a count; the initial value of `maN`.
     pub(super) word: String,
 }
 
@@ -93,13 +93,14 @@ impl Request {
         Request { verb, keys, word }
     }
 
-    /// The bytes to send. `key` gives the key of a letter, `tag` is the tag of all of them, `unique` was last shown to this client.
+    /// The bytes to send. `key` returns the key of a letter, `tag` is the tag of all of them, `unique` is the last one that this
+    /// client received.
     pub(super) fn bytes(&self, key: impl Fn(char) -> String, tag: &str, unique: Option<u64>) -> String {
         let (verb, word) = (self.verb.text(), &self.word);
         let keys: Vec<String> = self.keys.iter().map(|letter| key(*letter)).collect();
         let keys = keys.join(" ");
         let (size, unique) = (word.len(), unique.unwrap_or(MADE_UP));
-        // Some with an end, so far away that nothing expires.
+        // Some with an exptime so far away that nothing expires.
         let exptime = if self.keys.first() == Some(&'b') { 80_000 } else { 0 };
         let meta_set = |flags: &str| format!("ms {keys} {size} T{exptime}{flags}\r\n{word}\r\n");
         match self.verb {
@@ -128,7 +129,7 @@ impl Request {
         }
     }
 
-    /// What it means for each of its keys; the key is `None` for all keys.
+    /// Its meaning for each of its keys; the key is `None` for all keys.
     pub(super) fn commands(&self, unique: Option<u64>) -> Vec<(Option<char>, Command)> {
         let word = || self.word.clone();
         let unique = unique.unwrap_or(MADE_UP);
@@ -140,7 +141,7 @@ impl Request {
             Verb::Replace | Verb::MetaReplace => Command::Replace(word()),
             Verb::Append => Command::Append(word()),
             Verb::Prepend => Command::Prepend(word()),
-            // memcached's `MA` and `MP` without `N` are those too.
+            // memcached's `MA` and `MP` without `N` mean the same.
             Verb::MetaAppend => Command::Append(word()),
             Verb::MetaPrepend => Command::Prepend(word()),
             Verb::Cas | Verb::MetaCas => Command::Cas { unique, value: word() },
@@ -156,7 +157,7 @@ impl Request {
         self.keys.iter().map(|key| (Some(*key), command.clone())).collect()
     }
 
-    /// Reads the answer: one for each key, or one for all.
+    /// Reads the response: one per key, or one for all.
     pub(super) fn answers(&self, client: &mut Client, key: impl Fn(char) -> String) -> Vec<Response> {
         match self.verb {
             Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats => {
@@ -181,7 +182,7 @@ impl Request {
         let value = client.bytes(size);
         client.expect(b"\r\n");
         match self.verb {
-            // The stub of whoever is to build it.
+            // The stub of the client that builds it.
             _ if value.is_empty() => Response::Miss,
             Verb::MetaGet | Verb::MetaGetN => hit(&value, unique),
             _ => line(&String::from_utf8_lossy(&value)),
@@ -215,7 +216,7 @@ fn line(line: &str) -> Response {
 }
 
 impl Request {
-    /// The same answer in the words that the model has for this command: `HD` of a delete is `DELETED`, and so on.
+    /// The same response as the model's for this command: `HD` of a delete is `DELETED`, and so on.
     pub(super) fn said(&self, answer: Response) -> Response {
         match (self.verb, answer) {
             (Verb::MetaDelete, Response::Stored) => Response::Deleted,

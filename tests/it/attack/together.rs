@@ -1,4 +1,4 @@
-//! The same commands by clients that run at the same time. A failure does not replay; its history is printed.
+//! The same commands by concurrent clients. A failure does not replay; its history is printed.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::linearizability::{Invocation, Response};
 use super::draw::Draw;
 use super::run::{Histories, Keys, Setting, World};
 
-/// How many turns each client has in one round.
+/// The number of turns of each client in one round.
 const TURNS: usize = 18;
 
 /// The clients of all rounds of one setting, each with its connections.
@@ -20,7 +20,7 @@ pub(super) struct ConnectionUse {
 }
 
 impl ConnectionUse {
-    /// So many clients; with pools, each has three connections.
+    /// The number of clients; with pools, each has three connections.
     pub(super) fn connect(setting: Setting, clients: usize, world: &World) -> ConnectionUse {
         let each = if setting.pools.is_some() { 3 } else { 1 };
         let open = |client: usize| {
@@ -30,7 +30,7 @@ impl ConnectionUse {
         ConnectionUse { setting, connections: (0..clients).map(open).collect() }
     }
 
-    /// One round on new keys: what is wrong with what was answered.
+    /// One round on new keys. Returns what is wrong with the responses.
     pub(super) fn round(&mut self, seed: u64, world: &mut World) -> Result<usize, String> {
         let setting = self.setting;
         let keys = world.new_keys(setting.rule);
@@ -54,7 +54,7 @@ impl ConnectionUse {
     }
 }
 
-/// One client: sends, reads, and writes down what it was told.
+/// One client: sends, reads, and records the responses.
 fn act(
     number: usize,
     clients: usize,
@@ -77,7 +77,7 @@ fn act(
         let answers = request.answers(&mut connections[which], |letter| keys.name(letter));
         let answered = now();
         let connection = number + clients * which;
-        // Whose pool it belongs to nobody can see.
+        // Kennel cannot tell to whose pool it belongs.
         let client = if setting.pools.is_some() { setting.sidecar_of(number) } else { connection };
         for ((key, command), answer) in request.commands(unique).into_iter().zip(answers) {
             let response = request.said(answer);

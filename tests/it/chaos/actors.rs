@@ -1,5 +1,4 @@
-//! The applications: they read, rebuild what they are told a miss of, write without being asked, and invalidate. Each writes
-//! down what it sees.
+//! The applications: they read, rebuild after a miss, write without a miss, and invalidate. Each records what it observes.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,25 +10,25 @@ use tokio::time::Instant;
 
 use super::history::{Event, Key, What};
 
-/// Whoever has had no answer by then never gets one.
+/// A response after this time counts as none.
 const HANGS: Duration = Duration::from_secs(10);
-/// How many keys have one tag.
+/// The number of keys per tag.
 pub(super) const PER_GROUP: usize = 4;
 
-/// How a key is invalidated, and spoken to.
+/// How a key is invalidated, and which commands are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// By a delete; nothing stale is ever served.
     Deleted,
-    /// The same, and some set it without having missed it.
+    /// The same, and some clients set it without a miss.
     Blind,
     /// By its group's tag; nothing stale is ever served.
     Dropped,
-    /// By its group's tag; the old value is served as stale, and meta clients are told so.
+    /// By its group's tag; the old value is served as stale, and meta clients see that it is.
     Stale,
 }
 
-/// Everything that the actors share.
+/// What the actors share.
 pub(super) struct Stage {
     pub(super) keys: Vec<(Kind, Key)>,
     /// The source of truth: each key's version.
@@ -40,10 +39,10 @@ pub(super) struct Stage {
     start: Instant,
 }
 
-/// Where a sidecar can be reached.
+/// The address of a sidecar.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Door {
-    /// `None` while there is none; so from before it is killed.
+    /// `None` while there is none, from before it is killed.
     address: Option<SocketAddr>,
     /// How often it has been killed.
     kills: usize,
@@ -68,7 +67,7 @@ impl Stage {
         *door = Door { address: None, kills: door.kills + 1 };
     }
 
-    /// It can be reached there from now on.
+    /// The sidecar is reachable at this address from now on.
     pub(super) fn opens(&self, sidecar: usize, address: SocketAddr) {
         self.sidecars[sidecar].lock().expect("no holder panics").address = Some(address);
     }
@@ -82,7 +81,7 @@ impl Stage {
     }
 }
 
-/// One client, of one sidecar.
+/// One client of one sidecar.
 pub(super) struct Actor<'a> {
     stage: &'a Stage,
     number: usize,
@@ -94,11 +93,11 @@ pub(super) struct Actor<'a> {
 
 struct Wire {
     stream: BufReader<TcpStream>,
-    /// How often its sidecar had been killed when it was made.
+    /// How often its sidecar had been killed when the client was created.
     kills: usize,
 }
 
-/// What a reply that is no value means.
+/// The meaning of a reply without a value.
 enum Reply {
     Value { body: Vec<u8>, flags: String },
     Line(String),
@@ -111,7 +110,7 @@ impl<'a> Actor<'a> {
         Actor { stage, number, sidecar, random, wire: None, history: Vec::new() }
     }
 
-    /// Reads, and rebuilds what it is told a miss of.
+    /// Reads, and rebuilds after a miss.
     pub(super) fn read_and_rebuild(mut self) -> Vec<Event> {
         while !self.stage.over.load(Ordering::SeqCst) {
             let key = self.random.usize(0..self.stage.keys.len());
@@ -124,7 +123,7 @@ impl<'a> Actor<'a> {
         self.history
     }
 
-    /// Writes what nobody asked for.
+    /// Writes without a miss.
     pub(super) fn write(mut self) -> Vec<Event> {
         let keys: Vec<usize> = self.keys(|kind| kind == Kind::Blind);
         while !self.stage.over.load(Ordering::SeqCst) {
@@ -145,7 +144,7 @@ impl<'a> Actor<'a> {
         self.history
     }
 
-    /// After all that: every key can be invalidated, and is fresh after that through every sidecar.
+    /// Afterwards: every key can be invalidated, and is then fresh through every sidecar.
     pub(super) fn becomes_fresh(mut self, limit: Duration) -> Vec<Event> {
         let began = Instant::now();
         for key in 0..self.stage.keys.len() {
@@ -183,7 +182,7 @@ impl<'a> Actor<'a> {
     fn read(&mut self, key: usize) -> bool {
         let (kind, Key { name, .. }) = &self.stage.keys[key];
         let meta = *kind == Kind::Stale;
-        // Half of them show that they know `W`, and win with the old value in hand; the others are told a miss.
+        // Half of them request `W`, and win with the old value; the others receive a miss.
         let knows = if meta && self.random.bool() { " R0" } else { "" };
         let command = if meta { format!("mg {name} v{knows}\r\n") } else { format!("get {name}\r\n") };
         let begin = self.stage.now();
@@ -201,7 +200,7 @@ impl<'a> Actor<'a> {
         rebuilds
     }
 
-    /// Stores what the source says at this moment.
+    /// Stores the source's current version.
     fn store(&mut self, key: usize, blind: bool) {
         let version = self.stage.source[key].load(Ordering::SeqCst);
         self.pause(0, 20);
@@ -231,7 +230,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// The source changes, and the cache is told. True if it has said so.
+    /// Changes the source and invalidates. True if the invalidation was acknowledged.
     fn move_on(&mut self, key: usize) -> bool {
         let (kind, Key { name, .. }) = &self.stage.keys[key];
         let (keys, command) = match kind {
@@ -269,7 +268,7 @@ impl<'a> Actor<'a> {
         self.history.push(Event { key, actor, begin, end, what });
     }
 
-    /// Sends it, on a new connection if there is none. `ends`: an `END` stands behind a value.
+    /// Sends it, on a new connection if there is none. `ends`: an `END` follows a value.
     fn ask(&mut self, command: &[u8], ends: bool) -> Result<Reply, What> {
         let door = self.stage.door(self.sidecar);
         let asked = self.wire(door).and_then(|wire| wire.ask(command, ends));
@@ -299,7 +298,7 @@ impl<'a> Actor<'a> {
         Ok(self.wire.insert(wire))
     }
 
-    /// The time that an application takes for itself, in ms.
+    /// The time that an application needs, in ms.
     fn pause(&mut self, least: u64, most: u64) {
         std::thread::sleep(Duration::from_millis(self.random.u64(least..=most)));
     }
@@ -320,7 +319,7 @@ impl Wire {
         };
         let mut body = vec![0; size + 2];
         self.stream.read_exact(&mut body)?;
-        // What names the key of a classic value stands in its line as well.
+        // The key's name is also in the line of a classic value.
         let named = !ends || body.starts_with(line.split(' ').nth(1).unwrap_or_default().as_bytes());
         let end = if ends { self.line()? } else { "END".to_owned() };
         if !named || end != "END" || !body.ends_with(b"\r\n") {
@@ -340,7 +339,7 @@ impl Wire {
     }
 }
 
-/// What a value says of itself, if it is one of this key.
+/// The version in a value, if it is one of this key.
 fn parsed(body: &[u8], name: &str, stale: bool) -> What {
     let text = String::from_utf8_lossy(body);
     let words: Vec<&str> = text.split(' ').collect();

@@ -1,26 +1,26 @@
-//! What everybody saw, and what the promises say about it.
+//! What was observed, and the checks against the promises.
 //!
-//! The simulation's checker is not used here: it judges in simulated time, knows each value by its index and each policy from
-//! its plan, and demands one rebuild where nothing fails. Here values are known by what stands in them, time is real, things
-//! fail all the time, and a client that spoke the classic protocol cannot say whether it was given a stale value.
+//! The simulation's checker is not used here: it works in simulated time, identifies each value by an index and each policy by
+//! its plan, and requires exactly one rebuild where nothing fails. Here, values are identified by their contents, time is real,
+//! something fails all the time, and a classic client cannot tell whether a value is stale.
 
 use std::collections::HashMap;
 
-/// What a key's rule and its writers promise.
+/// What a key's rule and its writers guarantee.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
     pub(super) name: String,
-    /// Seconds for which what is stored is fresh, and for which it may be served after that.
+    /// How long a stored value is fresh, and how long it may be served after that, in seconds.
     pub(super) ttl: u64,
     pub(super) stale_for: u64,
 }
 
-/// Something that one actor did or saw. Times are microseconds since the start.
+/// Something that one actor did or observed. Times are in microseconds since the start.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     /// An index.
     pub(super) key: usize,
-    /// Who, and through which sidecar.
+    /// The actor, and its sidecar.
     pub(super) actor: (usize, usize),
     pub(super) begin: u64,
     pub(super) end: u64,
@@ -29,7 +29,7 @@ pub(super) struct Event {
 
 #[derive(Debug, Clone)]
 pub(super) enum What {
-    /// A value; `stale`: and it was called stale.
+    /// A value; `stale`: it was marked as stale.
     Served {
         version: u64,
         write: u64,
@@ -38,9 +38,9 @@ pub(super) enum What {
     /// A value of another key, or of none.
     Crossed(String),
     Missed,
-    /// An error that says why.
+    /// An error with a reason.
     Refused,
-    /// A value from this version of the source was sent. `blind`: not after a miss.
+    /// A value from this version of the source was sent. `blind`: without a miss.
     Wrote {
         version: u64,
         write: u64,
@@ -52,15 +52,15 @@ pub(super) enum What {
         version: u64,
         acked: bool,
     },
-    /// There was no answer, for as long as anybody waits.
+    /// There was no response within the limit.
     Hung,
     /// The connection ended, and its sidecar was killed.
     Lost,
-    /// The connection ended, and its sidecar was not.
+    /// The connection ended, and its sidecar was not killed.
     HungUp,
 }
 
-/// How often each thing happened: that a run was worth running.
+/// How often each event happened, to check that the run covered it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) fresh: u64,
@@ -76,13 +76,13 @@ pub(super) struct Seen {
     pub(super) longest: u64,
 }
 
-/// A request may take this long: the longest wait that a rule allows, the rounds of a read each with its time-out, and what a
-/// machine with more to do than cores takes for itself.
+/// The longest duration of a request: the longest wait that a rule permits, the rounds of a read with a timeout each, and a
+/// margin for an overloaded machine.
 const PATIENCE: u64 = 8_000_000;
-/// An expired value may be served for so much longer: seconds that a server counts, and those for which it stood still.
+/// How much longer an expired value may be served: the seconds that a server counts, and those for which it was suspended.
 const SLACK: u64 = 5_000_000;
 
-/// The first promise that is broken, with the history of its key.
+/// The first violation, with the history of its key.
 pub(super) fn check(events: &[Event], keys: &[Key]) -> Result<Seen, String> {
     let mut seen = Seen::default();
     for (index, key) in keys.iter().enumerate() {
@@ -106,7 +106,7 @@ fn check_key<'a>(of: &[&'a Event], key: &Key, seen: &mut Seen) -> Result<(), (St
         }
     }
     moves.sort_unstable();
-    // The newest version that had been acknowledged by each of these moments.
+    // The newest version acknowledged by each of these moments.
     let newest: Vec<u64> = moves
         .iter()
         .scan(0, |newest, (_, _, version)| {
@@ -135,7 +135,7 @@ fn check_key<'a>(of: &[&'a Event], key: &Key, seen: &mut Seen) -> Result<(), (St
                 }
                 let before = moves.partition_point(|(end, _, _)| *end < event.begin);
                 let floor = before.checked_sub(1).map_or(0, |last| newest[last]);
-                // What was stored without a miss is as new as its set, and a set ends with its answer, whatever that is.
+                // What was stored without a miss is as new as its set, and a set ends with its response, whatever that is.
                 let killed = |(_, begin, newer): &&(u64, u64, u64)| {
                     newer > version && (!blind || written.end < *begin)
                 };
@@ -172,7 +172,7 @@ fn count(event: &Event, seen: &mut Seen) {
     seen.longest = seen.longest.max(event.end - event.begin);
 }
 
-/// What happened to the key up to then: all writes and invalidations, and of the replies the last ones.
+/// The key's history up to then: all writes and invalidations, and the last replies.
 fn told(of: &[&Event], at: &Event) -> String {
     let until: Vec<_> = of.iter().filter(|event| event.begin <= at.end).collect();
     let recent = until.len().saturating_sub(60);
@@ -234,9 +234,9 @@ mod tests {
     #[test]
     fn an_old_value_served_as_fresh_after_the_acknowledgement_is_found() {
         breaks(2, &[wrote(10, 20, 1, false), moved(30, 40, 2, true), served(41, 1, false)]);
-        // Stored late, but what is told a miss may not store late.
+        // Stored late; but a client with a miss may not store late.
         breaks(2, &[wrote(10, 50, 1, false), moved(30, 40, 2, true), served(60, 1, false)]);
-        // An older invalidation that is acknowledged later hides none.
+        // An older invalidation that is acknowledged later does not hide it.
         let late = [moved(30, 40, 3, true), moved(25, 45, 2, true), wrote(10, 20, 2, false)];
         breaks(2, &[&late[..], &[served(50, 2, false)]].concat());
     }

@@ -1,8 +1,8 @@
-//! The promises while everything fails at once: three memcacheds with hardly any memory, three sidecars, two hundred clients,
-//! and somebody who kills and stops the servers, kills the sidecars, and delays and cuts what is between them.
+//! The promises while everything fails at once: three memcacheds with hardly any memory, three sidecars, two hundred clients, and
+//! a thread that kills and suspends the servers, kills the sidecars, and delays and cuts their connections.
 //!
-//! `KENNEL_CHAOS_SECONDS=600` goes on for so long, `KENNEL_CHAOS_SEED=7` draws another course of events. The course is the
-//! seed's; what comes of it is not, for the time is real.
+//! `KENNEL_CHAOS_SECONDS=600` sets the duration, `KENNEL_CHAOS_SEED=7` draws another course of events. The seed determines the
+//! course, but not its outcome, because time is real.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -22,15 +22,16 @@ use actors::{Actor, Kind, PER_GROUP, Stage};
 use history::{Event, Key, Seen, check};
 use weather::Weather;
 
-/// Of each kind of key.
+/// Per kind of key.
 const KEYS: usize = 12;
 const READERS: usize = 170;
 const WRITERS: usize = 16;
 const INVALIDATORS: usize = 14;
-/// Hardly any memory, and the least recently *stored* goes first: so tags, locks and stubs are evicted however much they are used.
+/// Hardly any memory, and the least recently *stored* item is evicted first: tags, locks and stubs are evicted however often they
+/// are used.
 const SMALL: [&str; 4] = ["-m", "2", "-o", "no_lru_maintainer"];
 
-/// How often each thing was done.
+/// How often each event was caused.
 #[derive(Debug, Default)]
 struct Done {
     servers_killed: usize,
@@ -38,7 +39,7 @@ struct Done {
     sidecars_killed: usize,
     cut: usize,
     delays: usize,
-    /// Small items that had to go: tags, locks, stubs and what fills the memory are of one size.
+    /// Small items that were evicted: tags, locks, stubs and filler items are of one size.
     evicted: u64,
 }
 
@@ -85,7 +86,7 @@ fn configuration(servers: &[String]) -> String {
     )
 }
 
-/// Those who are killed and stopped, and what is between them.
+/// The processes that are killed and suspended, and the proxies between them.
 struct World {
     random: fastrand::Rng,
     servers: Vec<Memcached>,
@@ -102,7 +103,7 @@ impl World {
             servers.iter().map(|server| Weather::start(server.address, seed)).collect();
         let through: Vec<String> = weather.iter().map(Weather::address).collect();
         let past: Vec<String> = servers.iter().map(Memcached::address).collect();
-        // The last one's commands overtake what the others' connections hold back.
+        // Commands of the last sidecar overtake those that the others' connections delay.
         let configurations: Vec<String> = [&through, &through, &past].map(|to| configuration(to)).into();
         let sidecars = configurations.iter().map(|toml| Some(Kennel::start(toml))).collect();
         let random = fastrand::Rng::with_seed(seed);
@@ -113,7 +114,7 @@ impl World {
         self.sidecars.iter().flatten().map(Kennel::address).collect()
     }
 
-    /// One after the other, each kind of fault at least once before any comes again.
+    /// One after the other, each kind of fault at least once before any recurs.
     fn rage(&mut self, stage: &Stage, until: Instant) {
         let mut faults: Vec<u8> = Vec::new();
         while Instant::now() < until {
@@ -126,7 +127,7 @@ impl World {
                 Some(1) => self.kill_sidecar(stage),
                 Some(2) => self.cut(),
                 Some(3) => self.delay(),
-                // Twice as often: one within what a connection endures, one beyond.
+                // Twice: once shorter than a connection tolerates, once longer.
                 Some(4) => self.stop_server(100..700),
                 _ => self.stop_server(900..3000),
             }
@@ -145,7 +146,7 @@ impl World {
         let server = self.random.usize(0..self.servers.len());
         self.servers[server].stop();
         self.pause(millis);
-        // Now and then its connections are lost meanwhile, and what was sent on them is not.
+        // Sometimes its connections are cut meanwhile, without losing what was sent on them.
         if self.random.bool() {
             self.done.cut += self.weather[server].cut();
             self.pause(0..300);
@@ -174,7 +175,7 @@ impl World {
 
     fn delay(&mut self) {
         let server = self.random.usize(0..self.weather.len());
-        // Of one way or both; so little that some requests are in time, or so much that none is.
+        // In one direction or both; so short that some requests are in time, or so long that none is.
         let delays = [0, 1].map(|_| [0, 50, 200, 800][self.random.usize(0..4)]);
         self.weather[server].delay(if delays == [0, 0] { [200, 0] } else { delays });
         self.pause(200..1500);
@@ -191,7 +192,7 @@ impl World {
     }
 }
 
-/// How many items of the smallest sizes it has evicted since it was started.
+/// How many items of the smallest sizes it has evicted since its start.
 fn evicted(server: &Memcached) -> u64 {
     let mut client = direct(server);
     client.send(b"stats items\r\n");
@@ -208,17 +209,17 @@ fn evicted(server: &Memcached) -> u64 {
     }
 }
 
-/// Fills a server's memory with small items, again and again, for as long as the stage is.
+/// Fills a server's memory with small items until the end of the test.
 fn fill(server: SocketAddr, stage: &Stage, filled: &AtomicU64) {
     let mut round = 0;
     while !stage.over.load(Ordering::SeqCst) {
         let connected = TcpStream::connect_timeout(&server, Duration::from_millis(200));
         if let Ok(mut stream) = connected {
-            // A stopped server takes nothing.
+            // A suspended server accepts nothing.
             let _ = stream.set_write_timeout(Some(Duration::from_millis(500)));
             let mut load = Vec::new();
             for n in 0..12_000 {
-                // Up to what a tag or a stub takes, and a lock.
+                // Up to the size of a tag or stub, and of a lock.
                 let _ = write!(load, "set fill:{round}:{n} 0 0 {} noreply\r\n", 4 + n % 40);
                 load.extend(std::iter::repeat_n(b'x', 4 + n % 40));
                 load.extend_from_slice(b"\r\n");
@@ -230,7 +231,7 @@ fn fill(server: SocketAddr, stage: &Stage, filled: &AtomicU64) {
     }
 }
 
-/// Ends the actors also when the test fails, or they would keep it from ending.
+/// Ends the actors also if the test fails, otherwise they would keep it from ending.
 struct Curtain<'a>(&'a Stage);
 
 impl Drop for Curtain<'_> {

@@ -1,5 +1,5 @@
-//! The network between a sidecar and a server: passes on what comes, late if it is told to, and cuts connections. What it had
-//! taken when it cut still arrives, as with a network.
+//! The network between a sidecar and a server: forwards everything, late if configured, and cuts connections. What it had
+//! received before a cut still arrives, as on a real network.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,11 +16,11 @@ pub(super) struct Weather {
 }
 
 struct Shared {
-    /// What comes is held for up to so many ms: on its way to the server, and back.
+    /// The maximum delay in ms: towards the server, and back.
     delays: [AtomicU64; 2],
     /// The state from which every connection's delays are drawn.
     seed: AtomicU64,
-    /// The sidecars' ends since the last cut.
+    /// The sidecars' ends of the connections since the last cut.
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -35,19 +35,19 @@ impl Weather {
         Weather { between, shared }
     }
 
-    /// `host:port`, as a configuration names it.
+    /// `host:port`, as in a configuration.
     pub(super) fn address(&self) -> String {
         self.between.address()
     }
 
-    /// From now on what comes is held for up to so many ms: on its way to the server, and back.
+    /// Sets the maximum delay in ms: towards the server, and back.
     pub(super) fn delay(&self, millis: [u64; 2]) {
         for (delay, millis) in self.shared.delays.iter().zip(millis) {
             delay.store(millis, Ordering::SeqCst);
         }
     }
 
-    /// The sidecars lose every connection there is. How many.
+    /// Cuts every connection of the sidecars. Returns their number.
     pub(super) fn cut(&self) -> usize {
         let cut: Vec<TcpStream> = std::mem::take(&mut *self.shared.open.lock().expect("no holder panics"));
         cut.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count()
@@ -77,7 +77,7 @@ fn direct(mut from: TcpStream, mut to: TcpStream, over: &Over, delay: &AtomicU64
         }
         to.write_all(bytes).is_ok()
     });
-    // Each direction ends by itself, so that what is being held in the other still arrives.
+    // Each direction ends by itself, so that what is delayed in the other one still arrives.
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);
 }
