@@ -18,15 +18,15 @@ fn idle_connections_at_the_admins_address_keep_no_probe_out_and_are_closed_after
         let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost:");
     });
     for path in ["/healthz", "/readyz", "/metrics"] {
-        let (said, took) = timed(|| kennel.http(path));
-        assert!(said.contains("200 OK") && took < Duration::from_secs(2), "{path}: {took:?}: {said}");
+        let (response, took) = timed(|| kennel.http(path));
+        assert!(response.contains("200 OK") && took < Duration::from_secs(2), "{path}: {took:?}: {response}");
     }
     // Connections that were not closed to make room for others.
     let ((), took) = timed(|| {
         for stream in &mut idle {
             stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
-            let mut said = Vec::new();
-            let ended = stream.read_to_end(&mut said);
+            let mut response = Vec::new();
+            let ended = stream.read_to_end(&mut response);
             assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
         }
     });

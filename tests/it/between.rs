@@ -11,15 +11,15 @@ use std::time::Duration;
 /// Runs until it is dropped; its threads end with it.
 pub(crate) struct Between {
     address: SocketAddr,
-    over: Over,
+    over: Stopped,
     accept: Option<JoinHandle<()>>,
 }
 
 /// Whether it has been dropped.
 #[derive(Clone, Default)]
-pub(crate) struct Over(Arc<AtomicBool>);
+pub(crate) struct Stopped(Arc<AtomicBool>);
 
-impl Over {
+impl Stopped {
     pub(crate) fn is_over(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
@@ -30,11 +30,11 @@ impl Between {
     /// block.
     pub(crate) fn start(
         target: SocketAddr,
-        serve: impl Fn(TcpStream, TcpStream, &Over) + Send + 'static,
+        serve: impl Fn(TcpStream, TcpStream, &Stopped) + Send + 'static,
     ) -> Between {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound address");
-        let over = Over::default();
+        let over = Stopped::default();
         let of_accept = over.clone();
         let accept = std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -71,7 +71,7 @@ impl Drop for Between {
 }
 
 /// Passes what arrives to `pass`, until the sender closes, `pass` returns that the connection ends, or the proxy is dropped.
-pub(crate) fn pump(from: &mut TcpStream, over: &Over, mut pass: impl FnMut(&[u8]) -> bool) {
+pub(crate) fn pump(from: &mut TcpStream, over: &Stopped, mut pass: impl FnMut(&[u8]) -> bool) {
     let mut chunk = [0; 65536];
     while !over.is_over() {
         match from.read(&mut chunk) {

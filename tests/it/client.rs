@@ -111,7 +111,7 @@ impl Client {
     }
 
     /// Sends one command line (CRLF is added) and returns the first line of the reply.
-    pub(crate) fn ask(&mut self, command: &str) -> String {
+    pub(crate) fn execute(&mut self, command: &str) -> String {
         self.send(format!("{command}\r\n").as_bytes());
         self.line()
     }
@@ -206,13 +206,13 @@ impl Client {
 
     /// `delete`. Returns the line of the reply.
     pub(crate) fn delete(&mut self, key: &str) -> String {
-        self.ask(&format!("delete {key}"))
+        self.execute(&format!("delete {key}"))
     }
 
     /// The item's remaining TTL in seconds, -1 for none, without counting as a read; `None` if the item is absent. For a
     /// connection to a server, not to a sidecar.
     pub(crate) fn ttl(&mut self, key: &str) -> Option<i64> {
-        let line = self.ask(&format!("mg {key} t"));
+        let line = self.execute(&format!("mg {key} t"));
         if line == "EN" {
             return None;
         }

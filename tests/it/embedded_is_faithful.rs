@@ -40,7 +40,7 @@ impl Real {
 }
 
 /// The reply to one command; an `mn` after it marks the end of a quiet one.
-fn ask(stream: &mut (impl Read + Write), command: &[u8]) -> Vec<u8> {
+fn execute(stream: &mut (impl Read + Write), command: &[u8]) -> Vec<u8> {
     stream.write_all(&[command, b"mn\r\n"].concat()).unwrap();
     let mut reply = Vec::new();
     let mut buffer = [0; 4096];
@@ -62,7 +62,7 @@ fn show(bytes: &[u8]) -> String {
 
 /// A value of `stats`.
 fn figure(stream: &mut (impl Read + Write), name: &str) -> u64 {
-    let stats = String::from_utf8(ask(stream, b"stats\r\n")).unwrap();
+    let stats = String::from_utf8(execute(stream, b"stats\r\n")).unwrap();
     let start = format!("STAT {name} ");
     let line = stats.lines().find(|line| line.starts_with(&start)).expect("memcached lists it");
     line[start.len()..].trim_end().parse().unwrap()
@@ -75,7 +75,7 @@ struct Both {
     now: &'static AtomicU64,
     /// The last commands and replies, for the report.
     history: Vec<String>,
-    asked: usize,
+    compared: usize,
     _server: Embedded,
     _real: Real,
 }
@@ -92,7 +92,7 @@ impl Both {
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let history = Vec::new();
-        Both { real, embedded: stream, now, history, asked: 0, _server: embedded, _real: server }
+        Both { real, embedded: stream, now, history, compared: 0, _server: embedded, _real: server }
     }
 
     /// Waits until the real server's second changes, and sets the other clock to it.
@@ -109,16 +109,16 @@ impl Both {
     }
 
     /// Sends a command to both and returns their common reply.
-    fn ask(&mut self, command: &[u8]) -> Vec<u8> {
-        let real = ask(&mut self.real, command);
-        let embedded = ask(&mut self.embedded, command);
-        self.asked += 1;
+    fn execute(&mut self, command: &[u8]) -> Vec<u8> {
+        let real = execute(&mut self.real, command);
+        let embedded = execute(&mut self.embedded, command);
+        self.compared += 1;
         self.history.push(format!("{} -> {}", show(command), show(&real)));
         if forget_last_access(&real) != forget_last_access(&embedded) {
             let from = self.history.len().saturating_sub(40);
             panic!(
-                "command {}:\n{}\nbut the embedded one said {}",
-                self.asked,
+                "command {}:\n{}\nbut the embedded one replied {}",
+                self.compared,
                 self.history[from..].join("\n"),
                 show(&embedded)
             );
@@ -299,12 +299,12 @@ fn random_commands_get_the_replies_of_a_real_memcached() {
                 break;
             }
             let command = draw.command();
-            let reply = both.ask(command.as_bytes());
+            let reply = both.execute(command.as_bytes());
             draw.learn(&reply);
         }
         assert_eq!(figure(&mut both.real, "time"), time, "this machine stood still for too long");
     }
-    assert!(both.asked > 1000, "only {} commands were compared", both.asked);
+    assert!(both.compared > 1000, "only {} commands were compared", both.compared);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn what_surprises_in_memcached_surprises_here_too() {
         "flush_all noreply\r\n",
         "get n\r\n",
     ] {
-        both.ask(command.as_bytes());
+        both.execute(command.as_bytes());
     }
     // According to memcached, an item with a key of one byte may hold this much within the limit of 1 MiB.
     for (length, key) in
@@ -380,13 +380,13 @@ fn what_surprises_in_memcached_surprises_here_too() {
             ["set KEY 0 0 LEN", "ms KEY LEN c", "ms KEY LEN ME", "append KEY 0 0 LEN", "add KEY 0 0 LEN"]
         {
             let line = store.replace("KEY", key).replace("LEN", &length.to_string());
-            both.ask(format!("set {key} 0 0 1\r\n1\r\n").as_bytes());
-            both.ask(format!("{line}\r\n{data}\r\n").as_bytes());
-            both.ask(format!("mg {key} s\r\n").as_bytes());
+            both.execute(format!("set {key} 0 0 1\r\n1\r\n").as_bytes());
+            both.execute(format!("{line}\r\n{data}\r\n").as_bytes());
+            both.execute(format!("mg {key} s\r\n").as_bytes());
         }
     }
     let half = format!("append k 0 0 600000\r\n{}\r\n", "x".repeat(600_000));
     for command in ["set k 0 0 1\r\n1\r\n", &half, "mg k s\r\n", &half, "mg k s\r\n"] {
-        both.ask(command.as_bytes());
+        both.execute(command.as_bytes());
     }
 }

@@ -79,26 +79,26 @@ fn classic_clients_name_tags_before_the_key_where_the_rule_says_so() {
     let mut client = kennel.client();
     for _ in 0..2 {
         assert_eq!(client.get("g:k"), None);
-        assert_eq!(client.ask("set @tags:posts,blog%3A7:g:k 5 0 3\r\nabc"), "STORED");
+        assert_eq!(client.execute("set @tags:posts,blog%3A7:g:k 5 0 3\r\nabc"), "STORED");
         // The tags were unknown before, so whether they were bumped during the rebuild is unknown: store it again.
         client.delete("g:k");
     }
     eventually("the tags are older than the miss by what clocks may differ", || {
         client.get("g:k");
-        client.ask("set @tags:posts,blog%3A7:g:k 5 0 3\r\nabc");
+        client.execute("set @tags:posts,blog%3A7:g:k 5 0 3\r\nabc");
         run(&mut client, "mg g:k v f") == show(b"VA 3 f5\r\nabc\r\n")
     });
     assert_eq!(client.delete("@tag:blog:7"), "DELETED");
     assert_eq!(run(&mut kennel.client(), "mg g:k v R0"), show(b"VA 3 X W\r\nabc\r\n"));
     // Every command that writes one key uses the key after the tags. (The winner has marked it stale, so clients find nothing any
     // more.)
-    assert_eq!(client.ask("delete @tags:posts:g:k"), "NOT_FOUND");
+    assert_eq!(client.execute("delete @tags:posts:g:k"), "NOT_FOUND");
     assert_eq!(client.get("g:k"), None);
-    assert_eq!(client.ask("set @tags::g:n 0 0 1\r\n1"), "STORED");
-    assert_eq!(client.ask("incr @tags:posts:g:n 5"), "6");
+    assert_eq!(client.execute("set @tags::g:n 0 0 1\r\n1"), "STORED");
+    assert_eq!(client.execute("incr @tags:posts:g:n 5"), "6");
     assert_eq!(client.get("g:n").as_deref(), Some(&b"6"[..]));
     // Under another rule it is an ordinary key.
-    assert_eq!(client.ask("set @tags:posts:s:k 0 0 1\r\nx"), "STORED");
+    assert_eq!(client.execute("set @tags:posts:s:k 0 0 1\r\nx"), "STORED");
     assert_eq!(client.get("s:k"), None);
     assert_eq!(client.get("@tags:posts:s:k").as_deref(), Some(&b"x"[..]));
 }
@@ -114,8 +114,8 @@ fn a_key_that_is_nothing_but_tags_is_a_key_like_any_other() {
         client.send(format!("set {key} 0 0 3\r\nabc\r\nget {key}\r\n").as_bytes());
         assert_eq!(other.get("innocent"), None);
         client.expect(format!("STORED\r\nVALUE {key} 0 3\r\nabc\r\nEND\r\n").as_bytes());
-        assert_eq!(client.ask(&format!("append {key} 0 0 1\r\nd")), "STORED");
-        assert_eq!(client.ask(&format!("incr {key} 1")).split(' ').next(), Some("CLIENT_ERROR"));
+        assert_eq!(client.execute(&format!("append {key} 0 0 1\r\nd")), "STORED");
+        assert_eq!(client.execute(&format!("incr {key} 1")).split(' ').next(), Some("CLIENT_ERROR"));
         assert_eq!(client.delete(key), "DELETED");
     }
 }
@@ -128,7 +128,7 @@ fn a_meta_key_that_looks_like_tags_is_no_change_of_what_stands_behind_them() {
     let mut client = kennel.client();
     assert_eq!(run(&mut client, "ms @tags:posts:g:k 1\r\nx"), show(b"HD\r\n"));
     assert_eq!(run(&mut client, "mg @tag:changes"), show(b"EN\r\n"));
-    assert_eq!(client.ask("set @tags:posts:g:k 0 0 1\r\nx"), "STORED");
+    assert_eq!(client.execute("set @tags:posts:g:k 0 0 1\r\nx"), "STORED");
     assert_eq!(run(&mut client, "mg @tag:changes"), show(b"HD\r\n"));
 }
 
@@ -136,10 +136,10 @@ fn a_meta_key_that_looks_like_tags_is_no_change_of_what_stands_behind_them() {
 fn a_value_that_is_refused_as_too_large_takes_the_old_one_with_it_behind_tags_too() {
     let (_servers, kennel) = world();
     let mut client = kennel.client();
-    assert_eq!(client.ask("set g:k 0 0 3\r\nold"), "STORED");
+    assert_eq!(client.execute("set g:k 0 0 3\r\nold"), "STORED");
     let large = "x".repeat(1_100_000);
     let set = format!("set @tags:posts:g:k 0 0 {}\r\n{large}", large.len());
-    assert_eq!(client.ask(&set), "SERVER_ERROR object too large for cache");
+    assert_eq!(client.execute(&set), "SERVER_ERROR object too large for cache");
     assert_eq!(client.get("g:k"), None);
 }
 
@@ -183,7 +183,7 @@ fn no_command_makes_a_value_fresh_whose_own_tag_has_moved() {
             run(&mut client, "mg g:k v") == show(b"VA 1\r\n5\r\n")
         });
         client.delete("@tag:posts");
-        assert_eq!(client.ask(command), reply, "{command}");
+        assert_eq!(client.execute(command), reply, "{command}");
         client.delete("g:k");
     }
     // A command that changes a fresh value keeps its tags.
@@ -198,7 +198,7 @@ fn no_command_makes_a_value_fresh_whose_own_tag_has_moved() {
             run(&mut client, "ms g:k 1 Ptags=posts\r\n5");
             run(&mut client, "mg g:k v") == show(b"VA 1\r\n5\r\n")
         });
-        assert_eq!(client.ask(command), reply, "{command}");
+        assert_eq!(client.execute(command), reply, "{command}");
         client.delete("@tag:posts");
         assert!(run(&mut client, "mg g:k v R0").contains(" X"), "{command}");
         client.delete("g:k");
@@ -213,7 +213,7 @@ fn bad_tags_are_refused_with_a_sentence() {
     for bad in [many.join(","), "a%4".into(), "%zz".into()] {
         let reply = run(&mut client, &format!("ms g:k 1 Ptags={bad}\r\nx"));
         assert!(reply.starts_with("CLIENT_ERROR bad tags"), "{bad}: {reply}");
-        let reply = client.ask(&format!("set @tags:{bad}:g:k 0 0 1\r\nx"));
+        let reply = client.execute(&format!("set @tags:{bad}:g:k 0 0 1\r\nx"));
         assert!(reply.starts_with("CLIENT_ERROR bad tags"), "{bad}: {reply}");
         client.send(format!("set @tags:{bad}:g:k 0 0 1 noreply\r\nx\r\nmn\r\n").as_bytes());
         client.expect(b"MN\r\n");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml};
 
 /// One server and two sidecars with these rules: the first connects to the server through the gate, the second directly. Requests
@@ -99,7 +99,7 @@ impl Gate {
     }
 }
 
-fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
+fn serve(client: TcpStream, server: TcpStream, over: &Stopped, shared: &Arc<Shared>) {
     let number = shared.made.fetch_add(1, Ordering::SeqCst);
     let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
     let (of_requests, of_replies) = (over.clone(), over.clone());
@@ -124,7 +124,7 @@ fn command_at(bytes: &[u8], prefix: &[u8]) -> Option<usize> {
 fn direct(
     mut from: TcpStream,
     mut to: TcpStream,
-    over: &Over,
+    over: &Stopped,
     shared: &Shared,
     number: usize,
     keeps: impl Fn(&Held, &[u8]) -> Option<usize>,

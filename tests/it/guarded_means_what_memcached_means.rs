@@ -29,7 +29,7 @@ fn what_grows_too_large_is_refused_and_the_old_value_stays() {
                 let cas = if word == "cas" { format!(" {cas}") } else { String::new() };
                 client.send(format!("{word} {key} 0 0 {more}{cas}\r\n").as_bytes());
                 client.send(&vec![b'n'; more]);
-                let reply = client.ask("");
+                let reply = client.execute("");
                 (reply, client.get(&key).map(|value| value.len()))
             });
             assert_eq!(ours, theirs, "{word} of {more} bytes to {key}");
@@ -62,7 +62,7 @@ fn no_count_is_lost_or_refused_however_many_count_at_once() {
             let mut client = kennel.client();
             s.spawn(move || {
                 for _ in 0..10 {
-                    let reply = client.ask("incr g:count 1");
+                    let reply = client.execute("incr g:count 1");
                     assert!(reply.parse::<u64>().is_ok(), "{reply}");
                 }
             });
@@ -82,7 +82,7 @@ fn values_above_a_mebibyte_are_taken_by_every_command_if_the_servers_take_them()
         eventually("the value is stored", || {
             client.send(format!("add {key} 0 0 1500000\r\n").as_bytes());
             client.send(&vec![b'n'; 1_500_000]);
-            client.ask("") == "STORED"
+            client.execute("") == "STORED"
         });
         assert_eq!(client.get(key).map(|value| value.len()), Some(1_500_000));
     }

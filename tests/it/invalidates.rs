@@ -70,7 +70,7 @@ fn what_is_built_from_a_key_is_gone_once_its_change_is_acknowledged() {
     for change in ["set blog:7 0 0 1\r\nx", "set raw:7 0 0 1\r\nx", "delete blog:7", "ms raw:7 1 O1\r\nx"] {
         client.store("page:7:home", b"old", 0);
         assert_eq!(client.get("page:7:home").as_deref(), Some(&b"old"[..]));
-        client.ask(change);
+        client.execute(change);
         assert_eq!(client.get("page:7:home"), None, "{change}");
     }
     // Also in one write.
@@ -86,10 +86,10 @@ fn a_change_whose_tags_cannot_be_bumped_is_not_acknowledged() {
         + &format!("[pools.tags]\nservers = [\"{}\"]\n[tags]\npool = \"tags\"\n", servers[1].address());
     let kennel = Kennel::start(&toml);
     let mut client = kennel.client();
-    assert_eq!(client.ask("set blog:7 0 0 1\r\nx"), "STORED");
+    assert_eq!(client.execute("set blog:7 0 0 1\r\nx"), "STORED");
     servers[1].kill();
     for change in ["set blog:7 0 0 1\r\ny", "set raw:7 0 0 1\r\ny", "delete raw:7", "ms raw:7 1 q\r\nx"] {
-        let reply = client.ask(change);
+        let reply = client.execute(change);
         assert!(reply.starts_with("SERVER_ERROR"), "{change}: {reply}");
     }
     client.send(b"set raw:7 0 0 1 noreply\r\nz\r\nmn\r\n");
@@ -128,7 +128,7 @@ fn a_change_that_an_invalidation_has_overtaken_is_one_too_for_it_is_acknowledged
         assert_eq!(client.get("blog:7"), None);
         other.delete("blog:7");
         let before = version(&mut other, "blog:7");
-        assert_eq!(client.ask(change), reply);
+        assert_eq!(client.execute(change), reply);
         assert_eq!(other.get("blog:7"), None, "{change} was dropped");
         assert_eq!(before < version(&mut other, "blog:7"), changes, "{change}");
         // The read is a miss of the other client, whose own set is to be dropped.

@@ -64,14 +64,14 @@ fn a_client_with_hundreds_of_keys_being_read_is_held_back_and_told_each_in_order
     }
     gate.hold_replies();
     // Half of them exist, and none is requested twice.
-    let asked =
+    let key_of =
         |n: usize| if n.is_multiple_of(2) { format!("raw:{}", n / 2) } else { format!("raw:none:{n}") };
-    client.send((0..2_000).map(|n| format!("get {}\r\n", asked(n))).collect::<String>().as_bytes());
+    client.send((0..2_000).map(|n| format!("get {}\r\n", key_of(n))).collect::<String>().as_bytes());
     until_in_flight(&kennel, 256.0);
     gate.release();
     for n in 0..2_000_usize {
         let value = n.is_multiple_of(2).then(|| format!("value {}", n / 2).into_bytes());
-        assert_eq!(client.only_value(&asked(n)), value, "{n}");
+        assert_eq!(client.only_value(&key_of(n)), value, "{n}");
     }
 }
 
@@ -120,7 +120,7 @@ fn what_waits_for_a_clients_own_earlier_request_is_not_read_further_and_takes_ef
         let read = || sum(&kennel, "kennel_bytes_read_total") - before;
         eventually("it is not read further", || {
             let seen = read();
-            (0..20).for_each(|_| assert_eq!(other.ask("mn"), "MN"));
+            (0..20).for_each(|_| assert_eq!(other.execute("mn"), "MN"));
             seen >= (64 * KIB) as f64 && read() - seen <= 100.0 * 4.0
         });
         assert!(read() < (512 * KIB) as f64, "{} bytes", read());

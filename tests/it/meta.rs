@@ -145,8 +145,8 @@ fn a_winner_that_does_not_show_that_it_knows_w_is_told_a_miss_and_its_ms_is_the_
             run(&mut other, &format!("ms {key} 3 F5\r\nold\r\nmd {key} I\r\n"));
             assert_eq!(run(&mut winner, &mg), show(miss.as_bytes()), "{mg}");
             for loser in ["v f", "v f R0"] {
-                let told = run(&mut other, &format!("mg {key} {loser}\r\n"));
-                assert_eq!(told, show(b"VA 3 f5 Z X\r\nold\r\n"), "{mg} {loser}");
+                let reply = run(&mut other, &format!("mg {key} {loser}\r\n"));
+                assert_eq!(reply, show(b"VA 3 f5 Z X\r\nold\r\n"), "{mg} {loser}");
             }
             assert_eq!(run(&mut winner, &format!("ms {key} 3\r\nnew\r\n")), show(b"HD\r\n"));
             assert_eq!(run(&mut other, &format!("mg {key} v\r\n")), show(b"VA 3\r\nnew\r\n"), "{mg}");
@@ -176,7 +176,7 @@ fn a_rule_can_show_every_winner_the_old_value() {
         run(&mut client, &format!("ms {key} 3 T10\r\nold\r\n"));
         eventually("it is refreshed early", || run(&mut client, &format!("mg {key} v\r\n")) == show(won));
         let mut other = kennel.client();
-        eventually("others are told that it is", || {
+        eventually("others receive that it is", || {
             run(&mut other, &format!("mg {key} v\r\n")) == show(b"VA 3 Z\r\nold\r\n")
         });
     }
@@ -205,7 +205,7 @@ fn on_a_miss_only_whoever_asks_is_shown_the_stub() {
     assert_eq!(run(&mut other, "mg g:cold v N30\r\n"), show(b"VA 0 Z\r\n\r\n"));
     assert_eq!(run(&mut other, "mg g:cold N30 q\r\n"), show(b"HD Z\r\n"));
     assert_eq!(run(&mut other, "mg g:cold v k\r\n"), show(b"EN kg:cold\r\n"));
-    assert_eq!(other.ask("get g:cold"), "END");
+    assert_eq!(other.execute("get g:cold"), "END");
     assert_eq!(run(&mut winner, "ms g:cold 1\r\nx\r\n"), show(b"HD\r\n"));
     assert_eq!(run(&mut other, "mg g:cold v N30\r\n"), show(b"VA 1\r\nx\r\n"));
     // The client that did not request it has the right to rebuild all the same.

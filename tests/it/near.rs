@@ -59,8 +59,8 @@ fn thousands_of_gets_of_a_hot_key_cost_its_server_one_read() {
             client.expect(b"VA 1 f0\r\nv\r\n");
         }
     }
-    let asked = reads(&servers[0]) - before;
-    assert!(asked <= 2, "3000 gets cost {asked} reads of the value and its tag");
+    let cost = reads(&servers[0]) - before;
+    assert!(cost <= 2, "3000 gets cost {cost} reads of the value and its tag");
     let metrics = kennel.metrics();
     let near = metrics.sum("kennel_near_hits_total", &["rule=\"near\""]);
     let hits = metrics.sum("kennel_requests_total", &["rule=\"near\"", "outcome=\"hit\""]);
@@ -101,21 +101,25 @@ fn warmed(kennel: &Kennel) -> Vec<Client> {
 #[test]
 fn a_change_through_the_same_sidecar_is_seen_at_once_on_every_worker() {
     let (_servers, kennel) = world(4);
-    let after = |command: &str, says: &str, leaves: Option<&str>| {
+    let after = |command: &str, reply: &str, value_after: Option<&str>| {
         for round in 0..8 {
             let mut clients = warmed(&kennel);
             let who = round % clients.len();
             let cas = clients[who].gets("n:k").expect("a value").1;
-            assert_eq!(clients[who].ask(&command.replace("CAS", &cas.to_string())), says, "{command}");
+            assert_eq!(clients[who].execute(&command.replace("CAS", &cas.to_string())), reply, "{command}");
             for (at, client) in clients.iter_mut().enumerate() {
-                let seen = client.get("n:k");
-                assert_eq!(seen.as_deref(), leaves.map(str::as_bytes), "{command}, as client {at} sees it");
-                if leaves.is_none() {
+                let found = client.get("n:k");
+                assert_eq!(
+                    found.as_deref(),
+                    value_after.map(str::as_bytes),
+                    "{command}, as read by client {at}"
+                );
+                if value_after.is_none() {
                     // The client that rebuilds it receives a miss; the others may receive the stale value.
                     break;
                 }
             }
-            kennel.client().ask("delete n:k");
+            kennel.client().execute("delete n:k");
         }
     };
     after("set n:k 0 0 1\r\n2", "STORED", Some("2"));
@@ -143,12 +147,12 @@ fn a_bump_of_a_tag_that_came_with_the_value_is_seen_at_once_on_every_worker() {
         let mut clients: Vec<Client> = (0..12).map(|_| kennel.client()).collect();
         eventually("it is stored fresh", || {
             clients[0].get("n:k");
-            clients[0].ask("ms n:k 1 Ptags=more\r\n1") == "HD" && clients[0].get("n:k").is_some()
+            clients[0].execute("ms n:k 1 Ptags=more\r\n1") == "HD" && clients[0].get("n:k").is_some()
         });
         for client in &mut clients {
             assert_eq!(client.get("n:k").as_deref(), Some(&b"1"[..]));
         }
-        assert!(clients[3].ask("incr @tag:more 1").parse::<u64>().is_ok());
+        assert!(clients[3].execute("incr @tag:more 1").parse::<u64>().is_ok());
         assert_eq!(clients[7].get("n:k"), None);
         clients[3].delete("n:k");
     }
@@ -165,10 +169,10 @@ fn a_cas_that_fails_because_the_value_was_old_is_followed_by_a_new_one() {
     let other = Kennel::start(&toml(&servers, 1, LONG));
     other.client().store("n:k", b"2", 0);
     assert_eq!(client.gets("n:k"), Some((b"1".to_vec(), old)), "it is kept near");
-    assert_eq!(client.ask(&format!("cas n:k 0 0 1 {old}\r\n3")), "EXISTS");
+    assert_eq!(client.execute(&format!("cas n:k 0 0 1 {old}\r\n3")), "EXISTS");
     let (value, new) = client.gets("n:k").expect("a value");
     assert_eq!(value, b"2");
-    assert_eq!(client.ask(&format!("cas n:k 0 0 1 {new}\r\n3")), "STORED");
+    assert_eq!(client.execute(&format!("cas n:k 0 0 1 {new}\r\n3")), "STORED");
     assert_eq!(client.get("n:k").as_deref(), Some(&b"3"[..]));
 }
 
@@ -180,11 +184,11 @@ fn what_another_sidecar_changes_is_seen_within_near() {
     let mut readers: Vec<Client> = (0..8).map(|_| here.client()).collect();
     for command in ["set n:k 0 0 1\r\n2", "delete n:k", "delete @tag:posts", "flush_all"] {
         fill(&mut there.client(), "n:k", b"1");
-        eventually("the first value is seen", || {
+        eventually("the first value is visible", || {
             readers.iter_mut().all(|reader| reader.get("n:k").as_deref() == Some(b"1"))
         });
-        there.client().ask(command);
-        eventually("the change is seen", || readers[0].get("n:k").as_deref() != Some(b"1"));
+        there.client().execute(command);
+        eventually("the change is visible", || readers[0].get("n:k").as_deref() != Some(b"1"));
         for reader in &mut readers {
             eventually("others see it too", || {
                 reader.get("n:k").as_deref() != Some(b"1") || command.contains("@tag")
@@ -261,7 +265,7 @@ fn a_client_that_goes_away_while_others_wait_for_its_read_leaves_nobody_waiting(
     fill(&mut kennel.client(), "n:k", b"1");
     // On either worker: some of them wait for the first.
     let mut clients: Vec<Client> = (0..6).map(|_| kennel.client()).collect();
-    assert_eq!(kennel.client().ask("touch n:k 0"), "TOUCHED");
+    assert_eq!(kennel.client().execute("touch n:k 0"), "TOUCHED");
     gate.hold("mg n:k");
     let mut first = kennel.client();
     first.send(b"get n:k\r\n");
@@ -281,7 +285,7 @@ fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowle
     let mut writer = kennel.client();
     let mut readers: Vec<Client> = (0..24).map(|_| kennel.client()).collect();
     let hits = || kennel.metrics().sum("kennel_requests_total", &["command=\"get\"", "outcome=\"hit\""]);
-    for (command, held, leaves) in [
+    for (command, held, value_after) in [
         ("set n:k 0 0 1\r\n2", "ms n:k", Some(&b"2"[..])),
         ("incr n:k 1", "ms n:k", Some(b"2")),
         ("delete n:k", "md n:k", None),
@@ -292,7 +296,7 @@ fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowle
             // This also ends the misses that they received before.
             assert_eq!(reader.get("n:k").as_deref(), Some(&b"1"[..]));
         }
-        assert_eq!(writer.ask("touch n:k 0"), "TOUCHED", "nothing is kept any more");
+        assert_eq!(writer.execute("touch n:k 0"), "TOUCHED", "nothing is kept any more");
         gate.hold(held);
         writer.send(format!("{command}\r\n").as_bytes());
         gate.until_held();
@@ -304,7 +308,7 @@ fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowle
         writer.line();
         for reader in &mut readers {
             reader.only_value("n:k");
-            assert_eq!(reader.get("n:k").as_deref(), leaves, "{command}");
+            assert_eq!(reader.get("n:k").as_deref(), value_after, "{command}");
         }
     }
 }

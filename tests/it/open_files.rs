@@ -32,7 +32,7 @@ fn lowered(said: &str) -> (usize, usize) {
 fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others_are_told_so() {
     let mut servers = memcacheds(2);
     let kennel = Kennel::start_with_open_files(LIMIT, &toml(&addresses(&servers)));
-    let (_, fit) = lowered(&kennel.said());
+    let (_, fit) = lowered(&kennel.log());
     assert!((50..LIMIT).contains(&fit), "{fit}");
     // Connections to the admin listener take nothing from the clients.
     let idle: Vec<TcpStream> =
@@ -66,7 +66,7 @@ fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others
     all_served("after");
     assert!(kennel.http("/healthz").contains("200 OK"));
     assert_eq!(kennel.metrics().sum("kennel_client_connections_refused_total", &[]), refused as f64);
-    assert!(!kennel.said().contains("os error 24"), "{}", kennel.said());
+    assert!(!kennel.log().contains("os error 24"), "{}", kennel.log());
     drop(idle);
     drop(inside);
     eventually("there is room again", || {
@@ -83,7 +83,7 @@ fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others
 fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_else() {
     let mut servers = memcacheds(2);
     let kennel = Kennel::start_with_open_files(LIMIT, &toml(&addresses(&servers)));
-    let (_, fit) = lowered(&kennel.said());
+    let (_, fit) = lowered(&kennel.log());
     let mut streams: Vec<TcpStream> = Vec::new();
     kennel.standing_still(|| {
         streams.extend(
@@ -104,7 +104,7 @@ fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_els
         }
     }
     assert_eq!(served, fit);
-    assert!(!kennel.said().contains("os error 24"), "{}", kennel.said());
+    assert!(!kennel.log().contains("os error 24"), "{}", kennel.log());
 }
 
 #[test]

@@ -33,8 +33,8 @@ impl Drop for AuthFile {
 /// A raw sidecar in front of these servers, whose only TCP listener requires a password.
 fn sidecar(servers: &[Memcached], file: &AuthFile) -> Kennel {
     let toml = sidecar_toml(&addresses(servers), &[raw("everything", "*")]);
-    let asks = format!("{{ address = \"127.0.0.1:0\", auth_file = {:?} }}", file.path());
-    Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &asks, 1))
+    let listener = format!("{{ address = \"127.0.0.1:0\", auth_file = {:?} }}", file.path());
+    Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &listener, 1))
 }
 
 /// What one client sends, one piece after another. memcached replies only to the last of several commands in one read, so each
@@ -116,21 +116,21 @@ fn scripts() -> Vec<Script> {
 
 /// The replies to the script, then to the correct password and to a few commands after it.
 fn transcript(mut client: Client, script: &Script) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut replies = Vec::new();
     for piece in &script.pieces {
         client.send(piece);
         if script.closes {
             return vec![show(&client.rest())];
         }
-        said.push(client.line());
+        replies.push(client.line());
     }
     client.send(RIGHT);
-    said.push(client.line());
+    replies.push(client.line());
     // In case the script has already authenticated, so that this was an ordinary set.
     for command in ["get nothing", "mn", "delete auth", "delete auth", "nonsense"] {
-        said.push(client.ask(command));
+        replies.push(client.execute(command));
     }
-    said
+    replies
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn stats_count_the_passwords_that_memcached_counts() {
     let kennel = sidecar(&servers, &file);
     let [theirs, ours] = [Client::tcp(memcached.address), kennel.client()].map(|mut client| {
         for attempt in ["get a", "set a 0 0 9\r\nuser nope", "set a 0 0 9\r\nuser pass"] {
-            client.ask(attempt);
+            client.execute(attempt);
         }
         client.send(b"stats\r\n");
         let stats = String::from_utf8(client.until(b"END\r\n")).expect("ASCII");
@@ -203,8 +203,8 @@ fn nothing_of_a_client_without_the_password_reaches_a_server() {
     known.store("k", b"v", 0);
     let mut unknown = kennel.client();
     for command in ["flush_all", "delete k", "set k 0 0 9\r\nuser pasX", "incr @tag:x 1"] {
-        let said = unknown.ask(command);
-        assert!(said.starts_with("CLIENT_ERROR "), "{command}: {said}");
+        let replies = unknown.execute(command);
+        assert!(replies.starts_with("CLIENT_ERROR "), "{command}: {replies}");
     }
     assert_eq!(known.get("k").as_deref(), Some(&b"v"[..]));
 }
@@ -223,7 +223,7 @@ fn an_ordinary_listener_beside_it_asks_for_nothing() {
     let kennel = Kennel::start(&toml.replacen("[listen]", &unix, 1));
     kennel.client().store("k", b"v", 0);
     let mut client = kennel.unix_client();
-    assert_eq!(client.ask("get k"), "CLIENT_ERROR unauthenticated");
+    assert_eq!(client.execute("get k"), "CLIENT_ERROR unauthenticated");
     client.send(RIGHT);
     assert_eq!(client.line(), "STORED");
     assert_eq!(client.get("k").as_deref(), Some(&b"v"[..]));
@@ -237,12 +237,12 @@ fn the_log_tells_of_wrong_passwords_without_repeating_them_and_not_each_time() {
     for attempt in 0..50 {
         let mut client = kennel.client();
         assert_eq!(
-            client.ask("set a 0 0 14\r\nsheila rosebux"),
+            client.execute("set a 0 0 14\r\nsheila rosebux"),
             "CLIENT_ERROR authentication failure",
             "{attempt}"
         );
     }
-    let log = kennel.said();
+    let log = kennel.log();
     let lines = log.lines().filter(|line| line.contains("user or password is wrong")).count();
     // One per affected worker, for 10 s.
     assert!((1..=2).contains(&lines), "{log}");
@@ -258,7 +258,7 @@ fn sigterm_does_not_wait_for_a_client_that_has_not_given_its_password() {
     let servers = memcacheds(1);
     let kennel = sidecar(&servers, &file);
     let (mut unknown, mut known) = (kennel.client(), kennel.client());
-    assert_eq!(unknown.ask("get a"), "CLIENT_ERROR unauthenticated");
+    assert_eq!(unknown.execute("get a"), "CLIENT_ERROR unauthenticated");
     known.send(RIGHT);
     assert_eq!(known.line(), "STORED");
     eventually("both are counted", || kennel.metrics().sum("kennel_client_connections", &[]) == 2.0);

@@ -27,7 +27,7 @@ fn fleet_with(rule: &str) -> (Vec<Memcached>, [Kennel; 2]) {
 
 /// What the sixty clients have observed.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     running: usize,
     /// Start and end of every rebuild.
     rebuilds: Vec<(Instant, Instant)>,
@@ -39,53 +39,53 @@ struct Seen {
 fn a_hot_key_is_rebuilt_once_per_expiry_and_only_cold_losers_wait() {
     const EXPIRIES: usize = 3;
     let (_servers, sidecars) = fleet();
-    let seen = Mutex::new(Seen::default());
+    let observed = Mutex::new(Observed::default());
     let start = Instant::now();
-    let over = || seen.lock().unwrap().rebuilds.len() > EXPIRIES;
+    let over = || observed.lock().unwrap().rebuilds.len() > EXPIRIES;
     let client = |n: usize| {
         let mut client = sidecars[n % 2].client();
         while !over() && start.elapsed() < Duration::from_secs(40) {
-            let warm = !seen.lock().unwrap().rebuilds.is_empty();
+            let warm = !observed.lock().unwrap().rebuilds.is_empty();
             let (value, took) = timed(|| client.get("hot:k"));
             if value.is_some() {
-                let mut seen = seen.lock().unwrap();
+                let mut observed = observed.lock().unwrap();
                 if warm {
-                    seen.longest_wait_for_a_value = seen.longest_wait_for_a_value.max(took);
+                    observed.longest_wait_for_a_value = observed.longest_wait_for_a_value.max(took);
                 }
-                drop(seen);
+                drop(observed);
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             }
             let began = Instant::now();
             let version = {
-                let mut seen = seen.lock().unwrap();
-                seen.running += 1;
-                seen.overlaps += usize::from(seen.running > 1);
-                seen.rebuilds.len()
+                let mut observed = observed.lock().unwrap();
+                observed.running += 1;
+                observed.overlaps += usize::from(observed.running > 1);
+                observed.rebuilds.len()
             };
             std::thread::sleep(Duration::from_secs(1)); // the database
             // Before the fill: the next rebuild may begin while its reply is on the way.
-            seen.lock().unwrap().running -= 1;
+            observed.lock().unwrap().running -= 1;
             client.store("hot:k", format!("version {version}").as_bytes(), 2);
-            seen.lock().unwrap().rebuilds.push((began, Instant::now()));
+            observed.lock().unwrap().rebuilds.push((began, Instant::now()));
         }
     };
     std::thread::scope(|s| (0..60).for_each(|n| drop(s.spawn(move || client(n)))));
-    let seen = seen.into_inner().unwrap();
-    assert_eq!(seen.overlaps, 0, "rebuilds ran at the same time");
+    let observed = observed.into_inner().unwrap();
+    assert_eq!(observed.overlaps, 0, "rebuilds ran at the same time");
     // One cold rebuild and one per expiry: each begins when the value before has expired, not earlier and not much later. A TTL
     // of 2 lasts for 1 to 2 s.
-    assert_eq!(seen.rebuilds.len(), EXPIRIES + 1, "rebuilds: {:?}", seen.rebuilds);
-    for pair in seen.rebuilds.windows(2) {
+    assert_eq!(observed.rebuilds.len(), EXPIRIES + 1, "rebuilds: {:?}", observed.rebuilds);
+    for pair in observed.rebuilds.windows(2) {
         let lived = pair[1].0.saturating_duration_since(pair[0].1);
         let allowed = Duration::from_millis(800)..Duration::from_millis(3000);
         assert!(allowed.contains(&lived), "a value with a TTL of 2 s was rebuilt {lived:?} after its fill");
     }
     // Half a rebuild: readers of the old value did not wait for the new one.
     assert!(
-        seen.longest_wait_for_a_value < Duration::from_millis(500),
+        observed.longest_wait_for_a_value < Duration::from_millis(500),
         "a client with a value to be served waited {:?}",
-        seen.longest_wait_for_a_value
+        observed.longest_wait_for_a_value
     );
 }
 

@@ -47,7 +47,7 @@ impl Invalidation {
             }
             Invalidation::BumpByDelete => assert_eq!(client.delete("@tag:posts"), "DELETED"),
             Invalidation::BumpByIncr => {
-                let reply = client.ask("incr @tag:posts 1");
+                let reply = client.execute("incr @tag:posts 1");
                 let version: u64 = reply.parse().unwrap_or_else(|e| panic!("incr of a tag: {reply}: {e}"));
                 assert!(version > 1_600_000_000_000, "a version is wall-clock ms, not {version}");
             }
@@ -212,11 +212,11 @@ fn what_was_built_before_an_invalidation_neither_replaces_nor_creates_anything_a
                 assert_eq!(d.get("hot:k"), None);
                 assert_eq!(d.set("hot:k", b"new", 60), "STORED");
             }
-            assert_eq!(a.ask(command), said, "{command}, after a delete through sidecar {elsewhere}");
+            assert_eq!(a.execute(command), said, "{command}, after a delete through sidecar {elsewhere}");
             if !command.starts_with("ma") {
                 // It may replace what it has read since.
                 assert_eq!(a.get("hot:k").as_deref(), Some(&b"new"[..]));
-                assert_eq!(a.ask("replace hot:k 0 60 5\r\nnewer"), "STORED");
+                assert_eq!(a.execute("replace hot:k 0 60 5\r\nnewer"), "STORED");
             }
             assert_ne!(d.delete("hot:k"), "");
         }
@@ -312,7 +312,7 @@ fn a_bump_moves_a_version_that_another_clock_has_put_in_the_future() {
         assert_eq!(b.get("hot:k"), None, "round {n}");
         b.store("hot:k", value.as_bytes(), 60);
         assert_eq!(a.get("hot:k").as_deref(), Some(value.as_bytes()));
-        assert_eq!(&a.ask("incr @tag:posts 1"), next);
+        assert_eq!(&a.execute("incr @tag:posts 1"), next);
     }
     assert_eq!(b.get("hot:k"), None);
 }
@@ -342,13 +342,13 @@ fn a_bump_that_comes_late_does_not_bring_an_old_version_back() {
     slow.send(b"delete @tag:posts\r\n");
     gate.until_held();
     assert_eq!(
-        quick.ask("incr @tag:posts 1"),
+        quick.execute("incr @tag:posts 1"),
         "10000000000000",
         "the number that the slow one is about to store"
     );
     quick.store("hot:k", b"old", 60);
     assert_eq!(quick.get("hot:k").as_deref(), Some(&b"old"[..]));
-    assert_eq!(quick.ask("incr @tag:posts 1"), "10000000000001");
+    assert_eq!(quick.execute("incr @tag:posts 1"), "10000000000001");
     gate.release();
     assert_eq!(slow.line(), "DELETED");
     assert_eq!(quick.get("hot:k"), None, "it was invalidated, and its version came back");
@@ -393,7 +393,7 @@ fn no_command_that_changes_a_value_makes_a_stale_one_fresh() {
         ("replace hot:k 0 0 1\r\n1".to_owned(), "NOT_STORED"),
         (format!("cas hot:k 0 0 1 {cas}\r\n1"), "NOT_FOUND"),
     ] {
-        assert_eq!(a.ask(&command), reply, "{command}");
+        assert_eq!(a.execute(&command), reply, "{command}");
     }
     assert_eq!(a.get("hot:k"), None, "one client rebuilds");
     assert_eq!(b.get("hot:k").as_deref(), Some(&b"5"[..]), "the others are served the old value, unchanged");
@@ -439,7 +439,7 @@ fn what_is_marked_stale_behind_kennels_back_or_was_never_wrapped_is_stale_once_i
     let (mut a, mut b) = (sidecars[0].client(), sidecars[1].client());
     a.store("hot:wrapped", b"old", 600);
     let mut server = direct(&servers[holder(&servers, "hot:wrapped")]);
-    assert_eq!(server.ask("md hot:wrapped I"), "HD");
+    assert_eq!(server.execute("md hot:wrapped I"), "HD");
     // Stored directly on the key's server: it has no envelope.
     assert_eq!(a.get("hot:plain"), None);
     let mut server = direct(&servers[holder(&servers, "hot:plain")]);

@@ -87,7 +87,7 @@ fn no_command_that_changes_a_value_moves_its_end() {
         ("append hot:k 0 0 1\r\n1", "STORED"),
         ("prepend hot:k 0 0 1\r\n1", "STORED"),
     ] {
-        assert_eq!(client.ask(command), reply, "{command}");
+        assert_eq!(client.execute(command), reply, "{command}");
         let ttl = server.ttl("hot:k").expect("just changed");
         assert!((100..=120).contains(&ttl), "{command}: {ttl} s, of 60 s and stale_for 60 s");
     }

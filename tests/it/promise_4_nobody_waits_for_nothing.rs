@@ -174,11 +174,11 @@ fn a_get_does_not_wait_with_an_answer_behind_it_that_came_earlier_than_its_own()
     let hits = || sidecar.metrics().sum("kennel_requests_total", &["outcome=\"hit\""]);
     let before = hits();
     client.send(format!("get {slow}\r\nget {quick}\r\n").as_bytes());
-    eventually("the second answer is here", || hits() > before);
+    eventually("the second reply is here", || hits() > before);
     gate.release();
     let (value, took) = timed(|| client.only_value(&slow));
     assert_eq!(value, None);
-    assert!(took < AT_ONCE, "waited {took:?} with an answer behind it");
+    assert!(took < AT_ONCE, "waited {took:?} with a reply behind it");
     assert_eq!(client.only_value(&quick).as_deref(), Some(&b"v"[..]));
 }
 
@@ -198,7 +198,7 @@ fn of_two_multi_gets_for_each_others_keys_neither_waits_for_the_other_to_end() {
     let (_servers, sidecars) = fleet("8s");
     for round in 0..20 {
         let keys = [format!("hot:{round}:a"), format!("hot:{round}:b")];
-        let ask = |sidecar: &Kennel, first: &str, second: &str| {
+        let get_both = |sidecar: &Kennel, first: &str, second: &str| {
             let mut client = sidecar.client();
             let items = client.get_many(&[first, second]);
             let missing = [first, second].into_iter().filter(|k| items.iter().all(|i| i.key != *k));
@@ -206,8 +206,8 @@ fn of_two_multi_gets_for_each_others_keys_neither_waits_for_the_other_to_end() {
         };
         let ((), took) = timed(|| {
             std::thread::scope(|s| {
-                s.spawn(|| ask(&sidecars[0], &keys[0], &keys[1]));
-                s.spawn(|| ask(&sidecars[1], &keys[1], &keys[0]));
+                s.spawn(|| get_both(&sidecars[0], &keys[0], &keys[1]));
+                s.spawn(|| get_both(&sidecars[1], &keys[1], &keys[0]));
             });
         });
         assert!(
@@ -226,7 +226,7 @@ fn nobody_waits_for_a_winner_who_has_had_longer_than_cold_wait() {
     eventually("the stub is two seconds old", || server.ttl("hot:k").expect("its winner lives") <= 8);
     for sidecar in [&sidecars[1], &sidecars[0]] {
         // The server's clock may be a second behind that of the sidecar that made it.
-        eventually("a loser is told at once", || {
+        eventually("a loser gets its reply at once", || {
             let (value, took) = timed(|| sidecar.client().get("hot:k"));
             assert_eq!(value, None);
             took < AT_ONCE

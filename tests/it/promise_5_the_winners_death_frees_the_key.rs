@@ -79,7 +79,7 @@ fn a_lock_is_renewed_while_the_winner_lives_and_freed_within_its_ttl_when_the_si
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(winner.ask("version").split(' ').next(), Some("VERSION"), "the winner is still connected");
+    assert_eq!(winner.execute("version").split(' ').next(), Some("VERSION"), "the winner is still connected");
     first.kill();
     within(Duration::from_secs(4), "another wins within lock_ttl + 2 s", || other.get("hot:k").is_none());
     other.store("hot:k", b"new", 60);
@@ -88,7 +88,7 @@ fn a_lock_is_renewed_while_the_winner_lives_and_freed_within_its_ttl_when_the_si
 
 /// Whether the item is a stub with a builder: docs/wire-format.md describes its flags.
 fn is_held(server: &mut crate::client::Client, key: &str) -> bool {
-    let shown = server.ask(&format!("mg {key} s f"));
+    let shown = server.execute(&format!("mg {key} s f"));
     let flags = shown.strip_prefix("HD s0 f").and_then(|rest| rest.split(' ').next());
     let flags = flags.map(|flags| flags.parse::<u32>().expect("a number"));
     flags.is_some_and(|flags| flags & 1 << 30 == 0)

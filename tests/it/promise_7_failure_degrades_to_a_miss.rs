@@ -60,7 +60,7 @@ fn the_other_servers_do_not_notice(kennel: &Kennel, keys: &[String; 3]) {
         assert!(reply.starts_with("SERVER_ERROR"), "round {round}, set: {reply}");
         assert!(took < AN_ANSWER, "round {round}: the error took {took:?}");
         for command in [format!("delete {dead}"), format!("incr {dead} 1"), format!("touch {dead} 0")] {
-            let reply = client.ask(&command);
+            let reply = client.execute(&command);
             assert!(reply.starts_with("SERVER_ERROR"), "round {round}, {command}: {reply}");
         }
         client.send(
@@ -131,7 +131,7 @@ fn without_the_tags_server_nothing_is_acknowledged_and_nothing_hangs() {
     servers[at].kill();
     let mut client = kennel.client();
     for command in ["delete @tag:posts", "incr @tag:posts 1"] {
-        let (reply, took) = timed(|| client.ask(command));
+        let (reply, took) = timed(|| client.execute(command));
         assert!(reply.starts_with("SERVER_ERROR"), "{command}: {reply}");
         assert!(took < AN_ANSWER, "{command} took {took:?}");
     }
@@ -153,7 +153,7 @@ fn with_on_error_error_a_get_on_a_dead_server_says_so() {
     let mut client = kennel.client();
     client.store("raw:k", b"v", 0);
     servers[0].kill();
-    let reply = client.ask("get raw:k");
+    let reply = client.execute("get raw:k");
     assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
     servers[0].restart();
     eventually("the server is used again", || client.set("raw:k", b"v", 0) == "STORED");
@@ -238,7 +238,7 @@ fn a_guarded_key_of_a_dead_server_is_missed_and_nothing_written_to_it_is_acknowl
         format!("delete {key}"),
         "flush_all".to_owned(),
     ] {
-        let (reply, took) = timed(|| other.ask(&command));
+        let (reply, took) = timed(|| other.execute(&command));
         assert!(reply.starts_with("SERVER_ERROR"), "{command}: {reply}");
         assert!(took < AN_ANSWER, "{command} took {took:?}");
     }
@@ -346,7 +346,7 @@ fn a_flush_that_a_server_refuses_is_not_acknowledged() {
     let servers = [Memcached::start(&[]), Memcached::start(&["-F"])];
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[raw("raw", "*")]));
     let mut client = kennel.client();
-    let reply = client.ask("flush_all");
+    let reply = client.execute("flush_all");
     assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
-    assert_eq!(client.ask("flush_all noreply\r\nverbosity 1"), "OK", "and noreply says nothing");
+    assert_eq!(client.execute("flush_all noreply\r\nverbosity 1"), "OK", "and noreply says nothing");
 }

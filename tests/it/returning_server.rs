@@ -38,7 +38,7 @@ fn a_late(command: &str, rule: &str, before: Option<&[u8]>) {
         other.store("k", before, 0);
     }
     gate.hold("ms k ");
-    let refused = writer.ask(command);
+    let refused = writer.execute(command);
     assert!(refused.starts_with("SERVER_ERROR"), "{command:?}: {refused}");
     gate.until_held();
     let deleted = other.delete("k");

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 use crate::client::Client;
 use crate::world::{Kennel, Memcached, direct, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir};
 
@@ -28,7 +28,7 @@ fn deletes_under_no_cas(target: SocketAddr) -> Between {
         let (Ok(mut client_end), Ok(mut server_end)) = (client.try_clone(), server.try_clone()) else {
             return;
         };
-        let (over, of_replies): (Over, Over) = (over.clone(), over.clone());
+        let (over, of_replies): (Stopped, Stopped) = (over.clone(), over.clone());
         std::thread::spawn(move || {
             let mut rest = Vec::new();
             pump(&mut client_end, &over, |piece| {
@@ -87,16 +87,16 @@ fn guards_nothing(address: &str, mut behind: Client, why: &str) {
             "ma KEY N9",
             "add KEY 0 9 1\r\nx",
         ] {
-            let asked = if command.contains("KEY") {
+            let command_of_key = if command.contains("KEY") {
                 command.replace("KEY", key)
             } else {
                 format!("{command} {key}")
             };
-            assert_eq!(client.ask(&asked), REFUSED, "{asked}");
+            assert_eq!(client.execute(&command_of_key), REFUSED, "{command_of_key}");
         }
     }
     for bump in ["delete @tag:t", "incr @tag:t 1"] {
-        assert_eq!(client.ask(bump), REFUSED);
+        assert_eq!(client.execute(bump), REFUSED);
     }
     assert_eq!(items(&mut behind), "0", "neither stubs nor locks nor values nor tags, and no probe");
     client.store("raw", b"value", 60);
@@ -107,9 +107,9 @@ fn guards_nothing(address: &str, mut behind: Client, why: &str) {
     let (first, rest) = body(&ready).split_once('\n').expect("a second line");
     assert_eq!(first, "ready");
     assert!(rest.contains(address) && rest.contains("main") && rest.contains(why), "{rest}");
-    let said = kennel.said();
-    assert_eq!(said.matches("cannot guard").count(), 1, "once for all workers: {said}");
-    assert!(said.contains(why), "{said}");
+    let log = kennel.log();
+    assert_eq!(log.matches("cannot guard").count(), 1, "once for all workers: {log}");
+    assert!(log.contains(why), "{log}");
     let metrics = kennel.metrics();
     let name = "kennel_upstream_guards";
     assert!(metrics.0.keys().any(|series| series.starts_with(name)) && metrics.sum(name, &[]) == 0.0);
@@ -145,8 +145,8 @@ fn a_server_that_can_guard_is_said_to_be_ready_and_nothing_is_left_on_it() {
     assert_eq!(body(&kennel.http("/readyz")), "ready");
     assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 1.0);
     assert_eq!(items(&mut direct(&servers[0])), "0");
-    assert!(!kennel.said().contains("cannot guard"), "{}", kennel.said());
-    assert!(kennel.said().contains("version=1.6."), "{}", kennel.said());
+    assert!(!kennel.log().contains("cannot guard"), "{}", kennel.log());
+    assert!(kennel.log().contains("version=1.6."), "{}", kennel.log());
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_server_that_is_replaced_by_one_that_can_guard_guards_again_and_the_other_wa
 /// Fills a server that was started with `-M` until it has no room for another item of the size of a probe's; returns the number
 /// of items.
 fn fill(server: &mut Client) -> usize {
-    let stored = |n: &usize| server.ask(&format!("set {} 0 0 2\r\nab", filler(*n))) == "STORED";
+    let stored = |n: &usize| server.execute(&format!("set {} 0 0 2\r\nab", filler(*n))) == "STORED";
     (0..100_000).take_while(stored).count()
 }
 
@@ -193,7 +193,7 @@ fn is_full(kennel: &Kennel, client: &mut Client, taken: usize) {
     let ready = kennel.http("/readyz");
     let why = "it is full: what it can do is not known yet";
     assert!(body(&ready).starts_with("ready\n") && ready.contains(why), "{ready}");
-    assert!(kennel.said().contains(why), "{}", kennel.said());
+    assert!(kennel.log().contains(why), "{}", kennel.log());
 }
 
 const FULL: &[&str] = &["-M", "-m", "2"];
@@ -210,7 +210,7 @@ fn a_server_that_cannot_guard_is_not_taken_for_one_that_can_because_it_is_full()
     let mut client = kennel.client();
     is_full(&kennel, &mut client, taken);
     (1..taken).for_each(|n| assert_eq!(behind.delete(&filler(n)), "DELETED"));
-    eventually("it is told what the server lacks", || {
+    eventually("it learns what the server lacks", || {
         kennel.http("/readyz").contains("its md does not compare CAS values")
     });
     assert_eq!(client.set("hot:k", b"value", 60), REFUSED);
@@ -232,7 +232,7 @@ fn a_server_that_is_full_when_it_is_connected_to_guards_as_soon_as_it_has_room()
         let mut client = kennel.client();
         assert_eq!(client.set("hot:k", b"value", 60), "STORED");
         assert_eq!(client.get("hot:k").as_deref(), Some(&b"value"[..]));
-        assert_eq!(client.ask("delete @tag:t"), "DELETED");
+        assert_eq!(client.execute("delete @tag:t"), "DELETED");
         // Client requests still use the existing connection.
         let metrics = kennel.metrics();
         assert_eq!(metrics.sum("kennel_upstream_connections_total", &[]), 1.0);

@@ -141,7 +141,7 @@ fn a_request_that_is_never_whole_is_idleness_too() {
     let mut slow = kennel.client();
     slow.send(b"set raw:k 0 0 1000\r\n");
     // Enough bytes to appear active, but never a complete request. Sending fails once the connection is closed.
-    eventually("it is hung up on", || {
+    eventually("its connection is closed", || {
         slow.send(b"x");
         reached(&kennel, "idle") > 0.0
     });
@@ -157,13 +157,13 @@ fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
     waiter.send(b"get hot:page\r\n");
     let mut lively = kennel.client();
     eventually("the idle one is hung up on", || {
-        assert_eq!(lively.ask("mn"), "MN");
+        assert_eq!(lively.execute("mn"), "MN");
         reached(&kennel, "idle") >= 1.0
     });
     assert_eq!(idle.rest(), b"");
     // Far longer than the idle timeout: both are still connected, because one rebuilds and the other waits for it.
     for _ in 0..120 {
-        assert_eq!(lively.ask("mn"), "MN");
+        assert_eq!(lively.execute("mn"), "MN");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(reached(&kennel, "idle"), 1.0);
@@ -179,7 +179,7 @@ fn without_an_idle_timeout_nobody_is_hung_up_on() {
     let (_servers, kennel) = sidecar("");
     let mut idle = kennel.client();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(idle.ask("mn"), "MN");
+    assert_eq!(idle.execute("mn"), "MN");
     assert_eq!(reached(&kennel, "idle"), 0.0);
 }
 
@@ -205,7 +205,7 @@ fn thousands_of_idle_clients_cost_little_and_the_next_one_is_served() {
     assert!(cost < 2000 * 24 * KIB + 32 * MIB + 8 * MIB, "{} bytes each", cost / 2000);
     assert_eq!(reached(&kennel, "buffered"), 0.0);
     for client in idle.iter_mut().step_by(97) {
-        assert_eq!(client.ask("mn"), "MN");
+        assert_eq!(client.execute("mn"), "MN");
     }
 }
 
@@ -315,10 +315,10 @@ fn a_binary_client_is_told_so_in_its_own_protocol_and_the_log_says_once_what_to_
     eventually("it is counted", || {
         kennel.metrics().sum("kennel_client_connections_binary_total", &[]) == 3.0
     });
-    eventually("it is logged", || kennel.said().contains("binary_protocol=false"));
-    assert_eq!(kennel.said().matches("speaks the binary protocol").count(), 1, "{}", kennel.said());
+    eventually("it is logged", || kennel.log().contains("binary_protocol=false"));
+    assert_eq!(kennel.log().matches("speaks the binary protocol").count(), 1, "{}", kennel.log());
     for library in ["OPT_BINARY_PROTOCOL", "Symfony", "pylibmc", "spymemcached", "Enyim", "Dalli", "memjs"] {
-        assert!(kennel.said().contains(library), "{library}");
+        assert!(kennel.log().contains(library), "{library}");
     }
 }
 
@@ -341,11 +341,11 @@ fn the_user_of_pylibmc_is_shown_an_error_and_binary_false_helps() {
     let (host, port) = (kennel.address().ip().to_string(), kennel.address().port().to_string());
     let output =
         std::process::Command::new(&python).args([script, &host, &port]).output().expect("run python");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{stderr}");
-    assert_eq!(said.lines().filter(|line| line.starts_with("refused: ")).count(), 2, "{said}");
-    assert!(said.ends_with("OK with binary=False\n"), "{said}");
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert_eq!(stdout.lines().filter(|line| line.starts_with("refused: ")).count(), 2, "{stdout}");
+    assert!(stdout.ends_with("OK with binary=False\n"), "{stdout}");
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn every_limit_that_a_client_reaches_is_counted() {
     assert_eq!(reached(&kennel, "value"), 1.0);
     let mut long = TcpStream::connect(kennel.address()).expect("connect");
     std::io::Write::write_all(&mut long, &[b'x'; 4000]).expect("send");
-    eventually("it is hung up on", || reached(&kennel, "line") == 1.0);
+    eventually("its connection is closed", || reached(&kennel, "line") == 1.0);
     // 1,025 requests after one without a reply.
     assert_eq!(client.get("hot:held"), None);
     let mut deep = kennel.client();
@@ -413,12 +413,12 @@ fn what_is_said_from_near_counts_for_whoever_does_not_take_it() {
         for client in &mut slow {
             let before = hits();
             client.send(format!("get {key}\r\n").as_bytes());
-            eventually("it is answered, or hung up on", || {
+            eventually("it gets a reply, or its connection is closed", || {
                 hits() > before || reached(&kennel, "buffered") >= 1.0
             });
         }
     }
-    eventually("one of them is hung up on", || reached(&kennel, "buffered") >= 1.0);
+    eventually("one connection is closed", || reached(&kennel, "buffered") >= 1.0);
     assert!(reader.get("n:1").is_some());
     std::fs::remove_dir_all(directory).expect("it is there");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 
 /// Runs until it is dropped; its threads end with it.
 pub(crate) struct SlowServer {
@@ -55,7 +55,7 @@ impl SlowServer {
 }
 
 /// Starts the two directions of one connection: requests are forwarded unchanged, replies by the schedule.
-fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
+fn serve(client: TcpStream, server: TcpStream, over: &Stopped, shared: &Arc<Shared>) {
     let mut random = fastrand::Rng::with_seed(shared.seed.fetch_add(1, Ordering::SeqCst));
     let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
     let (of_requests, of_replies, shared) = (over.clone(), over.clone(), shared.clone());
@@ -71,7 +71,7 @@ fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>
 fn direct(
     mut from: TcpStream,
     mut to: TcpStream,
-    over: &Over,
+    over: &Stopped,
     mut pass: impl FnMut(&mut TcpStream, &[u8]) -> bool,
 ) {
     pump(&mut from, over, |bytes| pass(&mut to, bytes));

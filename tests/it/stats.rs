@@ -16,7 +16,7 @@ fn is_left_out(what: &str, name: &str) -> bool {
 }
 
 fn stats(client: &mut Client, what: &str) -> Stats {
-    let mut line = client.ask(format!("stats {what}").trim_end());
+    let mut line = client.execute(format!("stats {what}").trim_end());
     let mut stats = Stats::new();
     while line != "END" {
         let words: Vec<&str> = line.split(' ').collect();
@@ -70,8 +70,8 @@ fn every_name_that_memcached_says_is_said_with_a_value_of_the_same_form() {
         let (theirs, ours) = (stats(&mut real, what), stats(&mut kennel.client(), what));
         assert!(!theirs.is_empty(), "stats {what}");
         for (name, value) in theirs.iter().filter(|(name, _)| !is_left_out(what, name)) {
-            let said = ours.get(name).unwrap_or_else(|| panic!("stats {what}: no {name} in {ours:?}"));
-            assert_eq!(form(said), form(value), "stats {what}: {name} {said}, memcached says {value}");
+            let reported = ours.get(name).unwrap_or_else(|| panic!("stats {what}: no {name} in {ours:?}"));
+            assert_eq!(form(reported), form(value), "stats {what}: {name} {reported}, memcached has {value}");
         }
     }
 }
@@ -137,11 +137,11 @@ fn what_clients_do_is_counted_as_memcached_counts_it() {
             "mg none v",
             "flush_all",
         ] {
-            client.ask(command);
+            client.execute(command);
         }
         client.store("a", b"1", 0);
         let (_, cas) = client.gets("a").expect("just stored");
-        assert_eq!(client.ask(&format!("cas a 0 0 1 {cas}\r\n2")), "STORED");
+        assert_eq!(client.execute(&format!("cas a 0 0 1 {cas}\r\n2")), "STORED");
         assert_eq!(client.get_many(&["a", "none", "a", "other"]).len(), 2);
         for (command, items) in [("gat 0 a none a", 2), ("gats 0 a", 1)] {
             client.send(format!("{command}\r\n").as_bytes());
@@ -260,7 +260,7 @@ fn with_a_server_down_stats_says_the_rest_and_who_is_missing() {
     let general = stats(&mut client, "");
     assert_eq!((number(&general, "cmd_set"), general.get("curr_items")), (60, None), "unknown is not 0");
     for what in ["items", "slabs", "sizes", "settings", "reset"] {
-        assert_eq!(client.ask(&format!("stats {what}")), "SERVER_ERROR server is down", "stats {what}");
+        assert_eq!(client.execute(&format!("stats {what}")), "SERVER_ERROR server is down", "stats {what}");
     }
 }
 
@@ -286,7 +286,7 @@ fn a_reset_reaches_every_server_and_the_sidecars_stats_but_not_its_metrics() {
     let mut client = kennel.client();
     let requests = |kennel: &Kennel| kennel.metrics().sum("kennel_requests_total", &["command=\"set\""]);
     assert_eq!((number(&stats(&mut client, ""), "cmd_set"), requests(&kennel)), (60, 60.0));
-    assert_eq!(client.ask("stats reset"), "RESET");
+    assert_eq!(client.execute("stats reset"), "RESET");
     let general = stats(&mut client, "");
     let zero = ["cmd_set", "cmd_get", "get_hits", "total_connections", "total_items"];
     assert_eq!(zero.map(|name| number(&general, name)), [0; 5], "{general:?}");
@@ -298,7 +298,7 @@ fn a_reset_reaches_every_server_and_the_sidecars_stats_but_not_its_metrics() {
     assert_eq!(number(&stats(&mut client, ""), "cmd_set"), 1);
     assert_eq!(requests(&kennel), 61.0);
     servers[1].kill();
-    assert!(client.ask("stats reset").starts_with("SERVER_ERROR"));
+    assert!(client.execute("stats reset").starts_with("SERVER_ERROR"));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn stats_proxy_counts_by_command_under_the_names_of_memcacheds_proxy() {
     client.get_many(&["a", "none", "other"]);
     client.gets("a");
     for command in ["mg a", "md a", "mn", "incr a 1", "set a 0 0 x"] {
-        client.ask(command);
+        client.execute(command);
     }
     let proxy = stats(&mut client, "proxy");
     let counts = [
@@ -329,8 +329,8 @@ fn stats_proxy_counts_by_command_under_the_names_of_memcacheds_proxy() {
         "proxy_backend_total",
         "proxy_backend_marked_bad",
     ];
-    let said = counts.map(|name| number(&proxy, name));
-    assert_eq!(said, [1, 3, 1, 1, 1, 1, 1, 0, 10, 0, 0, 0, 2, 0], "{counts:?}");
+    let reported = counts.map(|name| number(&proxy, name));
+    assert_eq!(reported, [1, 3, 1, 1, 1, 1, 1, 0, 10, 0, 0, 0, 2, 0], "{counts:?}");
     let general = stats(&mut client, "");
     assert_eq!(number(&general, "proxy_backend_total"), 2);
 }

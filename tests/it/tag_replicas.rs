@@ -37,7 +37,7 @@ fn a_version_stands_on_two_of_the_servers() {
     fill(&mut client);
     let created: Vec<u64> = versions(&tags).into_iter().flatten().collect();
     assert!(matches!(created[..], [a, b] if a == b), "{created:?}");
-    let bumped: u64 = client.ask("incr @tag:posts 1").parse().expect("a version");
+    let bumped: u64 = client.execute("incr @tag:posts 1").parse().expect("a version");
     assert_eq!(versions(&tags).into_iter().flatten().collect::<Vec<_>>(), [bumped, bumped]);
     assert_eq!(client.get("@tag:posts"), Some(bumped.to_string().into_bytes()));
 }

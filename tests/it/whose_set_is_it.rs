@@ -31,7 +31,7 @@ const QUICK: &str = "cold_wait = \"0ms\"";
 fn plays(kennel: &Kennel, script: &[(usize, &str, &str)]) {
     let mut clients: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     for (line, (client, command, reply)) in script.iter().enumerate() {
-        let told = clients[*client].ask(command);
+        let told = clients[*client].execute(command);
         assert_eq!(&told, reply, "line {line} of {script:?}");
         if told.starts_with("VALUE") {
             clients[*client].line();
@@ -63,7 +63,7 @@ fn what_is_set_behind_an_own_bump_is_fresh_and_what_anothers_bump_overtakes_is_n
         for (bumper, found) in [(0, true), (1, false)] {
             let mut clients = [kennel.client(), kennel.client()];
             assert_eq!(clients[0].get("hot:k"), None);
-            assert_ne!(clients[bumper].ask(bump), "ERROR");
+            assert_ne!(clients[bumper].execute(bump), "ERROR");
             assert_eq!(clients[0].set("hot:k", b"v", 60), "STORED");
             assert_eq!(kennel.client().get("hot:k").is_some(), found, "{bump} by {bumper}");
             clients[0].delete("hot:k");
@@ -122,7 +122,7 @@ fn whoever_has_seen_a_value_writes_over_it_though_it_was_told_a_miss_before() {
         let (mut first, mut second) = (kennel.client(), kennel.client());
         assert_eq!(first.get("hot:k"), None);
         second.store("hot:k", b"1", 60);
-        let told = first.ask(seen);
+        let told = first.execute(seen);
         assert!(told.starts_with(said), "{seen}: {told}");
         if told.starts_with("VALUE") {
             first.line();
@@ -144,7 +144,7 @@ fn a_loser_stores_over_the_stub_though_it_is_renewed_or_its_builder_leaves() {
     for elsewhere in [0, 1] {
         let (mut winner, mut loser) = (sidecars[0].client(), sidecars[elsewhere].client());
         assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
-        let cas = |server: &mut Client| server.ask("mg hot:k c");
+        let cas = |server: &mut Client| server.execute("mg hot:k c");
         let missed = cas(&mut server);
         eventually("its stub is renewed", || cas(&mut server) != missed);
         loser.store("hot:k", b"built by the loser", 60);
@@ -194,10 +194,10 @@ fn of_all_who_add_a_key_one_stores_whoever_missed_it_and_whoever_won() {
                 let mut all: Vec<Client> = (0..4).map(|_| kennel.client()).collect();
                 // The first wins, the second receives a miss all the same, and the others have not read.
                 assert_eq!([all[0].get("hot:k"), all[1].get("hot:k")], [None, None]);
-                let said = adders.map(|n| all[n].ask(&add.replace('N', &n.to_string())));
+                let said = adders.map(|n| all[n].execute(&add.replace('N', &n.to_string())));
                 let stored = said.each_ref().map(|said| is_stored(said));
                 assert_eq!(stored, [true, false, false], "{add}, {clients}, {adders:?}: {said:?}");
-                assert_eq!(all[3].ask("incr hot:k 1"), (adders[0] + 1).to_string());
+                assert_eq!(all[3].execute("incr hot:k 1"), (adders[0] + 1).to_string());
             }
         }
     }
@@ -238,7 +238,7 @@ fn a_miss_of_one_worker_is_filled_over_another_that_connects_later() {
     for n in 0..16 {
         let key = format!("hot:{n}");
         assert_eq!(clients[n].get(&key), None);
-        assert_eq!(clients[(n + 1) % 16].ask(&format!("add {key} 0 60 1\r\n1")), "STORED");
+        assert_eq!(clients[(n + 1) % 16].execute(&format!("add {key} 0 60 1\r\n1")), "STORED");
         assert_eq!(clients[n].get(&key).as_deref(), Some(&b"1"[..]));
     }
     assert_eq!(kennel.metrics().sum("kennel_upstream_connections_total", &[]), 2.0);
@@ -250,8 +250,8 @@ fn an_add_that_an_invalidation_has_overtaken_says_that_it_stored_nothing() {
     let mut clients = [kennel.client(), kennel.client()];
     assert_eq!(clients[0].get("hot:k"), None);
     clients[1].delete("hot:k");
-    assert_eq!(clients[0].ask("add hot:k 0 60 3\r\nold"), "NOT_STORED");
-    assert_eq!(clients[1].ask("add hot:k 0 60 3\r\nnew"), "STORED");
+    assert_eq!(clients[0].execute("add hot:k 0 60 3\r\nold"), "NOT_STORED");
+    assert_eq!(clients[1].execute("add hot:k 0 60 3\r\nnew"), "STORED");
     assert_eq!(clients[0].get("hot:k").as_deref(), Some(&b"new"[..]));
 }
 
@@ -305,7 +305,7 @@ fn nobody_waits_for_what_its_own_connection_builds() {
         let (mut winner, mut other) = (kennel.client(), kennel.client());
         assert_eq!(winner.get("hot:k"), None);
         other.send(format!("{read}\r\n").as_bytes());
-        let said = winner.ask(read);
+        let said = winner.execute(read);
         assert!(said == MISS || said == "EN", "{read}: {said}");
         // The other one waits all the while.
         other.silent_for(Duration::from_millis(50));
@@ -343,7 +343,7 @@ fn that_clients_have_pools_is_learnt_and_so_is_that_they_have_none_any_more() {
     let mut pool = [kennel.client(), kennel.client()];
     (0..40).for_each(|n| builds(&mut pool, n));
     assert_eq!([mode("pooled"), mode("single")], [1.0, 0.0]);
-    assert!(kennel.said().contains("learnt how clients use their connections"), "{}", kennel.said());
+    assert!(kennel.log().contains("learnt how clients use their connections"), "{}", kennel.log());
     // From now on a late fill is dropped on another connection.
     assert_eq!(pool[0].get("hot:k"), None);
     kennel.client().delete("hot:k");
@@ -405,7 +405,7 @@ fn a_client_that_is_told_misses_and_answers_none_costs_nobody_else_a_lease_and_f
     assert!(live <= 16.0 * 32.0 + 1.0, "{live} leases");
     // What it holds is available to others.
     let mut server = direct(&servers[0]);
-    let renewed = |server: &mut Client| server.ask("mg hot:mine c");
+    let renewed = |server: &mut Client| server.execute("mg hot:mine c");
     let before = renewed(&mut server);
     eventually("the other's lease is renewed", || renewed(&mut server) != before);
     let mut other = kennel.client();

@@ -201,7 +201,7 @@ fn spawn_memcached(program: &Path, address: SocketAddr, args: &[String]) -> Opti
         if process.ended().is_some() {
             return None;
         }
-        assert!(start.elapsed() < DEADLINE, "memcached (pid {pid}) does not answer on {address}");
+        assert!(start.elapsed() < DEADLINE, "memcached (pid {pid}) does not respond on {address}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -272,10 +272,10 @@ impl Kennel {
         std::thread::spawn(read);
         let unset = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let mut kennel = Kennel { process, dir, lines, tcp: unset, admin: unset };
-        eventually("kennel says where it listens and that it is ready", || {
+        eventually("kennel logs its addresses and that it is ready", || {
             // The guard lives in `kennel`: this panic kills the process and removes the directory like any other.
             if let Some(status) = kennel.process.ended() {
-                panic!("kennel ended ({status}) before it was ready\n{}\nwith\n{toml}", kennel.said());
+                panic!("kennel ended ({status}) before it was ready\n{}\nwith\n{toml}", kennel.log());
             }
             let (tcp, admin) = (kennel.listening("tcp "), kennel.admin_line());
             let (Some(tcp), Some(admin)) = (tcp, admin) else { return false };
@@ -299,11 +299,11 @@ impl Kennel {
     /// A new client of its Unix listener, which the configuration must have.
     pub(crate) fn unix_client(&self) -> Client {
         let mut path = None;
-        eventually("kennel says which Unix socket it listens on", || {
+        eventually("kennel logs its Unix socket", || {
             path = self.listening("unix ");
             path.is_some()
         });
-        Client::unix(Path::new(&path.expect("just seen")))
+        Client::unix(Path::new(&path.expect("just checked")))
     }
 
     /// Suspends it during `f`, so that everything sent to it arrives at once.
@@ -326,7 +326,7 @@ impl Kennel {
             status = self.process.ended();
             status.is_some()
         });
-        (status.expect("just seen"), took)
+        (status.expect("just checked"), took)
     }
 
     /// Sends SIGTERM and does not wait.
@@ -361,7 +361,7 @@ impl Kennel {
     }
 
     /// Its whole log, for a failure message.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let stderr = std::fs::read_to_string(self.dir.join("stderr")).unwrap_or_default();
         format!("stdout: {}\nstderr: {stderr}", self.lines.lock().expect("no holder panics").join("\n"))
     }
@@ -383,7 +383,12 @@ impl Kennel {
 impl Drop for Kennel {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- kennel on {} said\n{}", self.tcp, self.said());
+            eprintln!(
+                "--- log of kennel on {}
+{}",
+                self.tcp,
+                self.log()
+            );
         }
         self.process.kill();
         let _ = std::fs::remove_dir_all(&self.dir);

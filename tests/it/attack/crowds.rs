@@ -21,11 +21,11 @@ const COUNTS: usize = 12;
 fn count(client: &mut Client, key: &str) -> Result<u64, String> {
     let mut acknowledged = 0;
     for _ in 0..COUNTS {
-        let first = client.ask(&format!("incr {key} 1"));
+        let first = client.execute(&format!("incr {key} 1"));
         if first.parse::<u64>().is_err() {
-            let added = client.ask(&format!("add {key} 0 0 1\r\n1"));
+            let added = client.execute(&format!("add {key} 0 0 1\r\n1"));
             if added != "STORED" {
-                let again = client.ask(&format!("incr {key} 1"));
+                let again = client.execute(&format!("incr {key} 1"));
                 if again.parse::<u64>().is_err() {
                     return Err(format!("incr {first}, add {added}, incr {again}, and nobody deletes {key}"));
                 }
@@ -145,7 +145,7 @@ fn whoever_holds_the_win_does_not_wait_for_itself() {
         let key = format!("g:{}", again.replace(' ', ""));
         let mut client = kennel.client();
         assert_eq!(client.get(&key), None);
-        let reply = client.ask(&format!("{again} {key}{}", if again == "mg" { " v" } else { "" }));
+        let reply = client.execute(&format!("{again} {key}{}", if again == "mg" { " v" } else { "" }));
         assert!(reply == "END" || reply.starts_with("EN"), "{again} {key}: {reply}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::linearizability::Response;
 
 use super::run::{Rule, Setting};
-use super::schedule::{QueuePosition, Request, Schedule, Verb};
+use super::schedule::{Request, Schedule, Turn, Verb};
 
 /// Commands on single keys; those that race are more frequent.
 const VERBS: [Verb; 34] = [
@@ -84,7 +84,7 @@ impl Draw {
         let mut steps = Vec::new();
         for _ in 0..draw.random.usize(8..=36) {
             let many = [1, 1, 1, 1, 1, 1, 2, 2, 3, 4][draw.random.usize(..10)];
-            let mut step: Vec<QueuePosition> = Vec::new();
+            let mut step: Vec<Turn> = Vec::new();
             for _ in 0..many {
                 let fill = (draw.random.usize(..3) == 0 && !fills.is_empty())
                     .then(|| fills.swap_remove(draw.random.usize(..fills.len())));
@@ -106,7 +106,7 @@ impl Draw {
                         fills.push((client, connection, *key));
                     }
                 }
-                step.push(QueuePosition { connection, requests: turn });
+                step.push(Turn { connection, requests: turn });
             }
             steps.push(step);
         }
@@ -130,7 +130,7 @@ impl Draw {
         }
     }
 
-    pub(super) fn was_told(&mut self, key: Option<char>, answer: &Response) {
+    pub(super) fn note_response(&mut self, key: Option<char>, answer: &Response) {
         if *answer == Response::Miss {
             self.missed = key;
         }

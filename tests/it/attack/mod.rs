@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use draw::Draw;
 use run::{Rule, Setting, World};
 use schedule::Schedule;
-use together::ConnectionUse;
+use together::Clients;
 
 fn from_environment(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -90,8 +90,8 @@ fn whatever_many_clients_send_at_once_is_answered_as_memcached_may_answer_it() {
             [1, 2].map(|sidecars| (Setting { rule, pools, sidecars, exact: false }, pools.unwrap_or(CLIENTS)))
         })
     });
-    let mut all: Vec<ConnectionUse> =
-        settings.map(|(setting, clients)| ConnectionUse::connect(setting, clients, &world)).collect();
+    let mut all: Vec<Clients> =
+        settings.map(|(setting, clients)| Clients::connect(setting, clients, &world)).collect();
     let (mut seed, mut undecided) = (first, 0);
     while Instant::now() < until {
         let at = seed as usize % all.len();

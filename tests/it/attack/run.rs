@@ -150,10 +150,10 @@ impl World {
                 let number = *numbers.get(&connection).unwrap_or(&connection);
                 let wire = self.connections.get_mut(&place).expect("it has been sent to");
                 for (request, commands) in requests {
-                    let answers = request.answers(wire, |letter| keys.name(letter));
+                    let responses = request.responses(wire, |letter| keys.name(letter));
                     now += 1;
-                    for ((key, command), answer) in commands.into_iter().zip(answers) {
-                        let response = request.said(answer);
+                    for ((key, command), response) in commands.into_iter().zip(responses) {
+                        let response = request.as_classic(response);
                         if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &response) {
                             shown.insert((client, key), *unique);
                         }

@@ -51,21 +51,21 @@ pub(super) struct Request {
 
 /// What one connection sends in one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct QueuePosition {
+pub(super) struct Turn {
     pub(super) connection: usize,
     pub(super) requests: Vec<Request>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
-    pub(super) steps: Vec<Vec<QueuePosition>>,
+    pub(super) steps: Vec<Vec<Turn>>,
 }
 
 impl Schedule {
     pub(super) fn parse(text: &str) -> Schedule {
         let turn = |text: &str| {
             let (connection, requests) = text.trim().split_once(' ').expect("a connection and its commands");
-            QueuePosition {
+            Turn {
                 connection: connection.parse().expect("the number of a connection"),
                 requests: requests.split(';').map(Request::parse).collect(),
             }
@@ -158,7 +158,7 @@ impl Request {
     }
 
     /// Reads the response: one per key, or one for all.
-    pub(super) fn answers(&self, client: &mut Client, key: impl Fn(char) -> String) -> Vec<Response> {
+    pub(super) fn responses(&self, client: &mut Client, key: impl Fn(char) -> String) -> Vec<Response> {
         match self.verb {
             Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats => {
                 let Ok(items) = client.items() else { return vec![Response::Unknown; self.keys.len()] };
@@ -210,14 +210,14 @@ fn line(line: &str) -> Response {
         _ if line.starts_with("SERVER_ERROR") => Response::Unknown,
         _ => match line.parse() {
             Ok(number) => Response::Number(number),
-            Err(_) => panic!("no answer that memcached gives: {line}"),
+            Err(_) => panic!("not a reply of memcached: {line}"),
         },
     }
 }
 
 impl Request {
     /// The same response as the model's for this command: `HD` of a delete is `DELETED`, and so on.
-    pub(super) fn said(&self, answer: Response) -> Response {
+    pub(super) fn as_classic(&self, answer: Response) -> Response {
         match (self.verb, answer) {
             (Verb::MetaDelete, Response::Stored) => Response::Deleted,
             (Verb::Bump, Response::Deleted) => Response::Flushed,
@@ -234,7 +234,7 @@ impl Display for Request {
     }
 }
 
-impl Display for QueuePosition {
+impl Display for Turn {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let requests: Vec<String> = self.requests.iter().map(Request::to_string).collect();
         write!(f, "{} {}", self.connection, requests.join("; "))
@@ -244,7 +244,7 @@ impl Display for QueuePosition {
 impl Display for Schedule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
-            let turns: Vec<String> = step.iter().map(QueuePosition::to_string).collect();
+            let turns: Vec<String> = step.iter().map(Turn::to_string).collect();
             writeln!(f, "{}", turns.join(" | "))?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Reduces a schedule that fails to the smallest that still does.
 
 use super::run::{Setting, World};
-use super::schedule::{QueuePosition, Schedule};
+use super::schedule::{Schedule, Turn};
 
 /// How often a schedule may be run again.
 const TRIALS: usize = 500;
@@ -28,7 +28,7 @@ pub(super) fn shrink(schedule: &Schedule, setting: Setting, world: &mut World) -
 fn one_at_a_time(schedule: &Schedule) -> Schedule {
     let turns = schedule.steps.iter().flatten();
     let each = turns.flat_map(|turn| {
-        let alone = |request| vec![QueuePosition { connection: turn.connection, requests: vec![request] }];
+        let alone = |request| vec![Turn { connection: turn.connection, requests: vec![request] }];
         turn.requests.iter().cloned().map(alone)
     });
     Schedule { steps: each.collect() }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::history::{Event, Key, What};
+use super::history::{Event, Key, Observation};
 
 /// A response after this time counts as none.
 const HANGS: Duration = Duration::from_secs(10);
@@ -29,11 +29,11 @@ pub(super) enum Kind {
 }
 
 /// What the actors share.
-pub(super) struct Stage {
+pub(super) struct SharedState {
     pub(super) keys: Vec<(Kind, Key)>,
     /// The source of truth: each key's version.
     pub(super) source: Vec<AtomicU64>,
-    pub(super) sidecars: Vec<Mutex<Door>>,
+    pub(super) sidecars: Vec<Mutex<SidecarAddress>>,
     pub(super) over: AtomicBool,
     writes: AtomicU64,
     start: Instant,
@@ -41,20 +41,21 @@ pub(super) struct Stage {
 
 /// The address of a sidecar.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Door {
+pub(super) struct SidecarAddress {
     /// `None` while there is none, from before it is killed.
     address: Option<SocketAddr>,
     /// How often it has been killed.
     kills: usize,
 }
 
-impl Stage {
-    pub(super) fn new(keys: Vec<(Kind, Key)>, sidecars: &[SocketAddr]) -> Stage {
-        let door = |address: &SocketAddr| Mutex::new(Door { address: Some(*address), kills: 0 });
-        Stage {
+impl SharedState {
+    pub(super) fn new(keys: Vec<(Kind, Key)>, sidecars: &[SocketAddr]) -> SharedState {
+        let address_of_sidecar =
+            |address: &SocketAddr| Mutex::new(SidecarAddress { address: Some(*address), kills: 0 });
+        SharedState {
             source: keys.iter().map(|_| AtomicU64::new(1)).collect(),
             keys,
-            sidecars: sidecars.iter().map(door).collect(),
+            sidecars: sidecars.iter().map(address_of_sidecar).collect(),
             over: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             start: Instant::now(),
@@ -62,17 +63,17 @@ impl Stage {
     }
 
     /// The sidecar is about to be killed.
-    pub(super) fn closes(&self, sidecar: usize) {
-        let mut door = self.sidecars[sidecar].lock().expect("no holder panics");
-        *door = Door { address: None, kills: door.kills + 1 };
+    pub(super) fn set_unreachable(&self, sidecar: usize) {
+        let mut address_of_sidecar = self.sidecars[sidecar].lock().expect("no holder panics");
+        *address_of_sidecar = SidecarAddress { address: None, kills: address_of_sidecar.kills + 1 };
     }
 
     /// The sidecar is reachable at this address from now on.
-    pub(super) fn opens(&self, sidecar: usize, address: SocketAddr) {
+    pub(super) fn set_address(&self, sidecar: usize, address: SocketAddr) {
         self.sidecars[sidecar].lock().expect("no holder panics").address = Some(address);
     }
 
-    fn door(&self, sidecar: usize) -> Door {
+    fn sidecar(&self, sidecar: usize) -> SidecarAddress {
         *self.sidecars[sidecar].lock().expect("no holder panics")
     }
 
@@ -83,15 +84,15 @@ impl Stage {
 
 /// One client of one sidecar.
 pub(super) struct Actor<'a> {
-    stage: &'a Stage,
+    shared: &'a SharedState,
     number: usize,
     sidecar: usize,
     random: fastrand::Rng,
-    wire: Option<Wire>,
+    connection: Option<Connection>,
     history: Vec<Event>,
 }
 
-struct Wire {
+struct Connection {
     stream: BufReader<TcpStream>,
     /// How often its sidecar had been killed when the client was created.
     kills: usize,
@@ -104,16 +105,16 @@ enum Reply {
 }
 
 impl<'a> Actor<'a> {
-    pub(super) fn new(stage: &'a Stage, number: usize, seed: u64) -> Actor<'a> {
-        let sidecar = number % stage.sidecars.len();
+    pub(super) fn new(shared: &'a SharedState, number: usize, seed: u64) -> Actor<'a> {
+        let sidecar = number % shared.sidecars.len();
         let random = fastrand::Rng::with_seed(seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Actor { stage, number, sidecar, random, wire: None, history: Vec::new() }
+        Actor { shared, number, sidecar, random, connection: None, history: Vec::new() }
     }
 
     /// Reads, and rebuilds after a miss.
     pub(super) fn read_and_rebuild(mut self) -> Vec<Event> {
-        while !self.stage.over.load(Ordering::SeqCst) {
-            let key = self.random.usize(0..self.stage.keys.len());
+        while !self.shared.over.load(Ordering::SeqCst) {
+            let key = self.random.usize(0..self.shared.keys.len());
             if self.read(key) {
                 self.pause(0, 30);
                 self.store(key, false);
@@ -126,7 +127,7 @@ impl<'a> Actor<'a> {
     /// Writes without a miss.
     pub(super) fn write(mut self) -> Vec<Event> {
         let keys: Vec<usize> = self.keys(|kind| kind == Kind::Blind);
-        while !self.stage.over.load(Ordering::SeqCst) {
+        while !self.shared.over.load(Ordering::SeqCst) {
             let key = keys[self.random.usize(0..keys.len())];
             self.store(key, true);
             self.pause(10, 150);
@@ -136,8 +137,8 @@ impl<'a> Actor<'a> {
 
     /// Changes the source, and then invalidates.
     pub(super) fn invalidate(mut self) -> Vec<Event> {
-        while !self.stage.over.load(Ordering::SeqCst) {
-            let key = self.random.usize(0..self.stage.keys.len());
+        while !self.shared.over.load(Ordering::SeqCst) {
+            let key = self.random.usize(0..self.shared.keys.len());
             self.move_on(key);
             self.pause(20, 200);
         }
@@ -147,21 +148,21 @@ impl<'a> Actor<'a> {
     /// Afterwards: every key can be invalidated, and is then fresh through every sidecar.
     pub(super) fn becomes_fresh(mut self, limit: Duration) -> Vec<Event> {
         let began = Instant::now();
-        for key in 0..self.stage.keys.len() {
-            let name = self.stage.keys[key].1.name.clone();
+        for key in 0..self.shared.keys.len() {
+            let name = self.shared.keys[key].1.name.clone();
             while !self.move_on(key) {
                 assert!(began.elapsed() < limit, "{name} cannot be invalidated: {:?}", self.history.last());
                 self.pause(20, 40);
             }
-            let version = self.stage.source[key].load(Ordering::SeqCst);
-            for sidecar in 0..self.stage.sidecars.len() {
-                (self.sidecar, self.wire) = (sidecar, None);
+            let version = self.shared.source[key].load(Ordering::SeqCst);
+            for sidecar in 0..self.shared.sidecars.len() {
+                (self.sidecar, self.connection) = (sidecar, None);
                 loop {
                     let missed = self.read(key);
                     if missed {
                         self.store(key, false);
                     }
-                    let fresh = |event: &Event| matches!(event.what, What::Served { version: served, stale: false, .. } if served == version);
+                    let fresh = |event: &Event| matches!(event.what, Observation::Served { version: served, stale: false, .. } if served == version);
                     if !missed && self.history.last().is_some_and(fresh) {
                         break;
                     }
@@ -175,25 +176,25 @@ impl<'a> Actor<'a> {
     }
 
     fn keys(&self, of: impl Fn(Kind) -> bool) -> Vec<usize> {
-        (0..self.stage.keys.len()).filter(|key| of(self.stage.keys[*key].0)).collect()
+        (0..self.shared.keys.len()).filter(|key| of(self.shared.keys[*key].0)).collect()
     }
 
     /// True if it is to rebuild the key.
     fn read(&mut self, key: usize) -> bool {
-        let (kind, Key { name, .. }) = &self.stage.keys[key];
+        let (kind, Key { name, .. }) = &self.shared.keys[key];
         let meta = *kind == Kind::Stale;
         // Half of them request `W`, and win with the old value; the others receive a miss.
-        let knows = if meta && self.random.bool() { " R0" } else { "" };
-        let command = if meta { format!("mg {name} v{knows}\r\n") } else { format!("get {name}\r\n") };
-        let begin = self.stage.now();
-        let (what, rebuilds) = match self.ask(command.as_bytes(), !meta) {
+        let flags = if meta && self.random.bool() { " R0" } else { "" };
+        let command = if meta { format!("mg {name} v{flags}\r\n") } else { format!("get {name}\r\n") };
+        let begin = self.shared.now();
+        let (what, rebuilds) = match self.execute(command.as_bytes(), !meta) {
             Ok(Reply::Value { body, flags }) => {
                 let (stale, won) = (meta && flags.contains('X'), meta && flags.contains('W'));
                 (parsed(&body, name, stale), won)
             }
-            Ok(Reply::Line(line)) if matches!(&line[..], "END" | "EN") => (What::Missed, true),
-            Ok(Reply::Line(line)) if line.starts_with("SERVER_ERROR") => (What::Refused, false),
-            Ok(Reply::Line(line)) => (What::Crossed(line), false),
+            Ok(Reply::Line(line)) if matches!(&line[..], "END" | "EN") => (Observation::Missed, true),
+            Ok(Reply::Line(line)) if line.starts_with("SERVER_ERROR") => (Observation::Refused, false),
+            Ok(Reply::Line(line)) => (Observation::WrongValue(line), false),
             Err(what) => (what, false),
         };
         self.note(key, begin, what);
@@ -202,10 +203,10 @@ impl<'a> Actor<'a> {
 
     /// Stores the source's current version.
     fn store(&mut self, key: usize, blind: bool) {
-        let version = self.stage.source[key].load(Ordering::SeqCst);
+        let version = self.shared.source[key].load(Ordering::SeqCst);
         self.pause(0, 20);
-        let write = self.stage.writes.fetch_add(1, Ordering::SeqCst);
-        let (kind, Key { name, ttl, .. }) = &self.stage.keys[key];
+        let write = self.shared.writes.fetch_add(1, Ordering::SeqCst);
+        let (kind, Key { name, ttl, .. }) = &self.shared.keys[key];
         let body = format!("{name} {version} {write} {}", "x".repeat(self.random.usize(0..400)));
         let size = body.len();
         let verb = if self.random.u8(0..5) == 0 { "add" } else { "set" };
@@ -213,18 +214,18 @@ impl<'a> Actor<'a> {
             Kind::Stale => format!("ms {name} {size} T{ttl}\r\n{body}\r\n"),
             _ => format!("{verb} {name} 0 {ttl} {size}\r\n{body}\r\n"),
         };
-        let begin = self.stage.now();
-        let (stored, trouble) = match self.ask(command.as_bytes(), false) {
+        let begin = self.shared.now();
+        let (stored, trouble) = match self.execute(command.as_bytes(), false) {
             Ok(Reply::Line(line)) => match &line[..] {
                 "STORED" | "HD" => (true, None),
                 "NOT_STORED" | "NS" => (false, None),
                 line if line.starts_with("SERVER_ERROR") => (false, None),
-                line => (false, Some(What::Crossed(line.into()))),
+                line => (false, Some(Observation::WrongValue(line.into()))),
             },
-            Ok(Reply::Value { .. }) => (false, Some(What::Crossed("a value".into()))),
+            Ok(Reply::Value { .. }) => (false, Some(Observation::WrongValue("a value".into()))),
             Err(what) => (false, Some(what)),
         };
-        self.note(key, begin, What::Wrote { version, write, blind, stored });
+        self.note(key, begin, Observation::Wrote { version, write, blind, stored });
         if let Some(what) = trouble {
             self.note(key, begin, what);
         }
@@ -232,7 +233,7 @@ impl<'a> Actor<'a> {
 
     /// Changes the source and invalidates. True if the invalidation was acknowledged.
     fn move_on(&mut self, key: usize) -> bool {
-        let (kind, Key { name, .. }) = &self.stage.keys[key];
+        let (kind, Key { name, .. }) = &self.shared.keys[key];
         let (keys, command) = match kind {
             Kind::Deleted | Kind::Blind => (key..key + 1, format!("delete {name}\r\n")),
             Kind::Dropped | Kind::Stale => {
@@ -241,21 +242,21 @@ impl<'a> Actor<'a> {
                 (first..first + PER_GROUP, format!("delete @tag:{group}\r\n"))
             }
         };
-        let stage = self.stage;
+        let shared = self.shared;
         let moved: Vec<(usize, u64)> =
-            keys.map(|key| (key, stage.source[key].fetch_add(1, Ordering::SeqCst) + 1)).collect();
-        let begin = self.stage.now();
-        let (acked, trouble) = match self.ask(command.as_bytes(), false) {
+            keys.map(|key| (key, shared.source[key].fetch_add(1, Ordering::SeqCst) + 1)).collect();
+        let begin = self.shared.now();
+        let (acked, trouble) = match self.execute(command.as_bytes(), false) {
             Ok(Reply::Line(line)) => match &line[..] {
                 "DELETED" | "NOT_FOUND" => (true, None),
                 line if line.starts_with("SERVER_ERROR") => (false, None),
-                line => (false, Some(What::Crossed(line.into()))),
+                line => (false, Some(Observation::WrongValue(line.into()))),
             },
-            Ok(Reply::Value { .. }) => (false, Some(What::Crossed("a value".into()))),
+            Ok(Reply::Value { .. }) => (false, Some(Observation::WrongValue("a value".into()))),
             Err(what) => (false, Some(what)),
         };
         for (key, version) in moved {
-            self.note(key, begin, What::Invalidated { version, acked });
+            self.note(key, begin, Observation::Invalidated { version, acked });
         }
         if let Some(what) = trouble {
             self.note(key, begin, what);
@@ -263,39 +264,42 @@ impl<'a> Actor<'a> {
         acked
     }
 
-    fn note(&mut self, key: usize, begin: u64, what: What) {
-        let (actor, end) = ((self.number, self.sidecar), self.stage.now());
+    fn note(&mut self, key: usize, begin: u64, what: Observation) {
+        let (actor, end) = ((self.number, self.sidecar), self.shared.now());
         self.history.push(Event { key, actor, begin, end, what });
     }
 
     /// Sends it, on a new connection if there is none. `ends`: an `END` follows a value.
-    fn ask(&mut self, command: &[u8], ends: bool) -> Result<Reply, What> {
-        let door = self.stage.door(self.sidecar);
-        let asked = self.wire(door).and_then(|wire| wire.ask(command, ends));
-        asked.map_err(|error| {
-            let kills = self.wire.take().map_or(door.kills, |wire| wire.kills);
-            let killed = door.address.is_none() || self.stage.door(self.sidecar).kills > kills;
+    fn execute(&mut self, command: &[u8], ends: bool) -> Result<Reply, Observation> {
+        let address_of_sidecar = self.shared.sidecar(self.sidecar);
+        let reply =
+            self.connection(address_of_sidecar).and_then(|connection| connection.execute(command, ends));
+        reply.map_err(|error| {
+            let kills =
+                self.connection.take().map_or(address_of_sidecar.kills, |connection| connection.kills);
+            let killed =
+                address_of_sidecar.address.is_none() || self.shared.sidecar(self.sidecar).kills > kills;
             self.pause(20, 100);
             match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => What::Hung,
-                _ if killed => What::Lost,
-                _ => What::HungUp,
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Observation::TimedOut,
+                _ if killed => Observation::Lost,
+                _ => Observation::Closed,
             }
         })
     }
 
-    fn wire(&mut self, door: Door) -> io::Result<&mut Wire> {
-        let wire = match self.wire.take() {
-            Some(wire) => wire,
+    fn connection(&mut self, address_of_sidecar: SidecarAddress) -> io::Result<&mut Connection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
             None => {
-                let address = door.address.ok_or(ErrorKind::ConnectionRefused)?;
+                let address = address_of_sidecar.address.ok_or(ErrorKind::ConnectionRefused)?;
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(HANGS))?;
-                Wire { stream: BufReader::new(stream), kills: door.kills }
+                Connection { stream: BufReader::new(stream), kills: address_of_sidecar.kills }
             }
         };
-        Ok(self.wire.insert(wire))
+        Ok(self.connection.insert(connection))
     }
 
     /// The time that an application needs, in ms.
@@ -304,8 +308,8 @@ impl<'a> Actor<'a> {
     }
 }
 
-impl Wire {
-    fn ask(&mut self, command: &[u8], ends: bool) -> io::Result<Reply> {
+impl Connection {
+    fn execute(&mut self, command: &[u8], ends: bool) -> io::Result<Reply> {
         self.stream.get_mut().write_all(command)?;
         let line = self.line()?;
         let mut words = line.split(' ');
@@ -340,14 +344,14 @@ impl Wire {
 }
 
 /// The version in a value, if it is one of this key.
-fn parsed(body: &[u8], name: &str, stale: bool) -> What {
+fn parsed(body: &[u8], name: &str, stale: bool) -> Observation {
     let text = String::from_utf8_lossy(body);
     let words: Vec<&str> = text.split(' ').collect();
     match words[..] {
         [key, version, write, _] if key == name => match (version.parse(), write.parse()) {
-            (Ok(version), Ok(write)) => What::Served { version, write, stale },
-            _ => What::Crossed(text.into_owned()),
+            (Ok(version), Ok(write)) => Observation::Served { version, write, stale },
+            _ => Observation::WrongValue(text.into_owned()),
         },
-        _ => What::Crossed(text.into_owned()),
+        _ => Observation::WrongValue(text.into_owned()),
     }
 }

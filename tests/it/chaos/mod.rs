@@ -16,11 +16,11 @@ use crate::world::{Kennel, Memcached, direct, guarded};
 
 mod actors;
 mod history;
-mod weather;
+mod network;
 
-use actors::{Actor, Kind, PER_GROUP, Stage};
-use history::{Event, Key, Seen, check};
-use weather::Weather;
+use actors::{Actor, Kind, PER_GROUP, SharedState};
+use history::{Coverage, Event, Key, check};
+use network::Network;
 
 /// Per kind of key.
 const KEYS: usize = 12;
@@ -87,27 +87,27 @@ fn configuration(servers: &[String]) -> String {
 }
 
 /// The processes that are killed and suspended, and the proxies between them.
-struct World {
+struct Setup {
     random: fastrand::Rng,
     servers: Vec<Memcached>,
-    weather: Vec<Weather>,
+    networks: Vec<Network>,
     configurations: Vec<String>,
     sidecars: Vec<Option<Kennel>>,
     done: Done,
 }
 
-impl World {
-    fn start(seed: u64) -> World {
+impl Setup {
+    fn start(seed: u64) -> Setup {
         let servers: Vec<Memcached> = (0..3).map(|_| Memcached::start(&SMALL)).collect();
-        let weather: Vec<Weather> =
-            servers.iter().map(|server| Weather::start(server.address, seed)).collect();
-        let through: Vec<String> = weather.iter().map(Weather::address).collect();
+        let networks: Vec<Network> =
+            servers.iter().map(|server| Network::start(server.address, seed)).collect();
+        let through: Vec<String> = networks.iter().map(Network::address).collect();
         let past: Vec<String> = servers.iter().map(Memcached::address).collect();
         // Commands of the last sidecar overtake those that the others' connections delay.
         let configurations: Vec<String> = [&through, &through, &past].map(|to| configuration(to)).into();
         let sidecars = configurations.iter().map(|toml| Some(Kennel::start(toml))).collect();
         let random = fastrand::Rng::with_seed(seed);
-        World { random, servers, weather, configurations, sidecars, done: Done::default() }
+        Setup { random, servers, networks, configurations, sidecars, done: Done::default() }
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
@@ -115,7 +115,7 @@ impl World {
     }
 
     /// One after the other, each kind of fault at least once before any recurs.
-    fn rage(&mut self, stage: &Stage, until: Instant) {
+    fn inject_faults(&mut self, shared: &SharedState, until: Instant) {
         let mut faults: Vec<u8> = Vec::new();
         while Instant::now() < until {
             if faults.is_empty() {
@@ -124,7 +124,7 @@ impl World {
             }
             match faults.pop() {
                 Some(0) => self.kill_server(),
-                Some(1) => self.kill_sidecar(stage),
+                Some(1) => self.kill_sidecar(shared),
                 Some(2) => self.cut(),
                 Some(3) => self.delay(),
                 // Twice: once shorter than a connection tolerates, once longer.
@@ -148,42 +148,42 @@ impl World {
         self.pause(millis);
         // Sometimes its connections are cut meanwhile, without losing what was sent on them.
         if self.random.bool() {
-            self.done.cut += self.weather[server].cut();
+            self.done.cut += self.networks[server].cut();
             self.pause(0..300);
         }
         self.servers[server].cont();
         self.done.servers_stopped += 1;
     }
 
-    fn kill_sidecar(&mut self, stage: &Stage) {
+    fn kill_sidecar(&mut self, shared: &SharedState) {
         let sidecar = self.random.usize(0..self.sidecars.len());
         let kennel = self.sidecars[sidecar].take().expect("it runs");
-        assert!(!kennel.said().contains("panicked"), "{}", kennel.said());
-        stage.closes(sidecar);
+        assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
+        shared.set_unreachable(sidecar);
         kennel.kill();
         self.pause(0..300);
         let kennel = Kennel::start(&self.configurations[sidecar]);
-        stage.opens(sidecar, kennel.address());
+        shared.set_address(sidecar, kennel.address());
         self.sidecars[sidecar] = Some(kennel);
         self.done.sidecars_killed += 1;
     }
 
     fn cut(&mut self) {
-        let server = self.random.usize(0..self.weather.len());
-        self.done.cut += self.weather[server].cut();
+        let server = self.random.usize(0..self.networks.len());
+        self.done.cut += self.networks[server].cut();
     }
 
     fn delay(&mut self) {
-        let server = self.random.usize(0..self.weather.len());
+        let server = self.random.usize(0..self.networks.len());
         // In one direction or both; so short that some requests are in time, or so long that none is.
         let delays = [0, 1].map(|_| [0, 50, 200, 800][self.random.usize(0..4)]);
-        self.weather[server].delay(if delays == [0, 0] { [200, 0] } else { delays });
+        self.networks[server].delay(if delays == [0, 0] { [200, 0] } else { delays });
         self.pause(200..1500);
         // What is on its way is still held when the connections end.
         if self.random.bool() {
-            self.done.cut += self.weather[server].cut();
+            self.done.cut += self.networks[server].cut();
         }
-        self.weather[server].delay([0, 0]);
+        self.networks[server].delay([0, 0]);
         self.done.delays += 1;
     }
 
@@ -210,9 +210,9 @@ fn evicted(server: &Memcached) -> u64 {
 }
 
 /// Fills a server's memory with small items until the end of the test.
-fn fill(server: SocketAddr, stage: &Stage, filled: &AtomicU64) {
+fn fill(server: SocketAddr, shared: &SharedState, filled: &AtomicU64) {
     let mut round = 0;
-    while !stage.over.load(Ordering::SeqCst) {
+    while !shared.over.load(Ordering::SeqCst) {
         let connected = TcpStream::connect_timeout(&server, Duration::from_millis(200));
         if let Ok(mut stream) = connected {
             // A suspended server accepts nothing.
@@ -232,9 +232,9 @@ fn fill(server: SocketAddr, stage: &Stage, filled: &AtomicU64) {
 }
 
 /// Ends the actors also if the test fails, otherwise they would keep it from ending.
-struct Curtain<'a>(&'a Stage);
+struct EndActors<'a>(&'a SharedState);
 
-impl Drop for Curtain<'_> {
+impl Drop for EndActors<'_> {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::SeqCst);
     }
@@ -245,18 +245,18 @@ fn whatever_fails_no_value_is_resurrected_and_nobody_hangs_and_every_key_becomes
     let seconds = number("KENNEL_CHAOS_SECONDS", 12);
     let seed = number("KENNEL_CHAOS_SEED", 1);
     println!("KENNEL_CHAOS_SEED={seed} KENNEL_CHAOS_SECONDS={seconds}");
-    let mut world = World::start(seed);
-    let stage = Stage::new(keys(), &world.addresses());
+    let mut setup = Setup::start(seed);
+    let shared = SharedState::new(keys(), &setup.addresses());
     let filled = AtomicU64::new(0);
     let mut events: Vec<Event> = Vec::new();
     std::thread::scope(|scope| {
-        let curtain = Curtain(&stage);
-        for server in &world.servers {
-            let (address, stage, filled) = (server.address, &stage, &filled);
-            scope.spawn(move || fill(address, stage, filled));
+        let end_actors = EndActors(&shared);
+        for server in &setup.servers {
+            let (address, shared, filled) = (server.address, &shared, &filled);
+            scope.spawn(move || fill(address, shared, filled));
         }
         let act = |number: usize| {
-            let actor = Actor::new(&stage, number, seed);
+            let actor = Actor::new(&shared, number, seed);
             let run = move || match number {
                 0..READERS => actor.read_and_rebuild(),
                 n if n < READERS + WRITERS => actor.write(),
@@ -266,27 +266,27 @@ fn whatever_fails_no_value_is_resurrected_and_nobody_hangs_and_every_key_becomes
         };
         let actors: Vec<ScopedJoinHandle<'_, Vec<Event>>> =
             (0..READERS + WRITERS + INVALIDATORS).map(act).collect();
-        world.rage(&stage, Instant::now() + Duration::from_secs(seconds));
-        drop(curtain);
+        setup.inject_faults(&shared, Instant::now() + Duration::from_secs(seconds));
+        drop(end_actors);
         for actor in actors {
             events.extend(actor.join().expect("no actor panics"));
         }
     });
-    world.done.evicted += world.servers.iter().map(evicted).sum::<u64>();
+    setup.done.evicted += setup.servers.iter().map(evicted).sum::<u64>();
     events.extend(
-        Actor::new(&stage, READERS + WRITERS + INVALIDATORS, seed).becomes_fresh(Duration::from_secs(30)),
+        Actor::new(&shared, READERS + WRITERS + INVALIDATORS, seed).becomes_fresh(Duration::from_secs(30)),
     );
-    for kennel in world.sidecars.iter().flatten() {
-        assert!(!kennel.said().contains("panicked"), "{}", kennel.said());
+    for kennel in setup.sidecars.iter().flatten() {
+        assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
     }
-    let keys: Vec<Key> = stage.keys.iter().map(|(_, key)| key.clone()).collect();
-    let Done { servers_killed, servers_stopped, sidecars_killed, cut, delays, evicted } = world.done;
-    println!("{} events, {:?}, {} fillings", events.len(), world.done, filled.load(Ordering::SeqCst));
-    let seen = check(&events, &keys).unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
-    println!("{seen:?}");
-    let Seen { fresh, stale, missed, refused, stored, blind, acked, unacked, lost, .. } = seen;
+    let keys: Vec<Key> = shared.keys.iter().map(|(_, key)| key.clone()).collect();
+    let Done { servers_killed, servers_stopped, sidecars_killed, cut, delays, evicted } = setup.done;
+    println!("{} events, {:?}, {} fillings", events.len(), setup.done, filled.load(Ordering::SeqCst));
+    let coverage = check(&events, &keys).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+    println!("{coverage:?}");
+    let Coverage { fresh, stale, missed, refused, stored, blind, acked, unacked, lost, .. } = coverage;
     let happened = [fresh, stale, missed, refused, stored, blind, acked, unacked, lost, evicted];
-    assert!(happened.iter().all(|times| *times > 0), "hardly tested: {seen:?}, {evicted} evicted");
+    assert!(happened.iter().all(|times| *times > 0), "hardly tested: {coverage:?}, {evicted} evicted");
     let faults = [servers_killed, servers_stopped, sidecars_killed, cut, delays];
-    assert!(faults.iter().all(|times| *times > 0), "hardly tested: {:?}", world.done);
+    assert!(faults.iter().all(|times| *times > 0), "hardly tested: {:?}", setup.done);
 }

@@ -1,6 +1,6 @@
 //! Random and hostile commands over few keys, so that they interact.
 
-use super::stream::{Command, Cut, Part, QueuePosition, Stream};
+use super::stream::{Command, Cut, Part, Stream, Turn};
 use super::vet::{Mode, Vetted, vet};
 
 /// Numbers at every limit, and invalid ones.
@@ -159,7 +159,7 @@ impl Draw {
         };
         let possible = known.early.min(commands[0].fixed());
         let early = if self.rng.u8(..4) == 0 && possible > 0 { self.rng.usize(1..=possible) } else { 0 };
-        stream.0.push(QueuePosition { connection: self.connection, commands, cut, early });
+        stream.0.push(Turn { connection: self.connection, commands, cut, early });
     }
 
     /// A permitted command. Other commands follow a block that is announced but missing. A store with the CAS that memcached has

@@ -8,7 +8,7 @@ use kennel::embedded::Embedded;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::names::Names;
-use super::stream::{Command, Cut, Part, QueuePosition, Stream};
+use super::stream::{Command, Cut, Part, Stream, Turn};
 use super::vet::Mode;
 use crate::client::show;
 use crate::world::{Kennel, Memcached, addresses, guarded, raw, sidecar_toml};
@@ -61,7 +61,7 @@ impl Outcome {
 
 /// The replies to one turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct TurnReply {
     replies: Vec<u8>,
     end: End,
 }
@@ -78,14 +78,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
 
 /// One side's connections.
 struct Side<'a> {
-    dial: Dial<'a>,
+    target: Target<'a>,
     open: HashMap<usize, Box<dyn Wire>>,
     names: Names,
     patience: Duration,
 }
 
 #[derive(Clone, Copy)]
-enum Dial<'a> {
+enum Target<'a> {
     Tcp(SocketAddr),
     Embedded(&'a Embedded),
 }
@@ -137,17 +137,17 @@ impl Sides {
     pub(super) fn patiently(&mut self, stream: &Stream, patience: Duration) -> Outcome {
         self.runs += 1;
         let pool = self.mode.pool();
-        let dial = match &self.other {
-            Other::Kennel { kennel, .. } => Dial::Tcp(kennel.address()),
-            Other::Embedded(embedded) => Dial::Embedded(embedded),
+        let target = match &self.other {
+            Other::Kennel { kennel, .. } => Target::Tcp(kennel.address()),
+            Other::Embedded(embedded) => Target::Embedded(embedded),
         };
         let names = || match self.mode.guarded() {
             true => Names::new(pool).guarded(),
             false => Names::new(pool),
         };
         let mut sides = [
-            Side::new(Dial::Tcp(self.reference.address), names().memcached(), patience),
-            Side::new(dial, names(), patience),
+            Side::new(Target::Tcp(self.reference.address), names().memcached(), patience),
+            Side::new(target, names(), patience),
         ];
         // Other keys need no new names: they are empty.
         let runs = if self.mode.guarded() { self.runs } else { 0 };
@@ -169,9 +169,9 @@ impl Sides {
                     return Outcome::Stuck(at);
                 }
                 if left != right {
-                    let told = |said: &Said| format!("{} [{:?}]", show(&said.replies), said.end);
+                    let describe = |reply: &TurnReply| format!("{} [{:?}]", show(&reply.replies), reply.end);
                     let (memcached, other) = differing(&left.replies, &right.replies)
-                        .unwrap_or_else(|| (told(&left), told(&right)));
+                        .unwrap_or_else(|| (describe(&left), describe(&right)));
                     let silent = left.end == End::Stuck || right.end == End::Stuck;
                     return Outcome::Different { turn: at, memcached, other, silent };
                 }
@@ -215,11 +215,11 @@ fn every_key(stream: &Stream) -> Vec<u8> {
 }
 
 impl<'a> Side<'a> {
-    fn new(dial: Dial<'a>, names: Names, patience: Duration) -> Side<'a> {
-        Side { dial, open: HashMap::new(), names, patience }
+    fn new(target: Target<'a>, names: Names, patience: Duration) -> Side<'a> {
+        Side { target, open: HashMap::new(), names, patience }
     }
 
-    async fn turn(&mut self, stream: &Stream, at: usize, run: u32) -> Said {
+    async fn turn(&mut self, stream: &Stream, at: usize, run: u32) -> TurnReply {
         let turn = &stream.0[at];
         let mut bytes = self.bytes(turn, run);
         // What the connection's preceding turn has sent early.
@@ -258,10 +258,10 @@ impl<'a> Side<'a> {
             let _ = write.write_all(&early).await;
             self.open.insert(turn.connection, wire);
         }
-        Said { replies: self.names.normalise(&replies), end }
+        TurnReply { replies: self.names.normalise(&replies), end }
     }
 
-    fn bytes(&self, turn: &QueuePosition, run: u32) -> Vec<u8> {
+    fn bytes(&self, turn: &Turn, run: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         for command in &turn.commands {
             bytes.extend_from_slice(&command.render(|key| self.names.last(&renamed(key.to_vec(), run))));
@@ -270,14 +270,14 @@ impl<'a> Side<'a> {
     }
 
     async fn connect(&self) -> Box<dyn Wire> {
-        match self.dial {
-            Dial::Tcp(address) => {
+        match self.target {
+            Target::Tcp(address) => {
                 let stream = tokio::net::TcpStream::connect(address).await;
                 let stream = stream.unwrap_or_else(|error| panic!("connect to {address}: {error}"));
                 stream.set_nodelay(true).expect("TCP_NODELAY on an open socket");
                 Box::new(stream)
             }
-            Dial::Embedded(embedded) => {
+            Target::Embedded(embedded) => {
                 let stream = embedded.connect().expect("the thread runs");
                 Box::new(tokio::net::UnixStream::from_std(stream).expect("a non-blocking socket"))
             }

@@ -116,7 +116,7 @@ pub(super) enum Cut {
 
 /// What one connection sends before its replies are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct QueuePosition {
+pub(super) struct Turn {
     /// The connection.
     pub(super) connection: usize,
     /// In order.
@@ -130,12 +130,12 @@ pub(super) struct QueuePosition {
 
 /// A whole conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Stream(pub(super) Vec<QueuePosition>);
+pub(super) struct Stream(pub(super) Vec<Turn>);
 
 impl Stream {
     /// Parses a stream from its text: each turn as one command.
     pub(super) fn parse(turns: &[(usize, &[u8])]) -> Stream {
-        let turn = |&(connection, text): &(usize, &[u8])| QueuePosition {
+        let turn = |&(connection, text): &(usize, &[u8])| Turn {
             connection,
             commands: vec![Command::parse(text)],
             cut: Cut::Whole,
@@ -146,7 +146,7 @@ impl Stream {
 
     /// These bytes as turns of one connection.
     pub(super) fn plain(turns: [Vec<u8>; 3]) -> Stream {
-        let turn = |bytes| QueuePosition {
+        let turn = |bytes| Turn {
             connection: 0,
             commands: vec![Command(vec![Part::Bytes(bytes)])],
             cut: Cut::Whole,

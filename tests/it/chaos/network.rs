@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 
 /// Runs until it is dropped; its threads end with it.
-pub(super) struct Weather {
+pub(super) struct Network {
     between: Between,
     shared: Arc<Shared>,
 }
@@ -24,15 +24,15 @@ struct Shared {
     open: Mutex<Vec<TcpStream>>,
 }
 
-impl Weather {
+impl Network {
     /// Listens on a free port of 127.0.0.1 in front of `target`.
-    pub(super) fn start(target: SocketAddr, seed: u64) -> Weather {
+    pub(super) fn start(target: SocketAddr, seed: u64) -> Network {
         let (delays, open) = (Default::default(), Mutex::default());
         let shared = Arc::new(Shared { delays, seed: AtomicU64::new(seed), open });
         let of_serve = shared.clone();
         let between =
             Between::start(target, move |client, server, over| serve(client, server, over, &of_serve));
-        Weather { between, shared }
+        Network { between, shared }
     }
 
     /// `host:port`, as in a configuration.
@@ -54,7 +54,7 @@ impl Weather {
     }
 }
 
-fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
+fn serve(client: TcpStream, server: TcpStream, over: &Stopped, shared: &Arc<Shared>) {
     let (Ok(client_end), Ok(server_end), Ok(cuts)) =
         (client.try_clone(), server.try_clone(), client.try_clone())
     else {
@@ -69,7 +69,13 @@ fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>
 }
 
 /// One direction.
-fn direct(mut from: TcpStream, mut to: TcpStream, over: &Over, delay: &AtomicU64, mut random: fastrand::Rng) {
+fn direct(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    over: &Stopped,
+    delay: &AtomicU64,
+    mut random: fastrand::Rng,
+) {
     pump(&mut from, over, |bytes| {
         let delay = delay.load(Ordering::SeqCst);
         if delay > 0 {
