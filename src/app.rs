@@ -95,14 +95,14 @@ impl App {
         let max_tickets = config.listen.max_buffered / TICKETS_SHARE;
         let shared = Shared {
             plan: Arc::new(plan(config)),
-            desk: Arc::new(LeaseTable::new(max_tickets)),
+            leases: Arc::new(LeaseTable::new(max_tickets)),
             tag_cache: TagCache::new(config.tags.cache),
             changes: Arc::new(Changes::new(config.keeps_near())),
             near_memory: config.near.memory / workers,
             sidecar: chance.below(u64::MAX),
             clock: Clock::system(),
             start: Instant::now(),
-            front: Arc::new(front(config, &bound, workers, max_connections, &metrics)),
+            server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
         };
         let mut app = App {
             bound,
@@ -253,7 +253,7 @@ fn workers_of(configured: usize, cores: usize) -> usize {
     }
 }
 
-fn front(
+fn server_info(
     config: &Config,
     bound: &BoundListeners,
     workers: usize,

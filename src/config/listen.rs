@@ -10,7 +10,7 @@ use super::units;
 use super::validate::{KeyPath, Validator, keys, text, word};
 use crate::handshake::{Handshake, Requirements};
 use crate::listener::{ListenAddress, ListenerSpec};
-use crate::proxy::pooling::ConnectionUse;
+use crate::proxy::connection_use::ConnectionUse;
 use crate::tls::TlsFiles;
 
 /// `"host:port"`, or a table with what is asked of clients.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::guard::envelope::lock_key;
 use crate::handshake::Requirements;
-use crate::proxy::pooling::ConnectionUse;
+use crate::proxy::connection_use::ConnectionUse;
 use crate::upstream::PoolSpec;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
