@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_makes_one_million_of_ten_wherever_it_stands() {
+    fn quick_makes_one_million_of_ten_in_any_position() {
         let replies = |words| read(words).unwrap().loads[0].replies;
         assert_eq!(replies("ten"), Some(10_000_000));
         assert_eq!(replies("ten --quick"), Some(1_000_000));

@@ -445,7 +445,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_round_of_so_many_answers_ends_after_them() {
+    fn a_round_of_a_number_of_replies_ends_after_them() {
         let results = run_for(b"END\r\n", Extent::Replies(30), Extent::Replies(200)).unwrap();
         // Two clients with one request each: at most one more outstanding at either end.
         assert!((200..=202).contains(&results.requests), "{}", results.requests);

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_line_for_everybody_and_says_who_failed() {
+    fn a_table_has_a_line_for_each_contender_and_names_those_that_failed() {
         let scores = [
             score(Contender::Direct, vec![round(4000.0, None, 10.0)]),
             score(Contender::Twemproxy, vec![round(1000.0, Some(8.0), 30.0)]),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_idle_client_costs_is_told_below_the_table_for_each_proxy() {
+    fn the_cost_of_an_idle_client_is_printed_below_the_table_for_each_proxy() {
         let weighed = |bytes| Round { idle_client: bytes, ..round(1.0, None, 1.0) };
         let scores = [
             score(Contender::Direct, vec![weighed(None)]),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn how_memory_grew_is_told_below_the_table_for_each_proxy() {
+    fn memory_growth_is_printed_below_the_table_for_each_proxy() {
         let grown = |memory| Round {
             growth: Some(Growth { replies: [1_000_000, 10_000_000], memory }),
             ..Round::default()
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_are_told_by_their_median_and_the_worst() {
+    fn starts_are_reported_by_median_and_maximum() {
         let times = [4, 2, 9].map(Duration::from_millis).to_vec();
         assert!(starts(&[(Contender::KennelRaw, times)]).ends_with("| kennel | 4.0 | 9.0 |\n"));
     }

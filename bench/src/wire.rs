@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_value_of_a_key_asked_for_is_refused() {
+    fn what_is_not_the_value_of_a_requested_key_is_refused() {
         let items = items();
         let read = |bytes: &[u8]| items.read(bytes, &mut asked(&[4, 5]));
         assert!(read(&answer(&items, 4, 5)).unwrap_err().contains("not this key's value"));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_answered_by_stored_and_by_nothing_else() {
+    fn only_stored_is_a_valid_reply_to_a_set() {
         let items = items();
         let mut set = Request { set: true, ..asked(&[4]) };
         assert_eq!(items.read(b"STORED", &mut set), Ok((0, Progress::Partial)));

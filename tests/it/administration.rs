@@ -76,7 +76,7 @@ fn every_administrative_command_has_the_answer_that_is_documented() {
 }
 
 #[test]
-fn the_page_of_commands_shows_these_answers() {
+fn the_page_of_commands_shows_these_replies() {
     let page = include_str!("../../docs/commands.md");
     for (asked, answer) in
         ANSWERS.iter().filter(|(_, answer)| !matches!(*answer, "" | "ERROR\r\n" | "OK\r\n" | "EN\r\n"))

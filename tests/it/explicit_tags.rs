@@ -74,7 +74,7 @@ fn base64(text: &str) -> String {
 }
 
 #[test]
-fn classic_clients_name_tags_before_the_key_where_the_rule_says_so() {
+fn classic_clients_name_tags_before_the_key_where_the_rule_permits_it() {
     let (_servers, kennel) = world();
     let mut client = kennel.client();
     for _ in 0..2 {

@@ -36,7 +36,7 @@ fn any_request_parses_the_same_however_it_is_cut_and_spelled() {
 }
 
 #[test]
-fn a_lying_server_is_seen_through_the_same_however_its_replies_are_cut() {
+fn invalid_replies_are_rejected_alike_however_they_are_cut() {
     replay("replies", replies::check);
 }
 

@@ -14,7 +14,7 @@ fn both() -> (Memcached, Vec<Memcached>, Kennel) {
 }
 
 #[test]
-fn what_grows_too_large_is_refused_and_the_old_value_stays() {
+fn a_value_that_becomes_too_large_is_refused_and_the_old_one_stays() {
     let (reference, _servers, kennel) = both();
     for prefix in ["g:", "t:"] {
         for (word, more) in

@@ -38,7 +38,7 @@ fn fill(client: &mut Client) {
 }
 
 #[test]
-fn gets_that_arrive_together_are_each_told_their_own_value_or_that_there_is_none() {
+fn gets_that_arrive_together_each_get_their_own_value_or_a_miss() {
     let (_servers, sidecar) = sidecar();
     let mut clients: Vec<_> = (0..20).map(|_| sidecar.client()).collect();
     fill(&mut clients[0]);
@@ -59,7 +59,7 @@ fn gets_that_arrive_together_are_each_told_their_own_value_or_that_there_is_none
 }
 
 #[test]
-fn gets_of_many_keys_that_arrive_together_are_each_told_theirs_in_the_order_asked() {
+fn gets_of_many_keys_that_arrive_together_each_get_their_values_in_the_order_requested() {
     let (_servers, sidecar) = sidecar();
     let mut clients: Vec<_> = (0..20).map(|_| sidecar.client()).collect();
     fill(&mut clients[0]);
@@ -143,7 +143,7 @@ fn what_arrives_together_is_one_line_to_the_server_without_a_key_twice() {
 }
 
 #[test]
-fn a_servers_error_to_a_line_is_told_to_all_who_are_on_it_and_the_next_are_served() {
+fn a_servers_error_to_a_line_goes_to_all_gets_on_it_and_the_next_are_served() {
     let servers = memcacheds(1);
     let no = |line: &str| line.contains("raw:no").then_some("SERVER_ERROR out of memory\r\n");
     let (between, noted) = before(&servers[0], no);
@@ -195,7 +195,7 @@ fn told(client: &mut Client) -> String {
 }
 
 #[test]
-fn a_get_behind_a_clients_own_set_is_not_told_what_the_one_before_it_was() {
+fn a_get_after_a_clients_own_set_does_not_share_the_reply_of_the_get_before_it() {
     let (_servers, sidecar) = sidecar();
     let (mut client, mut other) = (sidecar.client(), sidecar.client());
     client.store("raw:k", b"v0", 60);

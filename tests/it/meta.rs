@@ -195,7 +195,7 @@ fn a_moved_tag_shows_as_stale_too() {
 }
 
 #[test]
-fn on_a_miss_only_whoever_asks_is_shown_the_stub() {
+fn on_a_miss_only_clients_that_request_it_receive_the_stub() {
     let (_servers, kennel) = world();
     let [mut winner, mut other] = [(); 2].map(|()| kennel.client());
     assert_eq!(
@@ -263,7 +263,7 @@ fn a_lease_that_is_given_up_by_the_cas_of_its_win_while_it_is_renewed_is_free_at
 }
 
 #[test]
-fn whoever_names_the_cas_of_a_miss_is_told_what_an_invalidation_did_to_it() {
+fn a_store_with_the_cas_of_a_miss_shows_what_an_invalidation_did_to_it() {
     let (_servers, kennel) = world();
     let [mut winner, mut other] = [(); 2].map(|()| kennel.client());
     let won = cas(&run(&mut winner, "mg g:k c N30\r\n"));
@@ -469,7 +469,7 @@ fn a_tag_is_read_and_bumped_by_meta_commands_and_nothing_else() {
 }
 
 #[test]
-fn mn_is_said_behind_every_earlier_reply_whichever_server_it_comes_from() {
+fn mn_is_sent_after_every_earlier_reply_whichever_server_it_comes_from() {
     let (_servers, kennel) = world();
     let mut client = kennel.client();
     let mut script = String::new();

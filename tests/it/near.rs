@@ -77,7 +77,7 @@ fn thousands_of_gets_of_a_hot_key_cost_its_server_one_read() {
 }
 
 #[test]
-fn without_near_every_get_asks() {
+fn without_near_every_get_reads_the_server() {
     let servers = memcacheds(1);
     let kennel = Kennel::start(&toml(&servers, 1, "cold_wait = \"0ms\""));
     let mut client = kennel.client();

@@ -29,7 +29,7 @@ fn lowered(said: &str) -> (usize, usize) {
 }
 
 #[test]
-fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others_are_told_so() {
+fn with_more_clients_than_descriptors_connected_clients_are_served_and_the_others_get_an_error() {
     let mut servers = memcacheds(2);
     let kennel = Kennel::start_with_open_files(LIMIT, &toml(&addresses(&servers)));
     let (_, fit) = lowered(&kennel.log());
@@ -108,7 +108,7 @@ fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_els
 }
 
 #[test]
-fn check_says_how_many_clients_the_descriptors_are_enough_for() {
+fn check_reports_how_many_clients_the_descriptors_allow() {
     let dir = temp_dir();
     let file = dir.join("kennel.toml");
     std::fs::write(&file, toml(&["10.0.0.1:11211".to_owned()])).expect("write the configuration");

@@ -134,7 +134,7 @@ fn transcript(mut client: Client, script: &Script) -> Vec<String> {
 }
 
 #[test]
-fn everything_before_and_behind_the_password_is_answered_as_memcached_does() {
+fn everything_before_and_after_the_password_gets_memcacheds_reply() {
     let file = AuthFile::new(FILE);
     let memcached = Memcached::start(&["-Y", &file.path()]);
     let servers = memcacheds(1);
@@ -210,7 +210,7 @@ fn nothing_of_a_client_without_the_password_reaches_a_server() {
 }
 
 #[test]
-fn an_ordinary_listener_beside_it_asks_for_nothing() {
+fn another_listener_without_a_password_requires_none() {
     let file = AuthFile::new(FILE);
     let servers = memcacheds(1);
     let sock = file.0.join("k.sock");

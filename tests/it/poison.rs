@@ -282,7 +282,7 @@ fn every_known_mistake_200_times_harms_nobody_else_at_a_raw_key() {
 }
 
 #[test]
-fn every_known_mistake_200_times_harms_nobody_else_at_a_guarded_key() {
+fn every_known_mistake_200_times_harms_no_other_client_at_a_guarded_key() {
     every_known_mistake("hot:p:");
 }
 
@@ -335,7 +335,7 @@ fn mutant(random: &mut fastrand::Rng) -> Vec<u8> {
 }
 
 #[test]
-fn mutated_commands_200_times_each_harm_nobody_else() {
+fn mutated_commands_200_times_each_harm_no_other_client() {
     let seed =
         std::env::var("KENNEL_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_080_327);
     beside_other_clients(|kennel, unharmed| {

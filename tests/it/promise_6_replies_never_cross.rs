@@ -168,7 +168,7 @@ fn five_hundred_clients_pipelining_through_slow_and_failing_servers_get_their_ow
 }
 
 #[test]
-fn a_client_that_leaves_with_replies_owed_to_it_leaves_nobody_out_of_step() {
+fn a_client_that_leaves_with_replies_outstanding_shifts_no_other_clients_replies() {
     let servers = memcacheds(1);
     let slow = SlowServer::start(servers[0].address, 7);
     let kennel = Kennel::start(&sidecar_toml(&[slow.address()], &[raw("raw", "*")]));

@@ -112,7 +112,7 @@ fn a_stopped_server_misses_and_its_late_replies_reach_nobody() {
 }
 
 #[test]
-fn each_request_to_a_stopped_server_is_answered_within_request_timeout() {
+fn each_request_to_a_stopped_server_gets_a_reply_within_request_timeout() {
     let (servers, kennel, keys) = fleet("raw:");
     let mut client = kennel.client();
     servers[0].stop();
@@ -161,7 +161,7 @@ fn with_on_error_error_a_get_on_a_dead_server_says_so() {
 }
 
 #[test]
-fn a_server_that_answers_garbage_gives_misses_and_no_wrong_value() {
+fn a_server_that_sends_garbage_causes_misses_and_no_wrong_value() {
     let garbage: [&'static [u8]; 5] = [
         b"HELLO THERE\r\n",
         b"VALUE somebody-elses-key 0 5\r\nwrong\r\nEND\r\n",

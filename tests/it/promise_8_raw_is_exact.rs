@@ -70,7 +70,7 @@ fn one_over_long_key_takes_no_reply_from_what_was_pipelined_before_it() {
 }
 
 #[test]
-fn what_was_asked_before_a_half_close_is_answered() {
+fn requests_before_a_half_close_get_their_replies() {
     let (memcached, _servers, kennel) = fleet(3);
     let answered = |mut client: Client| {
         client.send(b"set h 0 0 1\r\n1\r\nincr h 1\r\ngets h\r\n");
@@ -81,7 +81,7 @@ fn what_was_asked_before_a_half_close_is_answered() {
 }
 
 #[test]
-fn a_unix_socket_says_the_same_as_a_tcp_port() {
+fn a_unix_socket_returns_the_same_as_a_tcp_port() {
     let servers = memcacheds(1);
     let dir = crate::world::temp_dir();
     let listen = format!("[listen]\nunix = [{:?}]", dir.join("k.sock"));

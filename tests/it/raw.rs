@@ -222,7 +222,7 @@ fn two_memcacheds_answer_every_script_alike() {
 }
 
 #[test]
-fn a_memcached_with_another_limit_is_told_apart() {
+fn a_memcached_with_another_limit_is_detected() {
     let (a, b) = (Memcached::start(&[]), Memcached::start(&["-I", "2m"]));
     let script = &scripts().into_iter().find(|s| s.name == "too large deletes").expect("in the table");
     let replies = [&a, &b].map(|m| run(Client::tcp(m.address), script, Pieces::Whole));

@@ -80,7 +80,7 @@ fn a_set_that_is_carried_out_late_does_not_replace_what_was_set_since() {
 }
 
 #[test]
-fn of_many_who_set_one_key_at_once_all_are_told_stored_and_the_last_value_stands() {
+fn of_many_concurrent_sets_of_one_key_all_return_stored_and_the_last_value_remains() {
     let servers = memcacheds(1);
     let sidecars: Vec<Kennel> = (0..2)
         .map(|_| Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("k", "k*", "")])))

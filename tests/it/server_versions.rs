@@ -136,7 +136,7 @@ fn on_memcached_1_6_9_nothing_is_guarded_and_raw_keys_go_on() {
 }
 
 #[test]
-fn a_server_that_can_guard_is_said_to_be_ready_and_nothing_is_left_on_it() {
+fn a_server_that_can_guard_is_reported_ready_and_no_probe_item_is_left_on_it() {
     let servers = memcacheds(1);
     let kennel = Kennel::start(&toml(&servers[0].address()));
     eventually("both workers are connected", || {
@@ -254,7 +254,7 @@ fn check(toml: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn check_connect_says_of_each_server_what_it_is_and_whether_it_can_guard() {
+fn check_connect_reports_each_servers_version_and_whether_it_can_guard() {
     let servers = [Memcached::start(&[]), Memcached::start(&["-C"]), Memcached::start(&[])];
     let dead = {
         let mut dead = Memcached::start(&[]);

@@ -61,7 +61,7 @@ fn of_cold_gets_that_share_a_read_one_is_to_rebuild_and_the_others_wait_for_it()
 }
 
 #[test]
-fn a_get_behind_a_clients_own_set_is_not_told_what_the_one_before_it_was() {
+fn a_get_after_a_clients_own_set_does_not_share_the_reply_of_the_get_before_it() {
     let (_servers, sidecar) = sidecar("");
     let (mut client, mut other) = (sidecar.client(), sidecar.client());
     client.store("hot:k", b"v0", 60);

@@ -47,7 +47,7 @@ fn sigterm_releases_the_leases_so_that_another_sidecars_client_wins_at_once() {
 }
 
 #[test]
-fn a_sidecar_that_drains_says_that_it_is_not_ready_or_is_already_gone() {
+fn a_draining_sidecar_reports_that_it_is_not_ready_or_has_already_ended() {
     let servers = memcacheds(1);
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[]));
     assert!(kennel.http("/readyz").contains(" 200 "));

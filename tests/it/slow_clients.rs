@@ -121,7 +121,7 @@ fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_hung_up_
 }
 
 #[test]
-fn a_client_that_sends_a_byte_at_a_time_is_answered_as_any_other() {
+fn a_client_that_sends_a_byte_at_a_time_gets_the_same_replies() {
     let (_servers, kennel) = sidecar("");
     let mut slow = kennel.client();
     beside_an_innocent(&kennel, || {
@@ -175,7 +175,7 @@ fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
 }
 
 #[test]
-fn without_an_idle_timeout_nobody_is_hung_up_on() {
+fn without_an_idle_timeout_no_client_is_closed() {
     let (_servers, kennel) = sidecar("");
     let mut idle = kennel.client();
     std::thread::sleep(Duration::from_millis(300));
@@ -297,7 +297,7 @@ fn binary_get(key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_binary_client_is_told_so_in_its_own_protocol_and_the_log_says_once_what_to_change() {
+fn a_binary_client_gets_an_error_in_its_own_protocol_and_the_log_names_the_setting_once() {
     let (_servers, kennel) = sidecar("");
     for _ in 0..3 {
         let mut client = kennel.client();

@@ -58,7 +58,7 @@ fn fill(kennel: &Kennel) {
 }
 
 #[test]
-fn every_name_that_memcached_says_is_said_with_a_value_of_the_same_form() {
+fn every_name_that_memcached_sends_is_sent_with_a_value_of_the_same_form() {
     let (memcached, servers) = (Memcached::start(&[]), memcacheds(2));
     let kennel = sidecar(&servers);
     fill(&kennel);
@@ -265,7 +265,7 @@ fn with_a_server_down_stats_says_the_rest_and_who_is_missing() {
 }
 
 #[test]
-fn a_server_that_answers_nobody_is_missing_after_request_timeout() {
+fn a_server_that_never_replies_is_unavailable_after_request_timeout() {
     let servers = memcacheds(2);
     let kennel = sidecar(&servers);
     fill(&kennel);
@@ -336,7 +336,7 @@ fn stats_proxy_counts_by_command_under_the_names_of_memcacheds_proxy() {
 }
 
 #[test]
-fn the_page_of_commands_says_what_each_of_the_sidecars_own_numbers_is() {
+fn the_page_of_commands_describes_each_of_the_sidecars_own_numbers() {
     let mut servers = memcacheds(1);
     let kennel = sidecar(&servers);
     servers[0].kill();

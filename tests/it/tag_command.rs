@@ -105,7 +105,7 @@ fn a_name_too_long_for_a_key_is_the_tag_that_a_rule_makes_of_it() {
 }
 
 #[test]
-fn a_tag_nobody_knows_is_bumped_with_a_note_and_read_as_having_no_version() {
+fn an_unknown_tag_is_bumped_with_a_note_and_read_as_having_no_version() {
     let servers = memcacheds(2);
     let toml = sidecar_toml(&addresses(&servers), &[guarded("guarded", "g:{blog}:*", RULE)]);
     let output = tag(&toml, &["get", "psots"]);

@@ -30,7 +30,7 @@ fn fill(client: &mut Client) {
 }
 
 #[test]
-fn a_version_stands_on_two_of_the_servers() {
+fn a_version_is_stored_on_two_of_the_servers() {
     let (_values, tags, toml) = world(5);
     let kennel = Kennel::start(&toml);
     let mut client = kennel.client();

@@ -97,7 +97,7 @@ fn handshakes(kennel: &Kennel, outcome: &str) -> f64 {
 }
 
 #[test]
-fn both_versions_are_spoken_and_the_end_of_a_connection_is_said() {
+fn both_versions_work_and_the_end_of_a_connection_is_announced() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let kennel = sidecar(&servers, &made.listener("", ""));
     assert_eq!(run_script("versions", &kennel, &made.path("ca.pem"), &[]), "TLSv1.2 ended\nTLSv1.3 ended\n");
@@ -144,14 +144,14 @@ fn with_client_ca_only_its_certificates_come_in() {
 }
 
 #[test]
-fn a_password_is_asked_for_inside_tls() {
+fn a_password_is_required_inside_tls() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let kennel = sidecar(&servers, &made.listener("", &format!(", auth_file = {:?}", made.path("users"))));
     assert_eq!(run_script("password", &kennel, &made.path("ca.pem"), &[]), "in\n");
 }
 
 #[test]
-fn whoever_speaks_no_tls_is_hung_up_on_and_harms_nobody() {
+fn a_client_without_tls_is_closed_and_harms_no_other_client() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let kennel = sidecar(&servers, &made.listener("", ""));
     let mut held = python("hold", &kennel, &made.path("ca.pem"), &[]);
@@ -189,7 +189,7 @@ fn whoever_speaks_no_tls_is_hung_up_on_and_harms_nobody() {
 }
 
 #[test]
-fn a_client_too_many_is_hung_up_on_without_a_word_that_is_no_tls() {
+fn a_client_above_the_limit_is_closed_without_bytes_outside_tls() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]);
     let toml = toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1);

@@ -48,7 +48,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn the_mode_says_who_may_connect() {
+fn the_mode_determines_who_may_connect() {
     let (dir, servers) = (SocketDir::new(), memcacheds(1));
     let kennel = Kennel::start(&dir.toml(&servers, ""));
     kennel.unix_client().store("k", b"v", 0);

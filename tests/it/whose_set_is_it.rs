@@ -72,7 +72,7 @@ fn what_is_set_behind_an_own_bump_is_fresh_and_what_anothers_bump_overtakes_is_n
 }
 
 #[test]
-fn nobody_elses_miss_costs_a_client_its_write() {
+fn another_clients_miss_costs_a_client_no_write() {
     let set = |client, value| (client, value, "STORED");
     for script in [
         &[(0, "get hot:k", MISS), set(1, "set hot:k 0 0 1\r\n1"), set(1, "set hot:k 0 0 1\r\n2")][..],
@@ -91,7 +91,7 @@ fn nobody_elses_miss_costs_a_client_its_write() {
 }
 
 #[test]
-fn five_who_missed_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
+fn five_misses_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
     let (_servers, kennel) = one(QUICK);
     let mut losers: Vec<Client> = (0..5).map(|_| kennel.client()).collect();
     losers.iter_mut().for_each(|loser| assert_eq!(loser.get("hot:k"), None));
@@ -109,7 +109,7 @@ fn five_who_missed_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
 }
 
 #[test]
-fn whoever_has_seen_a_value_writes_over_it_though_it_was_told_a_miss_before() {
+fn a_client_that_has_read_a_value_may_replace_it_despite_an_earlier_miss() {
     for (seen, said) in [
         ("get hot:k", "VALUE hot:k 0 1"),
         ("gets hot:k", "VALUE hot:k 0 1 "),
@@ -245,7 +245,7 @@ fn a_miss_of_one_worker_is_filled_over_another_that_connects_later() {
 }
 
 #[test]
-fn an_add_that_an_invalidation_has_overtaken_says_that_it_stored_nothing() {
+fn an_add_that_an_invalidation_has_overtaken_returns_not_stored() {
     let (_servers, kennel) = one(QUICK);
     let mut clients = [kennel.client(), kennel.client()];
     assert_eq!(clients[0].get("hot:k"), None);

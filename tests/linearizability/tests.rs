@@ -69,7 +69,7 @@ fn exact<const N: usize>(operations: [(usize, Command, Response); N]) -> bool {
 }
 
 #[test]
-fn each_command_means_what_memcached_says() {
+fn each_command_means_what_it_means_to_memcached() {
     let append = |more: &str| Command::Append(more.into());
     let prepend = |more: &str| Command::Prepend(more.into());
     let count = |initial| Command::Count { delta: 2, decr: false, initial: Some(initial) };
@@ -212,7 +212,7 @@ fn what_one_connection_sends_takes_effect_in_its_order() {
 }
 
 #[test]
-fn what_was_answered_with_an_error_may_take_effect_later_or_never() {
+fn a_command_with_an_error_may_take_effect_later_or_never() {
     let with = |response: Response| {
         exact([(A, set("1"), Stored), (B, set("2"), Unknown), (A, Get, hit("1")), (A, Get, response)])
     };

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn states_that_differ_only_in_the_names_of_cases_and_tickets_are_one() {
+    fn states_that_differ_only_in_the_numbers_of_cases_and_tokens_are_one() {
         let state = |a: u64, b: u64| (a, b, a, 5_u32);
         assert!(same(&state(FIRST_CAS + 1, FIRST_CAS + 2), &state(FIRST_CAS + 9, FIRST_CAS + 4)));
         assert!(!same(&state(FIRST_CAS + 1, FIRST_CAS + 2), &state(FIRST_CAS + 9, FIRST_CAS + 9)));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn which_stub_it_is_is_part_of_the_state_though_no_cas_of_it_stands() {
+    fn a_stubs_identity_is_part_of_the_state_though_its_cas_is_gone() {
         let print = |state: &dyn Fn(&mut Canon)| {
             let mut canon = Canon::new([FIRST_EPOCH; 2], false);
             canon.only([].into_iter());

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_only_changes_its_name_is_not_answered() {
+    fn exchanging_the_clients_does_not_make_a_good_reachable() {
         // Each state is known in one of two orientations; in each, one client is answered and the other waits.
         let answered = |flipped| {
             let mut graph = Graph::default();

@@ -275,7 +275,7 @@ fn an_invalidation_acknowledged_without_knowing_is_caught() {
 }
 
 #[test]
-fn a_waiter_that_nobody_wakes_is_caught_as_waiting_for_ever() {
+fn a_waiter_that_is_never_woken_is_caught_as_waiting_for_ever() {
     is_caught(Mutant::WakesAreLost, small(0, 0, &[]), "liveness: Answered");
 }
 

@@ -92,7 +92,7 @@ fn at_rest(plan: &Plan, named: &Plan) -> HashMap<u128, String> {
 }
 
 #[test]
-fn whatever_can_be_come_to_when_nobody_is_put_first_is_come_to() {
+fn every_state_at_rest_is_reached_with_the_reductions_too() {
     let whole = |plan: Plan| Plan { whole_rounds: true, renews: false, expiries: 0, ..plan };
     let mut plans = vec![
         whole(Plan::apart("apart, invalidated", 1, 0)),

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_server_answers_the_guards_commands_as_the_embedded_memcached_does() {
+    fn the_models_server_replies_to_the_guards_commands_as_the_embedded_memcached_does() {
         for seed in 0..300 {
             let mut random = Random::seeded(seed);
             let (mut model, mut store) = (Server::start(), Store::new(64 << 20, WALL));

@@ -122,7 +122,7 @@ fn a_schedule_is_read_as_it_is_printed() {
 }
 
 #[test]
-fn a_failure_is_found_and_told_in_few_commands() {
+fn a_failure_is_found_and_reduced_to_few_commands() {
     let mut world = World::start();
     // One connection's miss, another's delete: the guard drops what the first one sets, which memcached does not.
     let least = "1 get a\n2 delete a\n1 set a 100\n3 get a\n";

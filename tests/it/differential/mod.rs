@@ -194,42 +194,42 @@ fn compare(mode: Mode, commands: u64) {
 }
 
 #[test]
-fn kennel_before_one_server_says_what_memcached_says() {
+fn kennel_before_one_server_replies_as_memcached() {
     compare(Mode::Raw(1), 8_000);
 }
 
 #[test]
-fn kennel_before_three_servers_says_what_one_memcached_says() {
+fn kennel_before_three_servers_replies_as_one_memcached() {
     compare(Mode::Raw(3), 8_000);
 }
 
 #[test]
-fn kennel_before_three_of_the_oldest_servers_says_what_the_newest_says() {
+fn kennel_before_three_of_the_oldest_servers_replies_as_the_newest() {
     compare(Mode::RawOldest(3), 8_000);
 }
 
 #[test]
-fn kennel_before_eight_servers_says_what_one_memcached_says() {
+fn kennel_before_eight_servers_replies_as_one_memcached() {
     compare(Mode::Raw(8), 8_000);
 }
 
 #[test]
-fn the_embedded_memcached_says_what_memcached_says() {
+fn the_embedded_memcached_replies_as_memcached() {
     compare(Mode::Embedded, 8_000);
 }
 
 #[test]
-fn commands_on_guarded_keys_say_what_memcached_says() {
+fn commands_on_guarded_keys_reply_as_memcached() {
     compare(Mode::Guarded(3), 8_000);
 }
 
 #[test]
-fn commands_on_guarded_keys_with_tags_say_what_memcached_says() {
+fn commands_on_guarded_keys_with_tags_reply_as_memcached() {
     compare(Mode::Tagged(3), 8_000);
 }
 
 #[test]
-fn commands_on_guarded_keys_before_the_oldest_servers_say_what_the_newest_says() {
+fn commands_on_guarded_keys_before_the_oldest_servers_reply_as_the_newest() {
     compare(Mode::TaggedOldest(3), 8_000);
 }
 
@@ -254,7 +254,7 @@ fn what_once_had_a_difference_has_none_any_more() {
 }
 
 #[test]
-fn a_difference_is_found_and_told_in_few_commands() {
+fn a_difference_is_found_and_reduced_to_few_commands() {
     let mut sides = Sides::start(Mode::Guarded(1));
     let noise: &[u8] = b"get x\r\nset y 0 0 1\r\n1\r\n";
     // One connection's miss, another's delete: Kennel drops what the first one sets, which memcached does not.

@@ -567,7 +567,7 @@ fn int32(token: &[u8]) -> Option<i64> {
 }
 
 #[test]
-fn what_is_left_out_stands_in_the_page_on_testing() {
+fn what_is_left_out_is_listed_in_the_page_on_testing() {
     let page = include_str!("../../../docs/testing.md");
     for (what, why) in LEFT_OUT {
         let row = format!("| {what} | {why} |");
