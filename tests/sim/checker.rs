@@ -147,7 +147,7 @@ coverage!(
     changed,
     cached,
     large,
-    no_wait_since,
+    no_wait,
     waited,
     near,
     joined,
@@ -540,7 +540,7 @@ impl Checker {
             return violation(format!("promise 4: a reader of key {key} waited from {began} to {now}"));
         }
         if let Some(no_wait_since) = no_wait_since {
-            self.coverage.no_wait_since += 1;
+            self.coverage.no_wait += 1;
             if now > no_wait_since.max(began) + rounds {
                 return violation(format!(
                     "promise 4: a reader of key {key} that may not wait since {no_wait_since} waited from {began} to {now}"

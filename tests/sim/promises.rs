@@ -28,7 +28,7 @@ fn assert_covered(coverage: Coverage) {
         changed,
         cached,
         large,
-        no_wait_since,
+        no_wait,
         waited,
         learnt,
         unmoved,
@@ -36,7 +36,7 @@ fn assert_covered(coverage: Coverage) {
         ..
     } = coverage;
     let seldom =
-        [early, named, elsewhere, changed, cached, large, no_wait_since, waited, learnt, unmoved, near];
+        [early, named, elsewhere, changed, cached, large, no_wait, waited, learnt, unmoved, near];
     assert!(seldom.iter().all(|times| *times > 0), "never tested: {coverage:?}");
 }
 
