@@ -35,8 +35,7 @@ fn assert_covered(coverage: Coverage) {
         near,
         ..
     } = coverage;
-    let seldom =
-        [early, named, elsewhere, changed, cached, large, no_wait, waited, learnt, unmoved, near];
+    let seldom = [early, named, elsewhere, changed, cached, large, no_wait, waited, learnt, unmoved, near];
     assert!(seldom.iter().all(|times| *times > 0), "never tested: {coverage:?}");
 }
 
