@@ -171,7 +171,7 @@ fn every_mistake_is_told_at_once() {
         r#"k.toml: tags.cache ("2h") must be at most 60s"#,
         r#"k.toml: tags.pool ("mian") is no pool: there is "main""#,
         r#"k.toml: rules[0] "user": stale_fro is not a key here: did you mean stale_for?"#,
-        r#"k.toml: rules[0] "user": match ("user:{id}{x}") is no pattern: character 10: where the one before it ends is anyone's guess: put literal text between them"#,
+        r#"k.toml: rules[0] "user": match ("user:{id}{x}") is no pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, and no key: name = "pages""#,
         r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw""#,

@@ -316,7 +316,7 @@ fn a_binary_client_gets_an_error_in_its_own_protocol_and_the_log_names_the_setti
         kennel.metrics().sum("kennel_client_connections_binary_total", &[]) == 3.0
     });
     eventually("it is logged", || kennel.log().contains("binary_protocol=false"));
-    assert_eq!(kennel.log().matches("speaks the binary protocol").count(), 1, "{}", kennel.log());
+    assert_eq!(kennel.log().matches("uses the binary protocol").count(), 1, "{}", kennel.log());
     for library in ["OPT_BINARY_PROTOCOL", "Symfony", "pylibmc", "spymemcached", "Enyim", "Dalli", "memjs"] {
         assert!(kennel.log().contains(library), "{library}");
     }
