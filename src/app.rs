@@ -15,9 +15,9 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
 use crate::clock::{Clock, unix_ms};
-use crate::config::{Config, FlushAll, Kind};
+use crate::config::{Config, RuleKind};
 use crate::guard::near::Changes;
-use crate::listener::{self, BindError, BoundListeners};
+use crate::listener::{self, BindError, BoundListeners, FlushAll};
 use crate::metrics::{Metrics, ServerName};
 use crate::open_files::{self, Budget};
 use crate::proxy::{GuardPlan, LeaseTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
@@ -97,7 +97,7 @@ impl App {
             plan: Arc::new(plan(config)),
             desk: Arc::new(LeaseTable::new(max_tickets)),
             tag_cache: TagCache::new(config.tags.cache),
-            changes: Arc::new(Changes::new(config.keeps_near())),
+            changes: Arc::new(Changes::new(config.uses_near_cache())),
             near_memory: config.near.memory / workers,
             sidecar: chance.below(u64::MAX),
             clock: Clock::system(),
@@ -217,8 +217,8 @@ fn plan(config: &Config) -> Plan {
     let mut routes = Vec::new();
     for (index, rule) in config.rules.iter().enumerate() {
         let guard = match &rule.kind {
-            Kind::Raw => None,
-            Kind::Guarded { policy, tags, tags_in_key, meta_winner } => {
+            RuleKind::Raw => None,
+            RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
                 let (policy, tags) = (policy.clone(), tags.clone());
                 let (tags_in_key, meta_winner) = (*tags_in_key, *meta_winner);
                 guards.push(GuardPlan {

@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::connect::{Found, connect};
 use crate::app::workers;
 use crate::config::units::{show_address, show_duration, show_size};
-use crate::config::{self, Config, FlushAll, Kind, Rule};
+use crate::config::{self, Config, Rule, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
 use crate::handshake::Requirements;
+use crate::listener::FlushAll;
 use crate::open_files::{self, Budget};
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
@@ -86,7 +87,7 @@ impl fmt::Display for Meaning<'_> {
             Duration::ZERO => writeln!(f, "their versions are read anew each time."),
             cache => writeln!(f, "a version that was read is used for {} more.", show_duration(cache)),
         }?;
-        if config.keeps_near() {
+        if config.uses_near_cache() {
             let memory = show_size(config.near.memory as u64);
             writeln!(f, "Hits that are kept near take at most {memory}.")?;
         }
@@ -179,8 +180,8 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
 fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> fmt::Result {
     let Rule { name, pattern, kind, invalidates, .. } = rule;
     match kind {
-        Kind::Raw => writeln!(f, "  rules[{i}] {name}: keys like {pattern} are raw, in pool {pool}")?,
-        Kind::Guarded { policy, tags, tags_in_key, meta_winner } => {
+        RuleKind::Raw => writeln!(f, "  rules[{i}] {name}: keys like {pattern} are raw, in pool {pool}")?,
+        RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
             writeln!(f, "  rules[{i}] {name}: keys like {pattern} are guarded, in pool {pool}")?;
             write_tags(f, "tags", tags)?;
             if *tags_in_key {

@@ -8,7 +8,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use crate::clock::unix_ms;
 use crate::config::units::show_address;
-use crate::config::{Config, Kind};
+use crate::config::{Config, RuleKind};
 use crate::random::Random;
 use crate::upstream::capabilities::Capabilities;
 use crate::upstream::server::Server;
@@ -70,8 +70,8 @@ fn guards(config: &Config, pool: &PoolSpec) -> bool {
     let is = |index: usize| config.pools.get(index).is_some_and(|other| other.name == pool.name);
     config.rules.iter().any(|rule| {
         let (guarded, tagged) = match &rule.kind {
-            Kind::Raw => (false, false),
-            Kind::Guarded { tags, tags_in_key, .. } => (true, *tags_in_key || !tags.is_empty()),
+            RuleKind::Raw => (false, false),
+            RuleKind::Guarded { tags, tags_in_key, .. } => (true, *tags_in_key || !tags.is_empty()),
         };
         guarded && is(rule.pool) || (tagged || !rule.invalidates.is_empty()) && is(config.tags.pool)
     })

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::clock::{Clock, unix_ms};
 use crate::config::units::{show_address, show_duration};
-use crate::config::{self, Config, Kind};
+use crate::config::{self, Config, RuleKind};
 use crate::error::Failure;
 use crate::guard::near::Changes;
 use crate::guard::{BumpEnd, TagName};
@@ -294,8 +294,8 @@ fn why(failure: Failure) -> &'static str {
 }
 
 /// Whether a key of such a rule may carry this tag.
-fn may_carry(kind: &Kind, tag: &Tag) -> bool {
-    let Kind::Guarded { tags, .. } = kind else { return false };
+fn may_carry(kind: &RuleKind, tag: &Tag) -> bool {
+    let RuleKind::Guarded { tags, .. } = kind else { return false };
     // What a folded name was made of is not known, or is longer than a pattern may be.
     let folded = tag.given.starts_with(b"~") || tag.given != tag.name[..];
     let renders = |template: &Template| match Pattern::parse(template.text()) {
