@@ -277,7 +277,10 @@ fn check_connect_says_of_each_server_what_it_is_and_whether_it_can_guard() {
     let raws = sidecar_toml(std::slice::from_ref(&old), &[raw("raw", "*")]);
     let (code, out, err) = check(&raws);
     assert_eq!((code, &err[..]), (Some(0), ""), "{out}");
-    assert!(out.contains("cannot guard keys: it has no CAS") && out.contains("and need not"), "{out}");
+    assert!(
+        out.contains("cannot guard keys: it has no CAS") && out.contains("which no rule requires"),
+        "{out}"
+    );
     // Mistakes of the file come first, and nothing is connected to.
     let (code, out, err) = check(&raws.replace("workers = 2", "workers = 100"));
     assert_eq!((code, &out[..]), (Some(1), ""));
