@@ -13,7 +13,7 @@ use crate::rule::Template;
 use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
 
 /// Displays a configuration in words, on several lines.
-pub struct Description<'a>(pub &'a Config);
+pub(super) struct Description<'a>(pub(super) &'a Config);
 
 impl fmt::Display for Description<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

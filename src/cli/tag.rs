@@ -364,14 +364,14 @@ mod tests {
 
     #[test]
     fn all_invalid_names_are_reported_together() {
-        let said = named(&[b"", b"a b", b"fine", b"a\nb", b"@tag:posts"]).unwrap_err();
-        assert_eq!(said.lines().count(), 4, "{said}");
+        let output = named(&[b"", b"a b", b"fine", b"a\nb", b"@tag:posts"]).unwrap_err();
+        assert_eq!(output.lines().count(), 4, "{output}");
         for part in [
             "\"\": the name must not be empty",
             "\"a b\": the name must not contain a space",
             "the prefix \"@tag:\"",
         ] {
-            assert!(said.contains(part), "{part:?} is not in:\n{said}");
+            assert!(output.contains(part), "{part:?} is not in:\n{output}");
         }
         let many = vec![OsString::from("x"); MAX_NAMES + 1];
         assert!(tags(&many, b"@tag:").unwrap_err().contains("too many tags: 16385"));
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_version_is_printed_as_a_time() {
         // By `date -u -d @…`.
-        for (ms, said) in [
+        for (ms, output) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399_999, "2000-02-28T23:59:59.999Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
@@ -391,7 +391,7 @@ mod tests {
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
             (MAX_TIME, "9999-12-31T23:59:59.999Z"),
         ] {
-            assert_eq!(utc(ms).as_deref(), Some(said));
+            assert_eq!(utc(ms).as_deref(), Some(output));
         }
         assert_eq!(utc(MAX_TIME + 1), None);
     }
@@ -399,18 +399,18 @@ mod tests {
     #[test]
     fn an_embedded_pool_is_refused_with_the_command_that_reaches_it() {
         let names = ["posts", "50%"].map(OsString::from);
-        let says = |action, toml: &str| {
+        let refusal = |action, toml: &str| {
             let report = report(action, &names, &config(toml));
             assert!(report.out.is_empty() && !report.success);
             report.err
         };
         let embedded = "pools.main.servers = [\"embedded:1MiB\"]\n";
-        let said = says(Action::Bump, embedded);
+        let output = refusal(Action::Bump, embedded);
         let command = r"printf 'delete @tag:posts\r\ndelete @tag:50\045\r\nquit\r\n' | nc 127.0.0.1 11211";
-        assert!(said.contains("\"main\"") && said.contains(command), "{said}");
+        assert!(output.contains("\"main\"") && output.contains(command), "{output}");
         let unix = format!("{embedded}listen.tcp = []\nlisten.unix = [\"/run/k.sock\"]\n");
-        let said = says(Action::Get, &unix);
-        assert!(said.contains("get @tag:posts") && said.contains("| nc -U /run/k.sock"), "{said}");
+        let output = refusal(Action::Get, &unix);
+        assert!(output.contains("get @tag:posts") && output.contains("| nc -U /run/k.sock"), "{output}");
     }
 
     #[test]
@@ -426,8 +426,8 @@ mod tests {
         };
         let narrow = rule("[\"posts\", \"blog:{a}\"]");
         for unused in ["post", "posts:", "blog:", "blog:7:8"] {
-            let said = format!("kennel tag: note: no rule gives its keys this tag: {unused}\n");
-            assert_eq!(note(&narrow, unused), said);
+            let output = format!("kennel tag: note: no rule gives its keys this tag: {unused}\n");
+            assert_eq!(note(&narrow, unused), output);
         }
         for known in ["posts", "blog:7", "~631fb49d816c8eb5ea9763e635dca278", &"x".repeat(246)] {
             assert_eq!(note(&narrow, known), "");
