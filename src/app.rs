@@ -98,14 +98,14 @@ impl App {
         let miss_token_bytes = config.listen.max_buffered / MISS_TOKENS_SHARE;
         let shared = Shared {
             plan: Arc::new(plan(config)),
-            desk: Arc::new(LeaseTable::new(miss_token_bytes)),
+            leases: Arc::new(LeaseTable::new(miss_token_bytes)),
             tag_cache: TagCache::new(config.tags.cache),
             changes: Arc::new(Changes::new(config.uses_near_cache())),
             near_memory: config.near.memory / workers,
             sidecar: random.below(u64::MAX),
             clock: Clock::system(),
             start: Instant::now(),
-            front: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
+            server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
         };
         let mut app = App {
             bound,

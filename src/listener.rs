@@ -13,7 +13,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use crate::handshake::{Handshake, Requirements};
-use crate::proxy::pooling::{ConnectionUse, ListenerClients};
+use crate::proxy::connection_use::{ConnectionUse, ListenerClients};
 use crate::tls::BadFile;
 
 /// How many connections may wait to be accepted.

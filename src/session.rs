@@ -29,7 +29,7 @@ use crate::protocol::binary::{self, Binary};
 use crate::protocol::long_get::{LongGet, Part};
 use crate::protocol::parse::parse;
 use crate::protocol::request::{Limits, Parsed, Refused, Request};
-use crate::proxy::pooling::ListenerClients;
+use crate::proxy::connection_use::ListenerClients;
 use crate::proxy::{AccessSet, Call, Client, LargeReply, LongGetState, Proxy, QueuePosition};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use write_queue::WriteQueue;
@@ -228,15 +228,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         self.eof |= self.drain.is_cancelled();
         self.dry = false;
         loop {
-            self.client.inbox.wake_on_next(cx);
-            if self.client.inbox.closing().is_some() {
+            self.client.pending.wake_on_next(cx);
+            if self.client.pending.closing().is_some() {
                 self.state = State::Gone;
             }
             self.poll_calls(cx);
             let read = self.poll_read(cx);
             let was_whole = self.missing == 0;
             if self.parse() {
-                self.client.inbox.note_activity();
+                self.client.pending.note_activity();
                 continue;
             }
             // What has been read was enough until now, and so it was not read further.
@@ -269,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             }
         }
         self.queues.take_back(&mut self.calls);
-        let inbox = &self.client.inbox;
+        let inbox = &self.client.pending;
         inbox.rest();
         // A whole request that has not begun waits for something too.
         let waits = !self.calls.is_empty() || (self.missing == 0 && !self.input.is_empty());
@@ -290,7 +290,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         self.state = State::Gone;
         self.calls.retain(|asked| asked.call.is_active());
         (self.input, self.out) = (BytesMut::new(), WriteQueue::default());
-        self.client.inbox.wake_on_next(cx);
+        self.client.pending.wake_on_next(cx);
         self.poll_calls(cx);
         self.out.clear();
         if self.calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
@@ -310,16 +310,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 break;
             }
             let (is_active, turn, before) =
-                (front.call.is_active(), QueuePosition { first: true, patient: quiet && alone }, out.len());
+                (front.call.is_active(), QueuePosition { first: true, may_wait: quiet && alone }, out.len());
             if out.text.capacity() == 0 {
                 out.text = roll.take_buffer(READ_SIZE);
             }
             let Poll::Ready(large) = front.call.poll(proxy, client, turn, cx, &mut out.text) else {
                 break;
             };
-            if let Some(LargeReply { bytes, behind }) = large {
-                out.hand_on(bytes, |text| client.inbox.keep(text));
-                out.text.extend_from_slice(behind);
+            if let Some(LargeReply { bytes, trailer }) = large {
+                out.hand_on(bytes, |text| client.pending.keep(text));
+                out.text.extend_from_slice(trailer);
             }
             let answered = out.len() - before;
             let answer = if front.reads > 1 { answered / front.reads } else { answered };
@@ -338,13 +338,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         let last = calls.len().saturating_sub(1);
         for (at, asked) in calls.iter_mut().enumerate().skip(1).filter(|(_, asked)| asked.call.is_active()) {
             let mut answer = BytesMut::new();
-            let turn = QueuePosition { first: false, patient: quiet && at == last };
+            let turn = QueuePosition { first: false, may_wait: quiet && at == last };
             if let Poll::Ready(large) = asked.call.poll(proxy, client, turn, cx, &mut answer) {
-                if let Some(LargeReply { bytes, behind }) = large {
+                if let Some(LargeReply { bytes, trailer }) = large {
                     answer.extend_from_slice(&bytes);
-                    answer.extend_from_slice(behind);
+                    answer.extend_from_slice(trailer);
                 }
-                asked.call.keep(client.inbox.keep(answer.freeze()));
+                asked.call.keep(client.pending.keep(answer.freeze()));
                 *active -= 1;
             }
         }
@@ -429,7 +429,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         }
         let (calls, active) = (&self.calls, self.active);
         let busy = |footprint: &AccessSet| {
-            active > 0 && calls.iter().any(|asked| asked.call.footprint().conflicts(footprint))
+            active > 0 && calls.iter().any(|asked| asked.call.accesses().conflicts(footprint))
         };
         let (call, closes, skip_data, consumed) = match parse(&self.input, &self.limits) {
             Parsed::Incomplete { at_least } => return Found::Incomplete { at_least },
@@ -441,7 +441,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 {
                     return self.take_apart(long, head);
                 }
-                if consumed >= LARGE_REQUEST && self.proxy.is_congested(&self.client.inbox) {
+                if consumed >= LARGE_REQUEST && self.proxy.is_congested(&self.client.pending) {
                     return Found::Wait;
                 }
                 let call = Call::begin(&request, &self.proxy, &self.client, busy);
@@ -513,7 +513,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             Part::Keys { request, consumed, last } => {
                 let (calls, active) = (&self.calls, self.active);
                 let busy = |footprint: &AccessSet| {
-                    active > 0 && calls.iter().any(|asked| asked.call.footprint().conflicts(footprint))
+                    active > 0 && calls.iter().any(|asked| asked.call.accesses().conflicts(footprint))
                 };
                 let call = Call::part(&request, line, last, &self.proxy, &self.client, busy);
                 let Some(call) = call else { return Found::Wait };
@@ -602,7 +602,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => self.state = State::Gone,
                 Poll::Ready(Ok(length)) => {
                     self.proxy.metrics().bytes_written(length);
-                    self.client.inbox.note_activity();
+                    self.client.pending.note_activity();
                     written = true;
                 }
             }

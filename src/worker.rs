@@ -24,7 +24,7 @@ use crate::guard::leases::Owner;
 use crate::handshake::{ClientStream, HandshakeLimits};
 use crate::listener::{ListenerInfo, WorkerSockets};
 use crate::metrics::WorkerMetrics;
-use crate::proxy::pooling::ListenerClients;
+use crate::proxy::connection_use::ListenerClients;
 use crate::proxy::{Proxy, Shared};
 use crate::random::Random;
 use crate::session::{self, ClientProtocol, PendingCall};

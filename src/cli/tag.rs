@@ -221,14 +221,14 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     let mut random = Random::from_entropy();
     let shared = Shared {
         plan: Arc::new(plan),
-        desk: Arc::new(LeaseTable::new(0)),
+        leases: Arc::new(LeaseTable::new(0)),
         tag_cache: TagCache::new(Duration::ZERO),
         changes: Arc::new(Changes::new(false)),
         near_memory: 0,
         sidecar: random.below(u64::MAX),
         clock: Clock::system(),
         start: Instant::now(),
-        front: Arc::new(ServerInfo {
+        server_info: Arc::new(ServerInfo {
             metrics: Arc::clone(&metrics),
             max_connections: 0,
             workers: 1,

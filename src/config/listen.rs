@@ -13,7 +13,7 @@ use super::units;
 use super::validator::{DAY, KeyPath, Validator, duration, integer, keys, size, text, word};
 use crate::handshake::{Handshake, Requirements};
 use crate::listener::{FlushAll, Listen, ListenAddress, ListenerSpec};
-use crate::proxy::pooling::ConnectionUse;
+use crate::proxy::connection_use::ConnectionUse;
 use crate::tls::TlsFiles;
 
 /// The allowed values of `max_buffered`. Less could not hold one large value per worker.

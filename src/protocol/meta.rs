@@ -16,6 +16,11 @@ impl<'a> Meta<'a> {
         Tokens(self.flags)
     }
 
+    /// Whether it has no flags but these.
+    pub fn has_only(&self, flags: &[u8]) -> bool {
+        self.tokens().all(|(flag, _)| flags.contains(&flag))
+    }
+
     /// Whether any of these flags was given.
     pub fn has_any(&self, flags: &[u8]) -> bool {
         self.tokens().any(|(flag, _)| flags.contains(&flag))

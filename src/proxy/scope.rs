@@ -1,24 +1,84 @@
-//! What the parts of a call are given whenever it is polled.
+//! What is common to all parts of a call: which keys it accesses, its position in the client's queue, and what each part receives
+//! when it is polled.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::Proxy;
-use super::calls::QueuePosition;
 use super::client::Client;
+use super::pipeline::Proxy;
 use crate::metrics::{Command, Outcome};
+
+/// A call with more keys than this conflicts with every write: the keys are not compared one by one.
+const MAX_COMPARED: usize = 64;
+/// Reads of more keys than this are not ordered among each other: comparing them would slow down every multi-get.
+const MAX_ORDERED: usize = 8;
+
+/// The guarded keys that a call reads or writes. The calls of one client take effect in the order in which it sent them, so a call
+/// must not begin while an earlier one that it conflicts with is in flight.
+#[derive(Debug, Clone, Default)]
+pub struct AccessSet {
+    keys: SmallVec<[u64; 1]>,
+    write: bool,
+    /// All keys: a tag is bumped, or everything is flushed.
+    all: bool,
+}
+
+/// The position of a call in its client's queue.
+#[derive(Debug, Clone, Copy)]
+pub struct QueuePosition {
+    /// No call is in front of it.
+    pub first: bool,
+    /// It may wait for another client, because no further request has arrived.
+    pub may_wait: bool,
+}
 
 /// What is known of a call besides its own state.
 pub(super) struct CallScope<'a> {
     pub(super) proxy: &'a Rc<Proxy>,
     pub(super) client: &'a Client,
-    pub(super) turn: QueuePosition,
+    pub(super) position: QueuePosition,
     command: Command,
     began: Instant,
-    /// The rule and outcome of the keys that were counted last, and of how many the metrics do not know yet.
+    /// Rule and outcome of the keys counted last, and how many of them are not yet in the metrics.
     counted: Cell<(usize, Outcome, u64)>,
+}
+
+impl AccessSet {
+    /// The keys with these hashes.
+    pub(super) fn of(keys: impl IntoIterator<Item = u64>, write: bool) -> AccessSet {
+        let keys = keys.into_iter();
+        // Usually either all keys of a get are guarded or none is, so reserving space for all is not too much.
+        let mut hashes = SmallVec::with_capacity(keys.size_hint().1.unwrap_or(0).min(MAX_COMPARED));
+        hashes.extend(keys);
+        match hashes.len() {
+            0..=MAX_COMPARED => AccessSet { keys: hashes, write, all: false },
+            _ => AccessSet { keys: SmallVec::new(), write, all: true },
+        }
+    }
+
+    /// Writes to all keys.
+    pub(super) fn everything() -> AccessSet {
+        AccessSet { keys: SmallVec::new(), write: true, all: true }
+    }
+
+    /// Whether it contains no guarded key.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty() && !self.all
+    }
+
+    /// Whether the two calls must not run at the same time. Two reads of one key conflict too: the first may read again and return a
+    /// newer value than the second.
+    pub fn conflicts(&self, other: &AccessSet) -> bool {
+        let neither_empty = !self.is_empty() && !other.is_empty();
+        let share_a_key = || self.keys.iter().any(|key| other.keys.contains(key));
+        match self.write || other.write {
+            true => neither_empty && (self.all || other.all || share_a_key()),
+            false => self.keys.len().max(other.keys.len()) <= MAX_ORDERED && share_a_key(),
+        }
+    }
 }
 
 impl<'a> CallScope<'a> {
@@ -27,12 +87,12 @@ impl<'a> CallScope<'a> {
         client: &'a Client,
         command: Command,
         began: Instant,
-        turn: QueuePosition,
+        position: QueuePosition,
     ) -> CallScope<'a> {
-        CallScope { proxy, client, turn, command, began, counted: Cell::new((0, Outcome::Ok, 0)) }
+        CallScope { proxy, client, position, command, began, counted: Cell::new((0, Outcome::Ok, 0)) }
     }
 
-    /// Counts one key's answer.
+    /// Counts the reply to one key.
     pub(super) fn count(&self, rule: usize, outcome: Outcome) {
         let (last_rule, last_outcome, keys) = self.counted.get();
         if (last_rule, last_outcome) == (rule, outcome) {
@@ -42,7 +102,7 @@ impl<'a> CallScope<'a> {
         self.counted.set((rule, outcome, 1));
     }
 
-    /// Most keys of a call end alike: they are counted together.
+    /// Most keys of a call have the same outcome, so they are counted together.
     fn flush(&self) {
         let (rule, outcome, keys) = self.counted.get();
         if keys > 0 {
@@ -55,5 +115,33 @@ impl<'a> CallScope<'a> {
 impl Drop for CallScope<'_> {
     fn drop(&mut self) {
         self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_reads_of_one_key_are_in_order_unless_one_is_of_many_keys() {
+        let of = |keys: std::ops::Range<u64>| AccessSet::of(keys, false);
+        assert!(of(1..2).conflicts(&of(1..2)) && !of(1..2).conflicts(&of(2..3)));
+        let most = MAX_ORDERED as u64;
+        assert!(of(0..most).conflicts(&of(most - 1..most)));
+        assert!(!of(0..most + 1).conflicts(&of(most..most + 1)));
+    }
+
+    #[test]
+    fn a_call_for_too_many_keys_to_compare_is_in_order_with_every_write() {
+        let key = |write| AccessSet::of([1_000_000], write);
+        for (keys, waits) in [(MAX_COMPARED as u64, false), (MAX_COMPARED as u64 + 1, true)] {
+            let many = AccessSet::of(0..keys, false);
+            assert!(!many.conflicts(&key(false)), "two reads of different keys may pass each other");
+            assert!(!many.conflicts(&AccessSet::of([], true)), "raw keys may pass everything");
+            assert_eq!((many.conflicts(&key(true)), key(true).conflicts(&many)), (waits, waits));
+            // A key that is read is never written meanwhile.
+            assert!(AccessSet::of([keys - 1], true).conflicts(&many));
+            assert!(many.conflicts(&AccessSet::of(0..keys, true)));
+        }
     }
 }

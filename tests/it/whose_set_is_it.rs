@@ -1,5 +1,5 @@
 //! Which miss a `set` ends, if any: one connection is as exact as memcached, no other client's miss costs it a write, and `add` is
-//! exclusive. docs/decisions/0010-whose-set-is-it.md.
+//! exclusive. docs/decisions/0010-which-miss-a-set-fills.md.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -14,7 +14,7 @@ pub(crate) struct Allowances {
     /// then overwritten or deleted" is what the client sees. It is memcached's lease.
     pub(crate) lost_race: bool,
     /// **A refusal.** Where a `set` may have lost its race, an `ma N` may be answered `NS` although the key is absent. Why: it would
-    /// store what may be older than the change, and the refusal tells the client (docs/decisions/0010-whose-set-is-it.md).
+    /// store what may be older than the change, and the refusal tells the client (docs/decisions/0010-which-miss-a-set-fills.md).
     pub(crate) refusal: bool,
     /// **A delete that looks first.** A `delete` may be answered `NOT_FOUND` although it removes a value, or `DELETED` although
     /// there is none any more, if the value was stored or removed while the `delete` ran: the answer was true at some moment of

@@ -172,7 +172,7 @@ fn without_tests(code: &str) -> (String, Vec<String>) {
     (String::from_utf8_lossy(&out).into_owned(), modules)
 }
 
-fn line(text: &str, at: usize) -> usize {
+pub(crate) fn line(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count()
 }
 

@@ -3,13 +3,18 @@
 //!
 //! Every check is a function from text to complaints, so that a test can show it a mistake.
 
+mod circles;
 mod code;
 mod files;
 mod pages;
+mod promises;
 
+use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
-use pages::{dead_links, pages, unshown_limits, wrong_limits};
+use pages::{dead_links, pages, unshown_limits, wrong_configuration, wrong_limits};
+
+use promises::missing_mechanisms;
 
 /// The rooms of `src/`, the highest floor first. Imports point down, or to a neighbour that is no sibling.
 const FLOORS: [&[&str]; 6] = [
@@ -72,7 +77,7 @@ const DOORS: [Door; 12] = [
     Door {
         what: "a hash that differs from process to process",
         words: &["RandomState"],
-        opens: &["src/random.rs", "src/proxy/hash.rs", "src/proxy/desk.rs"],
+        opens: &["src/random.rs", "src/proxy/state/key_hash.rs", "src/proxy/state/lease_table.rs"],
         tests_too: false,
     },
     Door {
@@ -117,6 +122,11 @@ fn imports_point_down_only() {
 }
 
 #[test]
+fn imports_inside_a_folder_form_no_circle() {
+    report(circles(&sources("src")));
+}
+
+#[test]
 fn every_dependency_comes_in_through_its_own_door() {
     report(everything_rust().iter().flat_map(doors));
 }
@@ -156,6 +166,16 @@ fn the_architecture_page_gives_every_limit_as_the_code_has_it() {
 #[test]
 fn every_limit_of_the_architecture_page_names_the_test_that_reaches_it() {
     report(unshown_limits(&read("docs/architecture.md"), &everything_rust()));
+}
+
+#[test]
+fn the_configuration_page_gives_every_key_with_its_default_and_no_other() {
+    report(wrong_configuration(&read("docs/configuration.md"), &read("config/kennel.toml")));
+}
+
+#[test]
+fn every_promise_names_a_mechanism_and_a_test_that_exist() {
+    report(missing_mechanisms(&read("docs/promises.md"), &everything_rust()));
 }
 
 fn report(complaints: impl IntoIterator<Item = String>) {

@@ -1,7 +1,7 @@
-"""One page over a slow source, cached as any application caches it: get, and on a miss build and set.
+"""One page from a slow database, cached as usual: get, and on a miss build and set.
 
-Nothing in here knows about Kennel but one line, the tag that `publish` bumps. Count what it saves:
-without the sidecar, every reader that finds the page expired goes to the source.
+Only the tag that `publish` bumps is specific to Kennel. Without the sidecar, every reader that finds the page expired reads the
+database; /count shows how many do.
 """
 
 import html
@@ -18,14 +18,13 @@ SOURCE_SECONDS = float(os.environ.get("SOURCE_SECONDS", "1"))
 KEY = "blog:7:page:front"
 TAG = "@tag:blog:7"
 
-# The timeout is above the rule's cold_wait, or the client would give up on a wait that pays.
-# A cache that is down is a miss (ignore_exc), as it is for the sidecar. Without no_delay, Nagle holds a
-# get behind the unanswered noreply set before it for some 40 ms.
+# The timeout must be longer than the rule's cold_wait. ignore_exc treats an unavailable cache as a miss. Without no_delay, Nagle's
+# algorithm delays a get that follows a noreply set by some 40 ms.
 cache = PooledClient(CACHE, max_pool_size=1024, connect_timeout=1, timeout=5, no_delay=True, ignore_exc=True)
 
 
-class Source:
-    """A database that takes its time, and counts who asks."""
+class Database:
+    """A slow database that counts its reads."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -47,19 +46,19 @@ class Source:
                 self.running -= 1
 
 
-source = Source()
+database = Database()
 
 
 def page():
     body = cache.get(KEY)
     if body is not None:
         return body.decode()
-    body = source.build()
+    body = database.build()
     cache.set(KEY, body.encode(), expire=EXPTIME)
     return body
 
 
-class Visitor(BaseHTTPRequestHandler):
+class PageHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
@@ -67,29 +66,29 @@ class Visitor(BaseHTTPRequestHandler):
             began = time.monotonic()
             body = page()
             took = (time.monotonic() - began) * 1000
-            self.answer(
+            self.reply(
                 200,
                 f"<!doctype html><title>A page</title><p>{html.escape(body)}<p>in {took:.0f} ms"
                 '<form method="post" action="/publish"><button>publish</button></form>\n',
                 "text/html; charset=utf-8",
             )
         elif self.path == "/count":
-            self.answer(200, f"builds {source.builds}\nmost at once {source.most_at_once}\n")
+            self.reply(200, f"builds {database.builds}\nmost at once {database.most_at_once}\n")
         else:
-            self.answer(404, "not found\n")
+            self.reply(404, "not found\n")
 
     def do_POST(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path != "/publish":
-            self.answer(404, "not found\n")
-        # noreply=False: pymemcache's default does not wait, and an invalidation that nobody
-        # acknowledged may not have happened. False is what ignore_exc makes of an error.
+            self.reply(404, "not found\n")
+        # noreply=False: pymemcache does not wait for the reply by default, and an invalidation that is not acknowledged may not
+        # have happened. With ignore_exc, delete returns False on an error.
         elif cache.delete(TAG, noreply=False):
-            self.answer(303, "", location="/")
+            self.reply(303, "", location="/")
         else:
-            self.answer(503, "the old page may still be served: the tag was not bumped\n")
+            self.reply(503, "the old page may still be served: the tag was not bumped\n")
 
-    def answer(self, status, text, kind="text/plain; charset=utf-8", location=None):
+    def reply(self, status, text, kind="text/plain; charset=utf-8", location=None):
         data = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -109,4 +108,4 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    Server(("0.0.0.0", int(os.environ.get("PORT", "8000"))), Visitor).serve_forever()
+    Server(("0.0.0.0", int(os.environ.get("PORT", "8000"))), PageHandler).serve_forever()

@@ -1,0 +1,392 @@
+//! How a request begins: by the class of its key it is forwarded, or handled by the guard.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use super::get::Get;
+use super::long_get::{GetPart, LongGetState};
+use super::poll::{Call, Kind};
+use crate::metrics::{Command, NO_RULE, Outcome};
+use crate::protocol::base64;
+use crate::protocol::request::{Keys, MetaVerb, Refused, Request, Store, Verb};
+use crate::proxy::client::Client;
+use crate::proxy::guarded::explicit_tags::{BadTags, TOKEN};
+use crate::proxy::guarded::meta_get::MetaGet;
+use crate::proxy::guarded::write::GuardedWrite;
+use crate::proxy::key::KeyClass;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::raw::flush_all::FlushAll;
+use crate::proxy::raw::forward::Forward;
+use crate::proxy::raw::stats::{Statistics, StatsStart};
+use crate::proxy::replies::dialect::Dialect;
+use crate::proxy::replies::meta::MetaDialect;
+use crate::proxy::scope::AccessSet;
+use crate::upstream::GetKind;
+
+/// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli takes the last
+/// word for the version. Kennel's own version is in `stats`.
+const VERSION: &str = "VERSION 1.6.45\r\n";
+
+/// The reply of a memcached that was started with `-F`.
+const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";
+
+impl Call {
+    /// Begins a request and sends its first commands. Returns `None` if it must wait for an earlier call: `busy` returns whether one
+    /// conflicts with a set of keys.
+    pub fn begin(
+        request: &Request<'_>,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&AccessSet) -> bool,
+    ) -> Option<Call> {
+        let (command, quiet) = name(request);
+        let reply = |text: &'static str| Kind::Reply(Bytes::from_static(text.as_bytes()));
+        let count = |outcome| proxy.metrics.request(NO_RULE, command, outcome, std::time::Duration::ZERO);
+        let mut accesses = AccessSet::default();
+        let decoded = decode(request);
+        let invalidates = match changed_key(request, decoded.as_deref()) {
+            None => Box::default(),
+            // Meta commands name tags in a token, not in the key.
+            Some(key) if matches!(request, Request::Meta(_)) => proxy.invalidated_by(key).into_boxed_slice(),
+            Some(key) => proxy.invalidated_by(proxy.split_tags(key).0).into_boxed_slice(),
+        };
+        if !invalidates.is_empty() && busy(&AccessSet::everything()) {
+            return None;
+        }
+        let kind = match request {
+            Request::Get { keys, cas } => {
+                return Call::get(
+                    command,
+                    GetKind { exptime: None, cas: *cas },
+                    *keys,
+                    None,
+                    proxy,
+                    client,
+                    busy,
+                );
+            }
+            Request::GetAndTouch { exptime, keys, cas } => {
+                return Call::get(
+                    command,
+                    GetKind { exptime: Some(*exptime), cas: *cas },
+                    *keys,
+                    None,
+                    proxy,
+                    client,
+                    busy,
+                );
+            }
+            Request::Store(Store { key, .. })
+            | Request::Arith { key, .. }
+            | Request::Touch { key, .. }
+            | Request::Delete { key, .. } => match proxy.class(proxy.split_tags(key).0) {
+                KeyClass::Raw { pool, rule } => {
+                    Kind::Forward(Forward::new(request, key, pool, rule, proxy, client))
+                }
+                KeyClass::Tag(name) => {
+                    accesses = AccessSet::everything();
+                    if busy(&accesses) {
+                        return None;
+                    }
+                    Kind::Guarded(Box::new(GuardedWrite::tag(request, name, Dialect::Classic, proxy, client)))
+                }
+                KeyClass::Guarded(guarded) => {
+                    accesses = AccessSet::of([proxy.hash(&guarded.key)], true);
+                    if busy(&accesses) {
+                        return None;
+                    }
+                    match proxy.with_explicit_tags(guarded, proxy.split_tags(key).1) {
+                        Ok(guarded) => {
+                            Kind::Guarded(Box::new(GuardedWrite::begin(request, guarded, proxy, client)))
+                        }
+                        Err(BadTags) => {
+                            count(Outcome::ClientError);
+                            Kind::Reply(Bytes::from_static(BadTags::REPLY))
+                        }
+                    }
+                }
+            },
+            Request::FlushAll { .. } if !proxy.server_info.flush_all => {
+                count(Outcome::ClientError);
+                reply(NO_FLUSH)
+            }
+            Request::FlushAll { delay, .. } => {
+                accesses = AccessSet::everything();
+                if busy(&accesses) {
+                    return None;
+                }
+                Kind::FlushAll(Box::new(FlushAll::begin(*delay, proxy, client)))
+            }
+            Request::Stats { what } => match Statistics::begin(what, proxy, client) {
+                StatsStart::Sent(statistics) => Kind::Statistics(Box::new(statistics)),
+                StatsStart::Reply(text, outcome) => {
+                    count(outcome);
+                    Kind::Reply(Bytes::from_static(text))
+                }
+            },
+            Request::Version => {
+                count(Outcome::Ok);
+                reply(VERSION)
+            }
+            Request::Verbosity { .. } => {
+                count(Outcome::Ok);
+                reply("OK\r\n")
+            }
+            Request::Quit => reply(""),
+            Request::Meta(meta) if meta.verb == MetaVerb::Noop => {
+                count(Outcome::Ok);
+                reply("MN\r\n")
+            }
+            Request::Meta(meta) => {
+                let key = decoded.as_deref().unwrap_or(meta.key);
+                let reads = meta.verb == MetaVerb::Get;
+                let class = proxy.class(key);
+                accesses = match &class {
+                    KeyClass::Raw { .. } => AccessSet::default(),
+                    KeyClass::Tag(_) if !reads => AccessSet::everything(),
+                    // A win changes the CAS. A read that returns the CAS must not overtake an earlier read of its client.
+                    _ => AccessSet::of([proxy.hash(key)], !reads || meta.has_any(b"Tc")),
+                };
+                if busy(&accesses) {
+                    return None;
+                }
+                let dialect = || MetaDialect::of(meta, key, proxy.now());
+                match class {
+                    KeyClass::Raw { pool, rule } => {
+                        Kind::Forward(Forward::meta(meta, key, pool, rule, proxy, client))
+                    }
+                    // The item as it is stored, for debugging.
+                    KeyClass::Guarded(guarded) if meta.verb == MetaVerb::Debug => {
+                        let guard = &proxy.plan.guards[guarded.guard];
+                        Kind::Forward(Forward::meta(meta, key, guard.pool, guard.rule, proxy, client))
+                    }
+                    KeyClass::Guarded(guarded) if reads => {
+                        Kind::MetaGet(Box::new(MetaGet::new(meta, guarded, dialect(), proxy, client)))
+                    }
+                    KeyClass::Guarded(guarded) => {
+                        let dialect = Dialect::Meta(dialect());
+                        let token = meta.token(b'P').filter(|_| meta.verb == MetaVerb::Set);
+                        let list = token.and_then(|token| token.strip_prefix(TOKEN));
+                        match proxy.with_explicit_tags(guarded, list.unwrap_or_default()) {
+                            Ok(guarded) => Kind::Guarded(Box::new(GuardedWrite::meta(
+                                meta, guarded, dialect, proxy, client,
+                            ))),
+                            Err(BadTags) => {
+                                count(Outcome::ClientError);
+                                Kind::Reply(Bytes::from_static(BadTags::REPLY))
+                            }
+                        }
+                    }
+                    KeyClass::Tag(_)
+                        if meta.verb == MetaVerb::Debug || (reads && meta.has_only(b"kqObvfstchlu")) =>
+                    {
+                        Kind::Forward(Forward::meta(meta, key, proxy.plan.tag_pool, NO_RULE, proxy, client))
+                    }
+                    KeyClass::Tag(name) => {
+                        let dialect = Dialect::Meta(dialect());
+                        Kind::Guarded(Box::new(GuardedWrite::tag(request, name, dialect, proxy, client)))
+                    }
+                }
+            }
+        };
+        if !invalidates.is_empty() {
+            accesses = AccessSet::everything();
+        }
+        Some(Call { command, began: client.moment(), quiet, accesses, invalidates, kind })
+    }
+
+    /// Begins one part of a long get. Returns `None` as [`Call::begin`] does.
+    pub fn part(
+        request: &Request<'_>,
+        line: &Rc<LongGetState>,
+        last: bool,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&AccessSet) -> bool,
+    ) -> Option<Call> {
+        let (command, _) = name(request);
+        let (kind, keys) = match *request {
+            Request::Get { keys, cas } => (GetKind { exptime: None, cas }, keys),
+            Request::GetAndTouch { exptime, keys, cas } => (GetKind { exptime: Some(exptime), cas }, keys),
+            // No other request has parts.
+            _ => return Call::begin(request, proxy, client, busy),
+        };
+        let part = GetPart { line: Rc::clone(line), last };
+        Call::get(command, kind, keys, Some(part), proxy, client, busy)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of a get, and what every call is given")]
+    fn get(
+        command: Command,
+        kind: GetKind,
+        keys: Keys<'_>,
+        part: Option<GetPart>,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&AccessSet) -> bool,
+    ) -> Option<Call> {
+        let began = client.moment();
+        let call = |kind, accesses| {
+            let invalidates = Box::default();
+            Call { command, began, quiet: false, accesses, invalidates, kind }
+        };
+        let mut rest = keys.iter();
+        let only = rest.next().filter(|_| part.is_none() && rest.next().is_none());
+        let get = |part, keys| Box::new(Get::new(kind, part, keys));
+        let mut get = match only.map(|key| (key, proxy.class(key))) {
+            Some((key, KeyClass::Raw { pool, rule })) => {
+                let forward = Forward::get(key, kind, pool, rule, proxy, client);
+                return Some(call(Kind::Forward(forward), AccessSet::default()));
+            }
+            Some((key, class)) => {
+                let mut get = get(part, 1);
+                get.add(key, None, class, proxy);
+                get
+            }
+            None => {
+                let mut get = get(part, keys.len());
+                get.add_all(keys, proxy);
+                get
+            }
+        };
+        let accesses = get.accesses(proxy);
+        if busy(&accesses) {
+            return None;
+        }
+        get.send(proxy, client);
+        Some(call(Kind::Get(get), accesses))
+    }
+
+    /// Begins the reply to a request that the parser has refused. If memcached deletes the key or touches keys in this case, so does
+    /// Kennel. Returns `None` as [`Call::begin`] does.
+    pub fn refuse(
+        refused: &Refused<'_>,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&AccessSet) -> bool,
+    ) -> Option<Call> {
+        let reply = Bytes::from_static(refused.reply);
+        // With noreply there is no reply, even if the delete fails.
+        let quiet = refused.reply.is_empty();
+        let outcome = match () {
+            () if refused.reply.starts_with(b"SERVER_ERROR") => Outcome::ServerError,
+            () if refused.reply.starts_with(b"CLIENT_ERROR") => Outcome::ClientError,
+            () => Outcome::Error,
+        };
+        if let Some((exptime, keys)) = refused.touches {
+            return Call::refuse_gat(exptime, keys, reply, proxy, client, busy);
+        }
+        let decoded = refused.deletes.filter(|_| refused.deletes_base64).and_then(base64::decode);
+        let deletes = decoded.as_deref().or(refused.deletes).map(|key| proxy.split_tags(key).0);
+        let (kind, accesses) = match deletes.map(|key| (key, proxy.class(key))) {
+            None | Some((_, KeyClass::Tag(_))) => (Kind::Reply(reply), AccessSet::default()),
+            Some((key, KeyClass::Raw { pool, rule })) => {
+                let request = Request::Delete { key, noreply: false };
+                let forward = Forward::new(&request, key, pool, rule, proxy, client).with_reply(reply);
+                (Kind::Forward(forward), AccessSet::default())
+            }
+            Some((key, KeyClass::Guarded(guarded))) => {
+                let accesses = AccessSet::of([proxy.hash(key)], true);
+                if busy(&accesses) {
+                    return None;
+                }
+                (
+                    Kind::Guarded(Box::new(GuardedWrite::delete_with_reply(guarded, reply, proxy, client))),
+                    accesses,
+                )
+            }
+        };
+        // A block is skipped that is too large, aloud or not, or that belongs to a meta command with a mistake in it.
+        if refused.skip_data > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
+            proxy.metrics.too_large();
+        }
+        proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
+        let (command, invalidates) = (Command::Other, Box::default());
+        Some(Call { command, began: client.moment(), quiet, accesses, invalidates, kind })
+    }
+
+    /// Begins a `gat` that is refused because of a key after these: memcached touches these first.
+    fn refuse_gat(
+        exptime: i64,
+        keys: Keys<'_>,
+        reply: Bytes,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        busy: impl Fn(&AccessSet) -> bool,
+    ) -> Option<Call> {
+        let guarded = keys.iter().filter(|key| !matches!(proxy.class(key), KeyClass::Raw { .. }));
+        let accesses = AccessSet::of(guarded.map(|key| proxy.hash(key)), true);
+        if busy(&accesses) {
+            return None;
+        }
+        let touch = |key| Request::Touch { key, exptime, noreply: true };
+        let touches = keys.iter().filter_map(|key| Call::begin(&touch(key), proxy, client, |_| false));
+        let kind = Kind::Touches(touches.collect(), reply);
+        let (command, invalidates) = (Command::Other, Box::default());
+        proxy.metrics.request(NO_RULE, command, Outcome::ClientError, std::time::Duration::ZERO);
+        Some(Call { command, began: client.moment(), quiet: false, accesses, invalidates, kind })
+    }
+}
+
+/// The decoded key of a meta command with a base64 key.
+fn decode(request: &Request<'_>) -> Option<Vec<u8>> {
+    match request {
+        Request::Meta(meta) => meta.token(b'b').and_then(|_| base64::decode(meta.key)),
+        _ => None,
+    }
+}
+
+/// The key that a request may change, if any.
+fn changed_key<'a>(request: &Request<'a>, decoded: Option<&'a [u8]>) -> Option<&'a [u8]> {
+    match request {
+        Request::Store(Store { key, .. }) | Request::Arith { key, .. } | Request::Delete { key, .. } => {
+            Some(key)
+        }
+        Request::Meta(meta) if matches!(meta.verb, MetaVerb::Set | MetaVerb::Delete | MetaVerb::Arith) => {
+            Some(decoded.unwrap_or(meta.key))
+        }
+        _ => None,
+    }
+}
+
+/// The label of a request in the metrics, and whether it has noreply.
+fn name(request: &Request<'_>) -> (Command, bool) {
+    match *request {
+        Request::Get { cas: false, .. } => (Command::Get, false),
+        Request::Get { cas: true, .. } => (Command::Gets, false),
+        Request::GetAndTouch { cas: false, .. } => (Command::Gat, false),
+        Request::GetAndTouch { cas: true, .. } => (Command::Gats, false),
+        Request::Store(Store { verb, noreply, .. }) => {
+            let command = match verb {
+                Verb::Set => Command::Set,
+                Verb::Add => Command::Add,
+                Verb::Replace => Command::Replace,
+                Verb::Append => Command::Append,
+                Verb::Prepend => Command::Prepend,
+                Verb::Cas(_) => Command::Cas,
+            };
+            (command, noreply)
+        }
+        Request::Arith { decr: false, noreply, .. } => (Command::Incr, noreply),
+        Request::Arith { decr: true, noreply, .. } => (Command::Decr, noreply),
+        Request::Touch { noreply, .. } => (Command::Touch, noreply),
+        Request::Delete { noreply, .. } => (Command::Delete, noreply),
+        Request::FlushAll { noreply, .. } => (Command::FlushAll, noreply),
+        Request::Version => (Command::Version, false),
+        Request::Verbosity { noreply } => (Command::Verbosity, noreply),
+        Request::Stats { .. } => (Command::Stats, false),
+        Request::Quit => (Command::Quit, false),
+        Request::Meta(meta) => {
+            let command = match meta.verb {
+                MetaVerb::Get => Command::MetaGet,
+                MetaVerb::Set => Command::MetaSet,
+                MetaVerb::Delete => Command::MetaDelete,
+                MetaVerb::Arith => Command::MetaArith,
+                MetaVerb::Noop => Command::MetaNoop,
+                MetaVerb::Debug => Command::MetaDebug,
+            };
+            (command, false)
+        }
+    }
+}

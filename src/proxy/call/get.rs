@@ -1,0 +1,353 @@
+//! `get`, `gets`, `gat`, `gats` of any keys: all of them are requested at once, and the reply has them in the order of the request.
+
+use std::ops::Range;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+use super::long_get::GetPart;
+use crate::error::Failure;
+use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version};
+use crate::metrics::Outcome;
+use crate::protocol::reply::{Value, values};
+use crate::protocol::request::Keys;
+use crate::proxy::client::Client;
+use crate::proxy::guarded::read::GuardedRead;
+use crate::proxy::guarded::tag_reads::TagReads;
+use crate::proxy::guarded::wire;
+use crate::proxy::key::KeyClass;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::replies::classic::put_value_line;
+use crate::proxy::replies::large::{LargeReply, write_reply};
+use crate::proxy::replies::outcome::ReadOutcome;
+use crate::proxy::scope::{AccessSet, CallScope};
+use crate::upstream::pending_replies::{Reply, ReplyId};
+use crate::upstream::pool::Pool;
+use crate::upstream::{GetKind, OnError, each_with_md5};
+
+/// A get in flight.
+pub(crate) struct Get {
+    kind: GetKind,
+    /// All keys, in the order of the request.
+    keys: SmallVec<[KeyGet; 1]>,
+    /// The raw keys, concatenated.
+    raw: Vec<u8>,
+    /// The servers of the raw keys.
+    servers: SmallVec<[ServerRead; 4]>,
+    guarded: SmallVec<[GuardedRead; 1]>,
+    /// The tags of the guarded keys.
+    tags: TagReads,
+    /// How many guarded keys, from the first, have an outcome.
+    settled: usize,
+    /// Whether this request holds a lease. It must then not wait for another key, or two requests could wait for each other.
+    won: bool,
+    /// `Some` if it is a part of a long get.
+    part: Option<GetPart>,
+}
+
+/// The raw keys requested from one server, usually in one command.
+struct ServerRead {
+    pool: usize,
+    place: usize,
+    ids: SmallVec<[ReplyId; 1]>,
+}
+
+/// The replies of a server, with the epochs of the connections that they came over.
+type ServerValues = SmallVec<[(Bytes, u32); 1]>;
+
+enum KeyGet {
+    Raw {
+        /// Index of the rule in the metrics, or [`crate::metrics::NO_RULE`].
+        rule: u32,
+        server: u32,
+        /// Its range in `raw`.
+        at: Range<u32>,
+    },
+    /// Its index in `guarded`.
+    Guarded(usize),
+    Tag(Box<TagGet>),
+}
+
+/// The key of a tag, and the replies that contain its version.
+struct TagGet {
+    key: Box<[u8]>,
+    ids: SmallVec<[ReplyId; 2]>,
+}
+
+impl Get {
+    /// A get with room for `keys` keys, which must be added.
+    pub(crate) fn new(kind: GetKind, part: Option<GetPart>, keys: usize) -> Get {
+        Get {
+            kind,
+            keys: SmallVec::with_capacity(keys),
+            raw: Vec::new(),
+            servers: SmallVec::new(),
+            guarded: SmallVec::new(),
+            tags: TagReads::default(),
+            settled: 0,
+            // An earlier part may hold a lease.
+            won: part.is_some(),
+            part,
+        }
+    }
+
+    /// Adds these keys. Nothing is sent.
+    pub(crate) fn add_all(&mut self, keys: Keys<'_>, proxy: &Proxy) {
+        if proxy.pools.iter().any(Pool::wants_md5) {
+            each_with_md5(keys.iter(), |key, md5| {
+                self.add(key, Some(md5), proxy.class_by_md5(key, Some(md5)), proxy);
+            });
+        } else {
+            keys.iter().for_each(|key| self.add(key, None, proxy.class(key), proxy));
+        }
+    }
+
+    /// Adds a key. `md5`: the first eight bytes of its MD5, if known.
+    pub(crate) fn add(&mut self, key: &[u8], md5: Option<u64>, class: KeyClass, proxy: &Proxy) {
+        let to_come = self.keys.capacity() - self.keys.len();
+        let key = match class {
+            KeyClass::Raw { pool, rule } => {
+                if self.raw.is_empty() {
+                    // The other keys are probably about as long.
+                    self.raw.reserve((key.len() + 2) * to_come);
+                }
+                let from = self.raw.len() as u32;
+                self.raw.extend_from_slice(key);
+                KeyGet::Raw {
+                    rule: rule as u32,
+                    server: self.server_index(key, md5, pool, proxy),
+                    at: from..self.raw.len() as u32,
+                }
+            }
+            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: SmallVec::new() })),
+            KeyClass::Guarded(guarded) => {
+                if self.guarded.is_empty() {
+                    self.guarded.reserve(to_come);
+                }
+                self.guarded.push(GuardedRead::new(guarded));
+                KeyGet::Guarded(self.guarded.len() - 1)
+            }
+        };
+        self.keys.push(key);
+    }
+
+    /// The index in `servers` of the server of a raw key.
+    fn server_index(&mut self, key: &[u8], md5: Option<u64>, pool: usize, proxy: &Proxy) -> u32 {
+        let place = proxy.pools[pool].place_by(key, md5);
+        let known = self.servers.iter().position(|server| (server.pool, server.place) == (pool, place));
+        let at = known.unwrap_or_else(|| {
+            self.servers.push(ServerRead { pool, place, ids: SmallVec::new() });
+            self.servers.len() - 1
+        });
+        at as u32
+    }
+
+    /// The guarded keys and tags that it reads.
+    pub(crate) fn accesses(&self, proxy: &Proxy) -> AccessSet {
+        let hashes = self.keys.iter().filter_map(|key| match key {
+            KeyGet::Raw { .. } => None,
+            KeyGet::Guarded(at) => Some(proxy.hash(&self.guarded[*at].key.key)),
+            KeyGet::Tag(tag) => Some(proxy.hash(&tag.key)),
+        });
+        AccessSet::of(hashes, self.kind.exptime.is_some())
+    }
+
+    /// Sends the first commands.
+    pub(crate) fn send(&mut self, proxy: &Proxy, client: &Client) {
+        let pending = &client.pending;
+        for key in &mut self.keys {
+            match key {
+                KeyGet::Raw { server, at, .. } => {
+                    let server = &mut self.servers[*server as usize];
+                    let last = server.ids.last().copied();
+                    // If one key was refused, the others are not sent.
+                    if last.is_some_and(|last| pending.is_here(last)) {
+                        continue;
+                    }
+                    let connection = &proxy.pools[server.pool].connections()[server.place];
+                    let key = &self.raw[at.start as usize..at.end as usize];
+                    let id = connection.get_one_of(pending, key, self.kind, last);
+                    if last != Some(id) {
+                        server.ids.push(id);
+                    }
+                }
+                KeyGet::Guarded(_) => {}
+                KeyGet::Tag(tag) => {
+                    let name = tag.key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
+                    tag.ids = proxy.request_tag(name, tag_ask(), pending);
+                }
+            }
+        }
+        let near = self.kind.exptime.is_none();
+        for get in &mut self.guarded {
+            get.begin(ReadOptions::default(), self.kind.exptime, near, &mut self.tags, proxy, client);
+        }
+    }
+
+    /// The number of its keys.
+    pub(crate) fn reads(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether all its keys are raw, so that it only waits for replies.
+    pub(crate) fn only_waits(&self) -> bool {
+        self.keys.iter().all(|key| matches!(key, KeyGet::Raw { .. }))
+    }
+
+    fn raw_key(&self, at: &Range<u32>) -> &[u8] {
+        &self.raw[at.start as usize..at.end as usize]
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        scope: &CallScope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<LargeReply>> {
+        loop {
+            let won = self.won;
+            for (at, get) in self.guarded.iter_mut().enumerate().skip(self.settled) {
+                let patient = scope.position.may_wait && !self.won;
+                let done = get.poll(self.kind.exptime, &mut self.tags, patient, &mut self.won, scope, cx);
+                self.settled += usize::from(done && self.settled == at);
+            }
+            // After a win, the keys before it must stop waiting.
+            if won == self.won {
+                if self.settled < self.guarded.len() {
+                    return Poll::Pending;
+                }
+                break;
+            }
+        }
+        let pending = &scope.client.pending;
+        let raw = self.servers.iter().flat_map(|server| &server.ids);
+        let tags = self.keys.iter().flat_map(|key| match key {
+            KeyGet::Tag(tag) => &tag.ids[..],
+            _ => &[],
+        });
+        if !raw.chain(tags).all(|id| pending.is_here(*id)) {
+            return Poll::Pending;
+        }
+        // If an earlier part fails, this one has no reply.
+        if self.part.is_some() && !scope.position.first {
+            return Poll::Pending;
+        }
+        if let ([KeyGet::Guarded(_)], [get], None) = (&self.keys[..], &self.guarded[..], &self.part)
+            && let Some(ReadOutcome::Value(hit, _)) = get.outcome()
+        {
+            self.put_value_line(out, get, hit);
+            return Poll::Ready(write_reply(&hit.payload, b"\r\nEND\r\n", out));
+        }
+        self.write(scope, out);
+        Poll::Ready(None)
+    }
+
+    /// Appends the `VALUE` line of a guarded key.
+    fn put_value_line(&self, out: &mut BytesMut, get: &GuardedRead, hit: &Hit) {
+        let cas = self.kind.cas.then_some(hit.cas.number);
+        put_value_line(out, &get.key.key, hit.flags, cas, hit.payload.len());
+    }
+
+    fn write(&self, scope: &CallScope<'_>, out: &mut BytesMut) {
+        let pending = &scope.client.pending;
+        let start = out.len();
+        let mut failure: Option<Failure> = None;
+        let fails = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Error;
+        let mut replies: SmallVec<[ServerValues; 4]> = SmallVec::new();
+        for server in &self.servers {
+            let mut said = ServerValues::new();
+            for id in &server.ids {
+                match pending.take(*id) {
+                    Some(Reply::Answered { bytes, epoch } | Reply::Part { bytes, epoch }) => {
+                        said.push((bytes, epoch))
+                    }
+                    Some(Reply::Failed(failed)) if fails(server.pool) => failure = Some(failed),
+                    _ => {}
+                }
+            }
+            replies.push(said);
+        }
+        // Each server replies in the order of the request, and leaves out missing keys.
+        let texts = replies.iter().map(|said| said.iter().flat_map(|(bytes, _)| values(bytes)));
+        let mut texts: SmallVec<[_; 4]> = texts.map(Iterator::peekable).collect();
+        for key in &self.keys {
+            match key {
+                KeyGet::Raw { rule, server, at } => {
+                    let key = self.raw_key(at);
+                    let value: Option<Value<'_>> = texts[*server as usize].next_if(|value| value.key == key);
+                    if let Some(value) = &value {
+                        out.extend_from_slice(value.raw);
+                    }
+                    scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
+                }
+                KeyGet::Tag(tag) => {
+                    let command = Operation::Get(tag_ask());
+                    // The larger version counts. A server that does not reply matters only if no other has a version.
+                    let (mut item, mut failed) = (None, None);
+                    for reply in tag.ids.iter().filter_map(|id| pending.take(*id)) {
+                        match wire::decode_reply(&command, reply) {
+                            // A stub that a reader has left.
+                            ServerReply::Item(found) if found.size == 0 => {}
+                            ServerReply::Item(found) => {
+                                let larger =
+                                    |item: &Item| parse_version(&item.value) >= parse_version(&found.value);
+                                item = item.filter(larger).or(Some(found));
+                            }
+                            ServerReply::Failed(failure) => failed = Some(failure),
+                            _ => {}
+                        }
+                    }
+                    if item.is_none() && fails(scope.proxy.plan.tag_pool) {
+                        failure = failure.or(failed);
+                    }
+                    if let Some(item) = &item {
+                        let cas = self.kind.cas.then_some(item.cas.number);
+                        put_value_line(out, &tag.key, 0, cas, item.value.len());
+                        out.extend_from_slice(&item.value);
+                        out.extend_from_slice(b"\r\n");
+                    }
+                    let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
+                    scope.count(crate::metrics::NO_RULE, outcome);
+                }
+                KeyGet::Guarded(at) => {
+                    let get = &self.guarded[*at];
+                    match get.outcome() {
+                        Some(ReadOutcome::Value(hit, _)) => {
+                            self.put_value_line(out, get, hit);
+                            out.extend_from_slice(&hit.payload);
+                            out.extend_from_slice(b"\r\n");
+                        }
+                        Some(ReadOutcome::Failed(failed)) => failure = Some(*failed),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // A value that remains was not requested.
+        for ((server, said), left) in self.servers.iter().zip(&replies).zip(&mut texts) {
+            if let (Some(_), Some((_, epoch))) = (left.next(), said.last()) {
+                scope.proxy.pools[server.pool].connections()[server.place].distrust(*epoch);
+            }
+        }
+        let part = self.part.as_ref();
+        match failure {
+            // The error has replaced the rest of the reply.
+            _ if part.is_some_and(|part| part.line.is_over()) => out.truncate(start),
+            None if part.is_some_and(|part| !part.last) => {}
+            None => out.extend_from_slice(b"END\r\n"),
+            Some(failure) => {
+                out.truncate(start);
+                out.extend_from_slice(failure.line());
+                if let Some(part) = part {
+                    part.line.fail();
+                }
+            }
+        }
+    }
+}
+
+/// The stored value is the version: the key is reserved, so it holds nothing else.
+fn tag_ask() -> GetFlags {
+    GetFlags { value: true, ..GetFlags::default() }
+}

@@ -1,0 +1,30 @@
+//! A get of many keys is read and answered in parts.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// What the parts of one long get share.
+#[derive(Debug, Default)]
+pub struct LongGetState {
+    /// An error has been sent in place of the remaining reply.
+    failed: Cell<bool>,
+}
+
+/// One part of a long get.
+pub(super) struct GetPart {
+    pub(super) line: Rc<LongGetState>,
+    /// Whether `END` follows this part.
+    pub(super) last: bool,
+}
+
+impl LongGetState {
+    /// Whether the reply has ended with an error.
+    pub(super) fn is_over(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Ends the reply: an error is sent now.
+    pub(super) fn fail(&self) {
+        self.failed.set(true);
+    }
+}

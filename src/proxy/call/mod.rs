@@ -1,0 +1,9 @@
+//! One request: it begins when it has been parsed, and is polled until its reply is complete.
+
+mod begin;
+mod get;
+mod long_get;
+mod poll;
+
+pub use long_get::LongGetState;
+pub use poll::Call;

@@ -1,0 +1,179 @@
+//! A request in flight, and how it is run to its end.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::get::Get;
+use crate::guard::TagName;
+use crate::metrics::{Command, Outcome};
+use crate::proxy::client::Client;
+use crate::proxy::guarded::invalidation::{Invalidation, changes};
+use crate::proxy::guarded::meta_get::MetaGet;
+use crate::proxy::guarded::write::GuardedWrite;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::raw::flush_all::FlushAll;
+use crate::proxy::raw::forward::Forward;
+use crate::proxy::raw::stats::Statistics;
+use crate::proxy::replies::large::{LargeReply, write_reply};
+use crate::proxy::scope::{AccessSet, CallScope, QueuePosition};
+
+/// A request in flight.
+pub struct Call {
+    pub(super) command: Command,
+    pub(super) began: Instant,
+    /// noreply: there is no reply, whatever happens.
+    pub(super) quiet: bool,
+    pub(super) accesses: AccessSet,
+    /// The tags that it bumps if it changes its key.
+    pub(super) invalidates: Box<[TagName]>,
+    pub(super) kind: Kind,
+}
+
+/// What a call does.
+pub(super) enum Kind {
+    /// The reply is known.
+    Reply(Bytes),
+    Forward(Forward),
+    FlushAll(Box<FlushAll>),
+    Statistics(Box<Statistics>),
+    Get(Box<Get>),
+    MetaGet(Box<MetaGet>),
+    Guarded(Box<GuardedWrite>),
+    Invalidation(Box<Invalidation>),
+    /// Touches without replies, and the reply that follows them.
+    Touches(Vec<Call>, Bytes),
+}
+
+impl Call {
+    /// The guarded keys that it reads or writes.
+    pub fn accesses(&self) -> &AccessSet {
+        &self.accesses
+    }
+
+    /// The number of keys that it reads, which limits the number of values in its reply.
+    pub fn reads(&self) -> usize {
+        match &self.kind {
+            Kind::Reply(_) => 0,
+            Kind::Get(get) => get.reads(),
+            Kind::Touches(touches, _) => touches.len(),
+            Kind::Forward(_)
+            | Kind::FlushAll(_)
+            | Kind::Statistics(_)
+            | Kind::MetaGet(_)
+            | Kind::Guarded(_)
+            | Kind::Invalidation(_) => 1,
+        }
+    }
+
+    /// Whether it must be polled while an earlier call is in flight, because its guarded keys take more than one round trip.
+    pub fn is_active(&self) -> bool {
+        match &self.kind {
+            Kind::Get(get) => !get.only_waits(),
+            Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) | Kind::Touches(..) => true,
+            Kind::Reply(_) | Kind::Forward(_) | Kind::FlushAll(_) | Kind::Statistics(_) => {
+                !self.invalidates.is_empty()
+            }
+        }
+    }
+
+    /// Whether it only waits for a server reply that has not arrived.
+    pub fn waits(&self, client: &Client) -> bool {
+        matches!(&self.kind, Kind::Forward(forward) if !client.pending.is_here(forward.reply_id()))
+    }
+
+    /// Runs as far as it can. When it is done, the reply has been appended to `out`, except for a part that is too large to copy: that
+    /// is returned, and must be written after `out`.
+    pub fn poll(
+        &mut self,
+        proxy: &Rc<Proxy>,
+        client: &Client,
+        position: QueuePosition,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<LargeReply>> {
+        let scope = CallScope::new(proxy, client, self.command, self.began, position);
+        let length = out.len();
+        let polled = match &mut self.kind {
+            Kind::Reply(_) if self.quiet => Poll::Ready(()),
+            Kind::Reply(bytes) => return Poll::Ready(write_reply(bytes, b"", out)),
+            Kind::Forward(forward) => {
+                let (outcome, large) = ready!(forward.poll(&scope, out));
+                ready!(self.done(outcome, length, &scope, cx, out));
+                return Poll::Ready(large);
+            }
+            Kind::FlushAll(flush) => flush.poll(&scope, out),
+            Kind::Statistics(statistics) => statistics.poll(&scope, out),
+            Kind::Get(get) => return get.poll(&scope, cx, out),
+            // An `mg` is never quiet here.
+            Kind::MetaGet(get) => return get.poll(&scope, cx, out),
+            Kind::Guarded(call) => match call.poll(&scope, cx, out) {
+                Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
+                Poll::Pending => Poll::Pending,
+            },
+            Kind::Invalidation(invalidation) => invalidation.poll(&scope, cx, out),
+            Kind::Touches(touches, reply) => {
+                touches.retain_mut(|touch| touch.poll(proxy, client, position, cx, out).is_pending());
+                match touches.is_empty() {
+                    true => {
+                        out.extend_from_slice(reply);
+                        Poll::Ready(())
+                    }
+                    false => Poll::Pending,
+                }
+            }
+        };
+        if self.quiet && polled.is_ready() {
+            out.truncate(length);
+        }
+        polled.map(|()| None)
+    }
+
+    /// The command has this outcome, and its reply has been appended to `out` at `length` unless it is large. The call is done, unless
+    /// tags must be bumped.
+    fn done(
+        &mut self,
+        outcome: Outcome,
+        length: usize,
+        scope: &CallScope<'_>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<()> {
+        // Requests that the parser has refused have been counted.
+        if self.command != Command::Other {
+            count_refusal(&out[length..], scope.proxy);
+        }
+        let invalidates = std::mem::take(&mut self.invalidates);
+        let reply =
+            if self.quiet || !invalidates.is_empty() { out.split_off(length) } else { BytesMut::new() };
+        if invalidates.is_empty() || !changes(self.command, outcome) {
+            if !self.quiet {
+                out.unsplit(reply);
+            }
+            return Poll::Ready(());
+        }
+        let CallScope { proxy, client, position, .. } = *scope;
+        let invalidates = SmallVec::from_vec(invalidates.into_vec());
+        self.kind = Kind::Invalidation(Box::new(Invalidation::begin(invalidates, reply, proxy, client)));
+        self.poll(proxy, client, position, cx, out).map(|_| ())
+    }
+
+    /// Keeps the reply of a call that is done before earlier calls are.
+    pub fn keep(&mut self, reply: Bytes) {
+        self.kind = Kind::Reply(reply);
+        self.accesses = AccessSet::default();
+        self.quiet = false;
+    }
+}
+
+/// Counts a value that was refused for its size or for lack of memory, for `stats`.
+fn count_refusal(reply: &[u8], proxy: &Proxy) {
+    match reply {
+        [b'S', b'E', ..] if reply.starts_with(b"SERVER_ERROR object too large") => proxy.metrics.too_large(),
+        [b'S', b'E', ..] if reply.starts_with(b"SERVER_ERROR out of memory") => proxy.metrics.no_memory(),
+        _ => {}
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether the clients of a listener use connection pools, and which connections may belong to one pool.
+//!
+//! `guard/leases/attribution.rs` uses it, and `guard/leases/pool_detection.rs` detects it.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use tracing::info;
+
+use crate::guard::leases::{Owner, PairedMiss, PoolDetection};
+use crate::metrics::{PairedWith, WorkerMetrics};
+
+/// How the clients of a listener use their connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ConnectionUse {
+    /// To be detected.
+    #[default]
+    Auto,
+    /// A client reads and writes a key on one connection.
+    Single,
+    /// A client takes any connection of its pool for each command.
+    Pooled,
+}
+
+impl ConnectionUse {
+    /// The configuration's word.
+    pub fn word(self) -> &'static str {
+        match self {
+            ConnectionUse::Auto => "auto",
+            ConnectionUse::Single => "single",
+            ConnectionUse::Pooled => "pooled",
+        }
+    }
+}
+
+/// The clients of one listener. Shared by all workers.
+#[derive(Debug)]
+pub struct ListenerClients {
+    number: u32,
+    listener: String,
+    declared: ConnectionUse,
+    learnt: Mutex<PoolDetection>,
+    /// The result of the detection, without a lock.
+    pooled: AtomicBool,
+}
+
+impl ListenerClients {
+    /// The clients of the listener with this number and name.
+    pub fn new(number: u32, listener: String, declared: ConnectionUse) -> ListenerClients {
+        let pooled = AtomicBool::new(declared == ConnectionUse::Pooled);
+        ListenerClients { number, listener, declared, learnt: Mutex::default(), pooled }
+    }
+
+    /// The owner of a new connection. `process`: the client's process id if known; then only connections of the same process may belong
+    /// to one pool.
+    pub fn owner(&self, connection: u64, process: Option<u32>) -> Owner {
+        let peers = u64::from(self.number) << 32 | u64::from(process.unwrap_or(0));
+        Owner { connection, peers }
+    }
+
+    /// Whether a `set` may end the miss of another connection. `reads`: its own connection has had misses. A connection that only writes
+    /// does not belong to a pool, unless the configuration says so.
+    pub(crate) fn is_pooled(&self, reads: bool) -> bool {
+        self.pooled.load(Relaxed) && (reads || self.declared == ConnectionUse::Pooled)
+    }
+
+    /// Whether [`ListenerClients::note`] must be called.
+    pub(crate) fn learns(&self) -> bool {
+        self.declared == ConnectionUse::Auto
+    }
+
+    /// Records a `set` that may end a miss.
+    pub(crate) fn note(&self, paired: PairedMiss, metrics: &WorkerMetrics) {
+        metrics.set_paired(match paired {
+            PairedMiss::Own => PairedWith::Own,
+            PairedMiss::Other => PairedWith::Other,
+            PairedMiss::None => PairedWith::None,
+        });
+        let changed = self.learnt.lock().unwrap_or_else(PoisonError::into_inner).note(paired);
+        if let Some(pooled) = changed {
+            self.pooled.store(pooled, Relaxed);
+            metrics.clients_changed(pooled);
+            let clients = if pooled { ConnectionUse::Pooled } else { ConnectionUse::Single }.word();
+            info!(listener = self.listener, clients, "learnt how clients use their connections");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Runs a state machine of the guard for one key of one request: sends its commands to the servers, passes the replies back, and
+//! waits for another client when the machine says so.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
+
+use super::wire;
+use crate::error::Failure;
+use crate::guard::leases::{Admission, Owner};
+use crate::guard::{Commands, Event, ItemRef, Machine, Now, Policy, Replies, ServerReply, Step};
+use crate::metrics::{Limit, WaitEnd};
+use crate::proxy::key::GuardedKey;
+use crate::proxy::pipeline::Proxy;
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+
+/// A running state machine.
+#[derive(Debug)]
+pub(crate) struct Driver<M> {
+    machine: M,
+    commands: Commands,
+    replies: SmallVec<[PendingReply; 4]>,
+    /// When `commands` were sent.
+    sent_at: Now,
+    wait: Option<Box<Wait>>,
+    /// The key with the tags that the machine has added.
+    added_tags: Option<Box<GuardedKey>>,
+    /// The client that may wait.
+    reader: Option<Owner>,
+}
+
+#[derive(Debug)]
+enum PendingReply {
+    Reply(ReplyId),
+    /// Known without a command.
+    Known(ServerReply),
+}
+
+#[derive(Debug)]
+struct Wait {
+    waiter: u64,
+    woken: oneshot::Receiver<WaitEnd>,
+    until: Pin<Box<Sleep>>,
+}
+
+impl<M: Machine> Driver<M> {
+    /// Sends the first commands of the machine.
+    pub(crate) fn start(
+        machine: M,
+        commands: Commands,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        pending: &Rc<PendingReplies>,
+    ) -> Driver<M> {
+        let mut driver = Driver { commands, ..Driver::without_commands(machine, proxy.now()) };
+        if M::CHANGES {
+            proxy.note_change(key);
+        }
+        driver.send(key, proxy, pending);
+        driver
+    }
+
+    /// For a machine whose first commands have been sent without it: [`Driver::resume_with`] passes it the replies.
+    pub(crate) fn without_commands(machine: M, sent_at: Now) -> Driver<M> {
+        let (commands, replies) = (Commands::new(), SmallVec::new());
+        Driver { machine, commands, replies, sent_at, wait: None, added_tags: None, reader: None }
+    }
+
+    /// For a read of this client, which does not wait for its own rebuild.
+    pub(crate) fn for_reader(self, reader: Owner) -> Driver<M> {
+        Driver { reader: Some(reader), ..self }
+    }
+
+    fn send(&mut self, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) {
+        self.replies =
+            proxy.send(&self.commands, key, self.sent_at, pending, PendingReply::Reply, PendingReply::Known);
+    }
+
+    /// Runs as far as the replies that have arrived allow. `patient`: whether it may wait for another client.
+    pub(crate) fn poll(
+        &mut self,
+        key: &GuardedKey,
+        patient: bool,
+        proxy: &Rc<Proxy>,
+        pending: &Rc<PendingReplies>,
+        cx: &mut Context<'_>,
+    ) -> Poll<M::End> {
+        self.run(None, key, patient, proxy, pending, cx)
+    }
+
+    /// Passes these replies to a machine [without commands](Driver::without_commands), and runs it.
+    pub(crate) fn resume_with(
+        &mut self,
+        replies: Replies,
+        key: &GuardedKey,
+        patient: bool,
+        proxy: &Rc<Proxy>,
+        pending: &Rc<PendingReplies>,
+        cx: &mut Context<'_>,
+    ) -> Poll<M::End> {
+        self.run(Some(Event::Replies(replies)), key, patient, proxy, pending, cx)
+    }
+
+    fn run(
+        &mut self,
+        mut next: Option<Event>,
+        key: &GuardedKey,
+        patient: bool,
+        proxy: &Rc<Proxy>,
+        pending: &Rc<PendingReplies>,
+        cx: &mut Context<'_>,
+    ) -> Poll<M::End> {
+        let mut added_tags = self.added_tags.take();
+        let polled = loop {
+            let key = added_tags.as_deref().unwrap_or(key);
+            let event = match (next.take(), &self.wait) {
+                (Some(event), _) => event,
+                (None, Some(_)) => match self.poll_wait(key, patient, proxy, cx) {
+                    Poll::Ready(event) => event,
+                    Poll::Pending => break Poll::Pending,
+                },
+                (None, None) => match self.poll_replies(key, proxy, pending) {
+                    Poll::Ready(replies) => Event::Replies(replies),
+                    Poll::Pending => break Poll::Pending,
+                },
+            };
+            let now = proxy.now();
+            let policy = proxy.policy(key.guard);
+            let inputs = proxy.inputs(key, policy, now, patient);
+            match self.machine.resume(event, &inputs) {
+                Step::Done(end) => {
+                    if M::CHANGES {
+                        // Before the command is acknowledged. The tag cache comes first: a read that begins after the change has
+                        // been noted must not find the old version there.
+                        if M::bumped(&end) {
+                            key.tags.iter().for_each(|tag| proxy.tag_cache.written(tag));
+                        }
+                        proxy.note_change(key);
+                    }
+                    break Poll::Ready(end);
+                }
+                Step::Send(commands) => {
+                    (self.commands, self.sent_at) = (commands, now);
+                    self.send(key, proxy, pending);
+                }
+                Step::AddTags(tags) => {
+                    added_tags = Some(Box::new(key.with_tags(tags)));
+                    next = Some(Event::TagsAdded);
+                }
+                Step::Wait(until) => next = self.wait(until, key, policy, now, proxy),
+            }
+        };
+        self.added_tags = added_tags;
+        polled
+    }
+
+    /// The machine.
+    pub(crate) fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// Whether it waits for another client.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    fn poll_replies(&mut self, key: &GuardedKey, proxy: &Proxy, pending: &PendingReplies) -> Poll<Replies> {
+        let missing =
+            |reply: &PendingReply| matches!(reply, PendingReply::Reply(id) if !pending.is_here(*id));
+        if self.replies.iter().any(missing) {
+            return Poll::Pending;
+        }
+        let replies = self.commands.iter().zip(self.replies.drain(..)).map(|(command, reply)| match reply {
+            PendingReply::Known(reply) => reply,
+            PendingReply::Reply(id) => {
+                let Some(reply) = pending.take(id) else {
+                    return ServerReply::Failed(Failure::Down);
+                };
+                let reply = wire::decode(command, reply);
+                // Tag versions that machines read are not cached, because they are rare.
+                if let (ItemRef::Tag(index) | ItemRef::TagCopy(index), ServerReply::Stored(_)) =
+                    (command.at, &reply)
+                {
+                    proxy.tag_cache.written(&key.tags[usize::from(index)]);
+                }
+                reply
+            }
+        });
+        Poll::Ready(replies.collect())
+    }
+
+    /// Begins to wait. Returns the event for the machine if waiting is not possible.
+    fn wait(
+        &mut self,
+        until: u64,
+        key: &GuardedKey,
+        policy: &Policy,
+        now: Now,
+        proxy: &Rc<Proxy>,
+    ) -> Option<Event> {
+        // Only reads wait.
+        let Some(reader) = self.reader else { return Some(Event::WaitEnded) };
+        let (waker, woken) = oneshot::channel();
+        let admission = proxy.leases.shard(&key.key).wait(&key.key, reader, now, policy, waker);
+        let (waiter, poll) = match admission {
+            Admission::Waits { waiter, poll } => (waiter, poll),
+            Admission::Refused => return Some(Event::WaitEnded),
+            Admission::Full => {
+                proxy.metrics.limit_reached(Limit::Waiters);
+                return Some(Event::WaitEnded);
+            }
+        };
+        if let Some(rate) = poll {
+            proxy.clone().poll_key(key.clone(), rate);
+        }
+        proxy.metrics.wait_began();
+        let time = Duration::from_millis(until.saturating_sub(now.mono));
+        self.wait = Some(Box::new(Wait { waiter, woken, until: Box::pin(sleep(time)) }));
+        None
+    }
+
+    fn poll_wait(
+        &mut self,
+        key: &GuardedKey,
+        patient: bool,
+        proxy: &Proxy,
+        cx: &mut Context<'_>,
+    ) -> Poll<Event> {
+        let Some(wait) = &mut self.wait else { return Poll::Ready(Event::WaitEnded) };
+        let end = match Pin::new(&mut wait.woken).poll(cx) {
+            // The table wakes each waiter that it removes. If it did not, the machine would read again.
+            Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
+            _ if wait.until.as_mut().poll(cx).is_ready() => WaitEnd::TimedOut,
+            _ if !patient => WaitEnd::Hurried,
+            _ => return Poll::Pending,
+        };
+        let waiter = wait.waiter;
+        self.wait = None;
+        proxy.metrics.wait_ended(proxy.metric(key.guard), end);
+        if matches!(end, WaitEnd::Filled | WaitEnd::Freed) {
+            return Poll::Ready(Event::Woken);
+        }
+        proxy.leases.shard(&key.key).leave(&key.key, waiter);
+        Poll::Ready(Event::WaitEnded)
+    }
+}

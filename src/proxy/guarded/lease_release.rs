@@ -1,0 +1,56 @@
+//! Leases that end without a value: their locks are released on the servers, and their waiters are woken.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::task::{JoinSet, spawn_local};
+
+use crate::guard::leases::{Ended, Owner};
+use crate::metrics::{LeaseEnd, WaitEnd};
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::state::lease_table::wake_all;
+
+impl Proxy {
+    /// Wakes everybody who waits for a key.
+    pub(crate) fn wake(&self, key: &[u8], why: WaitEnd) {
+        let waiters = self.leases.shard(key).wake(key);
+        wake_all(waiters, why);
+    }
+
+    /// A lease ended without a value: its waiters read the key again.
+    pub(crate) fn wake_without_value(&self, key: &[u8]) {
+        let now = self.now();
+        let waiters = self.leases.shard(key).release_waiters(key, now);
+        wake_all(waiters, WaitEnd::Freed);
+    }
+
+    /// Releases leases that ended without their clients' doing.
+    pub(crate) fn release(self: &Rc<Self>, ended: Vec<Ended>) {
+        for Ended { key, end, asks: commands } in ended {
+            let Some(key) = self.guarded(&key) else { continue };
+            self.metrics.lease_ended(self.metric(key.guard), end, Duration::ZERO);
+            let proxy = Rc::clone(self);
+            spawn_local(async move {
+                proxy.send_and_wait(commands, &key).await;
+                proxy.wake(&key.key, WaitEnd::Freed);
+            });
+        }
+    }
+
+    /// Releases all leases of a client whose connection has closed. They are released at the same time, so a server that does not
+    /// respond delays no other.
+    pub async fn disconnect(self: Rc<Self>, owner: Owner, end: LeaseEnd) {
+        let ended: Vec<_> = self.leases.all().flat_map(|mut leases| leases.disconnect(owner)).collect();
+        let mut releases = JoinSet::new();
+        for Ended { key, asks: commands, .. } in ended {
+            let Some(key) = self.guarded(&key) else { continue };
+            self.metrics.lease_ended(self.metric(key.guard), end, Duration::ZERO);
+            let proxy = Rc::clone(&self);
+            releases.spawn_local(async move {
+                proxy.send_and_wait(commands, &key).await;
+                proxy.wake_without_value(&key.key);
+            });
+        }
+        releases.join_all().await;
+    }
+}

@@ -1,0 +1,21 @@
+//! Guarded keys and tags: the guard decides, and this room carries out its decisions.
+//!
+//! A request runs a state machine of the guard ([`driver`]), which sends meta commands ([`round_trip`], [`wire`]). Between requests,
+//! leases are renewed and released, and keys that requests wait for are polled.
+
+pub(crate) mod meta_get;
+pub(crate) mod read;
+pub(crate) mod write;
+pub(crate) mod invalidation;
+mod tag_command;
+pub mod explicit_tags;
+mod near;
+mod misses;
+pub(crate) mod tag_reads;
+mod driver;
+mod key_polling;
+mod lease_renewal;
+mod lease_release;
+mod round_trip;
+mod tag_servers;
+pub mod wire;

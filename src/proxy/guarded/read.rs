@@ -1,0 +1,363 @@
+//! A read of one guarded key: its outcome for the client, and the lease or miss that it leaves.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::driver::Driver;
+use super::misses::end_earlier_miss;
+use super::near::{JoinedRead, NearAnswer};
+use super::tag_reads::{TagIndexes, TagReads};
+use super::wire;
+use crate::error::Failure;
+use crate::guard::leases::MissToken;
+use crate::guard::near::NearValue;
+use crate::guard::{
+    Change, Expiry, Hit, Item, Modify, ModifyEnd, Operation, Read, ReadEnd, ReadOptions, Replies,
+    ServerReply, fresh_hit,
+};
+use crate::metrics::Outcome;
+use crate::proxy::client::Client;
+use crate::proxy::key::GuardedKey;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::replies::large::is_large;
+use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome};
+use crate::proxy::scope::CallScope;
+use crate::proxy::state::near_cache::NearRead;
+use crate::upstream::OnError;
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+
+/// A read in flight.
+pub(crate) struct GuardedRead {
+    pub(crate) key: GuardedKey,
+    options: ReadOptions,
+    state: State,
+    /// `Some` while other reads may join this one.
+    near_read: Option<Box<NearRead>>,
+}
+
+enum State {
+    /// Not begun.
+    Waiting,
+    /// The first round trip, without a state machine. Usually the value is fresh, and no more is needed.
+    FirstGet(FirstGet),
+    Reading(Box<Driver<Read>>),
+    /// Waiting for the result of another read.
+    Joined(Box<JoinedRead>),
+    /// Served from the near cache.
+    Near(Rc<NearValue>),
+    Touching(Box<Driver<Modify>>, Hit, ItemMarks),
+    Done(ReadOutcome),
+}
+
+/// The first commands of a [`Read`], sent without the state machine. The machine can continue from their replies.
+struct FirstGet {
+    /// When they were sent, in ms on the monotonic clock. Waiting times count from here.
+    began: u64,
+    options: ReadOptions,
+    item: ReplyId,
+    /// Whether the command of another reader is shared. A stub that it leaves belongs to that reader.
+    shared: bool,
+    tags: TagIndexes,
+}
+
+impl FirstGet {
+    /// Once all replies have arrived: the fresh value, or the replies for the state machine.
+    fn end(
+        &self,
+        key: &GuardedKey,
+        tags: &mut TagReads,
+        proxy: &Proxy,
+        pending: &PendingReplies,
+    ) -> Result<Hit, Box<Replies>> {
+        let policy = proxy.policy(key.guard);
+        let clear = tags.settle(&self.tags, proxy, pending);
+        let mut item = match pending.take(self.item) {
+            Some(reply) => wire::decode_reply(&Operation::Get(Read::look(self.options, policy)), reply),
+            None => ServerReply::Failed(Failure::Down),
+        };
+        if let (true, ServerReply::Item(Item { won, size, ttl, .. })) = (self.shared, &mut item)
+            && std::mem::take(won)
+            && *size == 0
+        {
+            // A server reports no TTL for a stub that this very command has left.
+            *ttl = Some(policy.lock_seconds());
+        }
+        if clear
+            && let ServerReply::Item(item) = &mut item
+            && let Some(hit) = fresh_hit(item, tags.versions(&self.tags), policy)
+        {
+            return Ok(hit);
+        }
+        let mut replies = Box::new(Replies::new());
+        replies.push(item);
+        tags.put_replies(&self.tags, proxy.plan.tag_copies, &mut replies);
+        Err(replies)
+    }
+}
+
+impl GuardedRead {
+    /// A read that has not begun.
+    pub(crate) fn new(key: GuardedKey) -> GuardedRead {
+        GuardedRead { key, options: ReadOptions::default(), state: State::Waiting, near_read: None }
+    }
+
+    /// Requests the key and its tags. `exptime`: the new exptime of a fresh value, for `gat`. `near`: whether a near value may be
+    /// served, and none of the tags has been requested in an earlier turn.
+    pub(crate) fn begin(
+        &mut self,
+        options: ReadOptions,
+        exptime: Option<i64>,
+        near: bool,
+        tags: &mut TagReads,
+        proxy: &Proxy,
+        client: &Client,
+    ) {
+        self.options = options;
+        let answer =
+            if near { proxy.near_answer(&self.key, options, client) } else { NearAnswer::Read(None) };
+        let plain = options.recache.is_none() && exptime.is_none();
+        match answer {
+            NearAnswer::Read(near_read) if plain => {
+                self.near_read = near_read;
+                self.state = self.first_get(options, tags, proxy, client);
+            }
+            answer => self.apply(answer, options, proxy, client),
+        }
+    }
+
+    fn first_get(&self, options: ReadOptions, tags: &mut TagReads, proxy: &Proxy, client: &Client) -> State {
+        let (key, pending) = (&self.key, &client.pending);
+        let command = Operation::Get(Read::look(options, proxy.policy(key.guard)));
+        let write = |out: &mut BytesMut| wire::encode(&command, &key.key, out);
+        // Each read changes the usage of an item, so such a read is not shared.
+        let (item, shared) = match options.usage || options.unseen {
+            true => (proxy.connection_of(key).ask(pending, None, write), false),
+            false => proxy.connection_of(key).read(pending, write),
+        };
+        let tags = tags.request(&key.tags, proxy, client);
+        State::FirstGet(FirstGet { began: proxy.mono(client.moment()), options, item, shared, tags })
+    }
+
+    fn apply(&mut self, answer: NearAnswer, options: ReadOptions, proxy: &Proxy, client: &Client) {
+        self.state = match answer {
+            NearAnswer::Hit(value) => State::Near(value),
+            NearAnswer::Join(joined) => State::Joined(joined),
+            NearAnswer::Read(near_read) => {
+                self.near_read = near_read;
+                // The tag versions that the request has read may be older than this read.
+                let inputs = proxy.inputs(&self.key, proxy.policy(self.key.guard), proxy.now(), true);
+                let (read, commands) = Read::with_options(options, &inputs);
+                let read = Driver::start(read, commands, &self.key, proxy, &client.pending);
+                State::Reading(Box::new(read.for_reader(client.owner)))
+            }
+        };
+    }
+
+    /// The outcome, once it is known.
+    pub(crate) fn outcome(&self) -> Option<&ReadOutcome> {
+        match &self.state {
+            State::Done(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// Returns true once the outcome is known. `exptime`: the new exptime of a fresh value. Sets `won` if the client wins.
+    pub(crate) fn poll(
+        &mut self,
+        exptime: Option<i64>,
+        tags: &mut TagReads,
+        patient: bool,
+        won: &mut bool,
+        scope: &CallScope<'_>,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let CallScope { proxy, client, .. } = scope;
+        let outcome = match &mut self.state {
+            State::Done(_) => return true,
+            State::Waiting => return false,
+            State::FirstGet(first) => {
+                if !client.pending.is_here(first.item) || !tags.are_here(&first.tags, &client.pending) {
+                    return false;
+                }
+                match first.end(&self.key, tags, proxy, &client.pending) {
+                    Ok(hit) => self.finish(ReadEnd::Fresh(hit), won, scope),
+                    Err(replies) => {
+                        let mut read = Box::new(
+                            Driver::without_commands(Read::answered(first.options, first.began), proxy.now())
+                                .for_reader(client.owner),
+                        );
+                        let end = read.resume_with(*replies, &self.key, patient, proxy, &client.pending, cx);
+                        let is_waiting = read.is_waiting();
+                        self.state = State::Reading(read);
+                        match end {
+                            Poll::Pending => {
+                                if is_waiting {
+                                    self.share(None, proxy);
+                                }
+                                return false;
+                            }
+                            Poll::Ready(end) => self.finish(end, won, scope),
+                        }
+                    }
+                }
+            }
+            State::Near(value) => {
+                let rule = proxy.metric(self.key.guard);
+                scope.count(rule, Outcome::Hit);
+                proxy.metrics.near_hit(rule);
+                let mut hit = value.hit().clone();
+                // A large payload is not copied. It counts towards the memory of the client that it is written to.
+                if is_large(&hit.payload) {
+                    hit.payload = client.pending.keep(hit.payload);
+                }
+                let marks = ItemMarks::of(hit.cas.number);
+                ReadOutcome::Value(hit, marks)
+            }
+            State::Joined(joined) => match proxy.poll_joined_read(joined, &self.key, cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Err(failure)) => self.failed(failure, scope),
+                Poll::Ready(Ok(answer)) => {
+                    let options = joined.options;
+                    self.apply(answer, options, proxy, client);
+                    return self.poll(exptime, tags, patient, won, scope, cx);
+                }
+            },
+            State::Reading(read) => {
+                match (read.poll(&self.key, patient, proxy, &client.pending, cx), exptime) {
+                    (Poll::Pending, _) => {
+                        if read.is_waiting() {
+                            self.share(None, proxy);
+                        }
+                        return false;
+                    }
+                    (Poll::Ready(end @ (ReadEnd::Fresh(_) | ReadEnd::Refreshing(_))), Some(exptime)) => {
+                        let held = matches!(end, ReadEnd::Refreshing(_));
+                        let (ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) = end else { return true };
+                        let now = proxy.now();
+                        let change = Change::Touch(Expiry::of(exptime, now));
+                        let inputs = proxy.inputs(&self.key, proxy.policy(self.key.guard), now, false);
+                        let (modify, commands) = Modify::start(change, &inputs);
+                        let touch = Driver::start(modify, commands, &self.key, proxy, &client.pending);
+                        let marks = ItemMarks { held, ..ItemMarks::of(hit.cas.number) };
+                        self.state = State::Touching(Box::new(touch), hit, marks);
+                        return self.poll(Some(exptime), tags, patient, won, scope, cx);
+                    }
+                    (Poll::Ready(end), _) => self.finish(end, won, scope),
+                }
+            }
+            State::Touching(modify, hit, marks) => {
+                let end = modify.poll(&self.key, patient, proxy, &client.pending, cx);
+                match end {
+                    Poll::Pending => return false,
+                    Poll::Ready(ModifyEnd::Touched(touched)) => {
+                        end_earlier_miss(&self.key, touched.cas.number, scope);
+                        scope.count(proxy.metric(self.key.guard), Outcome::Hit);
+                        // This command may have expired the value.
+                        let hit = match touched.cas.number {
+                            0 => hit.clone(),
+                            // Only the first read requested the usage, and it counts as a use itself.
+                            _ => Hit { usage: hit.usage, ..touched },
+                        };
+                        ReadOutcome::Value(hit, *marks)
+                    }
+                    Poll::Ready(ModifyEnd::Failed(failure)) => self.failed(failure, scope),
+                    // The value has gone since it was read. Read again.
+                    Poll::Ready(_) => {
+                        self.apply(NearAnswer::Read(None), self.options, proxy, client);
+                        return self.poll(exptime, tags, patient, won, scope, cx);
+                    }
+                }
+            }
+        };
+        self.state = State::Done(outcome);
+        true
+    }
+
+    fn fresh(&self, hit: Hit, scope: &CallScope<'_>) -> ReadOutcome {
+        end_earlier_miss(&self.key, hit.cas.number, scope);
+        scope.count(scope.proxy.metric(self.key.guard), Outcome::Hit);
+        let marks = ItemMarks::of(hit.cas.number);
+        ReadOutcome::Value(hit, marks)
+    }
+
+    /// Passes the end of this read to the reads that have joined it. `None`: it goes on in a way that they must not wait for.
+    fn share(&mut self, end: Option<&ReadEnd>, proxy: &Proxy) {
+        if let Some(near_read) = self.near_read.take() {
+            proxy.end_near_read(&self.key, *near_read, end);
+        }
+    }
+
+    fn finish(&mut self, end: ReadEnd, won: &mut bool, scope: &CallScope<'_>) -> ReadOutcome {
+        let CallScope { proxy, client, .. } = scope;
+        self.share(Some(&end), proxy);
+        let key = &self.key;
+        let (rule, policy) = (proxy.metric(key.guard), proxy.policy(key.guard));
+        match end {
+            ReadEnd::Fresh(hit) => self.fresh(hit, scope),
+            ReadEnd::Refreshing(hit) => {
+                end_earlier_miss(key, hit.cas.number, scope);
+                scope.count(rule, Outcome::Hit);
+                let marks = ItemMarks { held: true, ..ItemMarks::of(hit.cas.number) };
+                ReadOutcome::Value(hit, marks)
+            }
+            ReadEnd::Stale(hit) => {
+                scope.count(rule, Outcome::Stale);
+                proxy.metrics.stale_served(rule, Duration::from_millis(hit.stale_ms));
+                let marks = ItemMarks { stale: true, held: true, ..ItemMarks::of(hit.cas.number) };
+                ReadOutcome::Value(hit, marks)
+            }
+            ReadEnd::Won { lease, early, old } => {
+                *won = true;
+                client.note_miss(key, proxy);
+                scope.count(rule, Outcome::MissWon);
+                let cas = lease.base.map_or(0, |base| base.number);
+                let stale = !early && old.is_some();
+                self.grant(lease, scope);
+                ReadOutcome::Won { old, marks: ItemMarks { stale, won: true, ..ItemMarks::of(cas) } }
+            }
+            ReadEnd::Missed { seen, held } => {
+                client.note_miss(key, proxy);
+                scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
+                let cas = seen.base.filter(|_| held).map(|base| base.number);
+                let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, seen, policy);
+                proxy.release(ended);
+                ReadOutcome::Miss(cas)
+            }
+            ReadEnd::Failed(failure) => self.failed(failure, scope),
+        }
+    }
+
+    fn grant(&self, lease: MissToken, scope: &CallScope<'_>) {
+        let CallScope { proxy, client, .. } = scope;
+        let key = &self.key;
+        let policy = proxy.policy(key.guard);
+        let (id, ended) = proxy.leases.shard(&key.key).grant(&key.key, client.owner, lease.clone(), policy);
+        // `None`: a later win has been recorded before.
+        if let Some(id) = id {
+            proxy.metrics.lease_granted();
+            proxy.schedule_renewal(key, id, &lease);
+        }
+        proxy.release(ended);
+    }
+
+    /// The key's server does not reply: a miss. A value that is built after it must not be stored, because the item is not known.
+    fn failed(&self, failure: Failure, scope: &CallScope<'_>) -> ReadOutcome {
+        let CallScope { proxy, client, .. } = scope;
+        let key = &self.key;
+        let rule = proxy.metric(key.guard);
+        if proxy.pool_of(key.guard).on_error() == OnError::Error {
+            scope.count(rule, Outcome::ServerError);
+            return ReadOutcome::Failed(failure);
+        }
+        let seen = MissToken::nothing(proxy.now());
+        client.note_miss(key, proxy);
+        let ended =
+            proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, seen, proxy.policy(key.guard));
+        proxy.release(ended);
+        scope.count(rule, Outcome::Miss);
+        ReadOutcome::Miss(None)
+    }
+}

@@ -1,0 +1,68 @@
+//! What `kennel tag` does, through a pipeline without clients.
+//!
+//! A bump runs the same state machine on the same servers as a client's `delete` of the tag's key.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::driver::Driver;
+use super::tag_servers::tag_key;
+use super::wire;
+use crate::error::Failure;
+use crate::guard::{
+    Bump, BumpEnd, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, parse_version,
+};
+use crate::proxy::pipeline::Proxy;
+use crate::upstream::connection::Connection;
+use crate::upstream::pending_replies::PendingReplies;
+
+impl Proxy {
+    /// Bumps a tag. `name` is the tag's key without the prefix, folded if it is too long. The connections must be driven
+    /// meanwhile.
+    pub async fn bump_tag(self: &Rc<Proxy>, name: TagName) -> BumpEnd {
+        let key = tag_key(name, self);
+        let pending = Rc::new(PendingReplies::default());
+        let inputs = self.inputs(&key, self.policy(key.guard), self.now(), false);
+        let (bump, commands) = Bump::start(&inputs);
+        let mut driver = Driver::start(bump, commands, &key, self, &pending);
+        poll_fn(|cx| {
+            let end = driver.poll(&key, false, self, &pending, cx);
+            if end.is_pending() {
+                pending.wake_on_next(cx);
+            }
+            end
+        })
+        .await
+    }
+
+    /// The version of a tag, the larger one if two servers store it; `None` if it has none. Writes nothing.
+    ///
+    /// # Errors
+    /// A server did not reply, and no other has a version.
+    pub async fn tag_version(&self, name: &TagName) -> Result<Option<u64>, Failure> {
+        let pending = Rc::new(PendingReplies::default());
+        let get = ServerCommand {
+            at: ItemRef::Tag(0),
+            what: Operation::Get(GetFlags { value: true, unseen: true, ..GetFlags::default() }),
+        };
+        let key = self.key_of_tag(name);
+        let request = |connection: &Rc<Connection>| {
+            connection.ask(&pending, None, |out| wire::encode(&get.what, &key, out))
+        };
+        let tickets: SmallVec<[_; 2]> = self.tag_connections(&key).into_iter().map(request).collect();
+        let (mut found, mut failure) = (None, None);
+        for id in tickets {
+            match wire::decode(&get, pending.receive(id).await) {
+                ServerReply::Item(item) => found = found.max(parse_version(&item.value)),
+                ServerReply::Failed(failed) => failure = Some(failed),
+                _ => {}
+            }
+        }
+        match (found, failure) {
+            (None, Some(failure)) => Err(failure),
+            (found, _) => Ok(found),
+        }
+    }
+}

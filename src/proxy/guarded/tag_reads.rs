@@ -1,0 +1,223 @@
+//! The versions of the tags of one request's keys. Each tag is read once, however many of the keys carry it.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::wire;
+use crate::error::Failure;
+use crate::guard::{GetFlags, Operation, Replies, ServerReply, TagName, tag_get_flags};
+use crate::proxy::client::Client;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::state::tag_cache::TagCache;
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+
+/// How many tags a new one is compared with. Beyond that, a tag may be read twice, which costs one read.
+const MAX_COMPARED: usize = 32;
+
+/// The tags of one request, in the order in which its keys first carried them.
+#[derive(Default)]
+pub(crate) struct TagReads {
+    reads: SmallVec<[TagLookup; 1]>,
+    /// The hashes of their names.
+    hashes: SmallVec<[u64; 4]>,
+}
+
+/// The indexes of a key's tags in [`TagReads`], in the order of its rule.
+pub(crate) type TagIndexes = SmallVec<[u32; 4]>;
+
+struct TagLookup {
+    name: TagName,
+    /// When it was requested, in ms on the monotonic clock.
+    sent_at: u64,
+    /// Its write counter in the cache at that time.
+    writes: u64,
+    state: State,
+}
+
+enum State {
+    /// Requested from each server that stores it.
+    Requested(SmallVec<[ReplyId; 2]>),
+    /// All of them have this version.
+    Known(u64),
+    /// It is missing, the servers differ, or one does not reply: their replies.
+    Unclear(Vec<ServerReply>),
+}
+
+impl TagReads {
+    /// Requests the tags of a key that no earlier key has requested.
+    pub(crate) fn request(&mut self, names: &[TagName], proxy: &Proxy, client: &Client) -> TagIndexes {
+        names.iter().map(|name| self.request_one(name, proxy, client)).collect()
+    }
+
+    fn request_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u32 {
+        let hash = proxy.hash(name);
+        let at = self.find(name, hash, &proxy.tag_cache).unwrap_or_else(|| {
+            let sent_at = proxy.mono(client.moment());
+            let writes = proxy.tag_cache.writes(name);
+            let state = match proxy.tag_cache.get(name, sent_at) {
+                Some(version) => State::Known(version),
+                None => State::Requested(proxy.request_tag(name, tag_get_flags(), &client.pending)),
+            };
+            self.push(TagLookup { name: name.clone(), sent_at, writes, state }, hash)
+        });
+        // A part of a get has at most 128 keys, and a rule at most 16 tags.
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// The index of an earlier request of this tag. A tag that has been written since does not count: the value of this key may be kept
+    /// near, and then counts as read after that write.
+    fn find(&self, name: &TagName, hash: u64, cache: &TagCache) -> Option<usize> {
+        let compared = &self.hashes[..self.hashes.len().min(MAX_COMPARED)];
+        (0..compared.len()).find(|at| {
+            let is = |read: &TagLookup| read.name == *name && read.writes == cache.writes(name);
+            compared[*at] == hash && is(&self.reads[*at])
+        })
+    }
+
+    fn push(&mut self, read: TagLookup, hash: u64) -> usize {
+        self.reads.push(read);
+        self.hashes.push(hash);
+        self.reads.len() - 1
+    }
+
+    /// Whether all replies about these tags have arrived.
+    pub(crate) fn are_here(&self, indexes: &[u32], pending: &PendingReplies) -> bool {
+        indexes.iter().all(|index| match self.reads.get(*index as usize).map(|read| &read.state) {
+            Some(State::Requested(ids)) => ids.iter().all(|id| pending.is_here(*id)),
+            _ => true,
+        })
+    }
+
+    /// Reads the replies about these tags, all of which must [have arrived](TagReads::are_here). Returns whether each tag has one version.
+    pub(crate) fn settle(&mut self, indexes: &[u32], proxy: &Proxy, pending: &PendingReplies) -> bool {
+        let mut clear = true;
+        for index in indexes {
+            let Some(read) = self.reads.get_mut(*index as usize) else { return false };
+            if let State::Requested(ids) = &read.state {
+                read.state = read_replies(ids, pending);
+                if let State::Known(version) = read.state {
+                    proxy.tag_cache.put_unless_written(&read.name, version, read.sent_at, read.writes);
+                }
+            }
+            clear &= matches!(read.state, State::Known(_));
+        }
+        clear
+    }
+
+    /// The names and versions of these tags. [`TagReads::settle`] must have returned true.
+    pub(crate) fn versions(&self, indexes: &[u32]) -> impl Iterator<Item = (&[u8], u64)> {
+        indexes.iter().filter_map(|index| match self.reads.get(*index as usize) {
+            Some(TagLookup { name, state: State::Known(version), .. }) => Some((&name[..], *version)),
+            _ => None,
+        })
+    }
+
+    /// The servers' replies about these tags, for a state machine that has not requested them itself.
+    pub(crate) fn put_replies(&self, indexes: &[u32], copies: bool, replies: &mut Replies) {
+        for index in indexes {
+            match self.reads.get(*index as usize).map(|read| &read.state) {
+                Some(State::Known(version)) => {
+                    replies.extend((0..1 + usize::from(copies)).map(|_| wire::tag_reply(*version)));
+                }
+                Some(State::Unclear(said)) => replies.extend(said.iter().cloned()),
+                Some(State::Requested(_)) | None => replies.push(ServerReply::Failed(Failure::Down)),
+            }
+        }
+    }
+}
+
+fn read_replies(ids: &[ReplyId], pending: &PendingReplies) -> State {
+    let replies: SmallVec<[_; 2]> = ids.iter().map(|id| pending.take(*id)).collect();
+    let mut versions = replies.iter().map(|reply| reply.as_ref().and_then(wire::version));
+    match versions.next() {
+        Some(Some(version)) if versions.all(|other| other == Some(version)) => State::Known(version),
+        _ => {
+            let flags = Operation::Get(tag_get_flags());
+            let decode = |reply| wire::decode_reply(&flags, reply);
+            let lost = || ServerReply::Failed(Failure::Down);
+            State::Unclear(replies.into_iter().map(|reply| reply.map_or_else(lost, decode)).collect())
+        }
+    }
+}
+
+impl Proxy {
+    /// Sends a get of a tag to each server that stores it.
+    pub(crate) fn request_tag(
+        &self,
+        name: &[u8],
+        flags: GetFlags,
+        pending: &Rc<PendingReplies>,
+    ) -> SmallVec<[ReplyId; 2]> {
+        let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
+        key.extend_from_slice(name);
+        let flags = Operation::Get(flags);
+        let sides: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
+        let command = |copy: &bool| {
+            self.tag_connection(&key, *copy).read(pending, |out| wire::encode(&flags, &key, out)).0
+        };
+        sides.iter().map(command).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::guard::{version, version_of};
+
+    #[test]
+    fn a_machine_that_is_told_a_known_version_sees_that_version() {
+        for known_version in [0, 7, version(1_700_000_000_000, 0xf_edcb)] {
+            let ServerReply::Item(item) = wire::tag_reply(known_version) else { panic!("it is an item") };
+            assert_eq!(version_of(&item), Some(known_version));
+        }
+    }
+
+    #[test]
+    fn a_version_from_the_cache_is_not_shared_with_a_key_that_is_read_behind_a_bump_through_another_worker() {
+        let name = TagName::from_slice(b"posts");
+        for keep in [Duration::from_secs(1), Duration::ZERO] {
+            let cache = TagCache::new(keep);
+            let mut reads = TagReads::default();
+            let read = TagLookup {
+                name: name.clone(),
+                sent_at: 0,
+                writes: cache.writes(&name),
+                state: State::Known(7),
+            };
+            reads.push(read, 1);
+            assert_eq!(reads.find(&name, 1, &cache), Some(0));
+            cache.clone().written(&name);
+            // Without a cache it was asked of its server in this very turn, and is not older than the bump.
+            assert_eq!(reads.find(&name, 1, &cache), keep.is_zero().then_some(0));
+            reads.push(
+                TagLookup {
+                    name: name.clone(),
+                    sent_at: 0,
+                    writes: cache.writes(&name),
+                    state: State::Known(9),
+                },
+                1,
+            );
+            assert_eq!(reads.find(&name, 1, &cache), Some(usize::from(!keep.is_zero())));
+        }
+    }
+
+    #[test]
+    fn a_tag_behind_more_than_are_compared_is_asked_for_again_and_never_taken_for_another() {
+        let cache = TagCache::new(Duration::ZERO);
+        let mut reads = TagReads::default();
+        let name = |n: usize| TagName::from_slice(format!("t{n}").as_bytes());
+        for n in 0..2 * MAX_COMPARED {
+            // All have the same hash: it is the name that tells them apart.
+            assert_eq!(reads.find(&name(n), 1, &cache), None);
+            let read = TagLookup { name: name(n), sent_at: 0, writes: 0, state: State::Known(n as u64) };
+            assert_eq!(reads.push(read, 1), n);
+        }
+        for n in 0..2 * MAX_COMPARED {
+            assert_eq!(reads.find(&name(n), 1, &cache), (n < MAX_COMPARED).then_some(n));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Which state machine runs a write: the fill of a miss, a store over whatever is there, a change that reads first, or a delete.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::fill::{PendingFill, StoreKind, writer};
+use super::state::{AfterRenewal, State};
+use crate::error::Failure;
+use crate::guard::leases::{Attribution, Leases, StoreCondition};
+use crate::guard::{Cas, Change, Count, Delete, Expiry, Fill, Modify, NewValue, Removal, Set, Step};
+use crate::metrics::{DropReason, LeaseEnd, Outcome};
+use crate::proxy::client::Client;
+use crate::proxy::guarded::driver::Driver;
+use crate::proxy::key::GuardedKey;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::replies::outcome::WriteOutcome;
+use crate::proxy::state::lease_table::WaitSender;
+
+/// Whether the key has been invalidated since the miss is unknown, so the value may be too old to store.
+const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
+/// The miss of this key may have been evicted, so the value may be too old to store.
+const UNKNOWN_MISS: &[u8] =
+    b"SERVER_ERROR not stored: this connection was told more misses than are remembered\r\n";
+
+/// Begins a store. `set`, `add` and a store with the CAS of its miss may be fills. All others read before they write.
+pub(super) fn begin_store(
+    kind: StoreKind,
+    value: NewValue,
+    key: &GuardedKey,
+    proxy: &Rc<Proxy>,
+    client: &Client,
+) -> State {
+    if kind == StoreKind::Set && value.lifetime == Expiry::Expired {
+        let instead = (WriteOutcome::Stored(Cas::NONE), Some(Outcome::Stored));
+        return begin_delete(Removal::default(), key, Some(instead), proxy, client);
+    }
+    let looks = match kind {
+        StoreKind::Set | StoreKind::MetaCas { .. } => false,
+        StoreKind::Add => value.lifetime == Expiry::Expired,
+        StoreKind::Replace | StoreKind::Cas(_) => true,
+    };
+    if looks || (kind == StoreKind::Add && client.was_refused(key, proxy)) {
+        return begin_modify(kind.change(value), key, proxy, client);
+    }
+    let rule = proxy.metric(key.guard);
+    let now = proxy.now();
+    let inputs = proxy.inputs(key, proxy.policy(key.guard), now, false);
+    let mut leases = proxy.leases.shard(&key.key);
+    let mut paired = None;
+    let ends_miss = match kind {
+        StoreKind::MetaCas { cas, .. } => leases.is_cas_of_miss(&key.key, cas, client.owner),
+        _ => kind != StoreKind::Add,
+    };
+    let attribution = match kind {
+        // An expired value cannot be a fill. The item is deleted if it still has the CAS.
+        StoreKind::MetaCas { .. } if value.lifetime == Expiry::Expired => Attribution::NoMiss,
+        StoreKind::MetaCas { cas, .. } => leases.attribute_by_cas(&key.key, cas, client.owner, false),
+        _ => {
+            let (writer, pair) = writer(&mut leases, key, proxy, client, now);
+            paired = pair;
+            leases.attribute(&key.key, writer, now)
+        }
+    };
+    if let Some(paired) = paired.filter(|_| attribution != Attribution::Renewing) {
+        client.pooling.note(paired, &proxy.metrics);
+    }
+    // An `add` that stores nothing does not end a miss, nor does the CAS of another item: a later `set` may be as old as the miss.
+    if attribution != Attribution::Renewing && ends_miss {
+        client.end_miss(key, proxy);
+    }
+    match attribution {
+        Attribution::Renewing => await_renewal(&mut leases, key, AfterRenewal::Store(kind, value)),
+        Attribution::Invalidated => {
+            proxy.metrics.fill_dropped(rule, DropReason::Gone);
+            dropped(kind, key, proxy, client)
+        }
+        Attribution::Unknown => {
+            proxy.metrics.fill_dropped(rule, DropReason::Unknown);
+            State::Reply(WriteOutcome::Verbatim(Bytes::from_static(UNKNOWN_MISS)), Outcome::ServerError)
+        }
+        // Another client has filled the key since the miss.
+        Attribution::Fill { ticket: token, owner, .. } if kind == StoreKind::Add && token.filled => {
+            if owner.is_none() {
+                let ended = leases.record_miss(&key.key, client.owner, token, proxy.policy(key.guard));
+                drop(leases);
+                proxy.release(ended);
+            }
+            dropped(kind, key, proxy, client)
+        }
+        Attribution::NoMiss => {
+            drop(leases);
+            if kind != StoreKind::Set {
+                return begin_modify(kind.change(value), key, proxy, client);
+            }
+            let (set, commands) = Set::start(value, &inputs);
+            State::Set(Driver::start(set, commands, key, proxy, &client.pending))
+        }
+        Attribution::Fill { ticket: token, lease, owner } => {
+            drop(leases);
+            let (machine, step) = Fill::start(&token, value.clone(), kind == StoreKind::Add, &inputs);
+            let fill = PendingFill { kind, value, token, lease, owner };
+            match step {
+                Step::Send(commands) => {
+                    let driver = Driver::start(machine, commands, key, proxy, &client.pending);
+                    State::Fill { driver, fill }
+                }
+                _ if proxy.connection_of(key).missing_feature().is_some() => {
+                    State::Reply(WriteOutcome::Failed(Failure::Unguarded), Outcome::ServerError)
+                }
+                _ => {
+                    proxy.metrics.fill_dropped(rule, DropReason::Unreachable);
+                    State::Reply(
+                        WriteOutcome::Verbatim(Bytes::from_static(UNKNOWN_BASE)),
+                        Outcome::ServerError,
+                    )
+                }
+            }
+        }
+    }
+}
+
+/// The reply to a value that is dropped. A `set` receives `STORED`: the result is the same as that of a value that is stored and then
+/// invalidated. An `add` receives `NOT_STORED`, because clients use it to elect one of them.
+fn dropped(kind: StoreKind, key: &GuardedKey, proxy: &Proxy, client: &Client) -> State {
+    match kind {
+        StoreKind::Add => {
+            client.refuse_add(key, proxy);
+            State::Reply(WriteOutcome::NotStored, Outcome::NotStored)
+        }
+        _ => State::Reply(WriteOutcome::Stored(Cas::NONE), Outcome::FillDropped),
+    }
+}
+
+/// Waits for a renewal in flight, because it changes the CAS.
+fn await_renewal(leases: &mut Leases<WaitSender>, key: &GuardedKey, then: AfterRenewal) -> State {
+    let (waker, woken) = oneshot::channel();
+    leases.await_renewal(&key.key, waker);
+    State::Renewal { woken, then }
+}
+
+pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, client: &Client) -> State {
+    let over = match &change {
+        // The value of these may be as old as the client's miss.
+        Change::Replace(_)
+        | Change::Count(Count { create: Some(_), .. })
+        | Change::Append { create: Some(_), .. }
+        | Change::Prepend { create: Some(_), .. }
+            if matches!(change, Change::Replace(_)) || !client.was_refused(key, proxy) =>
+        {
+            let mut leases = proxy.leases.shard(&key.key);
+            match leases.bound(&key.key, client.owner, client.known_miss(key, proxy)) {
+                StoreCondition::Unconditional => None,
+                StoreCondition::Observed(base) => Some(base),
+                StoreCondition::Renewing => {
+                    return await_renewal(&mut leases, key, AfterRenewal::Modify(change));
+                }
+                StoreCondition::Unknown => {
+                    return State::Reply(
+                        WriteOutcome::Verbatim(Bytes::from_static(UNKNOWN_MISS)),
+                        Outcome::ServerError,
+                    );
+                }
+            }
+        }
+        _ => None,
+    };
+    let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
+    let (modify, commands) = Modify::bound(change, over, &inputs);
+    State::Modify(Driver::start(modify, commands, key, proxy, &client.pending))
+}
+
+pub(super) fn begin_delete(
+    mut removal: Removal,
+    key: &GuardedKey,
+    instead: Option<(WriteOutcome, Option<Outcome>)>,
+    proxy: &Rc<Proxy>,
+    client: &Client,
+) -> State {
+    let ended = {
+        let mut leases = proxy.leases.shard(&key.key);
+        match removal.compare {
+            // Before the command is sent: a lease that is granted from now on may begin after the delete.
+            None => {
+                client.end_miss(key, proxy);
+                leases.invalidate(&key.key, client.owner)
+            }
+            // It takes effect only where each fill of the removed item fails by itself. If the CAS is that of a lease, the lease is
+            // given up, with the CAS of its latest renewal.
+            Some(cas) => match leases.attribute_by_cas(&key.key, cas, client.owner, true) {
+                Attribution::Fill { ticket: token, lease, owner } => {
+                    if owner.is_none() {
+                        client.end_miss(key, proxy);
+                    }
+                    removal.compare = token.base.map(|base| base.number);
+                    usize::from(lease)
+                }
+                Attribution::Renewing => {
+                    return await_renewal(&mut leases, key, AfterRenewal::Remove(removal));
+                }
+                Attribution::NoMiss | Attribution::Invalidated | Attribution::Unknown => 0,
+            },
+        }
+    };
+    for _ in 0..ended {
+        proxy.metrics.lease_ended(proxy.metric(key.guard), LeaseEnd::Released, Duration::ZERO);
+    }
+    let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
+    let (delete, commands) = Delete::with_removal(removal, &inputs);
+    State::Delete { driver: Driver::start(delete, commands, key, proxy, &client.pending), instead }
+}

@@ -1,0 +1,52 @@
+//! A command that writes a guarded key or a tag, in flight.
+
+use tokio::sync::oneshot;
+
+use super::fill::{PendingFill, StoreKind};
+use crate::guard::{Bump, Change, Delete, Fill, Modify, NewValue, Removal, Set};
+use crate::metrics::{Outcome, WaitEnd};
+use crate::proxy::guarded::driver::Driver;
+use crate::proxy::key::GuardedKey;
+use crate::proxy::replies::dialect::Dialect;
+use crate::proxy::replies::outcome::WriteOutcome;
+
+/// A command in flight.
+pub(crate) struct GuardedWrite {
+    pub(super) key: GuardedKey,
+    pub(super) dialect: Dialect,
+    pub(super) state: State,
+}
+
+/// What the command is doing.
+pub(super) enum State {
+    /// Waiting for the renewal of its lease, which is in flight.
+    Renewal {
+        woken: oneshot::Receiver<WaitEnd>,
+        then: AfterRenewal,
+    },
+    Fill {
+        driver: Driver<Fill>,
+        fill: PendingFill,
+    },
+    Set(Driver<Set>),
+    Modify(Driver<Modify>),
+    Delete {
+        driver: Driver<Delete>,
+        /// The reply in place of the delete's own. `None`: the outcome has been counted already.
+        instead: Option<(WriteOutcome, Option<Outcome>)>,
+    },
+    Bump {
+        driver: Driver<Bump>,
+        delete: bool,
+    },
+    /// The outcome is known.
+    Reply(WriteOutcome, Outcome),
+}
+
+/// What begins when the renewal has ended.
+#[derive(Debug, Clone)]
+pub(super) enum AfterRenewal {
+    Store(StoreKind, NewValue),
+    Modify(Change),
+    Remove(Removal),
+}

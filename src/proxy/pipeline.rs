@@ -1,0 +1,223 @@
+//! One worker's pipeline: what it is built from, and the class of a key.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::key::{GuardedKey, KeyClass};
+use super::plan::{Plan, RulePlan};
+use super::state::key_hash::KeyHasher;
+use super::state::lease_table::LeaseTable;
+use super::state::near_cache::NearCache;
+use super::state::renewal_queue::RenewalQueue;
+use super::state::server_info::ServerInfo;
+use super::state::tag_cache::TagCache;
+use crate::clock::Clock;
+use crate::guard::near::Changes;
+use crate::guard::{Now, Policy, TagName};
+use crate::metrics::{NO_RULE, WorkerMetrics};
+use crate::random::Random;
+use crate::rule::{Captures, Template};
+use crate::upstream::connection::Connection;
+use crate::upstream::pending_replies::PendingReplies;
+use crate::upstream::pool::Pool;
+
+/// One worker's pipeline.
+pub struct Proxy {
+    pub(super) plan: Arc<Plan>,
+    pub(super) pools: Vec<Pool>,
+    pub(super) leases: Arc<LeaseTable>,
+    pub(super) tag_cache: TagCache,
+    pub(super) sidecar: u64,
+    pub(super) server_info: Arc<ServerInfo>,
+    pub(super) random: RefCell<Random>,
+    pub(super) renewals: RenewalQueue,
+    pub(super) near: NearCache,
+    pub(super) metrics: Arc<WorkerMetrics>,
+    clock: Clock,
+    start: Instant,
+    hasher: KeyHasher,
+    /// Buffer in which tag names are rendered.
+    tag: RefCell<Vec<u8>>,
+}
+
+/// What all workers of a process share.
+#[derive(Clone)]
+pub struct Shared {
+    /// What the configuration means.
+    pub plan: Arc<Plan>,
+    /// Leases and waiters.
+    pub leases: Arc<LeaseTable>,
+    /// Versions of tags.
+    pub tag_cache: TagCache,
+    /// Counts of the changes made through any worker.
+    pub changes: Arc<Changes>,
+    /// Bytes that each worker may use for near values.
+    pub near_memory: usize,
+    /// Random number that identifies this process in the fleet.
+    pub sidecar: u64,
+    /// The wall clock.
+    pub clock: Clock,
+    /// When the process started: zero of the monotonic clock that all workers share.
+    pub start: Instant,
+    /// What `stats` reports of Kennel itself.
+    pub server_info: Arc<ServerInfo>,
+}
+
+impl Proxy {
+    /// A worker's pipeline over its pools.
+    pub fn new(shared: Shared, pools: Vec<Pool>, random: Random, metrics: Arc<WorkerMetrics>) -> Proxy {
+        let Shared { plan, leases, tag_cache, changes, near_memory, sidecar, clock, start, server_info } =
+            shared;
+        Proxy {
+            plan,
+            pools,
+            leases,
+            tag_cache,
+            sidecar,
+            server_info,
+            random: RefCell::new(random),
+            renewals: RenewalQueue::default(),
+            near: NearCache::new(near_memory, changes),
+            metrics,
+            clock,
+            start,
+            hasher: KeyHasher::new(),
+            tag: RefCell::default(),
+        }
+    }
+
+    /// This worker's metrics.
+    pub fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
+    }
+
+    /// The largest value that any server accepts, in bytes.
+    pub fn max_value(&self) -> usize {
+        self.connections().map(|connection| connection.server().item_size()).max().unwrap_or(0)
+    }
+
+    /// Whether so much is queued for a server that a large request must wait. `replies` is then woken when it has been written.
+    /// The queue keeps room for small requests, which would be refused otherwise.
+    pub fn is_congested(&self, replies: &Rc<PendingReplies>) -> bool {
+        self.connections().any(|connection| connection.is_congested(replies))
+    }
+
+    /// Whether this client connection holds a lease, so that others may be waiting for its value.
+    pub fn rebuilds(&self, connection: u64) -> bool {
+        self.leases.all().any(|leases| leases.rebuilds(connection))
+    }
+
+    /// Spawns a task for each of this worker's connections. Must be called on the worker's thread.
+    pub fn drive_connections(&self) {
+        for connection in self.connections() {
+            let seed = self.random.borrow_mut().below(u64::MAX);
+            tokio::task::spawn_local(Rc::clone(connection).drive(Random::seeded(seed)));
+        }
+    }
+
+    /// The time now.
+    pub(super) fn now(&self) -> Now {
+        Now { wall: self.clock.now_ms(), mono: self.mono(Instant::now()) }
+    }
+
+    /// A time on the monotonic clock, in ms.
+    pub(super) fn mono(&self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The class of a key.
+    pub(super) fn class(&self, key: &[u8]) -> KeyClass {
+        self.class_by_md5(key, None)
+    }
+
+    /// The class of a key. `md5` holds the first eight bytes of the key's MD5 if the caller knows them.
+    pub(super) fn class_by_md5(&self, key: &[u8], md5: Option<u64>) -> KeyClass {
+        if let Some(name) = key.strip_prefix(&self.plan.tag_prefix[..])
+            && !name.is_empty()
+        {
+            return KeyClass::Tag(TagName::from_slice(name));
+        }
+        let mut captures = Captures::default();
+        match self.plan.rules.find(key, &mut captures) {
+            None => KeyClass::Raw { pool: self.plan.main_pool, rule: NO_RULE },
+            Some(rule) => match self.plan.rule_plans[rule] {
+                RulePlan { pool, guard: None, .. } => KeyClass::Raw { pool, rule },
+                RulePlan { pool, guard: Some(guard), .. } => {
+                    let tags = self.render_tags(key, &captures, &self.plan.guards[guard].tags);
+                    KeyClass::Guarded(GuardedKey {
+                        guard,
+                        server: self.pools[pool].place_by(key, md5),
+                        key: SmallVec::from_slice(key),
+                        tags,
+                        explicit_tags: 0,
+                    })
+                }
+            },
+        }
+    }
+
+    /// The key with its guard, if a rule guards it.
+    pub(super) fn guarded(&self, key: &[u8]) -> Option<GuardedKey> {
+        match self.class(key) {
+            KeyClass::Guarded(guarded) => Some(guarded),
+            _ => None,
+        }
+    }
+
+    /// The tags that a change of this key bumps.
+    pub(super) fn invalidated_by(&self, key: &[u8]) -> SmallVec<[TagName; 2]> {
+        let mut captures = Captures::default();
+        if !self.plan.invalidates || key.starts_with(&self.plan.tag_prefix) {
+            return SmallVec::new();
+        }
+        let rule = self.plan.rules.find(key, &mut captures);
+        let templates = rule.map_or(&[][..], |rule| &self.plan.rule_plans[rule].invalidates);
+        self.render_tags(key, &captures, templates)
+    }
+
+    fn render_tags(&self, key: &[u8], captures: &Captures, templates: &[Template]) -> SmallVec<[TagName; 2]> {
+        let prefix = &self.plan.tag_prefix;
+        let mut tag = self.tag.borrow_mut();
+        let render = |template: &Template| {
+            tag.clear();
+            tag.extend_from_slice(prefix);
+            template.render(key, captures, &mut tag);
+            TagName::from_slice(&tag[prefix.len()..])
+        };
+        templates.iter().map(render).collect()
+    }
+
+    /// The pool of a guard's keys.
+    pub(super) fn pool_of(&self, guard: usize) -> &Pool {
+        &self.pools[self.plan.guards[guard].pool]
+    }
+
+    /// The connection to the server of a guarded key.
+    pub(super) fn connection_of(&self, key: &GuardedKey) -> &Rc<Connection> {
+        &self.pool_of(key.guard).connections()[key.server]
+    }
+
+    /// The policy of a guard.
+    pub(super) fn policy(&self, guard: usize) -> &Policy {
+        &self.plan.guards[guard].policy
+    }
+
+    /// The index of a guard's rule in the metrics.
+    pub(super) fn metric(&self, guard: usize) -> usize {
+        self.plan.guards[guard].rule
+    }
+
+    /// The hash of a key or tag.
+    pub(super) fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash(key)
+    }
+
+    /// The connections to every server of every pool.
+    pub(super) fn connections(&self) -> impl Iterator<Item = &Rc<Connection>> {
+        self.pools.iter().flat_map(|pool| pool.connections())
+    }
+}

@@ -1,0 +1,192 @@
+//! One raw request that is forwarded to the server of its key.
+
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+use super::encode::{put, put_meta};
+use crate::error::Failure;
+use crate::metrics::Outcome;
+use crate::protocol::reply::{Shape, is_of};
+use crate::protocol::request::{Meta, MetaVerb, Request};
+use crate::proxy::client::Client;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::replies::large::{LargeReply, write_reply};
+use crate::proxy::replies::meta::miss;
+use crate::proxy::scope::CallScope;
+use crate::upstream::pending_replies::{END, Reply, ReplyId};
+use crate::upstream::{GetKind, OnError};
+
+/// A forwarded request. The server's reply goes to the client.
+pub(crate) struct Forward {
+    id: ReplyId,
+    rule: usize,
+    expects: ExpectedReply,
+}
+
+/// What is done with the reply.
+enum ExpectedReply {
+    /// Passed on.
+    Line,
+    /// The reply to a `get`: the pool, and the key that a value must have.
+    Value(usize, SmallVec<[u8; 32]>),
+    Meta(Box<ExpectedMetaReply>),
+    /// Replaced by this one.
+    Replaced(Bytes),
+}
+
+/// What is done with the reply to a meta command.
+struct ExpectedMetaReply {
+    /// For an `mg`: the pool, and the reply to a miss.
+    get: Option<(usize, SmallVec<[u8; 32]>)>,
+    /// The status words that a quiet command suppresses.
+    hides: &'static [&'static [u8]],
+}
+
+impl Forward {
+    /// Forwards a `get`, `gets`, `gat` or `gats` of one key.
+    pub(crate) fn get(
+        key: &[u8],
+        kind: GetKind,
+        pool: usize,
+        rule: usize,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let id = proxy.pools[pool].connection(key).get(&client.pending, key, kind);
+        Forward { id, rule, expects: ExpectedReply::Value(pool, SmallVec::from_slice(key)) }
+    }
+
+    /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the server
+    /// cannot be taken for the reply to a later command.
+    pub(crate) fn new(
+        request: &Request<'_>,
+        key: &[u8],
+        pool: usize,
+        rule: usize,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let connection = proxy.pools[pool].connection(key);
+        let id = connection.send(&client.pending, Shape::Line, |out| put(out, request));
+        Forward { id, rule, expects: ExpectedReply::Line }
+    }
+
+    /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the server's
+    /// version, so the replies that memcached 1.6.45 suppresses are discarded here.
+    pub(crate) fn meta(
+        meta: &Meta<'_>,
+        key: &[u8],
+        pool: usize,
+        rule: usize,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Forward {
+        let connection = proxy.pools[pool].connection(key);
+        let hides: &[&[u8]] = match (meta.token(b'q'), meta.verb) {
+            (None, _) | (_, MetaVerb::Debug | MetaVerb::Noop) => &[],
+            (_, MetaVerb::Get) => &[b"EN"],
+            (_, MetaVerb::Set | MetaVerb::Delete) => &[b"HD"],
+            (_, MetaVerb::Arith) => &[b"HD", b"VA"],
+        };
+        let id = connection.send(&client.pending, Shape::Meta, |out| put_meta(out, meta));
+        let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
+        Forward { id, rule, expects: ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides })) }
+    }
+
+    /// Replies with `text` whatever the server replies.
+    pub(crate) fn with_reply(self, text: Bytes) -> Forward {
+        Forward { expects: ExpectedReply::Replaced(text), ..self }
+    }
+
+    /// The id of its reply.
+    pub(crate) fn reply_id(&self) -> ReplyId {
+        self.id
+    }
+
+    /// Once the reply has arrived, appends it to `out`. Returns the outcome, and the reply if it is too large to copy.
+    pub(crate) fn poll(
+        &mut self,
+        scope: &CallScope<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<(Outcome, Option<LargeReply>)> {
+        let Some(mut reply) = scope.client.pending.take(self.id) else { return Poll::Pending };
+        if let (ExpectedReply::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
+            && !is_of(bytes, key)
+        {
+            scope.proxy.pools[*pool].connection(key).distrust(*epoch);
+            reply = Reply::Failed(Failure::Refused);
+        }
+        let mut large = None;
+        let outcome = match reply {
+            Reply::Answered { bytes, .. } => {
+                let outcome = outcome(&bytes);
+                large = self.expects.write(bytes, out);
+                outcome
+            }
+            // It has been selected by its key.
+            Reply::Part { bytes, .. } => {
+                out.extend_from_slice(&bytes);
+                out.extend_from_slice(END);
+                if bytes.is_empty() { Outcome::Miss } else { Outcome::Hit }
+            }
+            Reply::Failed(failure) => self.expects.fail(failure, scope.proxy, out),
+            Reply::Moved => self.expects.fail(Failure::Down, scope.proxy, out),
+        };
+        if !matches!(self.expects, ExpectedReply::Replaced(_)) {
+            scope.count(self.rule, outcome);
+        }
+        Poll::Ready((outcome, large))
+    }
+}
+
+impl ExpectedReply {
+    /// The server has replied.
+    fn write(&self, mut bytes: Bytes, out: &mut BytesMut) -> Option<LargeReply> {
+        match self {
+            ExpectedReply::Line | ExpectedReply::Value(..) => {}
+            ExpectedReply::Meta(expected) => {
+                if expected.hides.iter().any(|hidden| bytes.starts_with(hidden)) {
+                    return None;
+                }
+            }
+            ExpectedReply::Replaced(text) => bytes = text.clone(),
+        }
+        write_reply(&bytes, b"", out)
+    }
+
+    /// The server has not replied: a read may be a miss.
+    fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
+        let misses = |pool: usize| proxy.pools[pool].on_error() == OnError::Miss;
+        let miss: Option<&[u8]> = match self {
+            ExpectedReply::Value(pool, _) => misses(*pool).then_some(END),
+            ExpectedReply::Meta(expected) => {
+                expected.get.as_ref().and_then(|(pool, miss)| misses(*pool).then_some(&miss[..]))
+            }
+            ExpectedReply::Line | ExpectedReply::Replaced(_) => None,
+        };
+        out.extend_from_slice(miss.unwrap_or(failure.line()));
+        if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
+    }
+}
+
+/// The outcome that a server's reply counts as.
+fn outcome(reply: &[u8]) -> Outcome {
+    match reply {
+        [b'V', ..] => Outcome::Hit,
+        [b'E', b'N', ..] => Outcome::Miss,
+        [b'S', b'T', ..] => Outcome::Stored,
+        [b'N', b'O', b'T', b'_', b'S', ..] => Outcome::NotStored,
+        [b'N', b'S', ..] => Outcome::NotStored,
+        [b'N', ..] => Outcome::NotFound,
+        [b'E', b'X', ..] => Outcome::Exists,
+        [b'D', ..] => Outcome::Deleted,
+        [b'T', ..] => Outcome::Touched,
+        [b'0'..=b'9', ..] => Outcome::Counted,
+        [b'C', ..] => Outcome::ClientError,
+        [b'S', ..] => Outcome::ServerError,
+        [b'E', ..] => Outcome::Error,
+        _ => Outcome::Ok,
+    }
+}

@@ -1,0 +1,62 @@
+//! The leases and waiters that all workers of the process share, in shards by key.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::guard::Now;
+use crate::guard::leases::Leases;
+use crate::metrics::WaitEnd;
+
+/// Wakes one waiter with the reason.
+pub(crate) type WaitSender = oneshot::Sender<WaitEnd>;
+
+const SHARDS: usize = 16;
+
+/// The lease table. It is sharded by key so that two workers rarely contend for a lock. Hits do not use it.
+pub struct LeaseTable {
+    shards: [Mutex<Leases<WaitSender>>; SHARDS],
+    hasher: RandomState,
+}
+
+impl LeaseTable {
+    /// An empty table whose miss tokens may take up to `max_bytes`.
+    pub fn new(max_bytes: usize) -> LeaseTable {
+        let shards = [(); SHARDS].map(|()| Mutex::new(Leases::new(max_bytes / SHARDS)));
+        LeaseTable { shards, hasher: RandomState::new() }
+    }
+
+    /// The shard of this key, locked.
+    pub(crate) fn shard(&self, key: &[u8]) -> MutexGuard<'_, Leases<WaitSender>> {
+        let at = self.hasher.hash_one(key) as usize % SHARDS;
+        lock(&self.shards[at])
+    }
+
+    /// Each shard in turn, locked.
+    pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, Leases<WaitSender>>> {
+        self.shards.iter().map(lock)
+    }
+
+    /// Removes expired entries. Returns how many miss tokens have been evicted since the last call.
+    pub fn sweep(&self, now: Now) -> u64 {
+        let sweep = |mut leases: MutexGuard<'_, Leases<WaitSender>>| {
+            leases.sweep(now);
+            leases.take_evicted()
+        };
+        self.all().map(sweep).sum()
+    }
+}
+
+/// Wakes these waiters. Must not be called with a shard locked: a waiter may run on this thread.
+pub(crate) fn wake_all(waiters: Vec<WaitSender>, why: WaitEnd) {
+    for waiter in waiters {
+        // The receiver is gone if the waiter has given up.
+        let _ = waiter.send(why);
+    }
+}
+
+fn lock(shard: &Mutex<Leases<WaitSender>>) -> MutexGuard<'_, Leases<WaitSender>> {
+    // No panic leaves a change to the table half done.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

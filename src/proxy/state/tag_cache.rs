@@ -1,0 +1,182 @@
+//! Versions of tags that may be reused for `tags.cache` without asking the server.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::key_hash::KeyHasher;
+use crate::guard::TagName;
+
+/// The most versions that a worker keeps. When it is reached, expired versions are removed, and all if that is not enough.
+const MAX_ENTRIES: usize = 64 * 1024;
+/// The number of write counters. Tags whose hashes share a counter invalidate each other.
+const WRITES: usize = 256;
+
+/// One worker's cache. A clone is the empty cache of another worker that shares the write counters, so a bump through this sidecar
+/// takes effect in all its workers at once. Readers take no lock: they compare a counter.
+#[derive(Debug)]
+pub struct TagCache {
+    /// How long a version may be reused, in ms. 0 turns the cache off.
+    keep: u64,
+    hashes: KeyHasher,
+    /// How often any worker has written a tag of this counter.
+    writes: Arc<[AtomicU64; WRITES]>,
+    versions: RefCell<HashMap<TagName, CachedVersion, KeyHasher>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct CachedVersion {
+    version: u64,
+    /// When it was requested, in ms on the monotonic clock.
+    asked: u64,
+    /// The value of its write counter at that time.
+    writes: u64,
+}
+
+impl Clone for TagCache {
+    fn clone(&self) -> TagCache {
+        TagCache {
+            keep: self.keep,
+            hashes: self.hashes,
+            writes: Arc::clone(&self.writes),
+            versions: RefCell::new(HashMap::with_hasher(self.hashes)),
+        }
+    }
+}
+
+impl TagCache {
+    /// A cache that reuses a version for `keep` after it was requested.
+    pub fn new(keep: Duration) -> TagCache {
+        let hashes = KeyHasher::new();
+        TagCache {
+            keep: u64::try_from(keep.as_millis()).unwrap_or(u64::MAX),
+            hashes,
+            writes: Arc::new([const { AtomicU64::new(0) }; WRITES]),
+            versions: RefCell::new(HashMap::with_hasher(hashes)),
+        }
+    }
+
+    /// Whether versions are cached.
+    pub(crate) fn is_on(&self) -> bool {
+        self.keep > 0
+    }
+
+    /// The version of a tag if it was requested less than `tags.cache` ago and not written since. `now` is in ms.
+    pub fn get(&self, name: &TagName, now: u64) -> Option<u64> {
+        if !self.is_on() {
+            return None;
+        }
+        let kept = *self.versions.borrow().get(name)?;
+        (now < kept.asked + self.keep && kept.writes == self.writes(name)).then_some(kept.version)
+    }
+
+    /// The write counter of a tag. It must be read before the version is requested.
+    pub fn writes(&self, name: &TagName) -> u64 {
+        if self.is_on() { self.count(name).load(Ordering::Acquire) } else { 0 }
+    }
+
+    /// Stores a version that was requested at `asked`, unless the tag has been written through this sidecar since. A reply that is
+    /// older than another sidecar's bump does not replace the newer version.
+    pub fn put_unless_written(&self, name: &TagName, version: u64, asked: u64, writes: u64) {
+        if !self.is_on() || writes != self.writes(name) {
+            return;
+        }
+        let mut versions = self.versions.borrow_mut();
+        if versions.len() >= MAX_ENTRIES {
+            versions.retain(|_, kept| asked < kept.asked + self.keep);
+            if versions.len() >= MAX_ENTRIES {
+                versions.clear();
+            }
+        }
+        let kept = CachedVersion { version, asked, writes };
+        match versions.get_mut(name) {
+            // A tag that was lost and created again may have a smaller version later.
+            Some(known)
+                if known.writes == writes && version < known.version && asked < known.asked + self.keep => {}
+            Some(known) => *known = kept,
+            None => {
+                versions.insert(name.clone(), kept);
+            }
+        }
+    }
+
+    /// Invalidates a tag's version in all workers, because it was written or found to be newer. The next reader requests the version:
+    /// another worker may have written the tag again in the meantime.
+    pub fn written(&self, name: &TagName) {
+        if self.is_on() {
+            self.count(name).fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn count(&self, name: &[u8]) -> &AtomicU64 {
+        &self.writes[self.hashes.hash(name) as usize % WRITES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stores a version that was requested after the last write.
+    fn put(cache: &TagCache, name: &TagName, version: u64, asked: u64) {
+        cache.put_unless_written(name, version, asked, cache.writes(name));
+    }
+
+    fn tag(name: &str) -> TagName {
+        TagName::from_slice(name.as_bytes())
+    }
+
+    #[test]
+    fn a_version_is_used_again_for_as_long_as_it_may_be_and_an_overtaken_answer_does_not_undo_a_newer_one() {
+        let cache = TagCache::new(Duration::from_millis(100));
+        let posts = tag("posts");
+        put(&cache, &posts, 7, 1_000);
+        assert_eq!((cache.get(&posts, 1_099), cache.get(&posts, 1_100)), (Some(7), None));
+        put(&cache, &posts, 6, 1_050);
+        assert_eq!(cache.get(&posts, 1_099), Some(7));
+        put(&cache, &posts, 6, 1_100);
+        assert_eq!(cache.get(&posts, 1_100), Some(6));
+        let off = TagCache::new(Duration::ZERO);
+        put(&off, &posts, 7, 1_000);
+        assert_eq!(off.get(&posts, 1_000), None);
+    }
+
+    #[test]
+    fn what_one_worker_writes_is_news_to_the_others_at_once() {
+        let one = TagCache::new(Duration::from_millis(100));
+        let (other, posts) = (one.clone(), tag("posts"));
+        put(&other, &posts, 7, 1_000);
+        let before = other.writes(&posts);
+        put(&one, &posts, 7, 1_000);
+        one.written(&posts);
+        assert_eq!((one.get(&posts, 1_020), other.get(&posts, 1_020)), (None, None));
+        // A reply to a request from before the write may be older than the write.
+        other.put_unless_written(&posts, 7, 1_005, before);
+        assert_eq!(other.get(&posts, 1_020), None);
+        other.put_unless_written(&posts, 9, 1_020, other.writes(&posts));
+        assert_eq!(other.get(&posts, 1_020), Some(9));
+        // It does not replace a version that was read later.
+        other.put_unless_written(&posts, 7, 1_005, before);
+        assert_eq!(other.get(&posts, 1_020), Some(9));
+        // The tag was lost and created again by a clock that is behind.
+        one.written(&posts);
+        put(&other, &posts, 5, 1_030);
+        assert_eq!(other.get(&posts, 1_040), Some(5));
+    }
+
+    #[test]
+    fn so_many_versions_are_remembered_and_no_more() {
+        let cache = TagCache::new(Duration::from_millis(100));
+        for i in 0..=MAX_ENTRIES as u64 {
+            put(&cache, &tag(&i.to_string()), i, 1_000);
+        }
+        assert_eq!(cache.versions.borrow().len(), 1);
+        for i in 0..=MAX_ENTRIES as u64 {
+            put(&cache, &tag(&i.to_string()), i, 1_100 + i % 2 * 100);
+        }
+        assert_eq!(cache.get(&tag("1"), 1_201), Some(1));
+        assert!(cache.versions.borrow().len() <= MAX_ENTRIES);
+    }
+}
