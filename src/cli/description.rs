@@ -62,7 +62,7 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
         n => format!("{n} workers"),
     };
     let most = listen.max_connections;
-    writeln!(f, "Listens on {all}: at most {most} clients, {workers}.")?;
+    writeln!(f, "Listens on {all}; at most {most} clients; {workers}.")?;
     if listen.flush_all == FlushAll::Refuse {
         writeln!(f, "Clients' flush_all is refused.")?;
     }
@@ -266,7 +266,7 @@ mod tests {
         );
         let mut rest = text.as_str();
         for part in [
-            "on 127.0.0.1:11211: at most 10000",
+            "on 127.0.0.1:11211; at most 10000 clients; one worker per core",
             "flush_all is refused",
             "http://127.0.0.1:9111/",
             "cached for 100ms",

@@ -77,7 +77,7 @@ table!(
 
 table!(
     /// An entry of `listen.tcp` that is a table.
-    TcpListener {
+    TcpEntry {
         address = "address": Text,
         tls = "tls": Text,
         auth_file = "auth_file": Text,
@@ -87,7 +87,7 @@ table!(
 
 table!(
     /// An entry of `listen.unix` that is a table.
-    UnixListener {
+    UnixEntry {
         path = "path": Text,
         auth_file = "auth_file": Text,
         clients = "clients": Text,

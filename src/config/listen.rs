@@ -111,9 +111,9 @@ fn tcp(
             Some(ListenerSpec { at: address, terms: Requirements::default(), clients: default_use })
         }
         ValueKind::Table(_) => {
-            let table = file::TcpListener::deserialize(value.clone()).unwrap_or_default(); // cannot fail for a table
+            let table = file::TcpEntry::deserialize(value.clone()).unwrap_or_default(); // cannot fail for a table
             let inside = at.inside(&key);
-            v.unknown(&inside, &table.rest, keys(file::TcpListener::KEYS));
+            v.unknown(&inside, &table.rest, keys(file::TcpEntry::KEYS));
             if table.address.is_none() {
                 v.error(at, &key, None, "has no address: add address = \"127.0.0.1:11211\"");
             }
@@ -141,9 +141,9 @@ fn unix(
     let path = |value: &Value| units::unix_path(text(value)?).map(Some);
     match &value.kind {
         ValueKind::Table(_) => {
-            let table = file::UnixListener::deserialize(value.clone()).unwrap_or_default(); // cannot fail for a table
+            let table = file::UnixEntry::deserialize(value.clone()).unwrap_or_default(); // cannot fail for a table
             let inside = at.inside(&key);
-            v.unknown(&inside, &table.rest, keys(file::UnixListener::KEYS));
+            v.unknown(&inside, &table.rest, keys(file::UnixEntry::KEYS));
             if table.path.is_none() {
                 v.error(at, &key, None, "has no path: add path = \"/run/kennel/kennel.sock\"");
             }
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn the_reference_explains_every_key_of_an_entry() {
         let reference = include_str!("../../config/kennel.toml");
-        let all = [file::TcpListener::KEYS, file::UnixListener::KEYS, file::Tls::KEYS].concat();
+        let all = [file::TcpEntry::KEYS, file::UnixEntry::KEYS, file::Tls::KEYS].concat();
         for (key, _) in all {
             assert!(reference.contains(&format!("\n#   {key} ")), "config/kennel.toml should explain {key}");
         }
