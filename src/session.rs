@@ -32,6 +32,7 @@ use crate::protocol::request::{Limits, Parsed, Refused, Request};
 use crate::proxy::connection_use::ListenerClients;
 use crate::proxy::{AccessSet, Call, Client, LargeReply, LongGetState, Proxy, QueuePosition};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
+use crate::upstream::pending_replies::PendingReplies;
 use write_queue::WriteQueue;
 
 mod write_queue;
@@ -85,7 +86,7 @@ where
         socket,
         drain,
         proxy,
-        client: Client::new(owner, roll.enter(owner.connection), pooling),
+        client: Client::new(owner, PendingReplies::for_client(roll, owner.connection), pooling),
         roll: Rc::clone(roll),
         queues,
         input: BytesMut::new(),

@@ -1,10 +1,10 @@
-//! Where the items lie: found by key in constant time, ordered by last use, counted in bytes.
+//! The items of a store: found by key in constant time, ordered by last use, counted in bytes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-/// What an item costs beyond its key and value: about what memcached's own header takes.
+/// The bytes an item counts beyond its key and value: about the size of memcached's header.
 const OVERHEAD: u64 = 50;
 
 /// One stored item.
@@ -15,53 +15,53 @@ pub(super) struct Item {
     /// The client's flags.
     pub(super) flags: u32,
     pub(super) cas: u64,
-    /// The tick at which it is gone; 0 for never.
+    /// The tick at which it expires; 0 for never.
     pub(super) exptime: u32,
-    /// The tick of its last use, which `flush_all` compares with.
+    /// The tick of its last use, which `flush_all` compares.
     pub(super) time: u32,
-    /// Marked by `md I` (or by `ms I` with an older CAS): replies carry `X`.
+    /// Marked by `md I`, or by `ms I` with an older CAS. Replies have the flag `X`.
     pub(super) stale: bool,
-    /// Somebody has been told `W`: the others are told `Z`.
+    /// One client got the flag `W`. Replies to others have the flag `Z`.
     pub(super) won: bool,
-    /// Has been read.
+    /// The item was read.
     pub(super) fetched: bool,
-    /// Was stored with the flag `b`: replies give its key in base64.
+    /// Stored with the flag `b`. Replies have its key in base64.
     pub(super) binary: bool,
 }
 
 impl Item {
-    /// What it counts against the limit, in bytes.
+    /// The bytes it counts against the limit.
     pub(super) fn cost(&self) -> u64 {
         OVERHEAD + self.key.len() as u64 + self.value.len() as u64
     }
 
-    /// What memcached 1.6 on a 64-bit machine takes for it, in bytes: header, CAS, key with its NUL, flags if any,
-    /// value with its CRLF. Its limit of 1 MiB is on this.
+    /// The bytes it takes in memcached 1.6 on a 64-bit machine: header, CAS, key with NUL, flags if any, value with CRLF.
+    /// memcached's item size limit applies to this.
     pub(super) fn total(key: &[u8], flags: u32, value: usize) -> usize {
         48 + 8 + key.len() + 1 + if flags == 0 { 0 } else { 4 } + value + 2
     }
 }
 
-/// Where an item lies, valid until that item is removed.
+/// The index of an item, valid until the item is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place(usize);
+pub(super) struct ItemIndex(usize);
 
 #[derive(Debug, Clone)]
 struct Slot {
     /// `None` while the slot is free.
     item: Option<Item>,
-    /// The one used more recently.
+    /// The next more recently used item.
     newer: Option<usize>,
-    /// The one used less recently.
+    /// The next less recently used item.
     older: Option<usize>,
 }
 
 /// All items, in one doubly linked list from the most to the least recently used.
 ///
-/// The hasher has no random key, so that a simulation replays; nothing ever iterates over the map.
+/// The hasher has no random key, so that a simulation can be replayed. Nothing iterates over the map.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Items {
-    places: HashMap<Arc<[u8]>, usize, BuildHasherDefault<DefaultHasher>>,
+    by_key: HashMap<Arc<[u8]>, usize, BuildHasherDefault<DefaultHasher>>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     newest: Option<usize>,
@@ -70,22 +70,22 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// Where the item of `key` lies.
-    pub(super) fn find(&self, key: &[u8]) -> Option<Place> {
-        self.places.get(key).copied().map(Place)
+    /// The index of the item of `key`.
+    pub(super) fn find(&self, key: &[u8]) -> Option<ItemIndex> {
+        self.by_key.get(key).copied().map(ItemIndex)
     }
 
-    pub(super) fn at(&self, place: Place) -> &Item {
-        self.slots[place.0].item.as_ref().expect("a place is given for a linked item only")
+    pub(super) fn get(&self, index: ItemIndex) -> &Item {
+        self.slots[index.0].item.as_ref().expect("an index is of a linked item")
     }
 
-    /// The key and the value's length must not be changed through this.
-    pub(super) fn at_mut(&mut self, place: Place) -> &mut Item {
-        self.slots[place.0].item.as_mut().expect("a place is given for a linked item only")
+    /// The item. Its key and the length of its value must not be changed.
+    pub(super) fn get_mut(&mut self, index: ItemIndex) -> &mut Item {
+        self.slots[index.0].item.as_mut().expect("an index is of a linked item")
     }
 
-    /// Adds an item as the most recently used. Its key must be absent.
-    pub(super) fn insert(&mut self, item: Item) -> Place {
+    /// Adds an item as the most recently used one. Its key must be absent.
+    pub(super) fn insert(&mut self, item: Item) -> ItemIndex {
         self.bytes += item.cost();
         let key = Arc::clone(&item.key);
         let slot = Slot { item: Some(item), newer: None, older: None };
@@ -99,48 +99,48 @@ impl Items {
                 self.slots.len() - 1
             }
         };
-        let before = self.places.insert(key, index);
+        let before = self.by_key.insert(key, index);
         debug_assert!(before.is_none(), "the key was absent");
         self.link(index);
-        Place(index)
+        ItemIndex(index)
     }
 
-    pub(super) fn remove(&mut self, place: Place) -> Item {
-        self.unlink(place.0);
-        let item = self.slots[place.0].item.take().expect("a place is given for a linked item only");
-        self.free.push(place.0);
-        self.places.remove(&item.key);
+    pub(super) fn remove(&mut self, index: ItemIndex) -> Item {
+        self.unlink(index.0);
+        let item = self.slots[index.0].item.take().expect("an index is of a linked item");
+        self.free.push(index.0);
+        self.by_key.remove(&item.key);
         self.bytes -= item.cost();
         item
     }
 
-    /// Removes what was last used at this tick or later.
+    /// Removes the items last used at this tick or later.
     pub(super) fn remove_since(&mut self, tick: u32) {
         for index in 0..self.slots.len() {
             if self.slots[index].item.as_ref().is_some_and(|item| item.time >= tick) {
-                self.remove(Place(index));
+                self.remove(ItemIndex(index));
             }
         }
     }
 
-    /// Makes it the most recently used.
-    pub(super) fn promote(&mut self, place: Place) {
-        if self.newest != Some(place.0) {
-            self.unlink(place.0);
-            self.link(place.0);
+    /// Makes the item the most recently used one.
+    pub(super) fn promote(&mut self, index: ItemIndex) {
+        if self.newest != Some(index.0) {
+            self.unlink(index.0);
+            self.link(index.0);
         }
     }
 
-    /// The least recently used.
-    pub(super) fn oldest(&self) -> Option<Place> {
-        self.oldest.map(Place)
+    /// The least recently used item.
+    pub(super) fn oldest(&self) -> Option<ItemIndex> {
+        self.oldest.map(ItemIndex)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.by_key.len()
     }
 
-    /// The sum of the items' costs.
+    /// The sum of the items' [`Item::cost`], in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -189,14 +189,14 @@ mod tests {
 
     fn drained(items: &mut Items) -> String {
         let mut order = String::new();
-        while let Some(place) = items.oldest() {
-            order.push_str(&String::from_utf8_lossy(&items.remove(place).key));
+        while let Some(index) = items.oldest() {
+            order.push_str(&String::from_utf8_lossy(&items.remove(index).key));
         }
         order
     }
 
     #[test]
-    fn items_leave_in_the_order_of_their_last_use() {
+    fn items_are_removed_in_the_order_of_their_last_use() {
         let mut items = Items::default();
         for key in ["a", "b", "c", "d"] {
             items.insert(item(key));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_slot_is_used_again_and_the_bytes_add_up() {
+    fn a_freed_slot_is_reused_and_the_bytes_add_up() {
         let mut items = Items::default();
         items.insert(item("a"));
         let b = items.insert(item("b"));

@@ -1,27 +1,28 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me`.
 //!
-//! A reply repeats what was asked for in the order it was asked; flags that change the item act at their place in that
-//! order, so `t T100` answers with the old TTL and `T100 t` with the new one.
+//! A reply has its flags in the order of the request. Flags that change the item act in the same order, so `t T100` returns
+//! the old TTL and `T100 t` the new one.
 
 use std::borrow::Cow;
 
-use super::classic::{NOT_NUMERIC, OUT_OF_MEMORY, TOO_LARGE};
 use super::items::Item;
 use super::number;
-use super::store::{Added, Ending, MAX_ITEM, Put, Store};
+use super::replies::{NOT_NUMERIC, OUT_OF_MEMORY, TOO_LARGE};
+use super::store::{ArithOutcome, MAX_ITEM, Put, Store, StoreOutcome};
 use crate::protocol::base64;
+use crate::protocol::decimal::write_decimal;
 use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb, Verb};
 
 const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
 
-/// What the flags of one command say. The parser has checked them; a token that is no number counts as not given.
+/// The flags of one command. The parser has checked them; a token that is no number counts as absent.
 struct Flags<'a> {
     meta: &'a Meta<'a>,
     binary: bool,
     quiet: bool,
     value: bool,
-    /// Leave last use and the hit mark alone.
+    /// Do not update the last use and the fetched mark.
     no_bump: bool,
     invalidate: bool,
     /// `md x`: keep the item, drop its value.
@@ -81,7 +82,7 @@ impl<'a> Flags<'a> {
         flags
     }
 
-    /// The key to look up; `None` if it is no base64 though it should be.
+    /// The key to look up; `None` if it is invalid base64.
     fn key(&self) -> Option<Cow<'a, [u8]>> {
         if self.binary {
             base64::decode(self.meta.key).map(Cow::Owned)
@@ -90,8 +91,8 @@ impl<'a> Flags<'a> {
         }
     }
 
-    /// Repeats `O` and `k`, as every reply does.
-    fn echo(&self, key: &[u8], out: &mut Vec<u8>) {
+    /// Writes the flags `O` and `k`, and the end of the line.
+    fn write_end(&self, key: &[u8], out: &mut Vec<u8>) {
         for (flag, token) in self.meta.tokens() {
             match flag {
                 b'O' => write_flag(out, b'O', token),
@@ -104,7 +105,7 @@ impl<'a> Flags<'a> {
 }
 
 impl Store {
-    /// Answers one meta command.
+    /// Carries out a meta command and appends the reply.
     pub(super) fn answer_meta(&mut self, meta: &Meta<'_>, now: u64, out: &mut Vec<u8>) {
         let tick = self.tick(now);
         match meta.verb {
@@ -126,27 +127,27 @@ impl Store {
         let mut found = self.find(key, tick);
         let created = found.is_none() && flags.vivify.is_some();
         if created {
-            // The stub never carries the mark of a binary key: memcached forgets it.
-            let stub = Put { new_cas: flags.new_cas, ..Put::of(Verb::Set, key, b"") };
+            // As in memcached, the created item is not marked as having a binary key.
+            let stub = Put { new_cas: flags.new_cas, ..Put::new(Verb::Set, key, b"") };
             match self.put(stub, tick) {
-                Ending::Stored(_) => found = self.stored(key),
+                StoreOutcome::Stored(_) => found = self.find_stored(key),
                 _ => return out.extend_from_slice(OUT_OF_MEMORY),
             }
         }
         match flags.ttl {
-            None => self.count_get(found.is_some()),
-            Some(_) => self.count_touch(found.is_some()),
+            None => self.counters.count_get(found.is_some()),
+            Some(_) => self.counters.count_touch(found.is_some()),
         }
-        let Some(place) = found else {
+        let Some(index) = found else {
             if !flags.quiet {
                 out.extend_from_slice(b"EN");
-                flags.echo(key, out);
+                flags.write_end(key, out);
             }
             return;
         };
         let mut won = false;
-        let item = self.item_mut(place);
-        // Whoever names the CAS has the value.
+        let item = self.item_mut(index);
+        // A client that sends the current CAS has the value already.
         let value = flags.value && flags.compare != Some(item.cas);
         write_status(out, value.then_some(item.value.len()));
         for (flag, token) in flags.meta.tokens() {
@@ -187,13 +188,13 @@ impl Store {
             out.extend_from_slice(b"\r\n");
         }
         if !flags.no_bump {
-            self.bump(place, tick);
+            self.bump(index, tick);
         }
     }
 
     fn meta_set(&mut self, key: &[u8], flags: &Flags<'_>, tick: u32, out: &mut Vec<u8>) {
-        self.stats.cmd_set += 1;
-        // An append that may create the item is an `add` where there is none.
+        self.counters.cmd_set += 1;
+        // An append that may create the item becomes an `add` if there is none.
         let creates =
             flags.vivify.filter(|_| matches!(flags.mode, b'A' | b'P') && self.find(key, tick).is_none());
         let verb = match (flags.mode, flags.compare) {
@@ -212,31 +213,31 @@ impl Store {
                 compare: flags.compare.unwrap_or(0),
                 invalidate: flags.invalidate,
                 binary: flags.binary,
-                // To `ms`, 0 is none.
+                // For `ms`, 0 means none.
                 new_cas: flags.new_cas.filter(|&cas| cas != 0),
-                ..Put::of(verb, key, flags.meta.data)
+                ..Put::new(verb, key, flags.meta.data)
             },
             tick,
         );
         let (code, cas): (&[u8], u64) = match stored {
-            Ending::Stored(_) if flags.quiet => return,
-            Ending::Stored(cas) => (b"HD", cas),
-            Ending::NotStored => (b"NS", 0),
-            Ending::Exists => (b"EX", 0),
-            Ending::NotFound => (b"NF", 0),
-            Ending::TooLarge => {
-                self.stats.store_too_large += 1;
-                self.drop_unstorable(key, tick);
+            StoreOutcome::Stored(_) if flags.quiet => return,
+            StoreOutcome::Stored(cas) => (b"HD", cas),
+            StoreOutcome::NotStored => (b"NS", 0),
+            StoreOutcome::Exists => (b"EX", 0),
+            StoreOutcome::NotFound => (b"NF", 0),
+            StoreOutcome::TooLarge => {
+                self.counters.store_too_large += 1;
+                self.remove_key(key, tick);
                 return out.extend_from_slice(TOO_LARGE);
             }
-            Ending::OutOfMemory => {
-                self.drop_unstorable(key, tick);
+            StoreOutcome::OutOfMemory => {
+                self.remove_key(key, tick);
                 return out.extend_from_slice(OUT_OF_MEMORY);
             }
         };
         out.extend_from_slice(code);
-        let stored = self.stored(key).filter(|_| code == b"HD");
-        let size = stored.map_or(flags.meta.data.len(), |place| self.item(place).value.len());
+        let stored = self.find_stored(key).filter(|_| code == b"HD");
+        let size = stored.map_or(flags.meta.data.len(), |index| self.item(index).value.len());
         for (flag, token) in flags.meta.tokens() {
             match flag {
                 b'O' => write_flag(out, b'O', token),
@@ -253,21 +254,21 @@ impl Store {
         let found = self.find(key, tick);
         let code: &[u8] = match found {
             None => b"NF",
-            Some(place) if flags.compare.is_some_and(|compare| compare != self.item(place).cas) => b"EX",
-            Some(place) if flags.invalidate || flags.empty => {
+            Some(index) if flags.compare.is_some_and(|compare| compare != self.item(index).cas) => b"EX",
+            Some(index) if flags.invalidate || flags.empty => {
                 if flags.empty {
-                    // Without a new one it keeps its CAS.
-                    let new_cas = flags.new_cas.or(Some(self.item(place).cas));
+                    // Without `E`, the CAS is kept.
+                    let new_cas = flags.new_cas.or(Some(self.item(index).cas));
                     let (exptime, client_flags) = (flags.ttl.unwrap_or(0), flags.client_flags);
                     let tombstone =
-                        Put { flags: client_flags, exptime, new_cas, ..Put::of(Verb::Set, key, b"") };
+                        Put { flags: client_flags, exptime, new_cas, ..Put::new(Verb::Set, key, b"") };
                     self.put(tombstone, tick);
                 }
                 if flags.invalidate
-                    && let Some(place) = self.stored(key)
+                    && let Some(index) = self.find_stored(key)
                 {
                     let cas = flags.new_cas.unwrap_or_else(|| self.next_cas());
-                    let item = self.item_mut(place);
+                    let item = self.item_mut(index);
                     item.exptime = flags.ttl.unwrap_or(item.exptime);
                     item.stale = true;
                     item.won = false;
@@ -275,58 +276,58 @@ impl Store {
                 }
                 b"HD"
             }
-            Some(place) => {
-                self.stats.delete_hits += 1;
-                self.remove(place);
+            Some(index) => {
+                self.counters.delete_hits += 1;
+                self.remove(index);
                 b"HD"
             }
         };
         if code != b"HD" {
-            self.stats.delete_misses += 1;
+            self.counters.delete_misses += 1;
         } else if flags.quiet {
             return;
         }
         out.extend_from_slice(code);
-        flags.echo(key, out);
+        flags.write_end(key, out);
     }
 
     fn meta_arith(&mut self, key: &[u8], flags: &Flags<'_>, tick: u32, out: &mut Vec<u8>) {
         let decr = matches!(flags.mode, b'D' | b'-');
-        let added = self.add(key, decr, flags.delta, flags.compare.unwrap_or(0), tick);
-        let (place, value, created, moved) = match added {
-            Added::InPlace(place, value) => (place, value, false, false),
-            Added::Moved(place, value) => (place, value, false, true),
-            Added::NotNumeric => return out.extend_from_slice(NOT_NUMERIC),
-            Added::Exists => {
+        let outcome = self.add(key, decr, flags.delta, flags.compare.unwrap_or(0), tick);
+        let (index, value, created, moved) = match outcome {
+            ArithOutcome::InPlace(index, value) => (index, value, false, false),
+            ArithOutcome::Moved(index, value) => (index, value, false, true),
+            ArithOutcome::NotNumeric => return out.extend_from_slice(NOT_NUMERIC),
+            ArithOutcome::Exists => {
                 out.extend_from_slice(b"EX");
-                return flags.echo(key, out);
+                return flags.write_end(key, out);
             }
-            Added::NotFound if flags.vivify.is_none() => {
-                self.count_arith(decr, added);
+            ArithOutcome::NotFound if flags.vivify.is_none() => {
+                self.counters.count_arith(decr, false);
                 out.extend_from_slice(b"NF");
-                return flags.echo(key, out);
+                return flags.write_end(key, out);
             }
-            Added::NotFound => {
+            ArithOutcome::NotFound => {
                 let initial = flags.initial.to_string();
-                let put = Put { new_cas: flags.new_cas, ..Put::of(Verb::Add, key, initial.as_bytes()) };
+                let put = Put { new_cas: flags.new_cas, ..Put::new(Verb::Add, key, initial.as_bytes()) };
                 let stored = self.put(put, tick);
-                match (stored, self.stored(key)) {
-                    (Ending::Stored(_), Some(place)) => (place, flags.initial, true, false),
+                match (stored, self.find_stored(key)) {
+                    (StoreOutcome::Stored(_), Some(index)) => (index, flags.initial, true, false),
                     _ => return out.extend_from_slice(b"SERVER_ERROR Out of memory allocating new item\r\n"),
                 }
             }
         };
-        self.count_arith(decr, added);
-        let cas = flags.new_cas.unwrap_or(self.item(place).cas);
-        // When the number has outgrown its item, memcached sets the CAS and the TTL of the one it has just thrown away.
+        self.counters.count_arith(decr, !created);
+        let cas = flags.new_cas.unwrap_or(self.item(index).cas);
+        // If the number did not fit, memcached sets the CAS and the TTL of the old item, which it has just removed.
         if !moved {
-            self.item_mut(place).cas = cas;
+            self.item_mut(index).cas = cas;
         }
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(value);
         let from = out.len();
         write_status(out, flags.value.then_some(digits.len()));
-        let item = self.item_mut(place);
+        let item = self.item_mut(index);
         let mut exptime = item.exptime;
         for (flag, token) in flags.meta.tokens() {
             match flag {
@@ -358,9 +359,9 @@ impl Store {
         let Some(key) = decoded else {
             return out.extend_from_slice(b"CLIENT_ERROR bad command line format\r\n");
         };
-        self.stats.cmd_meta += 1;
-        let Some(place) = self.find(&key, tick) else { return out.extend_from_slice(b"EN\r\n") };
-        let item = self.item(place);
+        self.counters.cmd_meta += 1;
+        let Some(index) = self.find(&key, tick) else { return out.extend_from_slice(b"EN\r\n") };
+        let item = self.item(index);
         out.extend_from_slice(b"ME ");
         if item.binary {
             base64::encode(&item.key, out);
@@ -380,7 +381,7 @@ impl Store {
     }
 }
 
-/// The slab class memcached would have put an item of this size in: it grows them by a quarter from 96 bytes.
+/// The slab class of an item of this size in memcached, whose chunk sizes grow by a quarter from 96 bytes.
 fn slab_class(size: usize) -> u32 {
     let (mut class, mut chunk) = (1, 96_usize);
     while chunk < size && chunk < MAX_ITEM / 2 {
@@ -390,12 +391,12 @@ fn slab_class(size: usize) -> u32 {
     class
 }
 
-/// `VA <size>` or `HD`.
+/// Writes `VA <size>` or `HD`.
 fn write_status(out: &mut Vec<u8>, value: Option<usize>) {
     match value {
         Some(length) => {
             out.extend_from_slice(b"VA ");
-            write_number(out, length as u64);
+            write_decimal(out, length as u64);
         }
         None => out.extend_from_slice(b"HD"),
     }
@@ -408,7 +409,7 @@ fn write_flag(out: &mut Vec<u8>, flag: u8, token: &[u8]) {
 
 fn write_count(out: &mut Vec<u8>, flag: u8, count: u64) {
     out.extend_from_slice(&[b' ', flag]);
-    write_number(out, count);
+    write_decimal(out, count);
 }
 
 fn write_key(out: &mut Vec<u8>, key: &[u8], binary: bool) {
@@ -421,14 +422,10 @@ fn write_key(out: &mut Vec<u8>, key: &[u8], binary: bool) {
     }
 }
 
-/// `t`: seconds left, -1 for ever. What has expired within this very command wraps around 32 bits.
+/// Writes `t`: the remaining seconds, or -1 for unlimited. For an item that expired in this command, they wrap around at 32 bits.
 fn write_ttl(out: &mut Vec<u8>, exptime: u32, tick: u32) {
     match exptime {
         0 => out.extend_from_slice(b" t-1"),
         _ => write_count(out, b't', u64::from(exptime.wrapping_sub(tick))),
     }
-}
-
-pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }

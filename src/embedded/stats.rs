@@ -1,44 +1,22 @@
-//! What `stats` counts.
+//! The replies to `stats`.
 
-use super::store::{Store, VERSION};
-
-/// Counters by memcached's own names, since the start or the last `stats reset`.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stats {
-    pub(super) cmd_get: u64,
-    pub(super) cmd_set: u64,
-    pub(super) cmd_flush: u64,
-    pub(super) cmd_touch: u64,
-    pub(super) cmd_meta: u64,
-    pub(super) get_hits: u64,
-    pub(super) get_misses: u64,
-    pub(super) delete_misses: u64,
-    pub(super) delete_hits: u64,
-    pub(super) incr_misses: u64,
-    pub(super) incr_hits: u64,
-    pub(super) decr_misses: u64,
-    pub(super) decr_hits: u64,
-    pub(super) touch_hits: u64,
-    pub(super) touch_misses: u64,
-    pub(super) store_too_large: u64,
-    pub(super) evictions: u64,
-    pub(super) total_items: u64,
-}
+use super::counters::Counters;
+use super::store::{MAX_ITEM, Store, VERSION};
 
 impl Store {
-    /// `stats` and its kinds: those about slabs and connections are empty, for there are none here.
+    /// Replies to `stats` and its subcommands. Those about slabs and connections are empty, because there are none.
     pub(super) fn answer_stats(&mut self, what: &[u8], now: u64, out: &mut Vec<u8>) {
         let word = what.split(|&byte| byte == b' ').next().unwrap_or(b"");
         match word {
             b"" => self.list(now, out),
             b"reset" => {
-                self.stats = Stats::default();
+                self.counters = Counters::default();
                 out.extend_from_slice(b"RESET\r\n");
                 return;
             }
             b"settings" => {
                 line(out, "maxbytes", &self.limit().to_string());
-                line(out, "item_size_max", &super::store::MAX_ITEM.to_string());
+                line(out, "item_size_max", &MAX_ITEM.to_string());
                 line(out, "evictions", "on");
                 line(out, "cas_enabled", "yes");
             }
@@ -66,30 +44,30 @@ impl Store {
         line(out, "time", &(now / 1000).to_string());
         line(out, "version", VERSION);
         line(out, "pointer_size", "64");
-        let stats = &self.stats;
+        let counters = &self.counters;
         for (name, count) in [
-            ("cmd_get", stats.cmd_get),
-            ("cmd_set", stats.cmd_set),
-            ("cmd_flush", stats.cmd_flush),
-            ("cmd_touch", stats.cmd_touch),
-            ("cmd_meta", stats.cmd_meta),
-            ("get_hits", stats.get_hits),
-            ("get_misses", stats.get_misses),
-            ("delete_misses", stats.delete_misses),
-            ("delete_hits", stats.delete_hits),
-            ("incr_misses", stats.incr_misses),
-            ("incr_hits", stats.incr_hits),
-            ("decr_misses", stats.decr_misses),
-            ("decr_hits", stats.decr_hits),
-            ("touch_hits", stats.touch_hits),
-            ("touch_misses", stats.touch_misses),
-            ("store_too_large", stats.store_too_large),
+            ("cmd_get", counters.cmd_get),
+            ("cmd_set", counters.cmd_set),
+            ("cmd_flush", counters.cmd_flush),
+            ("cmd_touch", counters.cmd_touch),
+            ("cmd_meta", counters.cmd_meta),
+            ("get_hits", counters.get_hits),
+            ("get_misses", counters.get_misses),
+            ("delete_misses", counters.delete_misses),
+            ("delete_hits", counters.delete_hits),
+            ("incr_misses", counters.incr_misses),
+            ("incr_hits", counters.incr_hits),
+            ("decr_misses", counters.decr_misses),
+            ("decr_hits", counters.decr_hits),
+            ("touch_hits", counters.touch_hits),
+            ("touch_misses", counters.touch_misses),
+            ("store_too_large", counters.store_too_large),
             ("limit_maxbytes", self.limit()),
             ("threads", 1),
             ("bytes", self.bytes()),
             ("curr_items", self.len() as u64),
-            ("total_items", stats.total_items),
-            ("evictions", stats.evictions),
+            ("total_items", counters.total_items),
+            ("evictions", counters.evictions),
         ] {
             line(out, name, &count.to_string());
         }

@@ -8,6 +8,7 @@ pub mod binary;
 pub mod meta;
 pub mod base64;
 pub(crate) mod number;
+pub(crate) mod decimal;
 pub mod reply;
 
 pub use line::{MAX_KEY, MAX_LINE};

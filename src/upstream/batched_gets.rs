@@ -1,65 +1,67 @@
-//! Classic `get`s of one turn that go to the server as one line.
+//! Classic `get`s of several clients that are sent to the server as one line.
 //!
-//! memcached says what it has to say to one line with one system call, but to ten lines with ten. So what clients ask within one
-//! turn of the event loop goes as `get k1 k2 k3`, and each is given their part of the answer. Nobody is told anything older than
-//! they may be told: the line is written after all of them have asked.
+//! memcached replies to one line with one system call, but to ten lines with ten. So the `get`s of one turn of the event loop
+//! are sent as `get k1 k2 k3`, and each client gets its part of the reply. No client gets an older value than it may: the line
+//! is written after all of them have sent their requests.
 //!
-//! No key stands on a line for two who asked. Else the first of them might be told that it is not there, and the second what
-//! somebody stored meanwhile, the wrong way round.
+//! No key is on a line for two clients. Otherwise, if the key is stored while memcached carries out the line, the miss of one
+//! client and the value of the other could be mixed up.
 
 use std::ops::Range;
 
 use bytes::BytesMut;
 
-/// The most keys of one line.
-const MAX_KEYS: usize = 128;
-/// Its most bytes: for a longer one memcached takes a larger buffer, and a longer `gat` it refuses.
-const MAX_LINE: usize = 1900;
-/// If there was room for more digests than these, it is given back once none is left.
-const MAX_KEPT: usize = 8192;
-/// Into so many classes keys are put by their digests. Only one whose class is on the line already is compared with the others.
-const CLASSES: usize = 512;
+use crate::protocol::decimal::write_decimal;
 
-/// How a key is read: what stands before it on a line.
+/// The most keys on one line.
+const MAX_KEYS: usize = 128;
+/// The most bytes of a line. For a longer one memcached allocates a larger buffer, and it rejects a longer `gat`.
+const MAX_LINE: usize = 1900;
+/// A larger capacity for digests is released once none is left.
+const MAX_KEPT: usize = 8192;
+/// The number of bits in a line's filter of digests. A key is compared with the others only if its bit is set.
+const FILTER_BITS: usize = 512;
+
+/// The command a key is read with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GetKind {
-    /// It is given this exptime: a `gat`.
+    /// Sets this exptime: `gat` or `gats`.
     pub exptime: Option<i64>,
-    /// Its CAS is told too: `gets` or `gats`.
+    /// The reply includes the CAS: `gets` or `gats`.
     pub cas: bool,
 }
 
-/// The digests of the keys of all lines that are owed, in the order asked.
+/// The digests of the keys of all pending lines, in order.
 #[derive(Default)]
 pub(super) struct KeyDigests {
     digests: Vec<u64>,
-    /// So many of them have been answered.
+    /// How many of them, from the front, have been answered.
     answered: usize,
 }
 
-/// The line that was queued last.
+/// The last queued line.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct GetLine {
     from: usize,
-    /// Where it ends: if nothing was queued behind it, what waits to be written does too.
+    /// The end of the line. If nothing was queued after it, this is the end of the output.
     to: usize,
-    /// 0: no key can join it.
+    /// The number of keys; 0: no key may be added.
     keys: usize,
-    how: GetKind,
-    /// The classes of all of them.
-    taken: [u64; CLASSES / 64],
+    kind: GetKind,
+    /// The filter of the digests of its keys.
+    filter: [u64; FILTER_BITS / 64],
 }
 
-/// Where a key has been put.
-pub(super) struct Queued {
-    /// It lies there.
+/// A key that was added to a line.
+pub(super) struct AddedKey {
+    /// Its range in the output.
     pub(super) at: Range<usize>,
-    /// Behind those of others.
+    /// Whether the line already had keys.
     pub(super) joined: bool,
 }
 
 impl GetKind {
-    fn put(self, out: &mut BytesMut) {
+    fn write(self, out: &mut BytesMut) {
         out.extend_from_slice(match (self.exptime, self.cas) {
             (None, false) => b"get",
             (None, true) => b"gets",
@@ -68,22 +70,22 @@ impl GetKind {
         });
         if let Some(exptime) = self.exptime {
             out.extend_from_slice(b" ");
-            out.extend_from_slice(itoa::Buffer::new().format(exptime).as_bytes());
+            write_decimal(out, exptime);
         }
     }
 }
 
 impl KeyDigests {
-    /// The first of those that have not been answered.
+    /// The first `count` digests that have not been answered.
     pub(super) fn first(&self, count: usize) -> &[u64] {
         let rest = &self.digests[self.answered..];
         &rest[..count.min(rest.len())]
     }
 
-    /// So many more have been answered.
-    pub(super) fn pass(&mut self, count: usize) {
+    /// Removes the first `count` digests, which have been answered.
+    pub(super) fn advance(&mut self, count: usize) {
         self.answered += count;
-        // No more are moved than have been answered.
+        // Amortized: no more digests are moved than have been answered.
         if self.answered * 2 >= self.digests.len() {
             self.digests.drain(..self.answered.min(self.digests.len()));
             self.answered = 0;
@@ -98,63 +100,69 @@ impl KeyDigests {
     }
 }
 
-impl Line {
-    /// What was queued is handed to the socket.
+impl GetLine {
+    /// Ends the line: the output is handed to the socket.
     pub(super) fn close(&mut self) {
         self.keys = 0;
     }
 
-    /// Puts a key, whose digest this is, on the line that waits, or on a new one.
-    pub(super) fn put(
+    /// Adds a key to the line, or to a new one.
+    pub(super) fn add(
         &mut self,
         out: &mut BytesMut,
-        names: &mut KeyDigests,
+        digests: &mut KeyDigests,
         key: &[u8],
         digest: u64,
-        how: GetKind,
-    ) -> Queued {
-        let joined = self.has_room(out, key, how) && !self.has(digest, 0, names);
+        kind: GetKind,
+    ) -> AddedKey {
+        let joined = self.has_room(out, key, kind) && !self.has(digest, 0, digests);
         if !joined {
-            *self = Line { from: out.len(), how, ..Line::default() };
-            how.put(out);
+            *self = GetLine { from: out.len(), kind, ..GetLine::default() };
+            kind.write(out);
             out.extend_from_slice(b"\r\n");
             self.to = out.len();
         }
-        Queued { at: self.push(out, names, key, digest), joined }
+        AddedKey { at: self.push(out, digests, key, digest), joined }
     }
 
-    /// Puts another key of whoever put the last `own` of this line there; false: it has no room.
-    pub(super) fn put_more(
+    /// Adds another key of the client that added the last `own` keys of this line. Returns false if it does not fit.
+    pub(super) fn add_more(
         &mut self,
         out: &mut BytesMut,
-        names: &mut KeyDigests,
+        digests: &mut KeyDigests,
         key: &[u8],
         digest: u64,
-        how: GetKind,
+        kind: GetKind,
         own: usize,
     ) -> bool {
-        let joins = self.has_room(out, key, how) && !self.has(digest, own, names);
+        let joins = self.has_room(out, key, kind) && !self.has(digest, own, digests);
         if joins {
-            self.push(out, names, key, digest);
+            self.push(out, digests, key, digest);
         }
         joins
     }
 
-    fn has_room(&self, out: &BytesMut, key: &[u8], how: GetKind) -> bool {
+    fn has_room(&self, out: &BytesMut, key: &[u8], kind: GetKind) -> bool {
         (1..MAX_KEYS).contains(&self.keys)
-            && (self.to, self.how) == (out.len(), how)
+            && (self.to, self.kind) == (out.len(), kind)
             && self.to - self.from + key.len() < MAX_LINE
     }
 
-    /// Whether this key is among those before the last `own`.
-    fn has(&self, digest: u64, own: usize, names: &KeyDigests) -> bool {
-        let (word, bit) = class(digest);
-        let KeyDigests { digests, .. } = names;
-        self.taken[word] & bit != 0
+    /// Whether the key with this digest is on the line, before the last `own` keys.
+    fn has(&self, digest: u64, own: usize, digests: &KeyDigests) -> bool {
+        let (word, bit) = filter_bit(digest);
+        let KeyDigests { digests, .. } = digests;
+        self.filter[word] & bit != 0
             && digests[digests.len() - self.keys..digests.len() - own].contains(&digest)
     }
 
-    fn push(&mut self, out: &mut BytesMut, names: &mut KeyDigests, key: &[u8], digest: u64) -> Range<usize> {
+    fn push(
+        &mut self,
+        out: &mut BytesMut,
+        digests: &mut KeyDigests,
+        key: &[u8],
+        digest: u64,
+    ) -> Range<usize> {
         out.truncate(self.to - b"\r\n".len());
         out.extend_from_slice(b" ");
         let at = out.len()..out.len() + key.len();
@@ -162,16 +170,16 @@ impl Line {
         out.extend_from_slice(b"\r\n");
         self.to = out.len();
         self.keys += 1;
-        let (word, bit) = class(digest);
-        self.taken[word] |= bit;
-        names.digests.push(digest);
+        let (word, bit) = filter_bit(digest);
+        self.filter[word] |= bit;
+        digests.digests.push(digest);
         at
     }
 }
 
-fn class(digest: u64) -> (usize, u64) {
-    let class = (digest >> 55) as usize;
-    (class / 64, 1 << (class % 64))
+fn filter_bit(digest: u64) -> (usize, u64) {
+    let bit = (digest >> 55) as usize;
+    (bit / 64, 1 << (bit % 64))
 }
 
 #[cfg(test)]
@@ -182,37 +190,38 @@ mod tests {
     const GET: GetKind = GetKind { exptime: None, cas: false };
     const GETS: GetKind = GetKind { exptime: None, cas: true };
 
-    /// Puts keys of different askers; gives which of them are behind another on a line.
-    fn put(
-        line: &mut Line,
+    /// Adds keys of different clients. Returns which of them joined a line.
+    fn add(
+        line: &mut GetLine,
         out: &mut BytesMut,
-        names: &mut KeyDigests,
+        digests: &mut KeyDigests,
         keys: &[&str],
-        how: GetKind,
+        kind: GetKind,
     ) -> Vec<bool> {
-        let put = |key: &&str| {
-            let put = line.put(out, names, key.as_bytes(), digest(key.as_bytes()), how);
-            assert_eq!(out[put.at], *key.as_bytes());
-            put.joined
+        let add = |key: &&str| {
+            let added = line.add(out, digests, key.as_bytes(), digest(key.as_bytes()), kind);
+            assert_eq!(out[added.at], *key.as_bytes());
+            added.joined
         };
-        keys.iter().map(put).collect()
+        keys.iter().map(add).collect()
     }
 
     #[test]
-    fn keys_join_the_line_until_something_else_is_queued_or_it_is_written() {
-        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), KeyDigests::default());
-        let mut put =
-            |line: &mut Line, out: &mut BytesMut, keys: &[&str], how| put(line, out, &mut names, keys, how);
-        assert_eq!(put(&mut line, &mut out, &["a", "b", "c"], GET), [false, true, true]);
-        assert_eq!(put(&mut line, &mut out, &["d", "e"], GETS), [false, true]);
+    fn keys_join_a_line_until_another_command_is_queued_or_it_is_written() {
+        let (mut line, mut out, mut digests) = (GetLine::default(), BytesMut::new(), KeyDigests::default());
+        let mut add = |line: &mut GetLine, out: &mut BytesMut, keys: &[&str], kind| {
+            add(line, out, &mut digests, keys, kind)
+        };
+        assert_eq!(add(&mut line, &mut out, &["a", "b", "c"], GET), [false, true, true]);
+        assert_eq!(add(&mut line, &mut out, &["d", "e"], GETS), [false, true]);
         let until = |exptime| GetKind { exptime: Some(exptime), cas: false };
-        assert_eq!(put(&mut line, &mut out, &["d", "e"], until(-1)), [false, true]);
-        assert_eq!(put(&mut line, &mut out, &["x"], until(7)), [false]);
-        assert_eq!(put(&mut line, &mut out, &["y"], GetKind { cas: true, ..until(7) }), [false]);
+        assert_eq!(add(&mut line, &mut out, &["d", "e"], until(-1)), [false, true]);
+        assert_eq!(add(&mut line, &mut out, &["x"], until(7)), [false]);
+        assert_eq!(add(&mut line, &mut out, &["y"], GetKind { cas: true, ..until(7) }), [false]);
         out.extend_from_slice(b"delete x\r\n");
-        assert_eq!(put(&mut line, &mut out, &["f"], GETS), [false]);
+        assert_eq!(add(&mut line, &mut out, &["f"], GETS), [false]);
         line.close();
-        assert_eq!(put(&mut line, &mut out, &["g"], GETS), [false]);
+        assert_eq!(add(&mut line, &mut out, &["g"], GETS), [false]);
         let lines = [
             "get a b c",
             "gets d e",
@@ -228,17 +237,17 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_on_a_line_for_two_who_asked_and_no_line_is_too_long() {
-        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), KeyDigests::default());
-        put(&mut line, &mut out, &mut names, &["a", "b", "a", "b", "a"], GET);
+    fn no_key_is_on_a_line_for_two_clients_and_no_line_is_too_long() {
+        let (mut line, mut out, mut digests) = (GetLine::default(), BytesMut::new(), KeyDigests::default());
+        add(&mut line, &mut out, &mut digests, &["a", "b", "a", "b", "a"], GET);
         let long = |i: usize| format!("{i:0>240}");
         let keys: Vec<String> = (0..2000)
             .map(|i| format!("k{}", i % 70))
             .chain((0..30).map(long))
             .chain((0..500).map(|i| format!("s{i}")))
             .collect();
-        put(&mut line, &mut out, &mut names, &keys.iter().map(String::as_str).collect::<Vec<_>>(), GET);
-        let mut asked = Vec::new();
+        add(&mut line, &mut out, &mut digests, &keys.iter().map(String::as_str).collect::<Vec<_>>(), GET);
+        let mut sent = Vec::new();
         let mut counts = Vec::new();
         for line in std::str::from_utf8(&out).unwrap().lines() {
             let keys: Vec<&str> = line.strip_prefix("get ").unwrap().split(' ').collect();
@@ -248,43 +257,43 @@ mod tests {
             assert_eq!(once.len(), keys.len(), "{line}");
             assert!(keys.len() <= MAX_KEYS && line.len() <= MAX_LINE + 4, "{line}");
             counts.push(keys.len());
-            asked.extend(keys);
+            sent.extend(keys);
         }
         let all: Vec<&str> =
             ["a", "b", "a", "b", "a"].into_iter().chain(keys.iter().map(String::as_str)).collect();
-        assert!(asked == all);
-        // All that are different, and the `a` before them; and as many as there may be.
+        assert!(sent == all);
+        // One line with all distinct keys and the `a` before them, and one with the most keys.
         assert_eq!((counts.contains(&(1 + 70)), counts.iter().max()), (true, Some(&MAX_KEYS)), "{counts:?}");
     }
 
     #[test]
-    fn who_asks_for_several_keys_may_have_one_twice_but_not_one_of_another_asker() {
-        let (mut line, mut out, mut names) = (Line::default(), BytesMut::new(), KeyDigests::default());
-        put(&mut line, &mut out, &mut names, &["x", "a"], GET);
-        let mut more = |line: &mut Line, key: &str, own| {
-            line.put_more(&mut out, &mut names, key.as_bytes(), digest(key.as_bytes()), GET, own)
+    fn a_client_may_have_a_key_twice_on_a_line_but_not_another_clients() {
+        let (mut line, mut out, mut digests) = (GetLine::default(), BytesMut::new(), KeyDigests::default());
+        add(&mut line, &mut out, &mut digests, &["x", "a"], GET);
+        let mut more = |line: &mut GetLine, key: &str, own| {
+            line.add_more(&mut out, &mut digests, key.as_bytes(), digest(key.as_bytes()), GET, own)
         };
         assert!(more(&mut line, "b", 1) && more(&mut line, "a", 2) && more(&mut line, "b", 3));
         assert!(!more(&mut line, "x", 4));
         line.close();
         assert!(!more(&mut line, "c", 4));
         assert_eq!(out, "get x a b a b\r\n");
-        assert_eq!(names.first(9), ["x", "a", "b", "a", "b"].map(|key| digest(key.as_bytes())));
+        assert_eq!(digests.first(9), ["x", "a", "b", "a", "b"].map(|key| digest(key.as_bytes())));
     }
 
     #[test]
-    fn names_are_passed_in_the_order_asked() {
-        let mut names = KeyDigests::default();
+    fn digests_are_consumed_in_order() {
+        let mut digests = KeyDigests::default();
         let mut next = 0;
         for round in 0..100 {
-            names.digests.extend(round * 3..round * 3 + 3);
-            let first: Vec<u64> = names.first(2).to_vec();
+            digests.digests.extend(round * 3..round * 3 + 3);
+            let first: Vec<u64> = digests.first(2).to_vec();
             assert_eq!(first, [next, next + 1]);
-            names.pass(2);
+            digests.advance(2);
             next += 2;
         }
-        assert_eq!(names.first(1000), (200..300).collect::<Vec<_>>());
-        names.pass(100);
-        assert!(names.first(1).is_empty() && names.digests.is_empty());
+        assert_eq!(digests.first(1000), (200..300).collect::<Vec<_>>());
+        digests.advance(100);
+        assert!(digests.first(1).is_empty() && digests.digests.is_empty());
     }
 }

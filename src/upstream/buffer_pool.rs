@@ -1,8 +1,8 @@
-//! Buffers that one worker does not need at the moment.
+//! Buffers and queues that one worker does not use at the moment.
 //!
-//! Who waits holds none: a client takes one when it has something to read or to say, and gives it back as soon as it is empty.
-//! So ten thousand idle clients own no buffers, and those who are busy share a few that are still in the processor's caches.
-//! Large answers pass through them too: memory fresh from the system costs more than all that is done with what is in it.
+//! A waiting client holds none: it takes a buffer when it has something to read or write, and returns it once it is empty. So
+//! thousands of idle clients own no buffers, and the busy ones share a few that are still in the processor's caches. Large
+//! replies use them too, because fresh memory from the system costs more than copying into it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,79 +10,80 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::BytesMut;
 
-/// The smallest buffer that is kept, in bytes. All are kept by their size, a power of two.
+/// The smallest pooled buffer, in bytes. Every pooled size is a power of two.
 pub(super) const SMALLEST: usize = 8 * 1024;
-/// The largest.
+/// The largest pooled buffer, in bytes.
 const LARGEST: usize = 4 * 1024 * 1024;
-/// How many sizes there are.
-const KINDS: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
-/// No more bytes than this are kept; what is given back beyond is freed.
-const MAX_SPARE: usize = 16 * 1024 * 1024;
+/// The number of pooled sizes.
+const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
+/// The most bytes in the pool; further buffers are freed.
+const MAX_POOLED: usize = 16 * 1024 * 1024;
 
-/// A worker's spare buffers. In a mutex because answers carry their buffers, and these could be dropped anywhere; nobody
-/// contends for it.
+/// A worker's unused buffers. Behind a mutex because replies own buffers and may be dropped on any thread; it is rarely
+/// contended.
 #[derive(Debug, Default)]
-pub(super) struct BufferPool(Mutex<IdleBuffer>);
+pub(super) struct BufferPool(Mutex<Buffers>);
 
 #[derive(Debug, Default)]
-struct IdleBuffer {
-    kinds: [Vec<BytesMut>; KINDS],
-    /// How few of each kind there were since it was looked at last.
-    least: [usize; KINDS],
+struct Buffers {
+    /// The buffers of each size.
+    by_size: [Vec<BytesMut>; SIZES],
+    /// The fewest buffers of each size since the last [`BufferPool::free_unused`].
+    fewest: [usize; SIZES],
     bytes: usize,
 }
 
 impl BufferPool {
-    /// An empty buffer with room for so many bytes. The one that was given back last: it is the warmest.
-    pub(super) fn take(&self, room: usize) -> BytesMut {
-        if room > LARGEST {
-            return BytesMut::with_capacity(room);
+    /// An empty buffer for at least this many bytes: the one returned last, which is most likely still in the caches.
+    pub(super) fn take(&self, capacity: usize) -> BytesMut {
+        if capacity > LARGEST {
+            return BytesMut::with_capacity(capacity);
         }
-        let size = room.max(SMALLEST).next_power_of_two();
-        let kind = (size / SMALLEST).ilog2() as usize;
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match kept.kinds[kind].pop() {
-            None => BytesMut::with_capacity(size),
+        let bytes = capacity.max(SMALLEST).next_power_of_two();
+        let size = (bytes / SMALLEST).ilog2() as usize;
+        let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match buffers.by_size[size].pop() {
+            None => BytesMut::with_capacity(bytes),
             Some(buffer) => {
-                kept.bytes -= size;
-                kept.least[kind] = kept.least[kind].min(kept.kinds[kind].len());
+                buffers.bytes -= bytes;
+                buffers.fewest[size] = buffers.fewest[size].min(buffers.by_size[size].len());
                 buffer
             }
         }
     }
 
-    /// Keeps a buffer that is not needed any more, whatever it holds, if somebody may want it.
+    /// Keeps a buffer for later use, or frees it if the pool is full. Its contents are discarded.
     pub(super) fn give(&self, mut buffer: BytesMut) {
         buffer.clear();
-        // Its capacity does not count what has been taken from its front, until more is wanted than is left.
+        // The capacity does not include bytes taken from the front until a larger one is requested.
         let _ = buffer.try_reclaim(buffer.capacity() + 1);
-        let Some(kind) = (buffer.capacity() / SMALLEST).checked_ilog2().map(|kind| kind as usize) else {
+        let Some(size) = (buffer.capacity() / SMALLEST).checked_ilog2().map(|size| size as usize) else {
             return;
         };
-        let size = SMALLEST << kind;
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kind < KINDS && kept.bytes + size <= MAX_SPARE {
-            kept.bytes += size;
-            kept.kinds[kind].push(buffer);
+        let bytes = SMALLEST << size;
+        let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if size < SIZES && buffers.bytes + bytes <= MAX_POOLED {
+            buffers.bytes += bytes;
+            buffers.by_size[size].push(buffer);
         }
     }
 
-    /// Frees those that nobody has needed since this was called last.
-    pub(super) fn forget(&self) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for kind in 0..KINDS {
-            let idle = kept.least[kind];
-            kept.kinds[kind].drain(..idle);
-            kept.bytes -= idle * (SMALLEST << kind);
-            kept.least[kind] = kept.kinds[kind].len();
+    /// Frees the buffers that were not taken since the last call.
+    pub(super) fn free_unused(&self) {
+        let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for size in 0..SIZES {
+            let unused = buffers.fewest[size];
+            buffers.by_size[size].drain(..unused);
+            buffers.bytes -= unused * (SMALLEST << size);
+            buffers.fewest[size] = buffers.by_size[size].len();
         }
     }
 }
 
-/// The most queues that are kept, and the most places of one.
+/// The most pooled queues, and the largest capacity of one.
 const MAX_QUEUES: usize = 64;
 
-/// Queues with nothing in them. Who waits holds none of these either.
+/// A worker's unused queues, all empty.
 pub struct QueuePool<T>(RefCell<Vec<VecDeque<T>>>);
 
 impl<T> Default for QueuePool<T> {
@@ -92,17 +93,17 @@ impl<T> Default for QueuePool<T> {
 }
 
 impl<T> QueuePool<T> {
-    /// One with room, if one is at hand.
+    /// An empty queue, with capacity if one is pooled.
     pub fn take_buffer(&self) -> VecDeque<T> {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes one, if it is empty.
+    /// Takes the queue's memory if it is empty.
     pub fn take_back(&self, queue: &mut VecDeque<T>) {
         if queue.is_empty() && queue.capacity() > 0 {
-            let (queue, mut kept) = (std::mem::take(queue), self.0.borrow_mut());
-            if queue.capacity() <= MAX_QUEUES && kept.len() < MAX_QUEUES {
-                kept.push(queue);
+            let (queue, mut pooled) = (std::mem::take(queue), self.0.borrow_mut());
+            if queue.capacity() <= MAX_QUEUES && pooled.len() < MAX_QUEUES {
+                pooled.push(queue);
             }
         }
     }
@@ -114,48 +115,48 @@ mod tests {
 
     use super::*;
 
-    fn bytes(spare: &BufferPool) -> usize {
-        spare.0.lock().unwrap().bytes
+    fn bytes(pool: &BufferPool) -> usize {
+        pool.0.lock().unwrap().bytes
     }
 
     #[test]
-    fn what_is_given_back_is_taken_again_by_whoever_needs_that_much() {
-        let spare = BufferPool::default();
-        let mut buffer = spare.take(100_000);
+    fn a_returned_buffer_is_taken_again_for_its_size() {
+        let pool = BufferPool::default();
+        let mut buffer = pool.take(100_000);
         assert_eq!(buffer.capacity(), 128 * 1024);
         buffer.extend_from_slice(&[b'x'; 100_000]);
         let at = buffer.as_ptr();
-        // Only the last holder of an answer has its buffer.
-        let answer = buffer.freeze();
-        let Err(answer) = (answer.clone(), answer).1.try_into_mut() else { panic!("it is held twice") };
-        spare.give(answer.try_into_mut().unwrap());
-        assert_eq!(bytes(&spare), 128 * 1024);
-        assert_ne!(spare.take(8192).as_ptr(), at);
-        assert_ne!(spare.take(128 * 1024 + 1).as_ptr(), at);
-        let again = spare.take(70_000);
-        assert_eq!((again.as_ptr(), again.len(), bytes(&spare)), (at, 0, 0));
-        // Also if nearly all of it has been read.
+        // Only the last reference to a reply yields its buffer.
+        let reply = buffer.freeze();
+        let Err(reply) = (reply.clone(), reply).1.try_into_mut() else { panic!("there are two references") };
+        pool.give(reply.try_into_mut().unwrap());
+        assert_eq!(bytes(&pool), 128 * 1024);
+        assert_ne!(pool.take(8192).as_ptr(), at);
+        assert_ne!(pool.take(128 * 1024 + 1).as_ptr(), at);
+        let again = pool.take(70_000);
+        assert_eq!((again.as_ptr(), again.len(), bytes(&pool)), (at, 0, 0));
+        // Also if most of it was consumed.
         let mut read = again;
         read.extend_from_slice(&[b'x'; 100_000]);
         read.advance(100_000);
-        spare.give(read);
-        assert_eq!(spare.take(128 * 1024).as_ptr(), at);
+        pool.give(read);
+        assert_eq!(pool.take(128 * 1024).as_ptr(), at);
     }
 
     #[test]
-    fn no_more_is_kept_than_may_be_and_nothing_that_nobody_wants() {
-        let spare = BufferPool::default();
+    fn the_pool_is_bounded_and_holds_no_odd_sizes() {
+        let pool = BufferPool::default();
         for _ in 0..40 {
-            spare.give(BytesMut::with_capacity(1 << 20));
-            spare.give(BytesMut::with_capacity(100));
-            spare.give(BytesMut::with_capacity(LARGEST * 2));
+            pool.give(BytesMut::with_capacity(1 << 20));
+            pool.give(BytesMut::with_capacity(100));
+            pool.give(BytesMut::with_capacity(LARGEST * 2));
         }
-        assert_eq!(bytes(&spare), MAX_SPARE);
-        assert_eq!(spare.take(LARGEST + 1).capacity(), LARGEST + 1);
+        assert_eq!(bytes(&pool), MAX_POOLED);
+        assert_eq!(pool.take(LARGEST + 1).capacity(), LARGEST + 1);
     }
 
     #[test]
-    fn an_empty_queue_is_kept_for_the_next_who_needs_one_unless_it_is_long() {
+    fn an_empty_queue_is_pooled_unless_it_is_long() {
         let queues = QueuePool::default();
         let mut queue: VecDeque<u8> = [1, 2, 3].into();
         queues.take_back(&mut queue);
@@ -172,17 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_needs_from_one_look_to_the_next_is_freed() {
-        let spare = BufferPool::default();
-        let taken = [0; 4].map(|_| spare.take(8192));
-        taken.into_iter().for_each(|buffer| spare.give(buffer));
-        spare.forget();
-        let needed = [0; 3].map(|_| spare.take(8192));
-        needed.into_iter().for_each(|buffer| spare.give(buffer));
-        assert_eq!(bytes(&spare), 4 * 8192);
-        spare.forget();
-        assert_eq!(bytes(&spare), 3 * 8192);
-        spare.forget();
-        assert_eq!(bytes(&spare), 0);
+    fn buffers_unused_between_two_calls_are_freed() {
+        let pool = BufferPool::default();
+        let taken = [0; 4].map(|_| pool.take(8192));
+        taken.into_iter().for_each(|buffer| pool.give(buffer));
+        pool.free_unused();
+        let needed = [0; 3].map(|_| pool.take(8192));
+        needed.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(bytes(&pool), 4 * 8192);
+        pool.free_unused();
+        assert_eq!(bytes(&pool), 3 * 8192);
+        pool.free_unused();
+        assert_eq!(bytes(&pool), 0);
     }
 }

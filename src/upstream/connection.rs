@@ -1,55 +1,49 @@
 //! One pipelined connection to one server, shared by all clients of a worker.
 //!
 //! ```text
-//!  send ──▶ out ──(one write per turn of the loop)──▶ server
-//!     └──▶ owed: one slot per command, in order          │
-//!  inbox ◀──────────── the slot at the front ◀── frames ◀┘
+//!  send ──▶ output ──(one write per turn of the loop)──▶ server
+//!     └──▶ pending: one request per command, in order      │
+//!  replies ◀────────── the first pending request ◀── frames ┘
 //! ```
 //!
-//! **Architecture invariant:** a slot leaves `owed` only with its reply or with the connection. A command that timed out,
-//! or whose asker has gone, keeps its slot, and its reply is read and thrown away; so replies never cross.
+//! **Architecture invariant:** a request leaves `pending` only with its reply or with the connection. A command that has timed
+//! out, or whose client is gone, keeps its request, and its reply is read and discarded. So replies are never mixed up.
+//!
+//! This file queues commands. In the folder, `connecting` connects and reconnects, and `serving` writes commands and reads
+//! replies.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::task::Waker;
 
-use bytes::{Buf, BytesMut};
-use tokio::io::AsyncWrite;
-use tokio::time::{Instant, sleep};
-use tokio_util::io::poll_read_buf;
+use bytes::BytesMut;
+use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::batched_gets::{GetKind, KeyDigests, Line};
+use super::batched_gets::{GetKind, GetLine, KeyDigests};
 use super::capabilities::MissingFeature;
-use super::coalescing::{Kind, UnsentReads};
-use super::pending_replies::{PendingReplies, Reply, ReplyId};
-use super::probe::ConnectionError;
-use super::read_buffer::ReadBuffer;
-use super::server::{Server, Socket};
+use super::coalescing::{ReadKind, UnsentReads};
+use super::pending_replies::PendingReplies;
+use super::reply::{Reply, ReplyId};
+use super::server::Server;
 use crate::error::Failure;
 use crate::metrics::{UpstreamOutcome, WorkerMetrics};
-use crate::protocol::reply::{Frame, Garbage, Shape, digest};
+use crate::protocol::reply::{Shape, digest};
 
 mod connecting;
+mod serving;
 
-/// The most commands that one server may owe one worker. More are answered "overloaded" at once.
-const MAX_OWED: usize = 64 * 1024;
-/// The most bytes that may wait to be written to one server, besides one command.
-const MAX_OUT: usize = 64 * 1024 * 1024;
-/// An empty buffer that has grown beyond this is given back.
-const MAX_KEPT: usize = 1024 * 1024;
-/// With more than this waiting, large requests are held back, so that small ones find room.
-const MAX_EASY: usize = 16 * 1024 * 1024;
-/// A connection on which nothing has come for so many `request_timeout`s, though something is owed, is remade.
-const STALLED_TIMEOUTS: u32 = 4;
+/// The most commands pending on one server for one worker. Further ones fail as "overloaded" at once.
+const MAX_PENDING: usize = 64 * 1024;
+/// The most bytes queued for one server, plus one command. Further commands fail as "overloaded" at once.
+const MAX_OUTPUT: usize = 64 * 1024 * 1024;
+/// With more bytes queued than this, large requests are held back, to leave room for small ones.
+const CONGESTED: usize = 16 * 1024 * 1024;
 
-/// One connection, remade for ever.
+/// One worker's connection to one server, which is remade whenever it ends.
 pub struct Connection {
     server: Arc<Server>,
     metrics: Arc<WorkerMetrics>,
@@ -60,283 +54,279 @@ pub struct Connection {
 struct State {
     phase: Phase,
     /// The server's epoch when this connection was made.
-    made: u32,
-    /// What the server cannot do though the guard needs it, as far as this worker knows.
+    epoch: u32,
+    /// The feature that the guard needs and the server lacks, if known.
     missing_feature: Option<MissingFeature>,
-    out: BytesMut,
-    owed: VecDeque<PendingRequest>,
-    early: DeferredCommands,
-    unwritten: UnsentReads,
-    line: Line,
-    names: KeyDigests,
-    /// Who is to be woken once there is room for a large request. No client is here more than once for long.
-    crowd: Vec<Rc<PendingReplies>>,
-    /// How many at the front of `owed` have timed out.
+    output: BytesMut,
+    pending: VecDeque<PendingRequest>,
+    deferred: DeferredCommands,
+    unsent_reads: UnsentReads,
+    get_line: GetLine,
+    key_digests: KeyDigests,
+    /// The clients to wake once there is room for a large request, each at most once.
+    waiting_for_room: Vec<Rc<PendingReplies>>,
+    /// How many requests at the front of `pending` have timed out.
     timed_out: usize,
-    /// It is to be remade.
+    /// Whether the connection must be remade.
     distrusted: bool,
-    /// Since when that gathers which is written next: all of it was sent at that moment, for one look at the clock.
-    gathering: Option<Instant>,
-    /// Of the task that drives it.
+    /// When the commands to be written next were sent. All of them get the same time, to read the clock once.
+    batch_sent: Option<Instant>,
+    /// The waker of the task that drives the connection.
     waker: Option<Waker>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The first attempt of this worker or of another is under way: what is sent waits for it.
-    Opening,
+    /// The first attempt of this or another worker is in progress: commands wait for it.
+    Connecting,
     Up,
-    /// What is sent fails at once.
+    /// Commands fail at once.
     Down,
 }
 
-/// What the guard has asked before it is known whether the server can guard.
+/// The guard's commands that were sent before it is known whether the server has the features they need.
 #[derive(Default)]
 struct DeferredCommands {
-    out: BytesMut,
-    asked: VecDeque<DeferredCommand>,
+    output: BytesMut,
+    commands: VecDeque<DeferredCommand>,
 }
 
 struct DeferredCommand {
-    owed: PendingRequest,
-    /// How many bytes of what is to be written are its command.
+    request: PendingRequest,
+    /// The length of the command in the deferred output.
     length: usize,
-    /// The epoch of the CAS that it is conditional on.
-    seen: Option<u32>,
+    /// The epoch of the CAS that the command depends on.
+    cas_epoch: Option<u32>,
 }
 
 /// Who sends a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
-    /// A client: it goes to any server.
+    /// A client: its commands go to any server.
     Client,
-    /// The guard: it goes to servers that can do what it needs.
+    /// The guard: its commands go only to servers that have the features it needs.
     Guard,
 }
 
 struct PendingRequest {
-    /// `None` once it has been told.
-    asker: Option<Requester>,
-    /// Who asked the same before it was written: they are told the same.
+    /// `None` once the request has timed out.
+    requester: Option<Requester>,
+    /// Those that sent the same read before it was written: they get the same reply.
     sharers: Vec<Requester>,
     shape: Shape,
-    /// How many of the names are its keys: 0 if it is no `get`.
+    /// How many of the key digests belong to it; 0 if it is no `get`.
     keys: usize,
-    since: Instant,
-    /// The server's epoch when it was sent.
+    sent: Instant,
+    /// The server's epoch when the request was sent.
     epoch: u32,
 }
 
-/// Where an answer goes.
+/// Where a reply goes.
 type Requester = (Rc<PendingReplies>, ReplyId);
 
-/// Commands that were queued at the same moment and have been answered, for the metrics.
-struct Completed {
-    since: Instant,
-    count: u64,
-}
-
 impl State {
-    /// Puts the first key of a `get` that is to be owed next; gives where it lies.
-    fn put(&mut self, key: &[u8], digest: u64, how: GetKind) -> Range<usize> {
-        if how.exptime.is_some() {
-            self.unwritten.new_turn();
+    /// Writes the first key of a `get` whose request is pushed next. Returns its range in the output.
+    fn add_key(&mut self, key: &[u8], digest: u64, kind: GetKind) -> Range<usize> {
+        if kind.exptime.is_some() {
+            self.unsent_reads.new_turn();
         }
-        let put = self.line.put(&mut self.out, &mut self.names, key, digest, how);
-        if put.joined
-            && let Some(before) = self.owed.back_mut()
+        let added = self.get_line.add(&mut self.output, &mut self.key_digests, key, digest, kind);
+        if added.joined
+            && let Some(before) = self.pending.back_mut()
         {
             before.shape = Shape::Part;
         }
-        put.at
+        added.at
     }
 }
 
 impl Connection {
-    /// A connection to be driven by [`Connection::drive`].
+    /// A connection, which does nothing until it is driven: see [`Connection::drive`].
     pub(super) fn new(
         server: Arc<Server>,
         first_attempt: TaskTrackerToken,
         metrics: Arc<WorkerMetrics>,
     ) -> Rc<Connection> {
         let state = State {
-            phase: Phase::Opening,
-            made: 0,
+            phase: Phase::Connecting,
+            epoch: 0,
             missing_feature: None,
-            out: BytesMut::new(),
-            owed: VecDeque::new(),
-            early: DeferredCommands::default(),
-            unwritten: UnsentReads::new(),
-            line: Line::default(),
-            names: KeyDigests::default(),
-            crowd: Vec::new(),
+            output: BytesMut::new(),
+            pending: VecDeque::new(),
+            deferred: DeferredCommands::default(),
+            unsent_reads: UnsentReads::new(),
+            get_line: GetLine::default(),
+            key_digests: KeyDigests::default(),
+            waiting_for_room: Vec::new(),
             timed_out: 0,
             distrusted: false,
-            gathering: None,
+            batch_sent: None,
             waker: None,
         };
         let first_attempt = Cell::new(Some(first_attempt));
         Rc::new(Connection { server, metrics, first_attempt, state: RefCell::new(state) })
     }
 
-    /// The server it goes to.
+    /// The server it connects to.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Sends one command of a client: `write` appends it, whole and without noreply, and its reply, of that shape, comes to the
-    /// inbox.
+    /// Sends one command of a client. `write` appends the whole command, without noreply. Its reply, of this shape, is delivered
+    /// to `replies`.
     pub fn send(
         &self,
-        inbox: &Rc<PendingReplies>,
+        replies: &Rc<PendingReplies>,
         shape: Shape,
         write: impl FnOnce(&mut BytesMut),
     ) -> ReplyId {
-        self.queue(inbox, Sender::Client, shape, None, write)
+        self.queue(replies, Sender::Client, shape, None, write)
     }
 
-    /// The same of a meta command of the guard. A server that cannot guard is sent none: it fails as [`Failure::Unguarded`].
+    /// Sends one meta command of the guard. If the server lacks a feature the guard needs, the command is not sent and fails as
+    /// [`Failure::Unguarded`].
     ///
-    /// `seen` is the epoch of the CAS it is conditional on. If this connection is younger, the server may have been
-    /// restarted since and count anew: then it is not sent, and answered [`Reply::Moved`].
+    /// `cas_epoch` is the epoch of the CAS that the command depends on. If this connection was made later, the server may have
+    /// restarted and reset its CAS counter: then the command is not sent, and the reply is [`Reply::Moved`].
     pub fn ask(
         &self,
-        inbox: &Rc<PendingReplies>,
-        seen: Option<u32>,
+        replies: &Rc<PendingReplies>,
+        cas_epoch: Option<u32>,
         write: impl FnOnce(&mut BytesMut),
     ) -> ReplyId {
-        self.queue(inbox, Sender::Guard, Shape::Meta, seen, write)
+        self.queue(replies, Sender::Guard, Shape::Meta, cas_epoch, write)
     }
 
     fn queue(
         &self,
-        inbox: &Rc<PendingReplies>,
+        replies: &Rc<PendingReplies>,
         sender: Sender,
         shape: Shape,
-        seen: Option<u32>,
+        cas_epoch: Option<u32>,
         write: impl FnOnce(&mut BytesMut),
     ) -> ReplyId {
-        let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, sender, seen) else { return ticket };
-        state.unwritten.new_turn();
-        if (sender, state.phase) == (Sender::Guard, Phase::Opening) {
-            let owed = self.owed(&mut state, inbox, ticket, shape, 0);
-            let DeferredCommands { out, asked } = &mut state.early;
-            let before = out.len();
-            write(out);
-            asked.push_back(DeferredCommand { owed, length: out.len() - before, seen });
+        let id = replies.expect();
+        let Some(mut state) = self.admit(replies, id, sender, cas_epoch) else { return id };
+        state.unsent_reads.new_turn();
+        if (sender, state.phase) == (Sender::Guard, Phase::Connecting) {
+            let request = self.new_request(&mut state, replies, id, shape, 0);
+            let DeferredCommands { output, commands } = &mut state.deferred;
+            let before = output.len();
+            write(output);
+            commands.push_back(DeferredCommand { request, length: output.len() - before, cas_epoch });
         } else {
-            write(&mut state.out);
-            self.owe(state, inbox, ticket, shape, 0);
+            write(&mut state.output);
+            self.push(state, replies, id, shape, 0);
         }
-        ticket
+        id
     }
 
-    /// Sends a meta read of the guard, or joins the same one if it waits to be written: then the second is true, and what a
-    /// server gives to one reader alone (`W`) is not this one's.
-    pub fn read(&self, inbox: &Rc<PendingReplies>, write: impl FnOnce(&mut BytesMut)) -> (ReplyId, bool) {
-        if self.state.borrow().phase == Phase::Opening {
-            return (self.ask(inbox, None, write), false);
+    /// Sends a meta read of the guard, or joins an identical unsent one. The second value is true if it joined: then what the
+    /// server grants to one reader only (`W`) belongs to the other.
+    pub fn read(&self, replies: &Rc<PendingReplies>, write: impl FnOnce(&mut BytesMut)) -> (ReplyId, bool) {
+        if self.state.borrow().phase == Phase::Connecting {
+            return (self.ask(replies, None, write), false);
         }
-        let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, Sender::Guard, None) else { return (ticket, false) };
-        let State { out, unwritten, owed, .. } = &mut *state;
-        let from = out.len();
-        write(out);
-        let (of, kind) = (digest(&out[from..]), Kind::Meta);
-        if let Some(same) = unwritten.find(of, kind, &out[from..], out) {
-            out.truncate(from);
-            self.share(state, same, inbox, ticket);
-            return (ticket, true);
+        let id = replies.expect();
+        let Some(mut state) = self.admit(replies, id, Sender::Guard, None) else { return (id, false) };
+        let State { output, unsent_reads, pending, .. } = &mut *state;
+        let from = output.len();
+        write(output);
+        let (digest, kind) = (digest(&output[from..]), ReadKind::Meta);
+        if let Some(same) = unsent_reads.find(digest, kind, &output[from..], output) {
+            output.truncate(from);
+            self.share(state, same, replies, id);
+            return (id, true);
         }
-        unwritten.note(of, kind, from..out.len(), owed.len());
-        self.owe(state, inbox, ticket, Shape::Meta, 0);
-        (ticket, false)
+        unsent_reads.add(digest, kind, from..output.len(), pending.len());
+        self.push(state, replies, id, Shape::Meta, 0);
+        (id, false)
     }
 
-    /// Sends a `get` of one key: with the same one, or on the line of others, if these wait to be written. Its reply is a
-    /// [`Shape::Value`], or a [`Reply::Part`].
-    pub fn get(&self, inbox: &Rc<PendingReplies>, key: &[u8], how: GetKind) -> ReplyId {
-        let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, Sender::Client, None) else { return ticket };
-        let of = digest(key);
-        let kind = match how {
+    /// Sends a `get` of one key. It joins an identical unsent one, or is put on the line of an unsent one. The reply is a
+    /// [`Shape::Value`] or a [`Reply::Part`].
+    pub fn get(&self, replies: &Rc<PendingReplies>, key: &[u8], kind: GetKind) -> ReplyId {
+        let id = replies.expect();
+        let Some(mut state) = self.admit(replies, id, Sender::Client, None) else { return id };
+        let digest = digest(key);
+        let read = match kind {
             // It changes what it reads.
             GetKind { exptime: Some(_), .. } => None,
-            GetKind { cas: false, .. } => Some(Kind::Get),
-            GetKind { cas: true, .. } => Some(Kind::Gets),
+            GetKind { cas: false, .. } => Some(ReadKind::Get),
+            GetKind { cas: true, .. } => Some(ReadKind::Gets),
         };
-        if let Some(kind) = kind
-            && let Some(same) = state.unwritten.find(of, kind, key, &state.out)
+        if let Some(read) = read
+            && let Some(same) = state.unsent_reads.find(digest, read, key, &state.output)
         {
-            self.share(state, same, inbox, ticket);
-            return ticket;
+            self.share(state, same, replies, id);
+            return id;
         }
-        let at = state.put(key, of, how);
-        if let Some(kind) = kind {
-            let next = state.owed.len();
-            state.unwritten.note(of, kind, at, next);
+        let at = state.add_key(key, digest, kind);
+        if let Some(read) = read {
+            let next = state.pending.len();
+            state.unsent_reads.add(digest, read, at, next);
         }
-        self.owe(state, inbox, ticket, Shape::Value, 1);
-        ticket
+        self.push(state, replies, id, Shape::Value, 1);
+        id
     }
 
-    /// Sends one of several keys that are asked for together, with those before it, whose ticket is `last`, if their line has
-    /// room; else it has a ticket of its own. The reply is a [`Shape::Values`], or a [`Reply::Part`].
+    /// Sends one of several keys that a client reads together. The key is added to the line of the keys before it, whose id is
+    /// `last`, if it fits. Otherwise it gets an id of its own. The reply is a [`Shape::Values`] or a [`Reply::Part`].
     ///
-    /// A `get` that the same client sends behind it joins none that stands before it: it would be told what was there earlier.
+    /// A later `get` of the same client joins no read that was queued before this: it would get an older value.
     pub fn get_one_of(
         &self,
-        inbox: &Rc<PendingReplies>,
+        replies: &Rc<PendingReplies>,
         key: &[u8],
-        how: GetKind,
+        kind: GetKind,
         last: Option<ReplyId>,
     ) -> ReplyId {
-        let of = digest(key);
+        let digest = digest(key);
         if let Some(last) = last {
-            let State { out, owed, line, names, unwritten, .. } = &mut *self.state.borrow_mut();
-            if let Some(PendingRequest { asker: Some((asker, ticket)), keys, .. }) = owed.back_mut()
-                && Rc::ptr_eq(asker, inbox)
-                && *ticket == last
-                && line.put_more(out, names, key, of, how, *keys)
+            let State { output, pending, get_line, key_digests, unsent_reads, .. } =
+                &mut *self.state.borrow_mut();
+            if let Some(PendingRequest { requester: Some((requester, id)), keys, .. }) = pending.back_mut()
+                && Rc::ptr_eq(requester, replies)
+                && *id == last
+                && get_line.add_more(output, key_digests, key, digest, kind, *keys)
             {
                 *keys += 1;
-                unwritten.forget(of);
+                unsent_reads.remove(digest);
                 return last;
             }
         }
-        let ticket = inbox.expect();
-        let Some(mut state) = self.admit(inbox, ticket, Sender::Client, None) else { return ticket };
-        state.put(key, of, how);
-        state.unwritten.forget(of);
-        self.owe(state, inbox, ticket, Shape::Values, 1);
-        ticket
+        let id = replies.expect();
+        let Some(mut state) = self.admit(replies, id, Sender::Client, None) else { return id };
+        state.add_key(key, digest, kind);
+        state.unsent_reads.remove(digest);
+        self.push(state, replies, id, Shape::Values, 1);
+        id
     }
 
-    /// Whether a command may be queued; else it has been answered.
+    /// The state, if a command may be queued. Otherwise its failure is delivered.
     fn admit(
         &self,
-        inbox: &Rc<PendingReplies>,
-        ticket: ReplyId,
+        replies: &Rc<PendingReplies>,
+        id: ReplyId,
         sender: Sender,
-        seen: Option<u32>,
+        cas_epoch: Option<u32>,
     ) -> Option<RefMut<'_, State>> {
         let mut state = self.state.borrow_mut();
-        let (reply, refused) = match (state.phase, seen) {
+        let (reply, refused) = match (state.phase, cas_epoch) {
             (Phase::Up, _) if sender == Sender::Guard && state.missing_feature.is_some() => {
                 (Reply::Failed(Failure::Unguarded), Some(UpstreamOutcome::Unguarded))
             }
             (Phase::Down, _) => (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down)),
-            (Phase::Up, Some(seen)) if state.made > seen => (Reply::Moved, None),
-            _ if state.owed.len() + state.early.asked.len() >= MAX_OWED
-                || state.out.len() + state.early.out.len() >= MAX_OUT =>
+            (Phase::Up, Some(cas_epoch)) if state.epoch > cas_epoch => (Reply::Moved, None),
+            _ if state.pending.len() + state.deferred.commands.len() >= MAX_PENDING
+                || state.output.len() + state.deferred.output.len() >= MAX_OUTPUT =>
             {
                 (Reply::Failed(Failure::Overloaded), Some(UpstreamOutcome::Overloaded))
             }
             (phase, _) => {
-                // What waits for the first connection has waited for a while, and its time is over sooner: it is not shared.
-                if phase == Phase::Opening {
-                    state.unwritten.new_turn();
+                // A command that waits for the first connection may time out soon, so it is not shared.
+                if phase == Phase::Connecting {
+                    state.unsent_reads.new_turn();
                 }
                 return Some(state);
             }
@@ -345,293 +335,76 @@ impl Connection {
         if let Some(outcome) = refused {
             self.metrics.upstream_refused(self.server.index, outcome);
         }
-        inbox.deliver(ticket, reply);
+        replies.deliver(id, reply);
         None
     }
 
-    /// A command has been queued.
-    fn owe(
+    /// Adds the request of a command that was written to the output.
+    fn push(
         &self,
         mut state: RefMut<'_, State>,
-        inbox: &Rc<PendingReplies>,
-        ticket: ReplyId,
+        replies: &Rc<PendingReplies>,
+        id: ReplyId,
         shape: Shape,
         keys: usize,
     ) {
-        let owed = self.owed(&mut state, inbox, ticket, shape, keys);
-        state.owed.push_back(owed);
+        let request = self.new_request(&mut state, replies, id, shape, keys);
+        state.pending.push_back(request);
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 
-    fn owed(
+    fn new_request(
         &self,
         state: &mut State,
-        inbox: &Rc<PendingReplies>,
-        ticket: ReplyId,
+        replies: &Rc<PendingReplies>,
+        id: ReplyId,
         shape: Shape,
         keys: usize,
     ) -> PendingRequest {
-        let since = match state.phase {
-            Phase::Up => *state.gathering.get_or_insert_with(Instant::now),
-            // Nothing is written yet, and it may take a while.
-            Phase::Opening | Phase::Down => Instant::now(),
+        let sent = match state.phase {
+            Phase::Up => *state.batch_sent.get_or_insert_with(Instant::now),
+            // Nothing is written yet, and commands may wait for different times.
+            Phase::Connecting | Phase::Down => Instant::now(),
         };
-        let (asker, epoch) = (Some((Rc::clone(inbox), ticket)), self.server.epoch());
+        let (requester, epoch) = (Some((Rc::clone(replies), id)), self.server.epoch());
         self.metrics.upstream_sent(self.server.index);
-        PendingRequest { asker, sharers: Vec::new(), shape, keys, since, epoch }
+        PendingRequest { requester, sharers: Vec::new(), shape, keys, sent, epoch }
     }
 
-    /// It is answered with that one of the owed.
-    fn share(&self, mut state: RefMut<'_, State>, same: usize, inbox: &Rc<PendingReplies>, ticket: ReplyId) {
-        if let Some(same) = state.owed.get_mut(same) {
-            same.sharers.push((Rc::clone(inbox), ticket));
+    /// Lets a read share the reply to this pending request.
+    fn share(&self, mut state: RefMut<'_, State>, same: usize, replies: &Rc<PendingReplies>, id: ReplyId) {
+        if let Some(same) = state.pending.get_mut(same) {
+            same.sharers.push((Rc::clone(replies), id));
             self.metrics.upstream_shared(self.server.index);
         }
     }
 
-    /// Whether much waits to be written: then this inbox is woken once it has been.
-    pub fn is_congested(&self, inbox: &Rc<PendingReplies>) -> bool {
+    /// Whether too many bytes are queued for a large request. If so, the client is woken once they are fewer.
+    pub fn is_congested(&self, replies: &Rc<PendingReplies>) -> bool {
         let mut state = self.state.borrow_mut();
-        let congested = state.out.len() >= MAX_EASY;
-        if congested && !state.crowd.iter().any(|waits| Rc::ptr_eq(waits, inbox)) {
-            state.crowd.push(Rc::clone(inbox));
+        let congested = state.output.len() >= CONGESTED;
+        if congested && !state.waiting_for_room.iter().any(|client| Rc::ptr_eq(client, replies)) {
+            state.waiting_for_room.push(Rc::clone(replies));
         }
         congested
     }
 
-    /// A reply of this epoch was well-formed but not an answer to what was asked: nothing more of its connection can be
-    /// believed, if that has not been remade since.
+    /// Has the connection remade because a reply of this epoch was well-formed but did not match its command. Does nothing if
+    /// the connection was remade since.
     pub fn distrust(&self, epoch: u32) {
         let mut state = self.state.borrow_mut();
-        state.distrusted |= state.phase == Phase::Up && epoch >= state.made;
+        state.distrusted |= state.phase == Phase::Up && epoch >= state.epoch;
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 
-    /// What the server cannot do, though the guard needs it.
+    /// The feature that the guard needs and the server lacks, if known.
     pub fn missing_feature(&self) -> Option<MissingFeature> {
         self.state.borrow().missing_feature
     }
-
-    async fn serve(&self, socket: &mut Socket) -> ConnectionError {
-        let mut reading = ReadBuffer::new();
-        let mut alarm = pin!(sleep(Duration::ZERO));
-        let mut armed = false;
-        poll_fn(|cx| {
-            if std::mem::take(&mut self.state.borrow_mut().distrusted) {
-                return Poll::Ready(ConnectionError::Garbage("a value of another key"));
-            }
-            if let Poll::Ready(broken) = self.poll_write(socket, cx) {
-                return Poll::Ready(broken);
-            }
-            if let Poll::Ready(broken) = self.poll_read(socket, &mut reading, cx) {
-                return Poll::Ready(broken);
-            }
-            // One alarm for whoever is first to time out. It is moved only to an earlier moment: when it was set for the end of
-            // the connection, and somebody new has asked.
-            loop {
-                match self.next_alarm(reading.last) {
-                    Some(moment) if !armed || moment < alarm.deadline() => {
-                        alarm.as_mut().reset(moment);
-                        armed = true;
-                    }
-                    None if !armed => break,
-                    _ => {}
-                }
-                if alarm.as_mut().poll(cx).is_pending() {
-                    break;
-                }
-                armed = false;
-                if self.time_out(reading.last) {
-                    return Poll::Ready(ConnectionError::Stalled);
-                }
-            }
-            let mut state = self.state.borrow_mut();
-            state.waker = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await
-    }
-
-    fn poll_write(&self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<ConnectionError> {
-        let mut state = self.state.borrow_mut();
-        state.gathering = None;
-        // From here on what waited is read by the server, or nobody knows how much of it.
-        state.unwritten.new_turn();
-        state.line.close();
-        while !state.out.is_empty() {
-            match ready!(Pin::new(&mut *socket).poll_write(cx, &state.out)) {
-                Ok(0) => return Poll::Ready(ConnectionError::Closed),
-                Ok(written) => state.out.advance(written),
-                Err(error) => return Poll::Ready(ConnectionError::Io(error)),
-            }
-            // All of them: each looks again, and waits again if others were first.
-            if !state.crowd.is_empty() && state.out.len() < MAX_EASY {
-                state.crowd.drain(..).for_each(|waits| waits.wake());
-            }
-        }
-        if state.out.try_reclaim(MAX_KEPT) {
-            state.out = BytesMut::new();
-        }
-        Poll::Pending
-    }
-
-    fn poll_read(
-        &self,
-        socket: &mut Socket,
-        reading: &mut ReadBuffer,
-        cx: &mut Context<'_>,
-    ) -> Poll<ConnectionError> {
-        loop {
-            match ready!(poll_read_buf(Pin::new(&mut *socket), cx, &mut reading.room())) {
-                Ok(0) => return Poll::Ready(ConnectionError::Closed),
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(ConnectionError::Io(error)),
-            }
-            reading.last = Instant::now();
-            match self.hand_out(reading) {
-                Ok(false) => {}
-                Ok(true) => {
-                    // Whoever asked for it writes it out first, while it is in the processor's cache.
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Err(Garbage(what)) => return Poll::Ready(ConnectionError::Garbage(what)),
-            }
-        }
-    }
-
-    /// Gives each whole reply to whoever asked. True if one was large.
-    fn hand_out(&self, reading: &mut ReadBuffer) -> Result<bool, Garbage> {
-        let mut told = Completed { since: reading.last, count: 0 };
-        let handed = self.hand_out_each(reading, &mut told);
-        self.count(&told, reading.last);
-        handed
-    }
-
-    fn hand_out_each(&self, reading: &mut ReadBuffer, told: &mut Completed) -> Result<bool, Garbage> {
-        let mut state = self.state.borrow_mut();
-        let mut large = false;
-        while !reading.is_empty() {
-            let Some(owed) = state.owed.front() else { return Err(Garbage("a reply nobody asked for")) };
-            let frame = reading.frame(owed.shape, state.names.first(owed.keys))?;
-            // What waited for the connection was sent when it was made.
-            let epoch = owed.epoch.max(state.made);
-            let was_large = reading.is_large();
-            let reply = match frame {
-                Frame::Partial { at_least } => {
-                    let endless = owed.keys > 1;
-                    reading.missing_bytes(at_least, endless, |length| match &owed.asker {
-                        Some((inbox, _)) => inbox.buffer(length),
-                        None => BytesMut::with_capacity(length),
-                    });
-                    return Ok(large);
-                }
-                Frame::Whole(length) if owed.shape == Shape::Part => reading.take_part(length, epoch),
-                Frame::Whole(length) => Reply::Answered { bytes: reading.take(length).freeze(), epoch },
-                Frame::Shared(length) => Reply::Answered { bytes: reading.leave(length), epoch },
-                Frame::Nothing => Reply::Part { bytes: reading.leave(0), epoch },
-            };
-            large |= was_large;
-            if let Some(owed) = state.owed.pop_front() {
-                state.names.pass(owed.keys);
-                match owed.asker {
-                    Some(asker) => {
-                        if owed.since != told.since {
-                            self.count(told, reading.last);
-                            *told = Completed { since: owed.since, count: 0 };
-                        }
-                        told.count += 1;
-                        tell(reply, asker, owed.sharers);
-                    }
-                    None => state.timed_out = state.timed_out.saturating_sub(1),
-                }
-            }
-        }
-        Ok(large)
-    }
-
-    fn count(&self, told: &Completed, now: Instant) {
-        if told.count > 0 {
-            let took = now.saturating_duration_since(told.since);
-            self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took, told.count);
-        }
-    }
-
-    /// When to look at the clock next: when the first command that has not been told times out, or, once all have been, when
-    /// the connection is given up.
-    fn next_alarm(&self, last_read: Instant) -> Option<Instant> {
-        let state = self.state.borrow();
-        let limit = self.server.request_timeout;
-        match state.owed.get(state.timed_out) {
-            Some(owed) => Some(owed.since + limit),
-            None => Some(state.owed.front()?.since.max(last_read) + limit * STALLED_TIMEOUTS),
-        }
-    }
-
-    /// Tells those whose time is over. True if the connection is to be given up.
-    fn time_out(&self, last_read: Instant) -> bool {
-        let now = Instant::now();
-        let limit = self.server.request_timeout;
-        let mut state = self.state.borrow_mut();
-        loop {
-            let at = state.timed_out;
-            let Some(owed) = state.owed.get_mut(at).filter(|owed| owed.since + limit <= now) else { break };
-            if let Some((inbox, ticket)) = owed.asker.take() {
-                self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Timeout, now - owed.since, 1);
-                for (inbox, ticket) in owed.sharers.drain(..).chain([(inbox, ticket)]) {
-                    inbox.deliver(ticket, Reply::Failed(Failure::TimedOut));
-                }
-            }
-            state.timed_out += 1;
-        }
-        let Some(first) = state.owed.front() else { return false };
-        now.saturating_duration_since(first.since.max(last_read)) >= limit * STALLED_TIMEOUTS
-    }
-
-    fn fail_all(&self, broken: &ConnectionError) {
-        let (failure, outcome) = match broken {
-            ConnectionError::Garbage(_) => (Failure::Refused, UpstreamOutcome::Garbage),
-            _ => (Failure::Down, UpstreamOutcome::Down),
-        };
-        let mut state = self.state.borrow_mut();
-        state.phase = Phase::Down;
-        (state.timed_out, state.distrusted) = (0, false);
-        state.out = BytesMut::new();
-        state.unwritten.new_turn();
-        state.line.close();
-        state.names.clear();
-        state.crowd.drain(..).for_each(|waits| waits.wake());
-        let mut owed = std::mem::take(&mut state.owed);
-        owed.extend(std::mem::take(&mut state.early).asked.into_iter().map(|early| early.owed));
-        drop(state);
-        self.fail_each(owed, failure, outcome);
-    }
-
-    fn fail_each(&self, owed: VecDeque<PendingRequest>, failure: Failure, outcome: UpstreamOutcome) {
-        let now = Instant::now();
-        for owed in owed {
-            if let Some((inbox, ticket)) = owed.asker {
-                self.metrics.upstream_ended(self.server.index, outcome, now - owed.since, 1);
-                for (inbox, ticket) in owed.sharers.into_iter().chain([(inbox, ticket)]) {
-                    inbox.deliver(ticket, Reply::Failed(failure));
-                }
-            }
-        }
-    }
-}
-
-/// Tells everybody who asked. Whom it was sent for is the first to know: what the server gives to one reader is theirs.
-fn tell(reply: Reply, asker: Requester, sharers: Vec<Requester>) {
-    let mut last = asker;
-    for next in sharers {
-        let (inbox, ticket) = std::mem::replace(&mut last, next);
-        inbox.deliver(ticket, reply.clone());
-    }
-    last.0.deliver(last.1, reply);
 }
 
 #[cfg(test)]

@@ -1,95 +1,39 @@
-//! The MD5 of several keys at once: for each it takes a third of what it takes for one alone, because a processor can do eight of
-//! its steps at a time, and the next one needs the last one's result.
+//! The MD5 of several keys at once, at a third of the cost per key: the steps of one MD5 depend on each other, but SIMD
+//! instructions carry out the same step of eight at a time.
 
 use md5::block_api::compress;
 use md5::{Digest, Md5};
 use wide::u32x8;
 
-/// So many at once.
+/// The number of keys hashed at once.
 const LANES: usize = 8;
-/// Fewer than these are quicker one by one.
-const FEWEST: usize = 3;
-/// What leaves room in a block for the padding.
+/// Fewer keys than this are hashed one by one, which is faster.
+const MIN_KEYS: usize = 3;
+/// The longest message that fits in one block with its padding, in bytes.
 const MAX_SHORT: usize = 55;
-/// What MD5 begins with (RFC 1321, 3.3).
+/// The initial state (RFC 1321, 3.3).
 const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
-/// The words of each of the four rounds: the first, and how far it is to the next.
+/// The order of words in each of the four rounds: the first, and the stride.
 const WORDS: [(usize, usize); 4] = [(0, 1), (1, 5), (5, 3), (0, 7)];
-/// By how many bits the steps of each round turn.
-const TURNS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
-/// The whole part of 2^32 |sin(i + 1)|.
+/// The rotations of each round's steps, in bits.
+const ROTATIONS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
+/// The integer part of 2^32 |sin(i + 1)|.
 const SINES: [u32; 64] = [
-    0xd76a_a478,
-    0xe8c7_b756,
-    0x2420_70db,
-    0xc1bd_ceee,
-    0xf57c_0faf,
-    0x4787_c62a,
-    0xa830_4613,
-    0xfd46_9501,
-    0x6980_98d8,
-    0x8b44_f7af,
-    0xffff_5bb1,
-    0x895c_d7be,
-    0x6b90_1122,
-    0xfd98_7193,
-    0xa679_438e,
-    0x49b4_0821,
-    0xf61e_2562,
-    0xc040_b340,
-    0x265e_5a51,
-    0xe9b6_c7aa,
-    0xd62f_105d,
-    0x0244_1453,
-    0xd8a1_e681,
-    0xe7d3_fbc8,
-    0x21e1_cde6,
-    0xc337_07d6,
-    0xf4d5_0d87,
-    0x455a_14ed,
-    0xa9e3_e905,
-    0xfcef_a3f8,
-    0x676f_02d9,
-    0x8d2a_4c8a,
-    0xfffa_3942,
-    0x8771_f681,
-    0x6d9d_6122,
-    0xfde5_380c,
-    0xa4be_ea44,
-    0x4bde_cfa9,
-    0xf6bb_4b60,
-    0xbebf_bc70,
-    0x289b_7ec6,
-    0xeaa1_27fa,
-    0xd4ef_3085,
-    0x0488_1d05,
-    0xd9d4_d039,
-    0xe6db_99e5,
-    0x1fa2_7cf8,
-    0xc4ac_5665,
-    0xf429_2244,
-    0x432a_ff97,
-    0xab94_23a7,
-    0xfc93_a039,
-    0x655b_59c3,
-    0x8f0c_cc92,
-    0xffef_f47d,
-    0x8584_5dd1,
-    0x6fa8_7e4f,
-    0xfe2c_e6e0,
-    0xa301_4314,
-    0x4e08_11a1,
-    0xf753_7e82,
-    0xbd3a_f235,
-    0x2ad7_d2bb,
-    0xeb86_d391,
+    0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501,
+    0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be, 0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821,
+    0xf61e2562, 0xc040b340, 0x265e5a51, 0xe9b6c7aa, 0xd62f105d, 0x02441453, 0xd8a1e681, 0xe7d3fbc8,
+    0x21e1cde6, 0xc33707d6, 0xf4d50d87, 0x455a14ed, 0xa9e3e905, 0xfcefa3f8, 0x676f02d9, 0x8d2a4c8a,
+    0xfffa3942, 0x8771f681, 0x6d9d6122, 0xfde5380c, 0xa4beea44, 0x4bdecfa9, 0xf6bb4b60, 0xbebfbc70,
+    0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05, 0xd9d4d039, 0xe6db99e5, 0x1fa27cf8, 0xc4ac5665,
+    0xf4292244, 0x432aff97, 0xab9423a7, 0xfc93a039, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1,
+    0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391,
 ];
 
 /// The first eight bytes of the MD5, little-endian.
 pub(super) fn md5_64(key: &[u8]) -> u64 {
     let mut state = START;
     match block(key) {
-        // Nearly every key is that short, and a hasher with its buffer takes a third longer.
+        // Most keys are short, and a hasher with a buffer takes a third longer.
         Some(block) => compress(&mut state, &[block]),
         None => {
             let digest = Md5::digest(key);
@@ -101,24 +45,24 @@ pub(super) fn md5_64(key: &[u8]) -> u64 {
     u64::from(state[1]) << 32 | u64::from(state[0])
 }
 
-/// Calls `each` with every key and its [`md5_64`], in their order.
+/// Calls `each` with every key and the first eight bytes of its MD5 (little-endian), in order.
 pub fn each_with_md5<'a>(keys: impl Iterator<Item = &'a [u8]>, mut each: impl FnMut(&'a [u8], u64)) {
     let mut keys = keys.peekable();
     while keys.peek().is_some() {
-        let (mut some, mut count) = ([&b""[..]; LANES], 0);
-        for (place, key) in some.iter_mut().zip(&mut keys) {
-            *place = key;
+        let (mut batch, mut count) = ([&b""[..]; LANES], 0);
+        for (slot, key) in batch.iter_mut().zip(&mut keys) {
+            *slot = key;
             count += 1;
         }
         let together =
-            (count >= FEWEST && some.iter().all(|key| key.len() <= MAX_SHORT)).then(|| md5_64s(&some));
-        for (at, key) in some[..count].iter().enumerate() {
+            (count >= MIN_KEYS && batch.iter().all(|key| key.len() <= MAX_SHORT)).then(|| md5_64s(&batch));
+        for (at, key) in batch[..count].iter().enumerate() {
             each(key, together.map_or_else(|| md5_64(key), |md5s| md5s[at]));
         }
     }
 }
 
-/// The only block of a message that leaves room in it for the padding.
+/// The padded block of a message of at most [`MAX_SHORT`] bytes.
 fn block(bytes: &[u8]) -> Option<[u8; 64]> {
     let mut block = [0; 64];
     block[..=MAX_SHORT].get_mut(..=bytes.len())?[..bytes.len()].copy_from_slice(bytes);
@@ -127,7 +71,7 @@ fn block(bytes: &[u8]) -> Option<[u8; 64]> {
     Some(block)
 }
 
-/// Of short keys; what it says of a longer one means nothing.
+/// The [`md5_64`] of each key. Those of keys longer than [`MAX_SHORT`] are wrong.
 fn md5_64s(keys: &[&[u8]; LANES]) -> [u64; LANES] {
     let mut words = [[0; LANES]; 16];
     for (lane, key) in keys.iter().enumerate() {
@@ -158,8 +102,8 @@ fn round(
         let [a, b, c, d] = state;
         let word = words[(first + stride * step) % 16];
         let sum = a + mix(b, c, d) + (word + u32x8::splat(SINES[16 * round + step]));
-        let turns = TURNS[round][step % 4];
-        state = [d, (sum << turns | sum >> (32 - turns)) + b, b, c];
+        let bits = ROTATIONS[round][step % 4];
+        state = [d, (sum << bits | sum >> (32 - bits)) + b, b, c];
     }
     state
 }
@@ -169,28 +113,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_any_length_has_the_md5_that_it_has_alone_or_with_others() {
+    fn a_keys_md5_is_the_same_alone_and_in_a_batch() {
         let keys: Vec<Vec<u8>> =
             (0..=250).map(|length| (0..length).map(|i| (i * 7 + 3) as u8).collect()).collect();
-        let right = |key: &[u8]| {
+        let expected = |key: &[u8]| {
             let digest = Md5::digest(key);
             u64::from_le_bytes(*digest.first_chunk().unwrap())
         };
-        // Rows of every number of keys, in which short ones stand beside long ones and without them.
+        // Batches of every size, of short keys, of long ones and of both.
         for count in 1..=20 {
             for first in 0..=250 - count {
-                let some = &keys[first..first + count];
-                let mut told = Vec::new();
-                each_with_md5(some.iter().map(Vec::as_slice), |key, md5| {
+                let batch = &keys[first..first + count];
+                let mut seen = Vec::new();
+                each_with_md5(batch.iter().map(Vec::as_slice), |key, md5| {
                     assert_eq!(
                         (md5, md5_64(key)),
-                        (right(key), right(key)),
+                        (expected(key), expected(key)),
                         "{} bytes of {count}",
                         key.len()
                     );
-                    told.push(key);
+                    seen.push(key);
                 });
-                assert_eq!(told, some);
+                assert_eq!(seen, batch);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! What one worker's clients make it hold in memory, and who of them has done nothing for long.
+//! How much memory one worker's clients make it hold, and which of them are idle.
 //!
-//! The budget is strict: what counts towards it is counted before anything else is held. When it is passed, the client that
-//! holds most is hung up on, and what it held is gone at once. So the others, who hold less, do not notice.
+//! The budget is strict: large replies count as soon as they arrive. When it is exceeded, the client that holds most is closed
+//! and its replies are freed at once, so that clients that hold less are not affected.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,208 +13,221 @@ use bytes::{Bytes, BytesMut};
 
 pub use super::buffer_pool::QueuePool;
 use super::buffer_pool::{BufferPool, SMALLEST};
-use super::pending_replies::{PendingReplies, Slot};
+use super::reply::Slot;
 use crate::metrics::{Limit, WorkerMetrics};
 
-/// After so many sweeps in which a client did nothing, it is idle: they come at a quarter of `idle_timeout` each.
-const QUIET_SWEEPS: u8 = 4;
+/// A client is idle after this many sweeps without activity. A sweep runs every quarter of `idle_timeout`.
+const IDLE_SWEEPS: u8 = 4;
 
-/// So many small buffers are kept at hand: a client needs two at a time.
+/// The number of small buffers that are kept outside the pool: a client needs two at a time.
 const MAX_AT_HAND: usize = 4;
 
-/// The clients of one worker.
+/// The memory of one worker's clients.
 pub struct MemoryBudget {
-    /// How many bytes all of them may make it hold.
+    /// The limit for all clients together, in bytes.
     budget: usize,
     total: Arc<AtomicUsize>,
-    spare: Arc<BufferPool>,
-    /// Of these, a few of the smallest: for them no mutex has to be asked.
+    pool: Arc<BufferPool>,
+    /// A few of the smallest buffers, which are taken without locking the pool's mutex.
     at_hand: RefCell<Vec<BytesMut>>,
-    /// Of inboxes in which nothing is awaited.
+    /// Empty slot queues of clients that are waiting for no reply.
     pub(super) slots: QueuePool<Slot>,
-    seats: RefCell<HashMap<u64, ClientEntry>>,
+    clients: RefCell<HashMap<u64, ClientEntry>>,
     metrics: Arc<WorkerMetrics>,
 }
 
 struct ClientEntry {
-    inbox: Weak<PendingReplies>,
-    /// In how many sweeps in a row it has done nothing.
-    quiet: u8,
+    client: Weak<dyn BudgetedClient>,
+    /// The number of sweeps in a row without activity.
+    idle_sweeps: u8,
 }
 
-/// Why a client's connection is closed from here.
+/// What the budget needs to know of a client and may do to it.
+pub(super) trait BudgetedClient {
+    /// The number of bytes the client holds, in replies and buffers.
+    fn held(&self) -> usize;
+    /// Whether the client was active since the last call, or is waiting for a reply.
+    fn was_active(&self) -> bool;
+    /// Has the client's connection closed, and frees the large replies that have arrived for it.
+    fn close(&self, why: CloseReason);
+}
+
+/// Why Kennel closes a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
-    /// It held most when the budget was passed.
+    /// The client held most when the budget was exceeded.
     Buffered,
-    /// It did nothing for `idle_timeout`.
+    /// The client did nothing for `idle_timeout`.
     Idle,
-    /// It has gone by itself.
+    /// The client has closed the connection.
     Gone,
 }
 
 impl MemoryBudget {
-    /// For clients that may make this worker hold so many bytes, all together.
+    /// A budget of this many bytes for all clients of one worker.
     pub fn new(budget: usize, metrics: Arc<WorkerMetrics>) -> Rc<MemoryBudget> {
-        let (total, spare) = Default::default();
-        let (at_hand, slots, seats) = Default::default();
-        Rc::new(MemoryBudget { budget, total, spare, at_hand, slots, seats, metrics })
+        let (total, pool) = Default::default();
+        let (at_hand, slots, clients) = Default::default();
+        Rc::new(MemoryBudget { budget, total, pool, at_hand, slots, clients, metrics })
     }
 
-    /// A new client's inbox.
-    pub fn enter(self: &Rc<Self>, owner: u64) -> Rc<PendingReplies> {
-        let account = ByteCount {
-            held: AtomicUsize::new(0),
-            over: AtomicBool::new(false),
-            total: Arc::clone(&self.total),
-            spare: Arc::clone(&self.spare),
-        };
-        let inbox = Rc::new(PendingReplies::of(ClientUsage {
-            roll: Rc::clone(self),
-            account: Arc::new(account),
-            own: Cell::new(0),
-            busy: Cell::new(false),
-            stirred: Cell::new(true),
-            closing: Cell::new(None),
-        }));
-        self.seats.borrow_mut().insert(owner, ClientEntry { inbox: Rc::downgrade(&inbox), quiet: 0 });
-        inbox
+    /// Adds a client.
+    pub(super) fn add(&self, id: u64, client: Weak<dyn BudgetedClient>) {
+        self.clients.borrow_mut().insert(id, ClientEntry { client, idle_sweeps: 0 });
     }
 
-    /// A client has gone: what arrives for it later is thrown away.
-    pub fn leave(&self, owner: u64) {
-        let seat = self.seats.borrow_mut().remove(&owner);
-        if let Some(inbox) = seat.and_then(|seat| seat.inbox.upgrade()) {
-            inbox.close(CloseReason::Gone);
+    /// Removes a client that has disconnected. Its later replies are discarded.
+    pub fn leave(&self, id: u64) {
+        let entry = self.clients.borrow_mut().remove(&id);
+        if let Some(client) = entry.and_then(|entry| entry.client.upgrade()) {
+            client.close(CloseReason::Gone);
         }
     }
 
-    /// Whether more than half of the budget is used: then no client should have more than one request on its way.
+    /// Whether more than half of the budget is used. Then each client should have at most one request in flight.
     pub fn is_tight(&self) -> bool {
         self.total.load(Relaxed) > self.budget / 2
     }
 
-    /// Hangs up on those who hold most, until the rest is within the budget.
-    pub(super) fn make_room(&self) {
+    /// Closes the clients that hold most, until the others are within the budget.
+    pub(super) fn enforce(&self) {
         while self.total.load(Relaxed) > self.budget {
-            let seats = self.seats.borrow();
-            let inboxes = seats.values().filter_map(|seat| seat.inbox.upgrade());
-            let Some(largest) = inboxes.max_by_key(|inbox| inbox.held()).filter(|inbox| inbox.held() > 0)
+            let entries = self.clients.borrow();
+            let clients = entries.values().filter_map(|entry| entry.client.upgrade());
+            let Some(largest) = clients.max_by_key(|client| client.held()).filter(|client| client.held() > 0)
             else {
                 return;
             };
-            drop(seats);
+            drop(entries);
             self.metrics.limit_reached(Limit::Buffered);
             largest.close(CloseReason::Buffered);
         }
     }
 
-    /// An empty buffer with room for so many bytes.
-    pub fn take_buffer(&self, room: usize) -> BytesMut {
-        let at_hand = if room <= SMALLEST { self.at_hand.borrow_mut().pop() } else { None };
-        at_hand.unwrap_or_else(|| self.spare.take(room))
+    /// An empty buffer for at least this many bytes.
+    pub fn take_buffer(&self, capacity: usize) -> BytesMut {
+        let at_hand = if capacity <= SMALLEST { self.at_hand.borrow_mut().pop() } else { None };
+        at_hand.unwrap_or_else(|| self.pool.take(capacity))
     }
 
-    /// A buffer that is not needed any more, whatever it holds.
+    /// Takes back a buffer that is no longer needed. Its contents are discarded.
     pub fn give_back(&self, mut buffer: BytesMut) {
         buffer.clear();
         let mut at_hand = self.at_hand.borrow_mut();
         if buffer.capacity() > 2 * SMALLEST || at_hand.len() >= MAX_AT_HAND || !buffer.try_reclaim(SMALLEST) {
             drop(at_hand);
-            return self.spare.give(buffer);
+            return self.pool.give(buffer);
         }
         at_hand.push(buffer);
     }
 
-    /// Frees the buffers that nobody has needed since this was called last.
+    /// Frees the buffers that were not needed since the last call.
     pub fn free_unused(&self) {
-        self.spare.forget();
+        self.pool.free_unused();
     }
 
-    /// Hangs up on those who have done nothing since so many sweeps. `rebuilds` says of whom others wait for a value: such a
-    /// client is not idle.
+    /// Closes the idle clients. A client for which `rebuilds` is true is not idle: others wait for the value it rebuilds.
     pub fn sweep(&self, rebuilds: impl Fn(u64) -> bool) {
         let mut idle = Vec::new();
-        for (owner, seat) in self.seats.borrow_mut().iter_mut() {
-            let Some(inbox) = seat.inbox.upgrade() else { continue };
-            seat.quiet = if inbox.was_active() { 0 } else { seat.quiet + 1 };
-            if seat.quiet >= QUIET_SWEEPS {
-                seat.quiet = 0;
-                if !rebuilds(*owner) {
-                    idle.push(inbox);
+        for (id, entry) in self.clients.borrow_mut().iter_mut() {
+            let Some(client) = entry.client.upgrade() else { continue };
+            entry.idle_sweeps = if client.was_active() { 0 } else { entry.idle_sweeps + 1 };
+            if entry.idle_sweeps >= IDLE_SWEEPS {
+                entry.idle_sweeps = 0;
+                if !rebuilds(*id) {
+                    idle.push(client);
                 }
             }
         }
-        for inbox in idle {
+        for client in idle {
             self.metrics.limit_reached(Limit::Idle);
-            inbox.close(CloseReason::Idle);
+            client.close(CloseReason::Idle);
         }
     }
 }
 
-/// What the roll knows of one client; it lies in the client's inbox.
+/// One client's use of the budget, kept with its pending replies.
 pub(super) struct ClientUsage {
-    pub(super) roll: Rc<MemoryBudget>,
-    pub(super) account: Arc<ByteCount>,
-    /// The bytes of its own buffers, as it said last.
-    pub(super) own: Cell<usize>,
-    /// It waits for an answer, so it cannot do anything.
+    pub(super) budget: Rc<MemoryBudget>,
+    pub(super) bytes: Arc<ByteCount>,
+    /// The bytes of the client's own buffers.
+    pub(super) own_buffers: Cell<usize>,
+    /// Whether the client is waiting for a reply.
     pub(super) busy: Cell<bool>,
-    /// It has done something since the last sweep.
-    pub(super) stirred: Cell<bool>,
+    /// Whether the client was active since the last sweep.
+    pub(super) active: Cell<bool>,
     pub(super) closing: Cell<Option<CloseReason>>,
 }
 
-/// How many bytes one client holds. Atomic because answers carry it, and these could be dropped anywhere.
+impl ClientUsage {
+    pub(super) fn new(budget: &Rc<MemoryBudget>) -> ClientUsage {
+        let bytes = ByteCount {
+            held: AtomicUsize::new(0),
+            written_off: AtomicBool::new(false),
+            total: Arc::clone(&budget.total),
+            pool: Arc::clone(&budget.pool),
+        };
+        ClientUsage {
+            budget: Rc::clone(budget),
+            bytes: Arc::new(bytes),
+            own_buffers: Cell::new(0),
+            busy: Cell::new(false),
+            active: Cell::new(true),
+            closing: Cell::new(None),
+        }
+    }
+}
+
+/// How many bytes one client holds. Atomic because replies refer to it, and may be dropped on any thread.
 pub(super) struct ByteCount {
     held: AtomicUsize,
-    /// It has been written off: it counts no more.
-    over: AtomicBool,
+    /// Set once the client is closed: from then on nothing is counted.
+    written_off: AtomicBool,
     total: Arc<AtomicUsize>,
-    spare: Arc<BufferPool>,
+    pool: Arc<BufferPool>,
 }
 
 impl ByteCount {
-    /// An empty buffer for an answer of so many bytes.
-    pub(super) fn buffer(&self, room: usize) -> BytesMut {
-        self.spare.take(room)
+    /// An empty buffer for a reply of at least this many bytes.
+    pub(super) fn buffer(&self, capacity: usize) -> BytesMut {
+        self.pool.take(capacity)
     }
 
     pub(super) fn held(&self) -> usize {
-        if self.over.load(Relaxed) { 0 } else { self.held.load(Relaxed) }
+        if self.written_off.load(Relaxed) { 0 } else { self.held.load(Relaxed) }
     }
 
     pub(super) fn add(&self, bytes: usize) {
-        if !self.over.load(Relaxed) {
+        if !self.written_off.load(Relaxed) {
             self.held.fetch_add(bytes, Relaxed);
             self.total.fetch_add(bytes, Relaxed);
         }
     }
 
-    pub(super) fn take(&self, bytes: usize) {
-        if !self.over.load(Relaxed) {
+    pub(super) fn subtract(&self, bytes: usize) {
+        if !self.written_off.load(Relaxed) {
             self.held.fetch_sub(bytes, Relaxed);
             self.total.fetch_sub(bytes, Relaxed);
         }
     }
 
-    /// What it holds will be gone in a moment: counts none of it from now on.
+    /// Stops counting: what the client holds is about to be freed.
     pub(super) fn write_off(&self) {
-        if !self.over.swap(true, Relaxed) {
+        if !self.written_off.swap(true, Relaxed) {
             self.total.fetch_sub(self.held.load(Relaxed), Relaxed);
         }
     }
 
-    /// These bytes count until the last reference to any of them is gone.
-    pub(super) fn hold(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+    /// Counts these bytes until the last reference to any of them is dropped.
+    pub(super) fn count(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.add(bytes.len());
-        Bytes::from_owner(CountedBytes { bytes, account: Arc::clone(self) })
+        Bytes::from_owner(CountedBytes { bytes, count: Arc::clone(self) })
     }
 }
 
 struct CountedBytes {
     bytes: Bytes,
-    account: Arc<ByteCount>,
+    count: Arc<ByteCount>,
 }
 
 impl AsRef<[u8]> for CountedBytes {
@@ -225,9 +238,9 @@ impl AsRef<[u8]> for CountedBytes {
 
 impl Drop for CountedBytes {
     fn drop(&mut self) {
-        self.account.take(self.bytes.len());
+        self.count.subtract(self.bytes.len());
         if let Ok(buffer) = std::mem::take(&mut self.bytes).try_into_mut() {
-            self.account.spare.give(buffer);
+            self.count.pool.give(buffer);
         }
     }
 }
@@ -237,18 +250,18 @@ mod tests {
     use super::*;
     use crate::error::Failure;
     use crate::metrics::Metrics;
-    use crate::upstream::pending_replies::Reply;
+    use crate::upstream::pending_replies::{PendingReplies, Reply};
 
-    fn roll(budget: usize) -> (Metrics, Rc<MemoryBudget>) {
+    fn budget(limit: usize) -> (Metrics, Rc<MemoryBudget>) {
         let metrics = Metrics::new(Vec::new(), Vec::new(), 1);
-        let roll = MemoryBudget::new(budget, metrics.worker(0));
-        (metrics, roll)
+        let budget = MemoryBudget::new(limit, metrics.worker(0));
+        (metrics, budget)
     }
 
-    fn answer(inbox: &PendingReplies, size: usize) -> u64 {
-        let ticket = inbox.expect();
-        inbox.deliver(ticket, Reply::Answered { bytes: Bytes::from(vec![b'x'; size]), epoch: 0 });
-        ticket
+    fn deliver(client: &PendingReplies, size: usize) -> u64 {
+        let id = client.expect();
+        client.deliver(id, Reply::Answered { bytes: Bytes::from(vec![b'x'; size]), epoch: 0 });
+        id
     }
 
     fn size(reply: Option<Reply>) -> usize {
@@ -259,75 +272,77 @@ mod tests {
     }
 
     #[test]
-    fn over_the_budget_the_one_who_holds_most_is_closed_and_nobody_else() {
-        let (_metrics, roll) = roll(100_000);
-        let (small, hog) = (roll.enter(1), roll.enter(2));
-        let kept = answer(&small, 20_000);
-        let lost = [answer(&hog, 40_000), answer(&hog, 30_000)];
-        assert!(roll.is_tight() && hog.closing().is_none());
-        answer(&hog, 30_000);
-        assert_eq!((hog.closing(), small.closing()), (Some(CloseReason::Buffered), None));
-        for ticket in lost {
-            assert!(matches!(hog.take(ticket), Some(Reply::Failed(Failure::Overloaded))));
+    fn over_the_budget_only_the_client_that_holds_most_is_closed() {
+        let (_metrics, budget) = budget(100_000);
+        let (small, large) = (PendingReplies::for_client(&budget, 1), PendingReplies::for_client(&budget, 2));
+        let kept = deliver(&small, 20_000);
+        let lost = [deliver(&large, 40_000), deliver(&large, 30_000)];
+        assert!(budget.is_tight() && large.closing().is_none());
+        deliver(&large, 30_000);
+        assert_eq!((large.closing(), small.closing()), (Some(CloseReason::Buffered), None));
+        for id in lost {
+            assert!(matches!(large.take(id), Some(Reply::Failed(Failure::Overloaded))));
         }
-        assert_eq!((small.held(), roll.total.load(Relaxed)), (20_000, 20_000));
+        assert_eq!((small.held(), budget.total.load(Relaxed)), (20_000, 20_000));
         assert_eq!(size(small.take(kept)), 20_000);
-        // What still arrives for the closed one is not held.
-        answer(&hog, 90_000);
-        assert_eq!(roll.total.load(Relaxed), 0);
+        // What still arrives for the closed client is not kept.
+        deliver(&large, 90_000);
+        assert_eq!(budget.total.load(Relaxed), 0);
     }
 
     #[test]
-    fn an_answer_counts_until_the_last_piece_of_it_is_gone() {
-        let (_metrics, roll) = roll(1 << 20);
-        let inbox = roll.enter(1);
-        let ticket = answer(&inbox, 50_000);
-        let Some(Reply::Answered { bytes, .. }) = inbox.take(ticket) else { panic!("no answer") };
+    fn a_reply_counts_until_its_last_slice_is_dropped() {
+        let (_metrics, budget) = budget(1 << 20);
+        let client = PendingReplies::for_client(&budget, 1);
+        let id = deliver(&client, 50_000);
+        let Some(Reply::Answered { bytes, .. }) = client.take(id) else { panic!("no reply") };
         let piece = bytes.slice(7..9);
         drop(bytes);
-        assert_eq!(inbox.held(), 50_000);
+        assert_eq!(client.held(), 50_000);
         drop(piece);
-        assert_eq!(inbox.held(), 0);
-        inbox.holds(700_000);
-        assert!(roll.is_tight());
-        inbox.holds(10);
-        assert_eq!((inbox.held(), roll.is_tight()), (10, false));
-        roll.leave(1);
-        assert_eq!(roll.total.load(Relaxed), 0);
+        assert_eq!(client.held(), 0);
+        client.holds(700_000);
+        assert!(budget.is_tight());
+        client.holds(10);
+        assert_eq!((client.held(), budget.is_tight()), (10, false));
+        budget.leave(1);
+        assert_eq!(budget.total.load(Relaxed), 0);
     }
 
     #[test]
-    fn the_buffer_of_an_answer_that_is_gone_holds_the_next_one() {
-        let (_metrics, roll) = roll(1 << 20);
-        let inbox = roll.enter(1);
-        let mut buffer = inbox.buffer(50_000);
+    fn the_buffer_of_a_dropped_reply_is_used_for_the_next_one() {
+        let (_metrics, budget) = budget(1 << 20);
+        let client = PendingReplies::for_client(&budget, 1);
+        let mut buffer = client.buffer(50_000);
         buffer.extend_from_slice(&[b'x'; 50_000]);
-        let (at, ticket) = (buffer.as_ptr(), inbox.expect());
-        inbox.deliver(ticket, Reply::Answered { bytes: buffer.freeze(), epoch: 0 });
-        assert_ne!(inbox.buffer(50_000).as_ptr(), at);
-        assert_eq!(size(inbox.take(ticket)), 50_000);
-        assert_eq!(inbox.buffer(50_000).as_ptr(), at);
+        let (at, id) = (buffer.as_ptr(), client.expect());
+        client.deliver(id, Reply::Answered { bytes: buffer.freeze(), epoch: 0 });
+        assert_ne!(client.buffer(50_000).as_ptr(), at);
+        assert_eq!(size(client.take(id)), 50_000);
+        assert_eq!(client.buffer(50_000).as_ptr(), at);
     }
 
     #[test]
-    fn who_does_nothing_is_idle_and_who_waits_or_rebuilds_or_stirs_is_not() {
-        let (_metrics, roll) = roll(1 << 20);
-        let [idle, waits, rebuilds, stirs] = [1, 2, 3, 4].map(|owner| roll.enter(owner));
-        waits.is_busy(true);
-        for _ in 0..=QUIET_SWEEPS {
+    fn a_client_without_activity_is_idle_unless_it_waits_or_rebuilds() {
+        let (_metrics, budget) = budget(1 << 20);
+        let [idle, waiting, rebuilding, active] =
+            [1, 2, 3, 4].map(|id| PendingReplies::for_client(&budget, id));
+        waiting.is_busy(true);
+        for _ in 0..=IDLE_SWEEPS {
             assert_eq!(idle.closing(), None);
-            stirs.note_activity();
-            roll.sweep(|owner| owner == 3);
+            active.note_activity();
+            budget.sweep(|id| id == 3);
         }
         assert_eq!(idle.closing(), Some(CloseReason::Idle));
-        for inbox in [&waits, &rebuilds, &stirs] {
-            assert_eq!(inbox.closing(), None);
+        for client in [&waiting, &rebuilding, &active] {
+            assert_eq!(client.closing(), None);
         }
-        // Its lease has ended; its answer has come.
-        waits.is_busy(false);
-        for _ in 0..=QUIET_SWEEPS {
-            roll.sweep(|_| false);
+        // The lease has ended, and the reply has arrived.
+        waiting.is_busy(false);
+        for _ in 0..=IDLE_SWEEPS {
+            budget.sweep(|_| false);
         }
-        assert_eq!((rebuilds.closing(), waits.closing()), (Some(CloseReason::Idle), Some(CloseReason::Idle)));
+        let closing = (rebuilding.closing(), waiting.closing());
+        assert_eq!(closing, (Some(CloseReason::Idle), Some(CloseReason::Idle)));
     }
 }

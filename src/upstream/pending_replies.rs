@@ -1,277 +1,194 @@
-//! Where the answers to one asker's commands arrive.
+//! The replies that one client is waiting for.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use super::memory_budget::{ClientUsage, CloseReason};
+use super::memory_budget::{BudgetedClient, ClientUsage, CloseReason, MemoryBudget};
+use super::reply::{COUNTED, Slot};
+pub use super::reply::{END, Reply, ReplyId};
 use crate::error::Failure;
 
-/// A smaller answer does not count towards the budget by itself: there are few of them for one client.
-pub(super) const COUNTED: usize = 4 * 1024;
-/// With so many answers owed or here, a small one is copied: else each could keep a whole buffer that was read into, and that
-/// of a client which takes nothing for long.
-const CROWDED: usize = 64;
-/// What ends the answer to a `get`.
-pub const END: &[u8] = b"END\r\n";
+/// With more slots than this, small replies are copied. Otherwise each of them could keep a whole read buffer alive while its
+/// client takes nothing.
+const COPY_ABOVE: usize = 64;
 
-/// Names one command of an inbox, and so its reply. Numbers rise in the order of sending.
-pub type ReplyId = u64;
-
-/// What became of a command.
-#[derive(Debug, Clone)]
-pub enum Reply {
-    /// The server's answer, whole, with its CRLF.
-    Answered {
-        /// As it came.
-        bytes: Bytes,
-        /// When its command was sent, counted in connections made to that server: see [`super::server::Server`].
-        epoch: u32,
-    },
-    /// Of a `get` that went with others: its values, or nothing, and no [`END`] behind them. It is small.
-    Part {
-        /// As they came.
-        bytes: Bytes,
-        /// As of an answer.
-        epoch: u32,
-    },
-    /// It was conditional on a CAS of a connection that has been remade since, and was not sent.
-    Moved,
-    /// There is no answer, and whether it was carried out is not known.
-    Failed(Failure),
-}
-
-impl Reply {
-    /// Without what was read around it, if it is small: beside other such answers in `copies`.
-    fn apart(self, copies: &mut BytesMut) -> Reply {
-        let mut apart = |bytes: Bytes| {
-            if bytes.len() >= COUNTED {
-                return bytes;
-            }
-            if copies.capacity() < bytes.len() {
-                *copies = BytesMut::with_capacity(2 * COUNTED);
-            }
-            copies.extend_from_slice(&bytes);
-            copies.split().freeze()
-        };
-        match self {
-            Reply::Answered { bytes, epoch } => Reply::Answered { bytes: apart(bytes), epoch },
-            Reply::Part { bytes, epoch } => Reply::Part { bytes: apart(bytes), epoch },
-            reply => reply,
-        }
-    }
-}
-
-/// The replies that one task is owed, from any number of servers. Whoever awaits none any more drops it: what arrives later
-/// is thrown away.
+/// The replies that one task is waiting for, from any number of servers. When it is dropped, replies that arrive later are
+/// discarded.
 #[derive(Default)]
 pub struct PendingReplies {
-    inner: RefCell<State>,
-    /// What its client holds and does; `None`: it is no client's.
-    member: Option<ClientUsage>,
+    state: RefCell<State>,
+    /// The client's share of the memory budget; `None` for a task that is no client.
+    usage: Option<ClientUsage>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The ticket of the first slot.
+    /// The id of the first slot.
     first: ReplyId,
     slots: VecDeque<Slot>,
-    /// Room for copies of small answers.
+    /// Room for copies of small replies.
     copies: BytesMut,
     waker: Option<Waker>,
 }
 
-/// A place for one reply.
-#[derive(Debug)]
-pub(super) enum Slot {
-    Owed,
-    Here(Reply),
-    Taken,
-}
-
 impl PendingReplies {
-    /// The inbox of a client on the roll.
-    pub(super) fn of(member: ClientUsage) -> PendingReplies {
-        PendingReplies { inner: RefCell::default(), member: Some(member) }
+    /// The replies of a new client, whose memory counts towards this budget.
+    pub fn for_client(budget: &Rc<MemoryBudget>, client: u64) -> Rc<PendingReplies> {
+        let usage = Some(ClientUsage::new(budget));
+        let replies = Rc::new(PendingReplies { state: RefCell::default(), usage });
+        let budgeted: Rc<dyn BudgetedClient> = replies.clone();
+        budget.add(client, Rc::downgrade(&budgeted));
+        replies
     }
 
-    /// A place for one reply.
+    /// Adds a slot for the reply to a command that is sent next.
     pub(super) fn expect(&self) -> ReplyId {
-        let mut inner = self.inner.borrow_mut();
-        if let (0, Some(member)) = (inner.slots.capacity(), &self.member) {
-            inner.slots = member.roll.slots.take_buffer();
+        let mut state = self.state.borrow_mut();
+        if let (0, Some(usage)) = (state.slots.capacity(), &self.usage) {
+            state.slots = usage.budget.slots.take_buffer();
         }
-        inner.slots.push_back(Slot::Owed);
-        inner.first + inner.slots.len() as u64 - 1
+        state.slots.push_back(Slot::Pending);
+        state.first + state.slots.len() as u64 - 1
     }
 
-    /// A reply has come. Wakes the asker.
-    pub(super) fn deliver(&self, ticket: ReplyId, reply: Reply) {
-        let reply = match (reply, &self.member) {
-            (Reply::Answered { bytes, epoch }, Some(member)) if bytes.len() >= COUNTED => {
-                // Small ones are kept, for a lease may have been won with one.
-                if member.closing.get().is_some() {
-                    return self.put(ticket, Reply::Failed(Failure::Overloaded));
+    /// Stores a reply and wakes the task.
+    pub(super) fn deliver(&self, id: ReplyId, reply: Reply) {
+        let reply = match (reply, &self.usage) {
+            (Reply::Answered { bytes, epoch }, Some(usage)) if bytes.len() >= COUNTED => {
+                // Small replies are delivered to a closing client too: one of them may have won a lease.
+                if usage.closing.get().is_some() {
+                    return self.store(id, Reply::Failed(Failure::Overloaded));
                 }
-                let bytes = member.account.hold(bytes);
-                self.put(ticket, Reply::Answered { bytes, epoch });
-                return member.roll.make_room();
+                let bytes = usage.bytes.count(bytes);
+                self.store(id, Reply::Answered { bytes, epoch });
+                return usage.budget.enforce();
             }
             (reply, _) => reply,
         };
-        self.put(ticket, reply);
+        self.store(id, reply);
     }
 
-    fn put(&self, ticket: ReplyId, reply: Reply) {
-        let mut inner = self.inner.borrow_mut();
-        let Some(at) = ticket.checked_sub(inner.first) else { return };
-        let State { slots, copies, .. } = &mut *inner;
-        let crowded = slots.len() > CROWDED;
+    fn store(&self, id: ReplyId, reply: Reply) {
+        let mut state = self.state.borrow_mut();
+        let Some(at) = id.checked_sub(state.first) else { return };
+        let State { slots, copies, .. } = &mut *state;
+        let copy = slots.len() > COPY_ABOVE;
         if let Some(slot) = slots.get_mut(at as usize) {
-            *slot = Slot::Here(if crowded { reply.apart(copies) } else { reply });
+            *slot = Slot::Arrived(if copy { reply.detached(copies) } else { reply });
         }
-        if let Some(waker) = inner.waker.take() {
-            drop(inner);
+        if let Some(waker) = state.waker.take() {
+            drop(state);
             waker.wake();
         }
     }
 
-    /// Takes a reply, if it is here.
-    pub fn take(&self, ticket: ReplyId) -> Option<Reply> {
-        let mut inner = self.inner.borrow_mut();
-        let at = ticket.checked_sub(inner.first)? as usize;
-        let slot = inner.slots.get_mut(at)?;
-        let Slot::Here(_) = slot else { return None };
-        let Slot::Here(reply) = std::mem::replace(slot, Slot::Taken) else { return None };
-        while let Some(Slot::Taken) = inner.slots.front() {
-            inner.slots.pop_front();
-            inner.first += 1;
+    /// Takes a reply, if it has arrived.
+    pub fn take(&self, id: ReplyId) -> Option<Reply> {
+        let mut state = self.state.borrow_mut();
+        let at = id.checked_sub(state.first)? as usize;
+        let slot = state.slots.get_mut(at)?;
+        let Slot::Arrived(_) = slot else { return None };
+        let Slot::Arrived(reply) = std::mem::replace(slot, Slot::Taken) else { return None };
+        while let Some(Slot::Taken) = state.slots.front() {
+            state.slots.pop_front();
+            state.first += 1;
         }
         Some(reply)
     }
 
-    /// Whether a reply is here.
-    pub fn is_here(&self, ticket: ReplyId) -> bool {
-        let inner = self.inner.borrow();
-        let at = ticket.checked_sub(inner.first).map(|at| at as usize);
-        matches!(at.and_then(|at| inner.slots.get(at)), Some(Slot::Here(_)))
+    /// Whether a reply has arrived and was not taken.
+    pub fn is_here(&self, id: ReplyId) -> bool {
+        let state = self.state.borrow();
+        let at = id.checked_sub(state.first).map(|at| at as usize);
+        matches!(at.and_then(|at| state.slots.get(at)), Some(Slot::Arrived(_)))
     }
 
-    /// Has this task woken when the next reply comes.
+    /// Wakes this task when the next reply arrives.
     pub fn wake_on_next(&self, cx: &Context<'_>) {
-        let mut inner = self.inner.borrow_mut();
-        match &mut inner.waker {
+        let mut state = self.state.borrow_mut();
+        match &mut state.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             empty => *empty = Some(cx.waker().clone()),
         }
     }
 
-    /// Its client can do nothing until something comes: what it does not need until then is given back.
+    /// Releases the memory that is not needed until the client sends or receives something.
     pub fn rest(&self) {
-        if let Some(member) = &self.member {
-            let mut inner = self.inner.borrow_mut();
-            member.roll.slots.take_back(&mut inner.slots);
-            if inner.slots.is_empty() {
-                inner.copies = BytesMut::new();
+        if let Some(usage) = &self.usage {
+            let mut state = self.state.borrow_mut();
+            usage.budget.slots.take_back(&mut state.slots);
+            if state.slots.is_empty() {
+                state.copies = BytesMut::new();
             }
         }
     }
 
-    /// An empty buffer for an answer of so many bytes.
-    pub(super) fn buffer(&self, room: usize) -> BytesMut {
-        match &self.member {
-            Some(member) => member.account.buffer(room),
-            None => BytesMut::with_capacity(room),
+    /// An empty buffer for a reply of at least this many bytes.
+    pub(super) fn buffer(&self, capacity: usize) -> BytesMut {
+        match &self.usage {
+            Some(usage) => usage.bytes.buffer(capacity),
+            None => BytesMut::with_capacity(capacity),
         }
     }
 
-    /// Its client's own buffers hold so many bytes now.
+    /// Sets how many bytes the client's own buffers take.
     pub fn holds(&self, bytes: usize) {
-        let Some(member) = &self.member else { return };
-        let before = member.own.replace(bytes);
+        let Some(usage) = &self.usage else { return };
+        let before = usage.own_buffers.replace(bytes);
         if bytes > before {
-            member.account.add(bytes - before);
-            member.roll.make_room();
+            usage.bytes.add(bytes - before);
+            usage.budget.enforce();
         } else if bytes < before {
-            member.account.take(before - bytes);
+            usage.bytes.subtract(before - bytes);
         }
     }
 
-    /// An answer that is said later: counts until then.
-    pub fn keep(&self, answer: Bytes) -> Bytes {
-        match &self.member {
-            Some(member) if answer.len() >= COUNTED => {
-                let answer = member.account.hold(answer);
-                member.roll.make_room();
-                answer
+    /// Counts a reply that is kept to be written later, until it is dropped.
+    pub fn keep(&self, reply: Bytes) -> Bytes {
+        match &self.usage {
+            Some(usage) if reply.len() >= COUNTED => {
+                let reply = usage.bytes.count(reply);
+                usage.budget.enforce();
+                reply
             }
-            _ => answer,
+            _ => reply,
         }
     }
 
-    /// How many bytes its client holds, answers and buffers.
-    pub fn held(&self) -> usize {
-        self.member.as_ref().map_or(0, |member| member.account.held())
-    }
-
-    /// Whether its client waits for an answer.
+    /// Sets whether the client is waiting for a reply. A waiting client is not idle.
     pub fn is_busy(&self, busy: bool) {
-        if let Some(member) = &self.member {
-            member.busy.set(busy);
+        if let Some(usage) = &self.usage {
+            usage.busy.set(busy);
         }
     }
 
-    /// Its client has done something: asked a whole request, or taken some of an answer.
+    /// Notes that the client sent a whole request, or received a part of a reply.
     pub fn note_activity(&self) {
-        if let Some(member) = &self.member {
-            member.stirred.set(true);
+        if let Some(usage) = &self.usage {
+            usage.active.set(true);
         }
     }
 
-    /// Whether its client has done something since this was asked last, or cannot do anything because it waits.
-    pub(super) fn was_active(&self) -> bool {
-        self.member.as_ref().is_none_or(|member| member.stirred.replace(false) || member.busy.get())
-    }
-
-    /// Whether its client is to be hung up on, and why.
+    /// Why the client's connection must be closed, if so.
     pub fn closing(&self) -> Option<CloseReason> {
-        self.member.as_ref().and_then(|member| member.closing.get())
+        self.usage.as_ref().and_then(|usage| usage.closing.get())
     }
 
-    /// Has its client hung up on. The large answers that are here are gone at once.
-    pub(super) fn close(&self, why: CloseReason) {
-        let Some(member) = &self.member else { return };
-        if member.closing.get().is_none() {
-            member.closing.set(Some(why));
-        }
-        member.account.write_off();
-        let mut inner = self.inner.borrow_mut();
-        for slot in &mut inner.slots {
-            if let Slot::Here(Reply::Answered { bytes, .. }) = slot
-                && bytes.len() >= COUNTED
-            {
-                *slot = Slot::Here(Reply::Failed(Failure::Overloaded));
-            }
-        }
-        if let Some(waker) = inner.waker.take() {
-            drop(inner);
-            waker.wake();
-        }
-    }
-
-    /// Wakes its asker, who should look again at what it waits for.
+    /// Wakes the task without a reply.
     pub(super) fn wake(&self) {
-        let waker = self.inner.borrow_mut().waker.take();
+        let waker = self.state.borrow_mut().waker.take();
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     /// Waits for one reply.
-    pub async fn receive(&self, ticket: ReplyId) -> Reply {
-        std::future::poll_fn(|cx| match self.take(ticket) {
+    pub async fn receive(&self, id: ReplyId) -> Reply {
+        std::future::poll_fn(|cx| match self.take(id) {
             Some(reply) => Poll::Ready(reply),
             None => {
                 self.wake_on_next(cx);
@@ -282,28 +199,58 @@ impl PendingReplies {
     }
 }
 
+impl BudgetedClient for PendingReplies {
+    fn held(&self) -> usize {
+        self.usage.as_ref().map_or(0, |usage| usage.bytes.held())
+    }
+
+    fn was_active(&self) -> bool {
+        self.usage.as_ref().is_none_or(|usage| usage.active.replace(false) || usage.busy.get())
+    }
+
+    fn close(&self, why: CloseReason) {
+        let Some(usage) = &self.usage else { return };
+        if usage.closing.get().is_none() {
+            usage.closing.set(Some(why));
+        }
+        usage.bytes.write_off();
+        let mut state = self.state.borrow_mut();
+        for slot in &mut state.slots {
+            if let Slot::Arrived(Reply::Answered { bytes, .. }) = slot
+                && bytes.len() >= COUNTED
+            {
+                *slot = Slot::Arrived(Reply::Failed(Failure::Overloaded));
+            }
+        }
+        if let Some(waker) = state.waker.take() {
+            drop(state);
+            waker.wake();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_small_answer_of_who_takes_nothing_does_not_keep_all_that_was_read_with_it() {
-        let inbox = PendingReplies::default();
-        let tickets: Vec<ReplyId> = (0..2 * CROWDED).map(|_| inbox.expect()).collect();
+    fn a_small_reply_does_not_keep_its_read_buffer_while_many_are_pending() {
+        let replies = PendingReplies::default();
+        let ids: Vec<ReplyId> = (0..2 * COPY_ABOVE).map(|_| replies.expect()).collect();
         let read = Bytes::from(vec![b'x'; 64 * 1024]);
         let pieces = |part: bool| {
             let bytes = read.slice(..100);
             if part { Reply::Part { bytes, epoch: 1 } } else { Reply::Answered { bytes, epoch: 1 } }
         };
-        tickets.iter().for_each(|ticket| inbox.deliver(*ticket, pieces(ticket % 2 == 0)));
-        let taken: Vec<Reply> = tickets.iter().filter_map(|ticket| inbox.take(*ticket)).collect();
-        assert_eq!(taken.len(), 2 * CROWDED);
+        ids.iter().for_each(|id| replies.deliver(*id, pieces(id % 2 == 0)));
+        let taken: Vec<Reply> = ids.iter().filter_map(|id| replies.take(*id)).collect();
+        assert_eq!(taken.len(), 2 * COPY_ABOVE);
         assert!(read.is_unique());
-        // A large one has a buffer of its own, and who takes what comes has it as it came.
-        let (large, small) = (inbox.expect(), inbox.expect());
-        inbox.deliver(large, Reply::Answered { bytes: read.slice(..COUNTED), epoch: 1 });
-        inbox.deliver(small, pieces(true));
-        let held = [large, small].map(|ticket| inbox.take(ticket));
+        // A large reply is not copied, and neither is a small one while few are pending.
+        let (large, small) = (replies.expect(), replies.expect());
+        replies.deliver(large, Reply::Answered { bytes: read.slice(..COUNTED), epoch: 1 });
+        replies.deliver(small, pieces(true));
+        let held = [large, small].map(|id| replies.take(id));
         assert!(held.iter().all(Option::is_some) && !read.is_unique());
     }
 }

@@ -1,4 +1,4 @@
-//! A pool as one worker knows it: a ring, and a connection to each of its servers.
+//! A pool of one worker: a ring, and a connection to each server.
 
 use std::io;
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use super::connection::Connection;
 use super::placement_cache::PlacementCache;
 use super::ring::Ring;
 use super::server::Server;
-use super::{OnError, PoolSpec};
+use super::spec::{OnError, PoolSpec};
 use crate::metrics::WorkerMetrics;
 
-/// A pool as all workers share it.
+/// The part of a pool that all workers share.
 pub struct SharedPool {
     /// Its name.
     pub name: String,
@@ -23,8 +23,8 @@ pub struct SharedPool {
 }
 
 impl SharedPool {
-    /// The pool of a specification; `first` is the index of its first server among those of all pools. Embedded servers are
-    /// started with it.
+    /// Creates the pool of a specification and starts its embedded servers. `first` is the index of its first server among
+    /// those of all pools.
     pub fn new(spec: &PoolSpec, first: usize, clock: fn() -> u64) -> io::Result<SharedPool> {
         let (connect, request) = (spec.connect_timeout, spec.request_timeout);
         let servers = (first..).zip(&spec.servers);
@@ -38,49 +38,53 @@ impl SharedPool {
         })
     }
 
-    /// Its servers, in the configuration's order.
+    /// Its servers, in the order of the configuration.
     pub fn servers(&self) -> &[Arc<Server>] {
         &self.servers
     }
 
-    /// The pool for one worker. If there are several, all are given theirs before any of them begins to connect.
+    /// The pool of one worker. With several workers, call this for all of them before any begins to connect.
     pub fn for_worker(self: &Arc<Self>) -> UnconnectedPool {
         let first_attempts = self.servers.iter().map(|server| server.first_attempt()).collect();
         UnconnectedPool { shared: Arc::clone(self), first_attempts }
     }
 }
 
-/// A pool for a worker that is yet to connect. While it exists, other workers' first connections wait for it.
+/// The pool of a worker that has not begun to connect. While it exists, other workers' first connections wait for it.
 pub struct UnconnectedPool {
     shared: Arc<SharedPool>,
     first_attempts: Vec<TaskTrackerToken>,
 }
 
-/// A pool as one worker knows it.
+/// A pool of one worker.
 pub struct Pool {
     shared: Arc<SharedPool>,
     connections: Vec<Rc<Connection>>,
-    places: PlacementCache,
+    placements: PlacementCache,
 }
 
 impl Pool {
-    /// With connections that are still to be driven.
+    /// Creates the worker's connections, which must be driven to do anything: see [`Connection::drive`].
     pub fn new(unconnected: UnconnectedPool, metrics: &Arc<WorkerMetrics>) -> Pool {
         let UnconnectedPool { shared, first_attempts } = unconnected;
         let connect = |(server, first_attempt): (&Arc<Server>, _)| {
             Connection::new(Arc::clone(server), first_attempt, Arc::clone(metrics))
         };
         let connections = shared.servers.iter().zip(first_attempts).map(connect).collect();
-        Pool { shared, connections, places: PlacementCache::default() }
+        Pool { shared, connections, placements: PlacementCache::default() }
     }
 
-    /// The place of the server that holds this key.
+    /// The index of the server that holds this key.
     pub fn place(&self, key: &[u8]) -> usize {
         let ring = &self.shared.ring;
-        if ring.is_costly() { self.places.of(key, false, || ring.server(key)) } else { ring.server(key) }
+        if ring.is_costly() {
+            self.placements.get_or_find(key, false, || ring.server(key))
+        } else {
+            ring.server(key)
+        }
     }
 
-    /// The same, if the first eight bytes of the key's MD5 are known: then there is nothing to remember.
+    /// The same, if the first eight bytes of the key's MD5 may be known: then the ring is used without the cache.
     pub fn place_by(&self, key: &[u8], md5: Option<u64>) -> usize {
         match md5 {
             Some(md5) => self.shared.ring.server_by(key, || md5),
@@ -88,20 +92,20 @@ impl Pool {
         }
     }
 
-    /// Whether it takes an MD5 to find the place of a key.
+    /// Whether placing a key takes its MD5.
     pub fn wants_md5(&self) -> bool {
         self.shared.ring.is_costly()
     }
 
-    /// The place of another server for a copy of what is under this key: the same as long as the servers are, and mostly when one
-    /// is added or leaves. With one server there is no other.
+    /// The index of another server for a second copy of this key. It is stable while the servers do not change, and mostly when
+    /// one is added or removed. With one server it is the same server.
     pub fn second_place(&self, key: &[u8]) -> usize {
-        self.places.of(key, true, || {
+        self.placements.get_or_find(key, true, || {
             let (ring, servers) = (&self.shared.ring, self.connections.len());
             let first = ring.server(key);
             let elsewhere = |n: u8| {
-                let place = ring.server(&[key, b"#", &[b'0' + n]].concat());
-                (place != first).then_some(place)
+                let other = ring.server(&[key, b"#", &[b'0' + n]].concat());
+                (other != first).then_some(other)
             };
             (2..10).find_map(elsewhere).unwrap_or((first + 1) % servers)
         })
@@ -112,12 +116,12 @@ impl Pool {
         &self.connections[self.place(key)]
     }
 
-    /// The connections to all servers, by place.
+    /// The connections to all servers, by index.
     pub fn connections(&self) -> &[Rc<Connection>] {
         &self.connections
     }
 
-    /// What a read says when its server is dead.
+    /// The reply to a read whose server is down.
     pub fn on_error(&self) -> OnError {
         self.shared.on_error
     }

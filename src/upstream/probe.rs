@@ -1,8 +1,8 @@
-//! What a server is: asked on every new connection, before anything else goes over it.
+//! Opens a connection to a server and probes its features before any command is sent over it.
 //!
-//! Whether it can do what the guard needs is found out by what it does, not by its version: a proxy in between, an option such as
-//! `-C` and a bug of a few releases all change that. The questions are about one random key, which lives for seconds and is deleted
-//! in the end.
+//! The probe tests each feature that the guard needs instead of relying on the version: a proxy in between, an option such as
+//! `-C` and bugs of single releases affect them too. It uses one random key, which expires within seconds and is deleted in
+//! the end.
 
 use std::fmt;
 use std::io;
@@ -17,23 +17,23 @@ use super::server::{Server, Socket};
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 use crate::random::Random;
 
-/// How long the key of a probe lives if the server is not told to delete it, in seconds.
+/// The TTL of a probe's key in seconds, in case the connection ends before the key is deleted.
 const PROBE_TTL: u32 = 10;
-/// The most bytes that a server may say to one round of a probe.
-const MAX_ANSWER: usize = 16 * 1024;
-/// The most probes of one connection: if the key of one is lost, the next has another key.
+/// The most bytes of a server's reply to one round of a probe.
+const MAX_REPLY: usize = 16 * 1024;
+/// The most probes per connection. If the key of one is lost, the next uses another key.
 const MAX_PROBES: usize = 3;
 
 /// Why a connection ended.
 #[derive(Debug)]
 pub enum ConnectionError {
-    /// The system says so.
+    /// An I/O error.
     Io(io::Error),
     /// The server closed it.
     Closed,
-    /// The server sent what cannot be a reply.
+    /// The server sent something that is no valid reply.
     Garbage(&'static str),
-    /// The server stopped answering.
+    /// The server stopped responding.
     Stalled,
 }
 
@@ -41,30 +41,30 @@ impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectionError::Io(error) => error.fmt(f),
-            ConnectionError::Closed => f.write_str("the server closed it"),
+            ConnectionError::Closed => f.write_str("the server closed the connection"),
             ConnectionError::Garbage(what) => write!(f, "the server sent {what}"),
-            ConnectionError::Stalled => f.write_str("the server stopped answering"),
+            ConnectionError::Stalled => f.write_str("the server stopped responding"),
         }
     }
 }
 
-/// Connects, and finds out what the server is: one that is stopped accepts connections but does not answer.
+/// Connects to a server and probes it. A suspended server accepts connections but does not respond.
 ///
-/// What was found over an earlier connection says nothing: the server may have been replaced since.
+/// The results of earlier connections are not used: the server may have been replaced.
 pub(crate) async fn open(
     server: &Server,
-    chance: &mut Random,
+    random: &mut Random,
 ) -> Result<(Socket, Capabilities), ConnectionError> {
     let timed_out = |_| ConnectionError::Io(io::ErrorKind::TimedOut.into());
     let connecting = timeout(server.connect_timeout, server.connect());
     let mut socket = connecting.await.map_err(timed_out)?.map_err(ConnectionError::Io)?;
     let mut capabilities = Capabilities::default();
-    let asking = timeout(server.request_timeout, ask_item_size(&mut socket));
-    capabilities.item_size = asking.await.map_err(timed_out)??;
+    let reading = timeout(server.request_timeout, read_item_size(&mut socket));
+    capabilities.item_size = reading.await.map_err(timed_out)??;
     let mut probe = Probe { socket: &mut socket, limit: server.request_timeout, version: String::new() };
     for _ in 0..MAX_PROBES {
-        let key = format!("@probe:{:016x}", chance.below(u64::MAX));
-        capabilities.missing_feature = probe.find_lack(&key).await?;
+        let key = format!("@probe:{:016x}", random.below(u64::MAX));
+        capabilities.missing_feature = probe.run(&key).await?;
         if capabilities.missing_feature != Some(LOST) {
             break;
         }
@@ -73,8 +73,8 @@ pub(crate) async fn open(
     Ok((socket, capabilities))
 }
 
-/// Reads `item_size_max` from `stats settings`; `None` if the server does not say.
-async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, ConnectionError> {
+/// Reads `item_size_max` from `stats settings`; `None` if the server does not report it.
+async fn read_item_size(socket: &mut Socket) -> Result<Option<usize>, ConnectionError> {
     socket.write_all(b"stats settings\r\n").await.map_err(ConnectionError::Io)?;
     let mut framer = Framer::new(Shape::Stats, 0);
     let mut input = BytesMut::with_capacity(4096);
@@ -93,33 +93,33 @@ async fn ask_item_size(socket: &mut Socket) -> Result<Option<usize>, ConnectionE
     Ok(size.and_then(|size| std::str::from_utf8(size).ok()?.trim().parse().ok()))
 }
 
-/// What is found when the key is not as it was left.
+/// The result when the key vanished or was changed.
 const LOST: MissingFeature = MissingFeature::Unknown(ProbeFailure::Lost);
 
 struct Probe<'a, S> {
     socket: &'a mut S,
-    /// For each round trip.
+    /// The time limit of each round trip.
     limit: Duration,
     version: String,
 }
 
-/// What the server said to one round, line by line.
-struct Answers(Vec<String>);
+/// The lines of the server's reply to one round.
+struct Lines(Vec<String>);
 
-impl Answers {
-    fn line(&self, at: usize) -> &str {
+impl Lines {
+    fn get(&self, at: usize) -> &str {
         self.0.get(at).map_or("", String::as_str)
     }
 
-    /// Why they say nothing of what the server can do, if so.
-    fn unclear(&self) -> Option<MissingFeature> {
+    /// Why the round was inconclusive, if so.
+    fn inconclusive(&self) -> Option<MissingFeature> {
         let error = self.0.iter().find_map(|line| line.strip_prefix("SERVER_ERROR"))?;
         let is_full = error.to_ascii_lowercase().contains("out of memory");
         Some(MissingFeature::Unknown(if is_full { ProbeFailure::Full } else { ProbeFailure::Refused }))
     }
 }
 
-/// The CAS in a line of meta flags.
+/// The CAS in the flags of a meta reply.
 fn cas(line: &str) -> Option<u64> {
     line.split(' ').find_map(|word| word.strip_prefix('c')?.parse().ok())
 }
@@ -129,35 +129,35 @@ fn has(line: &str, flag: &str) -> bool {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
-    /// What the server lacks, if anything.
-    async fn find_lack(&mut self, key: &str) -> Result<Option<MissingFeature>, ConnectionError> {
-        let found = self.try_all(key).await?;
-        if found.is_some() {
-            self.ask(&format!("delete {key}\r\n")).await?;
+    /// Runs one probe. Returns the first feature that the server lacks.
+    async fn run(&mut self, key: &str) -> Result<Option<MissingFeature>, ConnectionError> {
+        let missing = self.run_rounds(key).await?;
+        if missing.is_some() {
+            self.send(&format!("delete {key}\r\n")).await?;
         }
-        Ok(found)
+        Ok(missing)
     }
 
-    async fn try_all(&mut self, key: &str) -> Result<Option<MissingFeature>, ConnectionError> {
+    async fn run_rounds(&mut self, key: &str) -> Result<Option<MissingFeature>, ConnectionError> {
         let lacks = |missing_feature| Ok(Some(missing_feature));
-        let said = self.ask(&format!("mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
-        if let Some(unclear) = said.unclear() {
-            return lacks(unclear);
+        let lines = self.send(&format!("mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
+        if let Some(why) = lines.inconclusive() {
+            return lacks(why);
         }
-        let stub = match cas(said.line(0)) {
+        let stub = match cas(lines.get(0)) {
             Some(0) => return lacks(MissingFeature::Cas),
-            Some(stub) if said.line(0).starts_with("VA 0 ") => stub,
-            _ if said.line(0).starts_with("EN") => return self.why_no_stub(key).await.map(Some),
+            Some(stub) if lines.get(0).starts_with("VA 0 ") => stub,
+            _ if lines.get(0).starts_with("EN") => return self.no_stub_reason(key).await.map(Some),
             _ => return lacks(MissingFeature::Meta),
         };
-        if !has(said.line(0), "W") {
+        if !has(lines.get(0), "W") {
             return lacks(MissingFeature::Vivify);
         }
 
-        // One `ms` alone: who does not know it may take its data for commands.
-        let said = self.ask(&format!("ms {key} 2 c ME T{PROBE_TTL}\r\nab\r\n")).await?;
-        match said.line(0) {
-            _ if said.unclear().is_some() => return Ok(said.unclear()),
+        // A single `ms`: a server without this syntax may take its data for a command.
+        let lines = self.send(&format!("ms {key} 2 c ME T{PROBE_TTL}\r\nab\r\n")).await?;
+        match lines.get(0) {
+            _ if lines.inconclusive().is_some() => return Ok(lines.inconclusive()),
             line if line.starts_with("CLIENT_ERROR") || line.starts_with("ERROR") => {
                 return lacks(MissingFeature::MetaSet);
             }
@@ -168,9 +168,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         }
         let other = stub ^ (1 << 62);
         let set = |cas| format!("ms {key} 2 c C{cas} T{PROBE_TTL} F7\r\nab\r\n");
-        let said = self.ask(&format!("{}{}", set(other), set(stub))).await?;
-        let stored = match (said.line(0), said.line(1)) {
-            _ if said.unclear().is_some() => return Ok(said.unclear()),
+        let lines = self.send(&format!("{}{}", set(other), set(stub))).await?;
+        let stored = match (lines.get(0), lines.get(1)) {
+            _ if lines.inconclusive().is_some() => return Ok(lines.inconclusive()),
             (_, second) if second.starts_with("NF") => return lacks(LOST),
             (first, second) if first.starts_with("EX") && second.starts_with("HD") => cas(second),
             _ => return lacks(MissingFeature::ConditionalSet),
@@ -181,14 +181,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
 
         let mark = |cas| format!("md {key} C{cas} I T{PROBE_TTL}\r\n");
         let look = format!("mg {key} v t f c\r\n");
-        let said = self.ask(&format!("{}{}{look}", mark(other), mark(stored))).await?;
-        match (said.line(0), said.line(1)) {
-            _ if said.unclear().is_some() => return Ok(said.unclear()),
+        let lines = self.send(&format!("{}{}{look}", mark(other), mark(stored))).await?;
+        match (lines.get(0), lines.get(1)) {
+            _ if lines.inconclusive().is_some() => return Ok(lines.inconclusive()),
             (_, second) if second.starts_with("NF") => return lacks(LOST),
             (first, second) if first.starts_with("EX") && second.starts_with("HD") => {}
             _ => return lacks(MissingFeature::ConditionalDelete),
         }
-        let look = said.line(2);
+        let look = lines.get(2);
         let marked = match cas(look) {
             Some(marked) if has(look, "X") && has(look, "W") && has(look, "f7") && marked != stored => marked,
             _ if look.starts_with("EN") => return lacks(LOST),
@@ -196,9 +196,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         };
 
         let delete = |cas| format!("md {key} C{cas}\r\n");
-        let said = self.ask(&format!("{}{}mg {key} c\r\n", delete(stored), delete(marked))).await?;
-        match (said.line(0), said.line(1), said.line(2)) {
-            _ if said.unclear().is_some() => Ok(said.unclear()),
+        let lines = self.send(&format!("{}{}mg {key} c\r\n", delete(stored), delete(marked))).await?;
+        match (lines.get(0), lines.get(1), lines.get(2)) {
+            _ if lines.inconclusive().is_some() => Ok(lines.inconclusive()),
             (_, second, _) if second.starts_with("NF") => lacks(LOST),
             (first, second, third)
                 if first.starts_with("EX") && second.starts_with("HD") && third.starts_with("EN") =>
@@ -209,28 +209,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         }
     }
 
-    /// Why `mg … N` has left no item. A full server that evicts nothing (`-M`) answers `EN` too, so the same item is stored by
-    /// a command that says whether there was room.
-    async fn why_no_stub(&mut self, key: &str) -> Result<MissingFeature, ConnectionError> {
+    /// Why `mg … N` created no item. A full server that does not evict (`-M`) replies `EN` too, so the same item is stored with
+    /// `set`, which reports a lack of memory.
+    async fn no_stub_reason(&mut self, key: &str) -> Result<MissingFeature, ConnectionError> {
         let store = format!("set {key} 0 {PROBE_TTL} 0\r\n\r\ndelete {key}\r\n");
-        let said = self.ask(&format!("{store}mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
-        Ok(match said.unclear() {
-            Some(unclear) => unclear,
-            // There was no room for the first, and there is now.
-            None if said.line(2).starts_with("VA ") => MissingFeature::Unknown(ProbeFailure::Lost),
+        let lines = self.send(&format!("{store}mg {key} v t f c N{PROBE_TTL}\r\n")).await?;
+        Ok(match lines.inconclusive() {
+            Some(why) => why,
+            // There was no memory for the first one, and there is now.
+            None if lines.get(2).starts_with("VA ") => MissingFeature::Unknown(ProbeFailure::Lost),
             None => MissingFeature::Vivify,
         })
     }
 
-    /// Sends commands, and `version` behind them: whatever the server makes of them, that has a known answer.
-    async fn ask(&mut self, commands: &str) -> Result<Answers, ConnectionError> {
+    /// Sends commands followed by `version`, whose reply marks the end of theirs whatever they are.
+    async fn send(&mut self, commands: &str) -> Result<Lines, ConnectionError> {
         match timeout(self.limit, self.exchange(commands)).await {
-            Ok(answers) => answers,
+            Ok(lines) => lines,
             Err(_) => Err(ConnectionError::Io(io::ErrorKind::TimedOut.into())),
         }
     }
 
-    async fn exchange(&mut self, commands: &str) -> Result<Answers, ConnectionError> {
+    async fn exchange(&mut self, commands: &str) -> Result<Lines, ConnectionError> {
         let commands = format!("{commands}version\r\n");
         self.socket.write_all(commands.as_bytes()).await.map_err(ConnectionError::Io)?;
         let mut input = BytesMut::with_capacity(1024);
@@ -245,17 +245,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
                     lines.split_last().and_then(|(last, lines)| Some((last.strip_prefix("VERSION ")?, lines)))
                 {
                     self.version = version.chars().filter(|c| !c.is_control()).take(64).collect();
-                    // The line of data behind a value is none of the answers.
+                    // The data line of a value is not a reply line.
                     let mut data = false;
                     let lines = lines.iter().filter(|line| {
                         let is_data = std::mem::replace(&mut data, line.starts_with("VA "));
                         !is_data
                     });
-                    return Ok(Answers(lines.map(|line| (*line).to_owned()).collect()));
+                    return Ok(Lines(lines.map(|line| (*line).to_owned()).collect()));
                 }
             }
-            if input.len() > MAX_ANSWER {
-                return Err(ConnectionError::Garbage("too much to a probe"));
+            if input.len() > MAX_REPLY {
+                return Err(ConnectionError::Garbage("too long a reply to a probe"));
             }
         }
     }
@@ -268,22 +268,22 @@ mod tests {
     use tokio::io::{AsyncBufReadExt, BufStream};
 
     use super::*;
-    use crate::upstream::{Address, ServerSpec};
+    use crate::upstream::spec::{Address, ServerSpec};
 
-    /// What is found of a server that answers each round of a probe with the next of these.
-    async fn found(answers: &'static [&'static str]) -> Option<MissingFeature> {
+    /// The result of a probe of a server that replies to each round with the next of these.
+    async fn probed(replies: &'static [&'static str]) -> Option<MissingFeature> {
         let (mut here, mut there) = tokio::io::duplex(4096);
         let server = tokio::spawn(async move {
-            for answer in answers {
-                let mut asked = BytesMut::new();
-                while !asked.ends_with(b"version\r\n") {
-                    assert!(there.read_buf(&mut asked).await.unwrap() > 0);
+            for reply in replies {
+                let mut received = BytesMut::new();
+                while !received.ends_with(b"version\r\n") {
+                    assert!(there.read_buf(&mut received).await.unwrap() > 0);
                 }
-                there.write_all(format!("{answer}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
+                there.write_all(format!("{reply}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
             }
         });
         let mut probe = Probe { socket: &mut here, limit: Duration::from_secs(5), version: String::new() };
-        let found = probe.find_lack("k").await.unwrap();
+        let found = probe.run("k").await.unwrap();
         server.await.unwrap();
         assert_eq!(probe.version, "1.6.x");
         found
@@ -297,7 +297,7 @@ mod tests {
     const GONE: &str = "NOT_FOUND\r\n";
 
     #[tokio::test]
-    async fn each_thing_that_a_server_lacks_is_told_apart() {
+    async fn each_missing_feature_is_detected() {
         let cases: &[(&'static [&str], Option<MissingFeature>)] = &[
             (&[STUB, "NS c0\r\n", SET, MARKED, DELETED], None),
             (&["ERROR\r\n", GONE], Some(MissingFeature::Meta)),
@@ -326,18 +326,18 @@ mod tests {
                 Some(MissingFeature::ConditionalDelete),
             ),
         ];
-        for (answers, missing_feature) in cases {
-            assert_eq!(found(answers).await, *missing_feature, "{answers:?}");
+        for (replies, missing_feature) in cases {
+            assert_eq!(probed(replies).await, *missing_feature, "{replies:?}");
         }
     }
 
     #[tokio::test]
-    async fn of_a_full_server_and_one_that_loses_the_key_it_is_not_known_what_they_can_do() {
+    async fn a_full_server_and_one_that_loses_keys_make_the_probe_inconclusive() {
         use ProbeFailure::{Full, Lost, Refused};
         const NO_ROOM: &str = "SERVER_ERROR out of memory storing object\r\nNOT_FOUND\r\nEN\r\n";
         let cases: &[(&'static [&str], ProbeFailure)] = &[
             (&[FULL, GONE], Full),
-            // As memcached -M says it.
+            // The replies of memcached -M.
             (&["EN\r\n", NO_ROOM, GONE], Full),
             (&["EN\r\n", "STORED\r\nDELETED\r\nVA 0 t-1 f0 c5 W\r\n\r\n", GONE], Lost),
             (&["SERVER_ERROR backend failure\r\n", GONE], Refused),
@@ -351,13 +351,13 @@ mod tests {
             (&[STUB, "NS c0\r\n", SET, MARKED, "NF\r\nNF\r\nEN\r\n", GONE], Lost),
             (&[STUB, "NS c0\r\n", SET, MARKED, "EX\r\nSERVER_ERROR no\r\nEN\r\n", GONE], Refused),
         ];
-        for (answers, why) in cases {
-            assert_eq!(found(answers).await, Some(MissingFeature::Unknown(*why)), "{answers:?}");
+        for (replies, why) in cases {
+            assert_eq!(probed(replies).await, Some(MissingFeature::Unknown(*why)), "{replies:?}");
         }
     }
 
-    /// What is found of a server that answers each `mg` with these lines and, if it is sent any, `ms` and `set` with this one; and how
-    /// many keys it was asked about.
+    /// The result for a server that replies to each `mg` with `mg`, and to each `ms` and `set` with `store`; and the number of keys
+    /// that were probed.
     async fn opened(mg: &'static str, store: &'static str) -> (Option<MissingFeature>, usize) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
@@ -369,7 +369,7 @@ mod tests {
             let (mut keys, mut line) = (HashSet::new(), String::new());
             while socket.read_line(&mut line).await.unwrap() > 0 {
                 let words: Vec<&str> = line.split_ascii_whitespace().collect();
-                let answer = match words[..] {
+                let reply = match words[..] {
                     ["stats", ..] => "END\r\n",
                     ["mg", key, ..] => {
                         keys.insert(key.to_owned());
@@ -381,7 +381,7 @@ mod tests {
                     // The data of a store.
                     _ => "",
                 };
-                socket.write_all(answer.as_bytes()).await.unwrap();
+                socket.write_all(reply.as_bytes()).await.unwrap();
                 if matches!(words[..], ["stats" | "version", ..]) {
                     socket.flush().await.unwrap();
                 }
@@ -389,26 +389,24 @@ mod tests {
             }
             keys.len()
         };
-        let mut chance = Random::seeded(7);
-        let opening = async { open(&server, &mut chance).await.unwrap().1.missing_feature };
+        let mut random = Random::seeded(7);
+        let opening = async { open(&server, &mut random).await.unwrap().1.missing_feature };
         tokio::join!(opening, answering)
     }
 
     #[tokio::test]
-    async fn a_server_of_which_nothing_can_be_found_out_is_never_taken_for_one_that_can_guard() {
+    async fn an_inconclusive_probe_never_counts_as_able_to_guard() {
         let unknown = |why| Some(MissingFeature::Unknown(why));
-        // Another key may be luckier.
+        // Another key may not be lost.
         assert_eq!(opened(STUB, "HD c9\r\n").await, (unknown(ProbeFailure::Lost), MAX_PROBES));
-        // Memory takes longer to become free.
+        // A full server is not probed again at once.
         assert_eq!(opened(STUB, FULL).await, (unknown(ProbeFailure::Full), 1));
         assert_eq!(opened("EN\r\n", FULL).await, (unknown(ProbeFailure::Full), 1));
     }
 
     #[tokio::test]
-    async fn the_embedded_server_lacks_nothing_and_is_left_as_it_was() {
-        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-        let spec = ServerSpec { address, weight: 1, name: None };
-        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+    async fn the_embedded_server_has_all_features_and_keeps_no_probe_key() {
+        let server = Server::embedded();
         let (mut socket, capabilities) = open(&server, &mut Random::seeded(7)).await.unwrap();
         assert_eq!(capabilities.missing_feature, None);
         assert!(
@@ -416,49 +414,52 @@ mod tests {
             "{capabilities:?}"
         );
         socket.write_all(b"stats\r\n").await.unwrap();
-        let mut said = BytesMut::new();
-        while !said.ends_with(b"END\r\n") {
-            assert!(socket.read_buf(&mut said).await.unwrap() > 0);
+        let mut stats = BytesMut::new();
+        while !stats.ends_with(b"END\r\n") {
+            assert!(socket.read_buf(&mut stats).await.unwrap() > 0);
         }
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.contains("STAT curr_items 0\r\n"), "{said}");
+        let stats = String::from_utf8_lossy(&stats);
+        assert!(stats.contains("STAT curr_items 0\r\n"), "{stats}");
     }
 
     #[tokio::test]
-    async fn whatever_a_probe_leaves_behind_ends_by_itself_and_a_server_that_says_too_much_is_garbage() {
-        let answers: [&[&str]; 2] =
+    async fn items_of_a_probe_expire_by_themselves_and_too_long_a_reply_is_garbage() {
+        let replies: [&[&str]; 2] =
             [&[STUB, "NS c0\r\n", SET, MARKED], &["EN\r\n", "STORED\r\nDELETED\r\nEN\r\n"]];
-        let ended_after = |answers: &'static [&'static str]| (1..=answers.len()).map(move |n| &answers[..n]);
-        for answers in answers.into_iter().flat_map(ended_after) {
+        let ended_after = |replies: &'static [&'static str]| (1..=replies.len()).map(move |n| &replies[..n]);
+        for replies in replies.into_iter().flat_map(ended_after) {
             let (mut here, mut there) = tokio::io::duplex(64 * 1024);
             let server = async {
                 let mut all = Vec::new();
-                for answer in answers {
-                    let mut asked = BytesMut::new();
-                    while !asked.ends_with(b"version\r\n") {
-                        assert!(there.read_buf(&mut asked).await.unwrap() > 0);
+                for reply in replies {
+                    let mut received = BytesMut::new();
+                    while !received.ends_with(b"version\r\n") {
+                        assert!(there.read_buf(&mut received).await.unwrap() > 0);
                     }
-                    all.push(String::from_utf8(asked.to_vec()).unwrap());
-                    there.write_all(format!("{answer}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
+                    all.push(String::from_utf8(received.to_vec()).unwrap());
+                    there.write_all(format!("{reply}VERSION 1.6.x\r\n").as_bytes()).await.unwrap();
                 }
-                // The connection is lost before the key is deleted: this is all that the server was told.
-                there.write_all(&b"VA 9\r\n".repeat(MAX_ANSWER / 4)).await.unwrap();
+                // The connection ends before the key is deleted.
+                there.write_all(&b"VA 9\r\n".repeat(MAX_REPLY / 4)).await.unwrap();
                 all
             };
             let mut probe =
                 Probe { socket: &mut here, limit: Duration::from_secs(5), version: String::new() };
-            let (found, asked) = tokio::join!(probe.find_lack("k"), server);
-            assert!(matches!(found, Err(ConnectionError::Garbage("too much to a probe"))), "{found:?}");
+            let (result, rounds) = tokio::join!(probe.run("k"), server);
+            assert!(
+                matches!(result, Err(ConnectionError::Garbage("too long a reply to a probe"))),
+                "{result:?}"
+            );
             let ends = [format!("N{PROBE_TTL}"), format!("T{PROBE_TTL}"), PROBE_TTL.to_string()];
-            for line in asked.iter().flat_map(|asked| asked.lines()) {
-                let leaves = line.starts_with("ms ")
+            for line in rounds.iter().flat_map(|round| round.lines()) {
+                let stores = line.starts_with("ms ")
                     || line.starts_with("set ")
                     || line.contains(" I ")
                     || line.contains(" N");
                 let has_end = line.split(' ').any(|word| ends.iter().any(|end| end == word));
-                assert!(!leaves || has_end, "{line}");
+                assert!(!stores || has_end, "{line}");
             }
-            assert!(asked[0].contains(&ends[0]));
+            assert!(rounds[0].contains(&ends[0]));
         }
     }
 }

@@ -1,38 +1,38 @@
-//! What has been read from a server and belongs to replies that are not whole.
+//! Cuts what a server sends into replies, with few copies of large ones.
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use super::pending_replies::{COUNTED, END, Reply};
+use super::reply::{COUNTED, END, Reply};
 use crate::protocol::reply::{Frame, Framer, Garbage, Shape};
 
-/// The largest value a server may send.
+/// The largest value a server may send, in bytes.
 const MAX_VALUE: usize = 1 << 30;
-/// The buffer that replies are read into.
+/// The size of the buffer that replies are read into.
 const READ_SIZE: usize = 64 * 1024;
-/// With less room in it for a read, another is taken.
+/// With less free space than this, a new buffer is allocated.
 const MIN_ROOM: usize = 16 * 1024;
-/// A reply of so many bytes that is not whole at once is read to its end into a buffer of its own.
+/// An incomplete reply of at least this many bytes is read into a buffer of its own.
 const LARGE_REPLY: usize = 16 * 1024;
-/// Behind a large reply so much is read at first: of the next one, if it is large too, no more has to be copied.
+/// The size of the first read after a large reply: if the next reply is large too, only this much of it is copied.
 const PEEK: usize = 2 * 1024;
 
-/// What has been read.
+/// Received bytes that were not yet taken as replies.
 pub(super) struct ReadBuffer {
     input: BytesMut,
-    /// The large reply that began in `input`, which is empty until this is whole.
+    /// The large reply that began in `input`. `input` is empty until it is complete.
     large: Option<BytesMut>,
-    /// It may have many values: nobody knows how long it is before its end is here.
-    endless: bool,
-    /// The last reply was large.
+    /// Whether the large reply may have several values, so that its length is unknown.
+    unbounded: bool,
+    /// Whether the previous reply was large.
     was_large: bool,
-    /// How far the reply at the front has been looked at.
+    /// The progress of parsing the first reply.
     framer: Option<Framer>,
-    /// How many bytes it still lacks, at least.
+    /// The least number of bytes the first reply lacks.
     missing: usize,
-    /// When something was read last.
-    pub(super) last: Instant,
+    /// When data last arrived.
+    pub(super) last_read: Instant,
 }
 
 impl ReadBuffer {
@@ -40,20 +40,20 @@ impl ReadBuffer {
         ReadBuffer {
             input: BytesMut::new(),
             large: None,
-            endless: false,
+            unbounded: false,
             was_large: false,
             framer: None,
             missing: 1,
-            last: Instant::now(),
+            last_read: Instant::now(),
         }
     }
 
-    /// Where to read, and how much at most: of a large reply never more than belongs to it, if that is known.
-    pub(super) fn room(&mut self) -> Limit<&mut BytesMut> {
+    /// The buffer to read into, limited to the bytes of a large reply if its length is known.
+    pub(super) fn free_space(&mut self) -> Limit<&mut BytesMut> {
         if let Some(large) = &mut self.large {
-            let room = if self.endless { self.missing.max(MIN_ROOM) } else { self.missing };
-            large.reserve(room);
-            return large.limit(room);
+            let space = if self.unbounded { self.missing.max(MIN_ROOM) } else { self.missing };
+            large.reserve(space);
+            return large.limit(space);
         }
         if self.input.capacity() - self.input.len() < MIN_ROOM {
             self.input.reserve(READ_SIZE);
@@ -61,31 +61,31 @@ impl ReadBuffer {
         (&mut self.input).limit(if self.was_large { PEEK } else { READ_SIZE })
     }
 
-    /// Whether the reply at the front is large.
+    /// Whether the first reply is large.
     pub(super) fn is_large(&self) -> bool {
         self.large.is_some()
     }
 
-    /// Whether nothing is left to be looked at.
+    /// Whether no received bytes are left.
     pub(super) fn is_empty(&self) -> bool {
         self.large.as_ref().unwrap_or(&self.input).is_empty()
     }
 
-    /// How much of the reply at the front is there, which is of this shape; `keys`: of a part.
+    /// Parses the first reply, of this shape. `keys` are the digests of the keys of a [`Shape::Part`].
     pub(super) fn frame(&mut self, shape: Shape, keys: &[u64]) -> Result<Frame, Garbage> {
-        let front = self.large.as_ref().unwrap_or(&self.input);
-        self.framer.get_or_insert_with(|| Framer::new(shape, MAX_VALUE)).frame(front, keys)
+        let input = self.large.as_ref().unwrap_or(&self.input);
+        self.framer.get_or_insert_with(|| Framer::new(shape, MAX_VALUE)).frame(input, keys)
     }
 
-    /// The reply at the front lacks so many bytes, at least. `endless`: it may have many values. `buffer` gives an empty one of a
-    /// size.
-    pub(super) fn missing_bytes(
+    /// Prepares to read the rest of the first reply, which lacks at least `missing` bytes. `unbounded`: it may have several values.
+    /// `buffer` allocates an empty buffer of a size.
+    pub(super) fn expect_more(
         &mut self,
         missing: usize,
-        endless: bool,
+        unbounded: bool,
         buffer: impl FnOnce(usize) -> BytesMut,
     ) {
-        (self.missing, self.endless) = (missing, endless);
+        (self.missing, self.unbounded) = (missing, unbounded);
         let length = self.input.len() + missing;
         if self.large.is_none() && length >= LARGE_REPLY {
             let mut large = buffer(length);
@@ -95,13 +95,13 @@ impl ReadBuffer {
         }
     }
 
-    /// Takes the reply at the front, which has so many bytes.
+    /// Takes the first reply, of this length.
     pub(super) fn take(&mut self, length: usize) -> BytesMut {
         (self.framer, self.missing, self.was_large) = (None, 1, self.large.is_some());
         match self.large.take() {
             Some(mut large) => {
                 if large.len() > length {
-                    // The next replies.
+                    // The rest belongs to the next replies.
                     self.input.extend_from_slice(&large[length..]);
                     large.truncate(length);
                 }
@@ -111,7 +111,7 @@ impl ReadBuffer {
         }
     }
 
-    /// The same, if the server has said it to one of several.
+    /// Takes one client's part of the reply to a batched `get`.
     pub(super) fn take_part(&mut self, length: usize, epoch: u32) -> Reply {
         let was_large = self.large.is_some();
         let mut part = self.take(length);
@@ -119,7 +119,7 @@ impl ReadBuffer {
             return Reply::Part { bytes: part.freeze(), epoch };
         }
         if !was_large {
-            // What has been read behind it leaves no room.
+            // The bytes read after it leave no room to append.
             let copied = std::mem::replace(&mut part, BytesMut::with_capacity(length + END.len()));
             part.extend_from_slice(&copied);
         }
@@ -127,9 +127,23 @@ impl ReadBuffer {
         Reply::Answered { bytes: part.freeze(), epoch }
     }
 
-    /// What the reply at the front says stays there, for the next ones: the first so many bytes.
-    pub(super) fn leave(&mut self, length: usize) -> Bytes {
+    /// Copies the first `length` bytes and leaves them for the requests that share them.
+    pub(super) fn copy(&mut self, length: usize) -> Bytes {
         self.framer = None;
         Bytes::copy_from_slice(&self.large.as_ref().unwrap_or(&self.input)[..length])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_above_the_limit_is_garbage() {
+        for (length, valid) in [(1 << 30, true), ((1 << 30) + 1, false)] {
+            let mut input = ReadBuffer::new();
+            input.free_space().put_slice(format!("VALUE a 0 {length}\r\nx").as_bytes());
+            assert_eq!(input.frame(Shape::Values, &[]).is_ok(), valid, "{length}");
+        }
     }
 }

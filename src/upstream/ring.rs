@@ -1,23 +1,23 @@
 //! Which server holds a key.
 //!
-//! Pure: the same servers, in the same order, place a key the same in every sidecar, version and platform. A placement
-//! that changes is a cold cache, so `tests/golden/` pins all of them: ketama and modula against libmemcached and
-//! twemproxy themselves, jump and rendezvous against a second implementation.
+//! Pure: the same servers in the same order place a key identically in every sidecar, version and platform. A changed
+//! placement means a cold cache, so `tests/golden/` pins all of them: ketama and modula against libmemcached and twemproxy,
+//! jump and rendezvous against a second implementation.
 //!
-//! What stands for a server in ketama and rendezvous is its configured name, or else `host` when its port is 11211,
-//! `host:port` when it is another (an IPv6 host without brackets), `path:0` for a Unix socket, as in libmemcached.
-//! Modula sorts by it; jump knows servers only by the order that they are configured in.
+//! Ketama and rendezvous identify a server by its configured name. Otherwise, as in libmemcached, they use `host` for port
+//! 11211, `host:port` for other ports (an IPv6 host without brackets), and `path:0` for a Unix socket. Modula sorts by this
+//! identity; jump uses only the order of the configuration.
 
 use md5::{Digest, Md5};
 
 use super::md5_lanes::md5_64;
-use super::{Address, Distribution, Hash, ServerSpec};
+use super::spec::{Address, Distribution, Hash, ServerSpec};
 
-/// Points of a server of average weight on the ketama ring.
+/// Points of a server with average weight on the ketama ring.
 const POINTS_PER_SERVER: f32 = 160.0;
-/// Points made of one MD5 digest.
+/// Points derived from one MD5 digest.
 const POINTS_PER_DIGEST: f32 = 4.0;
-/// The port that ketama's points leave out.
+/// The port that is left out of a server's identity.
 const DEFAULT_PORT: u16 = 11211;
 
 /// The placement of keys on a pool's servers.
@@ -28,8 +28,8 @@ pub struct Ring {
 
 #[derive(Debug, Clone)]
 enum Placement {
-    /// A pool of one: nothing to hash.
-    Only,
+    /// A pool of one server: nothing is hashed.
+    Single,
     Ketama {
         points: Points,
         hash: Hash,
@@ -42,28 +42,28 @@ enum Placement {
         slots: Slots,
     },
     Rendezvous {
-        seats: Vec<WeightedServer>,
+        servers: Vec<WeightedServer>,
     },
 }
 
-/// Points of a ring with their servers, ascending.
+/// The points of a ring and their servers, in ascending order.
 #[derive(Debug, Clone)]
 struct Points {
     points: Vec<(u32, u32)>,
-    /// The circle in equal parts, about as many as points: which is the first that is not before each. To find a point from there
-    /// takes a step or two; a search would take one for each doubling of the points.
+    /// The ring is divided into equal sections, about as many as there are points. For each, the index of the first point that is
+    /// not before it. A lookup from there takes one or two steps, fewer than a binary search.
     firsts: Vec<u32>,
-    /// The part of a position is what is left of it without so many bits.
+    /// A position shifted right by this many bits is the index of its section.
     shift: u32,
 }
 
-/// Every server repeated as often as it weighs, kept as the end of each one's run.
+/// Every server repeated `weight` times, stored as the end of each server's run.
 #[derive(Debug, Clone)]
 struct Slots {
     runs: Vec<(u64, usize)>,
 }
 
-/// A server in the draw for a key.
+/// A server of a rendezvous ring.
 #[derive(Debug, Clone)]
 struct WeightedServer {
     id: u64,
@@ -71,64 +71,64 @@ struct WeightedServer {
 }
 
 impl Ring {
-    /// The ring of `servers`, which are at least one and weigh at least 1 each.
+    /// The ring of `servers`: at least one, each with a weight of at least 1.
     ///
-    /// `hash` is what ketama and modula do to a key. The points of a ketama ring are always MD5's, as twemproxy has it;
-    /// jump and rendezvous need 64 bits, and always take the first eight bytes of a key's MD5.
+    /// Ketama and modula apply `hash` to keys. As in twemproxy, the points of a ketama ring are always derived from MD5. Jump
+    /// and rendezvous need 64 bits, and always use the first eight bytes of a key's MD5.
     pub fn new(servers: &[ServerSpec], distribution: Distribution, hash: Hash) -> Ring {
         let placement = match distribution {
-            _ if servers.len() < 2 => Placement::Only,
+            _ if servers.len() < 2 => Placement::Single,
             Distribution::Ketama => Placement::Ketama { points: Points::new(ketama_points(servers)), hash },
             Distribution::Modula => {
                 Placement::Modula { slots: Slots::new(servers, twemproxy_order(servers)), hash }
             }
             Distribution::Jump => Placement::Jump { slots: Slots::new(servers, 0..servers.len()) },
             Distribution::Rendezvous => {
-                Placement::Rendezvous { seats: servers.iter().enumerate().map(seat).collect() }
+                Placement::Rendezvous { servers: servers.iter().enumerate().map(weighted).collect() }
             }
         };
         Ring { placement }
     }
 
-    /// Whether it takes an MD5 to find a server.
+    /// Whether finding a server takes a key's MD5.
     pub fn is_costly(&self) -> bool {
         match &self.placement {
-            Placement::Only => false,
+            Placement::Single => false,
             Placement::Ketama { hash, .. } | Placement::Modula { hash, .. } => *hash == Hash::Md5,
             Placement::Jump { .. } | Placement::Rendezvous { .. } => true,
         }
     }
 
-    /// The index, in the servers that the ring was made of, of the one that holds `key`.
+    /// The index of the server that holds `key`, among the servers passed to [`Ring::new`].
     pub fn server(&self, key: &[u8]) -> usize {
         self.server_by(key, || md5_64(key))
     }
 
-    /// The same, for whoever may know the first eight bytes of the key's MD5 already.
+    /// The same, with a function for the first eight bytes of the key's MD5, which may be known already.
     pub(super) fn server_by(&self, key: &[u8], md5: impl Fn() -> u64) -> usize {
         match &self.placement {
-            Placement::Only => 0,
+            Placement::Single => 0,
             Placement::Ketama { points, hash } => points.server(hash_of(*hash, key, md5)),
             Placement::Modula { slots, hash } => {
                 slots.server(u64::from(hash_of(*hash, key, md5)) % slots.count())
             }
             Placement::Jump { slots } => slots.server(jump(md5(), slots.count())),
-            Placement::Rendezvous { seats } => highest(seats, md5()),
+            Placement::Rendezvous { servers } => highest(servers, md5()),
         }
     }
 }
 
 impl Points {
-    /// Of at least one: some server weighs at least the average.
+    /// There is at least one point: some server has at least the average weight.
     fn new(points: Vec<(u32, u32)>) -> Points {
         let bits = points.len().next_power_of_two().ilog2().clamp(1, 24);
         let shift = u32::BITS - bits;
-        let first = |part: u32| points.partition_point(|(point, _)| *point < part << shift) as u32;
+        let first = |section: u32| points.partition_point(|(point, _)| *point < section << shift) as u32;
         let firsts = (0..1 << bits).map(first).collect();
         Points { points, firsts, shift }
     }
 
-    /// Whose the first point is that is not before this position. Behind the last comes the first.
+    /// The server of the first point that is not before this position. The first point follows the last.
     fn server(&self, position: u32) -> usize {
         let first = self.firsts[(position >> self.shift) as usize] as usize;
         let next = self.points[first..].iter().find(|(point, _)| *point >= position);
@@ -154,8 +154,8 @@ impl Slots {
     }
 }
 
-/// The order of twemproxy's servers, in which its modula counts them: shorter names first, those of a length by their
-/// bytes. libmemcached, which knows no weights here either, counts them as they are configured.
+/// The order of servers in twemproxy's modula: shorter identities first, those of equal length by their bytes. libmemcached
+/// uses the order of the configuration.
 fn twemproxy_order(servers: &[ServerSpec]) -> Vec<usize> {
     let names: Vec<_> = servers.iter().enumerate().map(|(index, server)| identity(index, server)).collect();
     let mut order: Vec<_> = (0..servers.len()).collect();
@@ -163,8 +163,8 @@ fn twemproxy_order(servers: &[ServerSpec]) -> Vec<usize> {
     order
 }
 
-/// libmemcached's `update_continuum` and twemproxy's `ketama_update`. The sums are theirs to the bit: 32-bit floats, but
-/// for the one addition, which C does in 64.
+/// libmemcached's `update_continuum` and twemproxy's `ketama_update`, equal to the bit: 32-bit floats, except for one addition
+/// that C carries out in 64 bits.
 fn ketama_points(servers: &[ServerSpec]) -> Vec<(u32, u32)> {
     let total: u64 = servers.iter().map(|server| u64::from(server.weight)).sum();
     let mut points = Vec::with_capacity(servers.len() * POINTS_PER_SERVER as usize);
@@ -180,19 +180,19 @@ fn ketama_points(servers: &[ServerSpec]) -> Vec<(u32, u32)> {
             }
         }
     }
-    // Stable, so that of two servers with the same point the first has it.
+    // A stable sort: if two servers have the same point, the first one gets it.
     points.sort_by_key(|(point, _)| *point);
     points
 }
 
-/// What stands for a server on the ring.
+/// The string that identifies a server on the ring.
 fn identity(index: usize, server: &ServerSpec) -> String {
     match (&server.name, &server.address) {
         (Some(name), _) => name.clone(),
         (None, Address::Tcp { host, port: DEFAULT_PORT }) => host.clone(),
         (None, Address::Tcp { host, port }) => format!("{host}:{port}"),
         (None, Address::Unix(path)) => format!("{}:0", path.display()),
-        // Not its size, which may change: which one it is.
+        // Its index, because its memory limit may change.
         (None, Address::Embedded { .. }) => format!("embedded:{index}"),
     }
 }
@@ -202,7 +202,7 @@ fn hash_of(hash: Hash, key: &[u8], md5: impl Fn() -> u64) -> u32 {
         Hash::Md5 => md5() as u32,
         Hash::Crc32 => crc32fast::hash(key) >> 16 & 0x7fff,
         Hash::Crc32a => crc32fast::hash(key),
-        // C adds a `char`, which is signed where memcached mostly runs; bytes above 127 differ from the textbook's FNV.
+        // C adds a signed `char`, so for bytes above 127 the result differs from the definition of FNV.
         Hash::Fnv1a32 => key
             .iter()
             .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ *byte as i8 as u32).wrapping_mul(0x0100_0193)),
@@ -210,7 +210,7 @@ fn hash_of(hash: Hash, key: &[u8], md5: impl Fn() -> u64) -> u32 {
 }
 
 /// Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm" (2014). Only the last slot can be removed
-/// without moving the others' keys.
+/// without moving keys of the others.
 fn jump(mut key: u64, slots: u64) -> u64 {
     let (mut slot, mut next) = (0, 0);
     while next < slots {
@@ -221,19 +221,19 @@ fn jump(mut key: u64, slots: u64) -> u64 {
     slot
 }
 
-fn seat((index, server): (usize, &ServerSpec)) -> WeightedServer {
+fn weighted((index, server): (usize, &ServerSpec)) -> WeightedServer {
     WeightedServer { id: md5_64(identity(index, server).as_bytes()), weight: f64::from(server.weight) }
 }
 
-/// Weighted highest random weight: the server with the highest −w / ln(h), where h in (0, 1) is drawn for the server
-/// and the key together. A server's chance is its share of the weight, and a key moves only to or from a server
-/// that comes, goes or changes its weight. Of equals the first wins.
-fn highest(seats: &[WeightedServer], key: u64) -> usize {
+/// Weighted highest random weight: the server with the highest −w / ln(h), where h in (0, 1) is a hash of the server and the
+/// key. A server's share of the keys is its share of the weight, and a key moves only to or from a server that is added,
+/// removed or changes its weight. Of equals the first is taken.
+fn highest(servers: &[WeightedServer], key: u64) -> usize {
     let (mut best, mut high) = (0, f64::NEG_INFINITY);
-    for (index, seat) in seats.iter().enumerate() {
-        // 52 bits and a half: exact, and neither 0 nor 1.
-        let drawn = ((mix(seat.id ^ key) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
-        let score = -seat.weight / drawn.ln();
+    for (index, server) in servers.iter().enumerate() {
+        // 52 bits plus one half: exact, and neither 0 nor 1.
+        let hash = ((mix(server.id ^ key) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
+        let score = -server.weight / hash.ln();
         if score > high {
             (best, high) = (index, score);
         }
@@ -241,7 +241,7 @@ fn highest(seats: &[WeightedServer], key: u64) -> usize {
     best
 }
 
-/// The finalizer of SplitMix64: every bit of the result hangs on every bit given.
+/// The finalizer of SplitMix64: every bit of the result depends on every bit of the argument.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -258,9 +258,9 @@ mod tests {
     const PLACEMENTS: &str = include_str!("../../tests/golden/placements.txt");
     const PINS: &str = include_str!("../../tests/golden/pins.txt");
 
-    /// One golden line: what was asked of whom, and where each key went.
+    /// One line of a golden file: a ring, and the server of each key.
     struct Case {
-        what: String,
+        name: String,
         distribution: Distribution,
         hash: Hash,
         servers: Vec<ServerSpec>,
@@ -282,12 +282,12 @@ mod tests {
     }
 
     fn case(line: &str) -> Case {
-        let [maker, distribution, hash, what, servers, placed] = line.split(' ').collect::<Vec<_>>()[..]
+        let [origin, distribution, hash, name, servers, placed] = line.split(' ').collect::<Vec<_>>()[..]
         else {
             panic!("{line}")
         };
         Case {
-            what: format!("{maker} {distribution} {hash} {what}"),
+            name: format!("{origin} {distribution} {hash} {name}"),
             distribution: match distribution {
                 "ketama" => Distribution::Ketama,
                 "modula" => Distribution::Modula,
@@ -307,17 +307,17 @@ mod tests {
         }
     }
 
-    /// Places every key in every case as it was placed there, and says in how many cases.
+    /// Checks the placement of every key in every case, and returns the number of cases.
     fn agree(golden: &str, of: Distribution) -> usize {
         let cases = golden.lines().filter(|line| !line.starts_with('#')).map(case);
         let cases: Vec<_> = cases.filter(|case| case.distribution == of).collect();
-        for Case { what, distribution, hash, servers, placed } in &cases {
+        for Case { name, distribution, hash, servers, placed } in &cases {
             let ring = Ring::new(servers, *distribution, *hash);
             assert_eq!(placed.len(), 1000);
             assert_eq!(KEYS.lines().count(), 1000);
-            let elsewhere: Vec<_> =
+            let wrong: Vec<_> =
                 KEYS.lines().zip(placed).filter(|(key, at)| ring.server(key.as_bytes()) != **at).collect();
-            assert!(elsewhere.is_empty(), "{what}: {} keys elsewhere: {:?}", elsewhere.len(), elsewhere[0]);
+            assert!(wrong.is_empty(), "{name}: {} keys elsewhere: {:?}", wrong.len(), wrong[0]);
         }
         cases.len()
     }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn jump_and_rendezvous_place_keys_where_they_always_have() {
+    fn jump_and_rendezvous_place_keys_as_pinned() {
         assert_eq!(agree(PINS, Distribution::Jump), 8);
         assert_eq!(agree(PINS, Distribution::Rendezvous), 8);
     }
@@ -352,8 +352,8 @@ mod tests {
         let weights = [1, 1, 2, 4, 4, 8];
         let total: u32 = weights.iter().sum();
         use Distribution::{Jump, Ketama, Modula, Rendezvous};
-        // The standard deviation of a server's count is at most 2% of it here; a ketama server's points add some 8% of
-        // the share for the lightest, which has 48 of them, hence a third.
+        // The standard deviation of a server's count is at most 2% of it. For ketama, the placement of the points adds about 8% for
+        // the lightest server, which has 48 of them, hence a tolerance of a third.
         for (distribution, hash, tolerance) in [
             (Ketama, Hash::Md5, 0.33),
             (Modula, Hash::Crc32a, 0.10),
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Of the keys on servers that stay, how many move when server 2 of eight goes; and how many were on it.
+    /// When server 2 of eight is removed: how many keys of the other servers move, and how many keys were on it.
     fn moved(weights: &[u32; 8], distribution: Distribution) -> (usize, usize) {
         let all = servers(weights);
         let mut fewer = all.clone();
@@ -401,9 +401,9 @@ mod tests {
         }
         let weighted = [1, 2, 3, 4, 1, 2, 3, 4];
         assert_eq!(moved(&weighted, Distribution::Rendezvous).0, 0);
-        // Weighted ketama gives out points by the share in the sum, floored, so that some of the others' move too.
+        // Weighted ketama floors each server's share of the points, so some points of other servers change too.
         assert!(moved(&weighted, Distribution::Ketama).0 < 1_500);
-        // And the counter-example that shows that this test can tell: modula moves nearly everything.
+        // The counter-example: modula moves nearly all keys.
         assert!(moved(&equal, Distribution::Modula).0 > 12_000);
     }
 
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_for_its_server_wherever_that_listens() {
+    fn a_named_server_keeps_its_keys_at_any_address() {
         let named = |text: &[&str]| text.iter().map(|text| server(text)).collect::<Vec<_>>();
         let here = named(&["10.0.0.1:11211*1=a", "10.0.0.2:11211*1=b", "10.0.0.3:11211*2=c"]);
         let there = named(&["10.9.0.1:4000*1=a", "unix:/run/b*1=b", "[fd00::3]:11211*2=c"]);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_weights_there_are_neither_overflow_nor_take_memory() {
+    fn the_largest_weights_neither_overflow_nor_take_memory() {
         let heavy = servers(&[u32::MAX, u32::MAX, 1]);
         for distribution in
             [Distribution::Ketama, Distribution::Modula, Distribution::Jump, Distribution::Rendezvous]
@@ -460,12 +460,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_servers_have_their_points_and_every_key_a_server() {
+    fn a_hundred_servers_have_points_and_keys() {
         let ring = Ring::new(&servers(&[1; 100]), Distribution::Ketama, Hash::Md5);
         let Placement::Ketama { points: Points { points, .. }, .. } = &ring.placement else {
             panic!("{ring:?}")
         };
-        // Not 16,000: a hundredth is a little less than that in 32-bit floats, so that every server has 39 digests.
+        // Not 16,000: in 32-bit floats 1/100 is slightly less than a hundredth, so every server has 39 digests.
         assert_eq!(points.len(), 15_600);
         assert!(points.is_sorted());
         let used: std::collections::HashSet<_> = keys().map(|key| ring.server(key.as_bytes())).collect();

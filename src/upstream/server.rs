@@ -1,4 +1,4 @@
-//! One memcached, as all workers know it.
+//! One memcached server, shared by all workers.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -11,37 +11,37 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::capabilities::Capabilities;
-use super::{Address, ServerSpec};
+use super::spec::{Address, ServerSpec};
 use crate::embedded::Embedded;
 
 /// A connection's socket.
 pub(super) type Socket = Either<TcpStream, UnixStream>;
 
-/// memcached's default `-I`.
+/// memcached's default item size limit (`-I`), in bytes.
 const DEFAULT_ITEM_SIZE: usize = 1024 * 1024;
 
-/// One memcached.
+/// One memcached server.
 ///
-/// Its *epoch* counts the connections that any worker has made to it, and so is a clock that all of them share: a CAS number
-/// read at epoch n may be relied upon over a connection that was made at or before n, because while that connection lives
-/// the server has not been restarted, and so has not begun to count anew.
+/// Its *epoch* counts the connections that all workers have made to it. A CAS number read at epoch n is valid over a connection
+/// made at epoch n or earlier: while that connection is open, the server has not restarted, and so has not reset its CAS
+/// counter.
 pub struct Server {
-    /// Its place among the servers of all pools, for the metrics.
+    /// Its index among the servers of all pools, for the metrics.
     pub index: usize,
     address: Address,
     embedded: Option<Embedded>,
     epoch: AtomicU32,
-    /// The workers' first attempts to connect that are not over.
+    /// The workers' first connection attempts that have not ended.
     first_attempts: TaskTracker,
     item_size: AtomicUsize,
-    /// What the latest connection has found; `None` before the first.
+    /// The result of the latest probe; `None` before the first.
     capabilities: Mutex<Option<Capabilities>>,
     pub(super) connect_timeout: Duration,
     pub(super) request_timeout: Duration,
 }
 
 impl Server {
-    /// The server of a specification. An embedded one is started with it.
+    /// Creates the server of a specification, and starts it if it is embedded.
     pub fn new(
         index: usize,
         spec: &ServerSpec,
@@ -68,49 +68,57 @@ impl Server {
         })
     }
 
+    /// An embedded server of 1 MiB.
+    #[cfg(test)]
+    pub(super) fn embedded() -> Server {
+        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
+        let spec = ServerSpec { address, weight: 1, name: None };
+        Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap()
+    }
+
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// How many connections have been made to it.
+    /// The number of connections made to it.
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Its `item_size_max`: nothing larger than this can be stored.
+    /// Its `item_size_max` in bytes: larger items cannot be stored.
     pub fn item_size(&self) -> usize {
         self.item_size.load(Ordering::Relaxed)
     }
 
-    /// The largest value that it stores under a key of this length, by its own `item_size_max`. What memcached needs
-    /// besides was measured: under the default 1 MiB it takes 1,048,064 bytes.
+    /// The largest value it stores under a key of this length, in bytes. The overhead of 512 bytes was measured: with the
+    /// default of 1 MiB, memcached stores 1,048,064 bytes.
     pub fn room(&self, key: usize) -> usize {
         self.item_size().saturating_sub(512 + key)
     }
 
-    /// A worker's first attempt to connect, which is over when this is dropped.
+    /// Registers a worker's first connection attempt, which ends when the token is dropped.
     pub(super) fn first_attempt(&self) -> TaskTrackerToken {
         self.first_attempts.token()
     }
 
-    /// Waits until all first attempts are over that have been announced: the limits of connecting are theirs.
+    /// Waits until all registered first attempts have ended. Each is limited by the connect timeout.
     pub(super) async fn first_attempts(&self) {
         self.first_attempts.wait().await;
     }
 
-    /// What it can do, as the latest connection has found; `None` before the first.
+    /// The result of the latest probe; `None` before the first.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A connection was made: the new epoch.
+    /// Counts a new connection. Returns the new epoch.
     pub(super) fn connected(&self) -> u32 {
         self.epoch.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// This was found; gives what was found before.
-    pub(super) fn found(&self, capabilities: &Capabilities) -> Option<Capabilities> {
+    /// Stores the result of a probe. Returns the previous one.
+    pub(super) fn set_capabilities(&self, capabilities: &Capabilities) -> Option<Capabilities> {
         self.item_size.store(capabilities.item_size.unwrap_or(DEFAULT_ITEM_SIZE), Ordering::Relaxed);
         self.capabilities.lock().unwrap_or_else(PoisonError::into_inner).replace(capabilities.clone())
     }
@@ -134,18 +142,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_say_how_large_its_items_may_be_takes_as_much_as_memcached_does_by_itself() {
-        let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-        let spec = ServerSpec { address, weight: 1, name: None };
-        let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+    fn a_server_that_reports_no_item_size_has_memcacheds_default() {
+        let server = Server::embedded();
         let sizes = [None, Some(8 << 20), None, Some(1 << 10)].map(|item_size| {
             let before = server.item_size();
-            server.found(&Capabilities { item_size, ..Capabilities::default() });
+            server.set_capabilities(&Capabilities { item_size, ..Capabilities::default() });
             (before, server.item_size())
         });
-        let (unsaid, large, small) = (DEFAULT_ITEM_SIZE, 8 << 20, 1 << 10);
-        // What the last connection said does not hold for the next.
-        assert_eq!(sizes, [(unsaid, unsaid), (unsaid, large), (large, unsaid), (unsaid, small)]);
+        let (default, large, small) = (DEFAULT_ITEM_SIZE, 8 << 20, 1 << 10);
+        // The value of one connection does not apply to the next.
+        assert_eq!(sizes, [(default, default), (default, large), (large, default), (default, small)]);
         assert_eq!((server.room(0), server.room(1 << 10)), (512, 0));
     }
 }

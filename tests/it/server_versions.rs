@@ -132,7 +132,7 @@ fn on_a_server_that_deletes_under_no_cas_nothing_is_guarded_and_raw_keys_go_on()
 #[test]
 fn on_memcached_1_6_9_nothing_is_guarded_and_raw_keys_go_on() {
     let server = Memcached::start_program(Path::new(MEMCACHED_1_6_9), &[]);
-    guards_nothing(&server.address(), direct(&server), "it does not know ms as newer ones do");
+    guards_nothing(&server.address(), direct(&server), "its ms has the syntax of memcached 1.6.9 and older");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn is_full(kennel: &Kennel, client: &mut Client, taken: usize) {
     assert_eq!(client.get(&filler(taken - 1)).as_deref(), Some(&b"ab"[..]), "a raw key");
     assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 0.0);
     let ready = kennel.http("/readyz");
-    let why = "it is full: what it can do is not known yet";
+    let why = "it is out of memory: its features are not known yet";
     assert!(body(&ready).starts_with("ready\n") && ready.contains(why), "{ready}");
     assert!(kennel.said().contains(why), "{}", kennel.said());
 }

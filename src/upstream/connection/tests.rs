@@ -1,5 +1,7 @@
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Wake;
+use std::task::{Context, Poll, Wake};
+use std::time::Duration;
 
 use bytes::BufMut;
 use tokio::io::AsyncReadExt;
@@ -7,22 +9,22 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::metrics::{Metrics, ServerName};
+use crate::random::Random;
 use crate::upstream::capabilities::{Capabilities, ProbeFailure};
-use crate::upstream::{Address, ServerSpec};
+use crate::upstream::read_buffer::ReadBuffer;
+use crate::upstream::server::Socket;
 
 const GET: GetKind = GetKind { exptime: None, cas: false };
 
 fn connection() -> Rc<Connection> {
     let server = ServerName { pool: "main".into(), server: "a".into() };
     let metrics = Metrics::new(Vec::new(), vec![server], 1);
-    let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
-    let spec = ServerSpec { address, weight: 1, name: None };
-    let server = Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap();
+    let server = Server::embedded();
     let first_attempt = server.first_attempt();
     Connection::new(Arc::new(server), first_attempt, metrics.worker(0))
 }
 
-/// Whether somebody was woken.
+/// Records a wake-up.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -32,43 +34,43 @@ impl Wake for Woken {
     }
 }
 
-/// A connection that has been made, and the inboxes of two who ask.
-fn asked_by_two() -> (Rc<Connection>, Rc<PendingReplies>, Rc<PendingReplies>) {
+/// A connection that is up, and two clients.
+fn with_two_clients() -> (Rc<Connection>, Rc<PendingReplies>, Rc<PendingReplies>) {
     let connection = connection();
     connection.state.borrow_mut().phase = Phase::Up;
     (connection, Rc::default(), Rc::default())
 }
 
-/// Asks for several keys.
-fn ask(connection: &Connection, inbox: &Rc<PendingReplies>, keys: &[&str], how: GetKind) -> ReplyId {
-    let one_of = |last, key: &&str| Some(connection.get_one_of(inbox, key.as_bytes(), how, last));
+/// Reads several keys together.
+fn get_all(connection: &Connection, client: &Rc<PendingReplies>, keys: &[&str], kind: GetKind) -> ReplyId {
+    let one_of = |last, key: &&str| Some(connection.get_one_of(client, key.as_bytes(), kind, last));
     keys.iter().fold(None, one_of).unwrap()
 }
 
-fn line(connection: &Connection, inbox: &Rc<PendingReplies>, text: &str) -> ReplyId {
-    connection.send(inbox, Shape::Line, |out| out.extend_from_slice(text.as_bytes()))
+fn line(connection: &Connection, client: &Rc<PendingReplies>, text: &str) -> ReplyId {
+    connection.send(client, Shape::Line, |out| out.extend_from_slice(text.as_bytes()))
 }
 
 fn queued(connection: &Connection) -> String {
-    String::from_utf8(connection.state.borrow().out.to_vec()).unwrap()
+    String::from_utf8(connection.state.borrow().output.to_vec()).unwrap()
 }
 
-/// Reads all of it, as if it had arrived at once; gives in how many pieces.
+/// Reads a stream as if all of it had arrived at once. Returns the number of reads.
 fn read(connection: &Connection, mut stream: &[u8]) -> usize {
-    let (mut reading, mut reads) = (ReadBuffer::new(), 0);
+    let (mut input, mut reads) = (ReadBuffer::new(), 0);
     while !stream.is_empty() {
-        let mut room = reading.room();
-        let (piece, rest) = stream.split_at(stream.len().min(room.remaining_mut()));
-        room.put_slice(piece);
+        let mut space = input.free_space();
+        let (piece, rest) = stream.split_at(stream.len().min(space.remaining_mut()));
+        space.put_slice(piece);
         (stream, reads) = (rest, reads + 1);
-        connection.hand_out(&mut reading).unwrap();
+        connection.deliver_all(&mut input).unwrap();
     }
     reads
 }
 
-/// What was said, with the end of a `get` where that stands beside others on its line.
-fn said(inbox: &PendingReplies, ticket: ReplyId) -> String {
-    let bytes = match inbox.take(ticket) {
+/// A reply, with the end of a `get` that was batched.
+fn reply(client: &PendingReplies, id: ReplyId) -> String {
+    let bytes = match client.take(id) {
         Some(Reply::Answered { bytes, .. }) => bytes.to_vec(),
         Some(Reply::Part { bytes, .. }) => [&bytes, &b"END\r\n"[..]].concat(),
         other => panic!("{other:?}"),
@@ -77,39 +79,39 @@ fn said(inbox: &PendingReplies, ticket: ReplyId) -> String {
 }
 
 #[test]
-fn a_large_answer_of_many_values_is_read_in_few_pieces_and_the_next_one_is_left_whole() {
+fn a_large_reply_with_many_values_takes_few_reads_and_leaves_the_next_one_intact() {
     for size in [100, 1_000, 20_000] {
         let keys: Vec<String> = (0..100).map(|i| format!("a:longer:key:{i}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let value = |key: &&str| format!("VALUE {key} 0 {size}\r\n{}\r\n", "x".repeat(size));
         let many = keys.iter().map(value).collect::<String>() + "END\r\n";
-        let (connection, inbox, _) = asked_by_two();
-        let asked = [
-            ask(&connection, &inbox, &keys, GET),
-            line(&connection, &inbox, "set k 0 0 0\r\n\r\n"),
-            ask(&connection, &inbox, &keys, GET),
-            line(&connection, &inbox, "incr k 1\r\n"),
+        let (connection, client, _) = with_two_clients();
+        let sent = [
+            get_all(&connection, &client, &keys, GET),
+            line(&connection, &client, "set k 0 0 0\r\n\r\n"),
+            get_all(&connection, &client, &keys, GET),
+            line(&connection, &client, "incr k 1\r\n"),
         ];
         let stream = [&many, "STORED\r\n", &many, "12\r\n"].concat();
         let reads = read(&connection, stream.as_bytes());
         assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
-        let said = asked.map(|ticket| said(&inbox, ticket));
-        assert!(said[0] == many && said[2] == many);
-        assert_eq!((&said[1][..], &said[3][..]), ("STORED\r\n", "12\r\n"));
+        let replies = sent.map(|id| reply(&client, id));
+        assert!(replies[0] == many && replies[2] == many);
+        assert_eq!((&replies[1][..], &replies[3][..]), ("STORED\r\n", "12\r\n"));
     }
 }
 
 #[test]
-fn who_asked_for_keys_on_one_line_are_told_their_own_however_large_and_what_is_behind_is_left_whole() {
+fn clients_on_one_line_get_their_own_values_of_any_size() {
     for size in [100, 1_000, 20_000] {
         let value = |key: &&str| format!("VALUE {key} 0 {size}\r\n{}\r\n", "x".repeat(size));
-        let (connection, one, other) = asked_by_two();
-        let asked = [
-            (&one, ask(&connection, &one, &["a", "b", "c"], GET), &["a", "c"][..]),
-            (&other, ask(&connection, &other, &["d", "e", "f"], GET), &["f"]),
-            (&one, ask(&connection, &one, &["g", "h"], GET), &[]),
+        let (connection, one, other) = with_two_clients();
+        let sent = [
+            (&one, get_all(&connection, &one, &["a", "b", "c"], GET), &["a", "c"][..]),
+            (&other, get_all(&connection, &other, &["d", "e", "f"], GET), &["f"]),
+            (&one, get_all(&connection, &one, &["g", "h"], GET), &[]),
             (&other, connection.get(&other, b"i", GET), &["i"]),
-            (&one, ask(&connection, &one, &["j", "k"], GET), &["k"]),
+            (&one, get_all(&connection, &one, &["j", "k"], GET), &["k"]),
         ];
         let behind = line(&connection, &other, "touch x 1\r\n");
         assert_eq!(queued(&connection), "get a b c d e f g h i j k\r\ntouch x 1\r\n");
@@ -117,56 +119,58 @@ fn who_asked_for_keys_on_one_line_are_told_their_own_however_large_and_what_is_b
         let stream = ["a", "c", "f", "i", "k"].iter().map(value).collect::<String>() + "END\r\nTOUCHED\r\n";
         let reads = read(&connection, stream.as_bytes());
         assert!(reads <= 10 + stream.len() / (8 * 1024), "{reads} of {}", stream.len());
-        for (inbox, ticket, keys) in asked {
-            let right = keys.iter().map(value).collect::<String>() + "END\r\n";
-            assert!(said(inbox, ticket) == right, "{keys:?}");
+        for (client, id, keys) in sent {
+            let expected = keys.iter().map(value).collect::<String>() + "END\r\n";
+            assert!(reply(client, id) == expected, "{keys:?}");
         }
-        assert_eq!(said(&other, behind), "TOUCHED\r\n");
-        assert!(connection.state.borrow().names.first(1).is_empty());
+        assert_eq!(reply(&other, behind), "TOUCHED\r\n");
+        assert!(connection.state.borrow().key_digests.first(1).is_empty());
     }
 }
 
 #[test]
-fn what_is_said_to_who_waits_no_longer_is_nobody_elses() {
-    let (connection, one, other) = asked_by_two();
-    ask(&connection, &one, &["a", "b"], GET);
-    let told = [ask(&connection, &other, &["c", "d"], GET), ask(&connection, &other, &["e", "f"], GET)];
+fn the_reply_to_a_timed_out_request_is_given_to_nobody() {
+    let (connection, one, other) = with_two_clients();
+    get_all(&connection, &one, &["a", "b"], GET);
+    let ids =
+        [get_all(&connection, &other, &["c", "d"], GET), get_all(&connection, &other, &["e", "f"], GET)];
     {
         let mut state = connection.state.borrow_mut();
-        state.owed[0].asker = None;
+        state.pending[0].requester = None;
         state.timed_out = 1;
     }
     read(&connection, b"VALUE b 0 1\r\nb\r\nVALUE d 0 1\r\nd\r\nVALUE e 0 0\r\n\r\nEND\r\n");
-    let told = told.map(|ticket| said(&other, ticket));
-    assert_eq!(told, ["VALUE d 0 1\r\nd\r\nEND\r\n", "VALUE e 0 0\r\n\r\nEND\r\n"]);
+    let replies = ids.map(|id| reply(&other, id));
+    assert_eq!(replies, ["VALUE d 0 1\r\nd\r\nEND\r\n", "VALUE e 0 0\r\n\r\nEND\r\n"]);
     assert_eq!(connection.state.borrow().timed_out, 0);
 }
 
 #[test]
-fn a_get_joins_none_that_stands_before_another_of_its_key() {
-    let (connection, one, other) = asked_by_two();
+fn a_get_does_not_join_one_before_a_later_read_of_its_key() {
+    let (connection, one, other) = with_two_clients();
     connection.get(&other, b"a", GET);
     connection.get(&one, b"a", GET);
-    ask(&connection, &one, &["a", "b"], GET);
+    get_all(&connection, &one, &["a", "b"], GET);
     connection.get(&one, b"a", GET);
     connection.get(&other, b"a", GET);
-    // The same where it is not the first of those that are asked for together.
+    // Also if it is not the first key of that read.
     connection.get(&one, b"z", GetKind { cas: true, ..GET });
-    ask(&connection, &one, &["y", "a"], GET);
+    get_all(&connection, &one, &["y", "a"], GET);
     connection.get(&one, b"a", GET);
     let lines = ["get a", "get a b", "get a", "gets z", "get y a", "get a", ""];
     assert_eq!(queued(&connection), lines.join("\r\n"));
-    let sharers: Vec<usize> = connection.state.borrow().owed.iter().map(|owed| owed.sharers.len()).collect();
+    let sharers: Vec<usize> =
+        connection.state.borrow().pending.iter().map(|request| request.sharers.len()).collect();
     assert_eq!(sharers, [1, 0, 1, 0, 0, 0]);
 }
 
 #[test]
-fn touches_of_the_same_exptime_share_a_line_and_what_is_read_behind_them_is_read_anew() {
-    let (connection, one, other) = asked_by_two();
+fn touches_with_the_same_exptime_share_a_line_and_end_sharing() {
+    let (connection, one, other) = with_two_clients();
     let until = |exptime, cas| GetKind { exptime: Some(exptime), cas };
     connection.get(&one, b"a", GET);
     connection.get(&one, b"b", until(60, false));
-    ask(&connection, &other, &["c", "d"], until(60, false));
+    get_all(&connection, &other, &["c", "d"], until(60, false));
     connection.get(&one, b"e", until(60, true));
     connection.get(&one, b"f", until(0, true));
     connection.get(&other, b"a", GET);
@@ -174,152 +178,153 @@ fn touches_of_the_same_exptime_share_a_line_and_what_is_read_behind_them_is_read
 }
 
 #[test]
-fn what_is_not_believed_ends_the_connection_that_it_came_over_and_no_later_one() {
+fn a_distrusted_reply_ends_its_own_connection_and_no_later_one() {
     let connection = connection();
     let distrusted = |epoch| {
         connection.distrust(epoch);
         std::mem::take(&mut connection.state.borrow_mut().distrusted)
     };
     assert!(!distrusted(9));
-    (connection.state.borrow_mut().phase, connection.state.borrow_mut().made) = (Phase::Up, 3);
+    (connection.state.borrow_mut().phase, connection.state.borrow_mut().epoch) = (Phase::Up, 3);
     assert_eq!([2, 3, 4].map(distrusted), [false, true, true]);
 }
 
-/// A connection that is still to be made, with a command of a client, one of the guard, and another of each behind them.
-fn asked_early() -> (Rc<Connection>, Rc<PendingReplies>, [ReplyId; 4]) {
-    let (connection, inbox) = (connection(), Rc::<PendingReplies>::default());
-    let guard = |text: &str| connection.ask(&inbox, None, |out| out.extend_from_slice(text.as_bytes()));
-    let tickets = [
-        connection.get(&inbox, b"a", GET),
+/// A connection that is not up yet, with commands of a client and of the guard, in turn.
+fn with_early_commands() -> (Rc<Connection>, Rc<PendingReplies>, [ReplyId; 4]) {
+    let (connection, client) = (connection(), Rc::<PendingReplies>::default());
+    let guard = |text: &str| connection.ask(&client, None, |out| out.extend_from_slice(text.as_bytes()));
+    let ids = [
+        connection.get(&client, b"a", GET),
         guard("mg k v\r\n"),
-        connection.get(&inbox, b"b", GET),
-        connection.read(&inbox, |out| out.extend_from_slice(b"mg l v\r\n")).0,
+        connection.get(&client, b"b", GET),
+        connection.read(&client, |out| out.extend_from_slice(b"mg l v\r\n")).0,
     ];
-    (connection, inbox, tickets)
+    (connection, client, ids)
 }
 
 #[test]
-fn what_was_asked_before_the_first_connection_is_sent_if_the_server_can_guard() {
-    let (connection, inbox, tickets) = asked_early();
+fn early_commands_are_sent_if_the_server_can_guard() {
+    let (connection, client, ids) = with_early_commands();
     connection.opened(connection.server.connected(), &Capabilities::default());
     assert_eq!(queued(&connection), "get a b\r\nmg k v\r\nmg l v\r\n");
-    let since: Vec<Instant> = connection.state.borrow().owed.iter().map(|owed| owed.since).collect();
-    assert!(since.is_sorted(), "the first is the first to time out");
+    let sent: Vec<Instant> = connection.state.borrow().pending.iter().map(|request| request.sent).collect();
+    assert!(sent.is_sorted(), "the first one times out first");
     read(&connection, b"END\r\nEN\r\nHD\r\n");
-    assert_eq!(tickets.map(|ticket| said(&inbox, ticket)), ["END\r\n", "EN\r\n", "END\r\n", "HD\r\n"]);
+    assert_eq!(ids.map(|id| reply(&client, id)), ["END\r\n", "EN\r\n", "END\r\n", "HD\r\n"]);
 }
 
 #[test]
-fn what_depends_on_a_cas_waits_for_the_first_connection_and_is_sent_if_that_is_no_younger() {
-    let (connection, inbox) = (connection(), Rc::<PendingReplies>::default());
+fn a_command_with_a_cas_is_sent_over_a_first_connection_that_is_not_later() {
+    let (connection, client) = (connection(), Rc::<PendingReplies>::default());
     connection.server.connected();
-    // Two that were read over another worker's connections: before this one was made, and after.
+    // Two CAS values that were read over another worker's connections: before this one was made, and after.
     let [old, new] = [1, 2].map(|epoch| {
         let text = format!("md k{epoch} C1\r\n");
-        connection.ask(&inbox, Some(epoch), |out| out.extend_from_slice(text.as_bytes()))
+        connection.ask(&client, Some(epoch), |out| out.extend_from_slice(text.as_bytes()))
     });
-    let read_early = connection.ask(&inbox, None, |out| out.extend_from_slice(b"mg k v c\r\n"));
-    assert!([old, new].iter().all(|ticket| !inbox.is_here(*ticket)), "the attempt is not over");
+    let read_early = connection.ask(&client, None, |out| out.extend_from_slice(b"mg k v c\r\n"));
+    assert!([old, new].iter().all(|id| !client.is_here(*id)), "the attempt is in progress");
     let made = connection.server.connected();
-    // Another worker's, before anything is read over this one: what is read holds over that one too.
+    // Another worker connects before anything is read over this connection, so what is read is valid over both.
     let later = connection.server.connected();
     connection.opened(made, &Capabilities::default());
-    assert!(matches!(inbox.take(old), Some(Reply::Moved)));
+    assert!(matches!(client.take(old), Some(Reply::Moved)));
     assert_eq!(queued(&connection), "md k2 C1\r\nmg k v c\r\n");
     read(&connection, b"HD\r\nEN\r\n");
-    assert_eq!(said(&inbox, new), "HD\r\n");
-    let reply = inbox.take(read_early);
+    assert_eq!(reply(&client, new), "HD\r\n");
+    let reply = client.take(read_early);
     assert!(matches!(reply, Some(Reply::Answered { epoch, .. }) if epoch == later), "{reply:?}");
 }
 
 #[test]
-fn a_server_of_which_nothing_is_known_is_guarded_from_when_that_is_found_out() {
-    let (connection, inbox, tickets) = asked_early();
+fn a_server_is_guarded_once_a_later_probe_is_conclusive() {
+    let (connection, client, ids) = with_early_commands();
     let found = |missing_feature| Capabilities { missing_feature, ..Capabilities::default() };
     connection
         .opened(connection.server.connected(), &found(Some(MissingFeature::Unknown(ProbeFailure::Full))));
-    for ticket in [tickets[1], tickets[3]] {
-        assert!(matches!(inbox.take(ticket), Some(Reply::Failed(Failure::Unguarded))));
+    for id in [ids[1], ids[3]] {
+        assert!(matches!(client.take(id), Some(Reply::Failed(Failure::Unguarded))));
     }
-    connection.found(&found(None));
-    connection.ask(&inbox, Some(1), |out| out.extend_from_slice(b"md k C1\r\n"));
+    connection.set_capabilities(&found(None));
+    connection.ask(&client, Some(1), |out| out.extend_from_slice(b"md k C1\r\n"));
     assert_eq!(queued(&connection), "get a b\r\nmd k C1\r\n", "over the same connection");
     assert_eq!((connection.missing_feature(), connection.server.epoch()), (None, 1));
 }
 
 #[test]
-fn a_server_that_cannot_guard_is_sent_what_clients_ask_and_nothing_of_the_guard() {
-    let (connection, inbox, [a, k, b, l]) = asked_early();
+fn a_server_that_cannot_guard_gets_no_commands_of_the_guard() {
+    let (connection, client, [a, k, b, l]) = with_early_commands();
     connection.opened(
         connection.server.connected(),
         &Capabilities { missing_feature: Some(MissingFeature::Cas), ..Capabilities::default() },
     );
     let later = [
-        connection.ask(&inbox, Some(0), |out| out.extend_from_slice(b"md k C1\r\n")),
-        connection.read(&inbox, |out| out.extend_from_slice(b"mg k v\r\n")).0,
+        connection.ask(&client, Some(0), |out| out.extend_from_slice(b"md k C1\r\n")),
+        connection.read(&client, |out| out.extend_from_slice(b"mg k v\r\n")).0,
     ];
-    for ticket in [k, l, later[0], later[1]] {
-        let reply = inbox.take(ticket);
+    for id in [k, l, later[0], later[1]] {
+        let reply = client.take(id);
         assert!(matches!(reply, Some(Reply::Failed(Failure::Unguarded))), "{reply:?}");
     }
     assert_eq!(queued(&connection), "get a b\r\n");
     read(&connection, b"END\r\n");
-    assert_eq!([a, b].map(|ticket| said(&inbox, ticket)), ["END\r\n"; 2]);
-    // The next connection may be to a server that can.
+    assert_eq!([a, b].map(|id| reply(&client, id)), ["END\r\n"; 2]);
+    // The next server at this address may be able to.
     connection.opened(connection.server.connected(), &Capabilities::default());
-    connection.ask(&inbox, None, |out| out.extend_from_slice(b"mg k v\r\n"));
+    connection.ask(&client, None, |out| out.extend_from_slice(b"mg k v\r\n"));
     assert_eq!(queued(&connection), "get a b\r\nmg k v\r\n");
 }
 
 #[test]
-fn a_server_that_owes_too_much_is_asked_no_more_and_every_reply_is_still_its_askers() {
-    let (connection, one, other) = asked_by_two();
-    let touch = |inbox: &Rc<PendingReplies>, n: usize| line(&connection, inbox, &format!("incr k{n} 1\r\n"));
-    let asked: Vec<ReplyId> =
-        (0..MAX_OWED).map(|n| touch(if n % 2 == 0 { &one } else { &other }, n)).collect();
-    let before = connection.state.borrow().out.len();
+fn with_too_many_pending_requests_further_ones_are_refused_and_replies_still_match() {
+    let (connection, one, other) = with_two_clients();
+    let touch =
+        |client: &Rc<PendingReplies>, n: usize| line(&connection, client, &format!("incr k{n} 1\r\n"));
+    let ids: Vec<ReplyId> =
+        (0..MAX_PENDING).map(|n| touch(if n % 2 == 0 { &one } else { &other }, n)).collect();
+    let before = connection.state.borrow().output.len();
     for refused in [touch(&one, 0), connection.get(&other, b"a", GET)] {
         let reply = one.take(refused).or_else(|| other.take(refused));
         assert!(matches!(reply, Some(Reply::Failed(Failure::Overloaded))), "{reply:?}");
     }
-    assert_eq!(connection.state.borrow().out.len(), before, "nothing of it was queued");
-    let replies: String = (0..MAX_OWED).map(|n| format!("{n}\r\n")).collect();
+    assert_eq!(connection.state.borrow().output.len(), before, "nothing of it was queued");
+    let replies: String = (0..MAX_PENDING).map(|n| format!("{n}\r\n")).collect();
     read(&connection, replies.as_bytes());
-    for (n, ticket) in asked.into_iter().enumerate() {
-        assert_eq!(said(if n % 2 == 0 { &one } else { &other }, ticket), format!("{n}\r\n"));
+    for (n, id) in ids.into_iter().enumerate() {
+        assert_eq!(reply(if n % 2 == 0 { &one } else { &other }, id), format!("{n}\r\n"));
     }
     let again = touch(&one, 0);
     read(&connection, b"7\r\n");
-    assert_eq!(said(&one, again), "7\r\n");
+    assert_eq!(reply(&one, again), "7\r\n");
 }
 
 #[tokio::test]
-async fn large_requests_wait_for_a_server_that_takes_nothing_before_any_request_is_refused() {
-    let (connection, one, other) = asked_by_two();
+async fn large_requests_wait_for_a_slow_server_before_any_request_is_refused() {
+    let (connection, one, other) = with_two_clients();
     let large = format!("set k 0 0 {0}\r\n{1}\r\n", 1 << 20, "x".repeat(1 << 20));
     assert!(!connection.is_congested(&one));
-    for _ in 0..MAX_EASY >> 20 {
+    for _ in 0..CONGESTED >> 20 {
         line(&connection, &one, &large);
     }
-    assert!(connection.is_congested(&one), "its next one waits");
+    assert!(connection.is_congested(&one), "the next large request waits");
     let small = line(&connection, &other, "incr n 1\r\n");
-    assert!(!other.is_here(small), "it is not refused");
-    // Whoever sends on all the same is told so, and loses nobody else's command.
-    while connection.state.borrow().out.len() < MAX_OUT {
+    assert!(!other.is_here(small), "it is queued");
+    // Further large requests are refused, and no queued command is lost.
+    while connection.state.borrow().output.len() < MAX_OUTPUT {
         line(&connection, &one, &large);
     }
-    let before = connection.state.borrow().out.len();
+    let before = connection.state.borrow().output.len();
     let refused = line(&connection, &one, &large);
     assert!(matches!(one.take(refused), Some(Reply::Failed(Failure::Overloaded))));
-    assert_eq!(connection.state.borrow().out.len(), before);
-    // The server takes it: whoever waits is woken before it has taken all.
+    assert_eq!(connection.state.borrow().output.len(), before);
+    // The server reads again: the waiting client is woken before the queue is empty.
     let (ours, mut theirs) = tokio::net::UnixStream::pair().unwrap();
     let mut ours = Socket::Right(ours);
     let (woken, mut left) = (Arc::new(Woken::default()), None);
     one.wake_on_next(&Context::from_waker(&Arc::clone(&woken).into()));
     let writing = poll_fn(|cx| {
         assert!(!matches!(connection.poll_write(&mut ours, cx), Poll::Ready(_)));
-        let waiting = connection.state.borrow().out.len();
+        let waiting = connection.state.borrow().output.len();
         if woken.0.load(Ordering::Relaxed) {
             left.get_or_insert(waiting);
         }
@@ -332,15 +337,63 @@ async fn large_requests_wait_for_a_server_that_takes_nothing_before_any_request_
         }
     };
     timeout(Duration::from_secs(20), async { tokio::join!(writing, reading) }).await.unwrap();
-    assert!(left.is_some_and(|left| (1..MAX_EASY).contains(&left)), "{left:?} left when it was woken");
+    assert!(left.is_some_and(|left| (1..CONGESTED).contains(&left)), "{left:?} left when it was woken");
     assert!(!connection.is_congested(&one));
 }
 
-#[test]
-fn a_value_larger_than_any_server_may_send_is_garbage() {
-    for (length, believed) in [(1 << 30, true), ((1 << 30) + 1, false)] {
-        let mut reading = ReadBuffer::new();
-        reading.room().put_slice(format!("VALUE a 0 {length}\r\nx").as_bytes());
-        assert_eq!(reading.frame(Shape::Values, &[]).is_ok(), believed, "{length}");
+fn text(reply: Reply) -> String {
+    let Reply::Answered { bytes, .. } = reply else { panic!("{reply:?}") };
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_read_joins_an_identical_one_unless_a_change_is_queued_between() {
+    let connection = connection();
+    let (one, other) = (Rc::new(PendingReplies::default()), Rc::new(PendingReplies::default()));
+    let send = |command: &'static str, shape| {
+        connection.send(&one, shape, |out| out.extend_from_slice(command.as_bytes()))
+    };
+    let read = |replies: &Rc<PendingReplies>| -> (ReplyId, bool) {
+        connection.read(replies, |out| out.extend_from_slice(b"mg k v\r\n"))
+    };
+    let checks = async {
+        let first = send("ms k 3\r\nold\r\n", Shape::Meta);
+        assert_eq!(text(one.receive(first).await), "HD\r\n");
+        let (early, shared) = read(&one);
+        assert!(!shared);
+        let got = connection.get_one_of(&one, b"x", GetKind::default(), None);
+        let (late, shared) = read(&other);
+        assert!(shared);
+        let set = send("ms k 3\r\nnew\r\n", Shape::Meta);
+        let (behind, shared) = read(&other);
+        assert!(!shared);
+        for (replies, id, expected) in [
+            (&one, early, "VA 3\r\nold\r\n"),
+            (&one, got, "END\r\n"),
+            (&other, late, "VA 3\r\nold\r\n"),
+            (&one, set, "HD\r\n"),
+            (&other, behind, "VA 3\r\nnew\r\n"),
+        ] {
+            assert_eq!(text(replies.receive(id).await), expected);
+        }
+        let (first, _) = read(&one);
+        let touched = connection.get(&other, b"k", GetKind { exptime: Some(60), cas: false });
+        let (behind, shared) = read(&one);
+        assert!(!shared);
+        for (replies, id, expected) in [
+            (&one, first, "VA 3\r\nnew\r\n"),
+            (&other, touched, "VALUE k 0 3\r\nnew\r\nEND\r\n"),
+            (&one, behind, "VA 3\r\nnew\r\n"),
+        ] {
+            assert_eq!(text(replies.receive(id).await), expected);
+        }
+        // The first one was written long ago.
+        let (alone, shared) = read(&one);
+        assert!(!shared);
+        assert_eq!(text(one.receive(alone).await), "VA 3\r\nnew\r\n");
+    };
+    tokio::select! {
+        () = checks => {}
+        () = Rc::clone(&connection).drive(Random::seeded(1)) => unreachable!("it is driven until it is dropped"),
     }
 }

@@ -1,0 +1,100 @@
+//! How pools and their servers are configured.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where one server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// `host:port`; the host is an IPv4 or IPv6 address (without brackets) or a name.
+    Tcp {
+        /// IP address or host name.
+        host: String,
+        /// TCP port, 1–65535.
+        port: u16,
+    },
+    /// `unix:/path`.
+    Unix(PathBuf),
+    /// `embedded:64MiB`: a memcached inside this process, with a memory limit.
+    Embedded {
+        /// Bytes that its items may take before it evicts the least recently used.
+        limit: u64,
+    },
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Embedded { limit } => write!(f, "embedded:{limit}"),
+        }
+    }
+}
+
+/// One server of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSpec {
+    /// Where it listens.
+    pub address: Address,
+    /// Its share of the keys relative to the pool's other servers, at least 1.
+    pub weight: u32,
+    /// Its name on the ring, in place of `host:port`. A named server can move without moving its keys.
+    pub name: Option<String>,
+}
+
+/// How a key's hash selects a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distribution {
+    /// libmemcached's weighted ketama, which is also twemproxy's `distribution: ketama, hash: md5`.
+    Ketama,
+    /// The hash modulo the sum of the servers' weights.
+    Modula,
+    /// Lamping and Veach's jump consistent hash.
+    Jump,
+    /// Highest random weight.
+    Rendezvous,
+}
+
+/// The hash function of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hash {
+    /// The first little-endian u32 of the MD5 digest.
+    Md5,
+    /// libmemcached's and twemproxy's `crc32`: bits 16–30 of the IEEE CRC-32.
+    Crc32,
+    /// twemproxy's `crc32a`: the whole IEEE CRC-32.
+    Crc32a,
+    /// 32-bit FNV-1a.
+    Fnv1a32,
+}
+
+/// The reply to a read whose server is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// A miss.
+    Miss,
+    /// `SERVER_ERROR`.
+    Error,
+}
+
+/// One pool: valid by construction, with at least one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolSpec {
+    /// Its name in the configuration and in metrics.
+    pub name: String,
+    /// Its servers, in the order of the configuration.
+    pub servers: Vec<ServerSpec>,
+    /// How keys are spread over the servers.
+    pub distribution: Distribution,
+    /// The hash function of keys.
+    pub hash: Hash,
+    /// The time limit of a connection attempt.
+    pub connect_timeout: Duration,
+    /// The time limit of one request.
+    pub request_timeout: Duration,
+    /// The reply to a read whose server is down.
+    pub on_error: OnError,
+}
