@@ -14,7 +14,8 @@ use super::suggestion::closest;
 
 const PREFIX: &str = "KENNEL_";
 
-/// The `KENNEL_…` variables of this process, for [`Config::load`](crate::config::Config::load). Invalid UTF-8 is replaced with U+FFFD.
+/// The `KENNEL_…` variables of this process, for [`Config::load`](crate::config::Config::load). Invalid UTF-8 is replaced with
+/// U+FFFD.
 pub fn environment() -> Vec<(String, String)> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
@@ -90,7 +91,7 @@ impl Overrides {
                 None => None,
             },
         };
-        // Otherwise the file has another type there, which validation reports.
+        // `None` means that the file has a value of another type there, which validation reports.
         if let Some(table) = table {
             table.insert(target.key.to_owned(), value);
             self.variables.insert(path, variable);

@@ -31,14 +31,17 @@ const SHARED_RULE: usize =
 /// Cells of the shared block without a rule.
 const SHARED_GLOBAL: usize = 3;
 
-// The cells of the shared block without a rule.
+// Cells of the shared block without a rule.
+
 /// Leases that are held now.
 pub(super) const LEASES_LIVE: usize = 0;
 /// Requests that wait now.
 pub(super) const WAITERS: usize = 1;
 /// Tags bumped.
 pub(super) const BUMPS: usize = 2;
-// The cells of the own block without a rule or server.
+
+// Cells of the own block without a rule or server.
+
 /// Clients that are connected now.
 pub(super) const CLIENTS: usize = 0;
 /// Clients accepted.
@@ -57,7 +60,9 @@ pub(super) const NO_MEMORY: usize = 6;
 pub(super) const CLIENTS_BINARY: usize = 7;
 /// Bytes in the near cache.
 pub(super) const NEAR_BYTES: usize = 8;
+
 // The first cells of what is counted by a label.
+
 const OUTCOMES: usize = 9;
 const PAIRS: usize = OUTCOMES + AuthOutcome::ALL.len() + TlsOutcome::ALL.len();
 const LIMITS: usize = PAIRS + PairedWith::ALL.len() + ClientMode::ALL.len();
