@@ -1,20 +1,20 @@
-//! What time it is on the wall: the one place that asks.
+//! Wall time. No other file reads it.
 //!
-//! Wall time is needed for tag versions, absolute exptimes and `built_at`, never for measuring how long something took:
-//! that is tokio's monotonic clock, which tests can pause.
+//! Wall time is used for tag versions, absolute exptimes and `built_at`. Durations are measured with tokio's monotonic clock,
+//! which tests can pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970 by the system's clock; 0 on a machine that believes it is earlier than that. It may step back.
+/// Unix time in milliseconds by the system's clock; 0 if the clock shows a time before 1970. It may step back.
 pub fn unix_ms() -> u64 {
-    #[allow(clippy::disallowed_methods, reason = "the one place where wall time enters")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads wall time")]
     let now = SystemTime::now();
     now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Where wall time is read from: the system, or a [`ManualClock`] that a test moves. Clones show the same time.
+/// A source of wall time: the system, or a [`ManualClock`] in tests. Clones show the same time.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -30,13 +30,13 @@ impl Clock {
         Clock(Source::System)
     }
 
-    /// A clock that stands at [`ManualClock::START_MS`] until its hand is moved.
+    /// A clock that shows [`ManualClock::START_MS`] until it is set.
     pub fn manual() -> (Clock, ManualClock) {
         let now = Arc::new(AtomicU64::new(ManualClock::START_MS));
         (Clock(Source::Manual(Arc::clone(&now))), ManualClock(now))
     }
 
-    /// Milliseconds since 1970.
+    /// Unix time in milliseconds.
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
             Source::System => unix_ms(),
@@ -45,20 +45,20 @@ impl Clock {
     }
 }
 
-/// What moves a manual clock. Only a test holds one, so production code cannot set the time.
+/// Sets a manual clock. Only tests create one, so production code cannot set the time.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// Where a manual clock starts: 2023-11-14T22:13:20Z, far enough from 0 that a subtraction does not hide a mistake.
+    /// The initial time: 2023-11-14T22:13:20Z. It is far from 0, so that saturating subtractions do not hide errors.
     pub const START_MS: u64 = 1_700_000_000_000;
 
-    /// Moves the clock forward by whole milliseconds; the rest of `by` is dropped.
+    /// Moves the clock forward by `by`, rounded down to milliseconds.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
-    /// Sets the clock, backwards too, as NTP may.
+    /// Sets the clock, forward or backward.
     pub fn set_ms(&self, unix_ms: u64) {
         self.0.store(unix_ms, Ordering::SeqCst);
     }
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_stands_still_until_its_hand_moves() {
-        let (clock, hand) = Clock::manual();
+    fn a_manual_clock_changes_only_when_it_is_set() {
+        let (clock, manual) = Clock::manual();
         let clone = clock.clone();
         assert_eq!(clock.now_ms(), ManualClock::START_MS);
-        hand.advance(Duration::from_micros(1_500_999));
+        manual.advance(Duration::from_micros(1_500_999));
         assert_eq!(clock.now_ms(), ManualClock::START_MS + 1_500);
         assert_eq!(clone.now_ms(), clock.now_ms());
-        hand.set_ms(7);
+        manual.set_ms(7);
         assert_eq!(clone.now_ms(), 7);
     }
 
@@ -88,7 +88,7 @@ mod tests {
         let written = std::fs::metadata(&path).unwrap().modified().unwrap();
         std::fs::remove_file(&path).unwrap();
         let written = written.duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-        // File times come from the kernel's coarse clock, a few milliseconds behind.
+        // File times come from the kernel's coarse clock, which is a few milliseconds late.
         assert!(written.abs_diff(before) < 5_000, "{written} against {before}");
     }
 }

@@ -1,23 +1,23 @@
-//! What can go wrong, by blame: the client's fault is the parser's to tell (`ERROR`, `CLIENT_ERROR`), a server's is here
-//! (`SERVER_ERROR`).
+//! Failures of a server, and the `SERVER_ERROR` lines that clients receive for them. Errors of the client (`ERROR`,
+//! `CLIENT_ERROR`) come from the parser.
 
-/// Why a server gave no answer.
+/// The reason why a server did not reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// There is no connection to it.
+    /// There is no connection to the server.
     Down,
-    /// It did not answer within `request_timeout`.
+    /// The server did not reply within `request_timeout`.
     TimedOut,
-    /// It said something it should not, or refused to serve.
+    /// The server sent an error or an invalid reply.
     Refused,
-    /// Too much is waiting for it already.
+    /// Too many commands are waiting for the server already.
     Overloaded,
-    /// It cannot do what the guard needs, so nothing that the guard would say is sent to it.
+    /// The server lacks a feature that the guard needs, so no guarded command is sent to it.
     Unguarded,
 }
 
 impl Failure {
-    /// The line that a client is told.
+    /// The line sent to the client, with its CRLF.
     pub fn line(self) -> &'static [u8] {
         match self {
             Failure::Down => b"SERVER_ERROR server is down\r\n",

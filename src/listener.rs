@@ -1,4 +1,4 @@
-//! Where clients come in: sockets are bound before any worker starts, so that a mistake stops everything at once.
+//! Binds the sockets on which clients connect. All of them are bound before any worker starts, so that an error stops the start.
 
 use std::fmt;
 use std::fs;
@@ -16,51 +16,51 @@ use crate::handshake::{Handshake, Requirements};
 use crate::proxy::connection_use::{ConnectionUse, ListenerClients};
 use crate::tls::BadFile;
 
-/// How many connections may wait to be accepted.
+/// The backlog of each listener: how many connections the kernel queues until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Where clients come in. There is at least one address or path.
+/// The settings of the listeners. There is at least one address or path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
-    /// TCP addresses, no two alike unless their port is 0.
+    /// TCP addresses, without duplicates unless the port is 0.
     pub tcp: Vec<ListenerSpec<ListenAddress>>,
-    /// Paths of Unix sockets, at most 107 bytes each, no two alike.
+    /// Paths of Unix sockets, at most 107 bytes each, without duplicates.
     pub unix: Vec<ListenerSpec<PathBuf>>,
-    /// The sockets' permission bits, at most 0o777.
+    /// The permission bits of the Unix sockets, at most 0o777.
     pub unix_mode: u32,
-    /// How many clients at a time, 1 to 1,000,000.
+    /// The most clients at a time, 1 to 1,000,000.
     pub max_connections: usize,
-    /// A client that has done nothing for so long is hung up on; zero: never.
+    /// The connection of a client that is idle for this long is closed. Zero: never.
     pub idle_timeout: Duration,
-    /// How many bytes of requests and answers may be held for all clients together.
+    /// The memory budget in bytes of requests and replies, for all clients together.
     pub max_buffered: usize,
     /// Worker threads, 0 to 64. 0: one per core, at most 4.
     pub workers: usize,
-    /// Whether clients may empty the pools.
+    /// Whether clients may flush the pools.
     pub flush_all: FlushAll,
 }
 
-/// What a client's `flush_all` does.
+/// The effect of a client's `flush_all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlushAll {
-    /// Every server is told.
+    /// It is sent to every server.
     Allow,
-    /// It is refused, as a memcached started with `-F` refuses it.
+    /// It is refused, as by a memcached started with `-F`.
     Refuse,
 }
 
-/// One of the places where clients come in.
+/// The settings of one listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerSpec<A> {
-    /// Which.
+    /// The address or path.
     pub at: A,
-    /// What is asked of clients there.
+    /// The authentication of clients.
     pub terms: Requirements,
-    /// Whether they have pools of connections.
+    /// Whether clients use pools of connections.
     pub clients: ConnectionUse,
 }
 
-/// An address to listen on. The host is resolved when the listener is bound.
+/// A TCP address to listen on. The host is resolved when the listener is bound.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ListenAddress {
     /// An IPv4 or IPv6 address (without brackets) or a host name.
@@ -78,21 +78,21 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Why there is no listening there, and what to change.
+/// A listener cannot be bound.
 #[derive(Debug)]
 pub enum BindError {
-    /// The system does not let us.
+    /// The system refused the address or path.
     Refused {
-        /// The configuration's key.
+        /// The configuration key of the listener.
         key: &'static str,
-        /// The variable that overrides it.
+        /// The environment variable that overrides the key.
         variable: &'static str,
         /// The address or path.
         what: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file that clients are to be asked by cannot be used: which listener, and all that is wrong.
+    /// The certificates or passwords of this listener cannot be loaded.
     Files(String, Vec<BadFile>),
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for BindError {
         write!(f, "{key}: cannot listen on {what}: {error}")?;
         match error.kind() {
             io::ErrorKind::AddrInUse => {
-                write!(f, "; stop what listens there, or change {key} (or {variable})")
+                write!(f, "; stop the process that listens there, or change {key} (or {variable})")
             }
             _ => write!(f, "; change {key} (or {variable})"),
         }
@@ -117,102 +117,96 @@ impl fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// All the sockets of one worker.
+/// The listening sockets of one worker.
 #[derive(Debug, Default)]
 pub struct WorkerSockets {
-    /// TCP: each worker has its own, on the same address.
+    /// TCP listeners. Each worker has its own socket for each address.
     pub tcp: Vec<(TcpListener, ListenerInfo)>,
-    /// Unix: all workers share one.
+    /// Unix listeners. The workers share one socket for each path.
     pub unix: Vec<(UnixListener, ListenerInfo)>,
 }
 
-/// What is known of a listener's clients before they come. All workers share it.
+/// The properties of a listener that its connections need. All workers share them.
 #[derive(Debug, Clone)]
 pub struct ListenerInfo {
-    /// What they must show to be let in; `None`: nothing.
-    pub porter: Option<Arc<Handshake>>,
-    /// How they use their connections.
-    pub pooling: Arc<ListenerClients>,
+    /// TLS and password authentication; `None` if the listener requires neither.
+    pub handshake: Option<Arc<Handshake>>,
+    /// How the clients use their connections.
+    pub clients: Arc<ListenerClients>,
 }
 
-/// What is listened on.
+/// The bound addresses and paths.
 #[derive(Debug, Default)]
 pub struct BoundListeners {
-    /// TCP, with the ports that the system chose.
+    /// TCP addresses, with the ports that the system chose.
     pub tcp: Vec<SocketAddr>,
-    /// Unix; removed when this is dropped.
+    /// Paths of Unix sockets. They are removed when this is dropped.
     pub unix: Vec<PathBuf>,
 }
 
 impl Drop for BoundListeners {
     fn drop(&mut self) {
         for path in &self.unix {
-            // Somebody may have removed it already.
+            // It may have been removed already.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Binds everything that `listen` names, once for each worker.
+/// Binds the listeners of `listen`, with sockets for each of `workers` workers.
 pub fn bind(listen: &Listen, workers: usize) -> Result<(BoundListeners, Vec<WorkerSockets>), BindError> {
     let mut bound = BoundListeners::default();
     let mut sockets: Vec<WorkerSockets> = (0..workers).map(|_| WorkerSockets::default()).collect();
     let mut numbers = 0..;
-    let mut pooling = |name: String, clients| {
+    let mut info = |handshake, name: String, clients| {
         let number = numbers.next().unwrap_or_default();
-        Arc::new(ListenerClients::new(number, name, clients))
+        ListenerInfo { handshake, clients: Arc::new(ListenerClients::new(number, name, clients)) }
     };
     for ListenerSpec { at: address, terms, clients } in &listen.tcp {
-        let error = |error| BindError::Refused {
-            key: "listen.tcp",
-            variable: "KENNEL_LISTEN__TCP",
-            what: address.to_string(),
-            error,
-        };
-        let porter = Handshake::new(terms).map_err(|files| BindError::Files(address.to_string(), files))?;
-        let (address, listeners) = bind_tcp(address, workers).map_err(error)?;
+        let refused = |error| refused("listen.tcp", "KENNEL_LISTEN__TCP", address.to_string(), error);
+        let handshake = handshake(terms, address.to_string())?;
+        let (address, listeners) = bind_tcp(address, workers).map_err(refused)?;
         bound.tcp.push(address);
-        let door = ListenerInfo { porter, pooling: pooling(address.to_string(), *clients) };
+        let info = info(handshake, address.to_string(), *clients);
         for (worker, listener) in sockets.iter_mut().zip(listeners) {
-            worker.tcp.push((listener, door.clone()));
+            worker.tcp.push((listener, info.clone()));
         }
     }
     for ListenerSpec { at: path, terms, clients } in &listen.unix {
-        let error = |error| BindError::Refused {
-            key: "listen.unix",
-            variable: "KENNEL_LISTEN__UNIX",
-            what: path.display().to_string(),
-            error,
-        };
-        let porter =
-            Handshake::new(terms).map_err(|files| BindError::Files(path.display().to_string(), files))?;
-        let listener = bind_unix(path, listen.unix_mode).map_err(error)?;
+        let name = path.display().to_string();
+        let refused = |error| refused("listen.unix", "KENNEL_LISTEN__UNIX", name.clone(), error);
+        let handshake = handshake(terms, name.clone())?;
+        let listener = bind_unix(path, listen.unix_mode).map_err(refused)?;
         bound.unix.push(path.clone());
-        let door = ListenerInfo { porter, pooling: pooling(path.display().to_string(), *clients) };
+        let info = info(handshake, name.clone(), *clients);
         for worker in &mut sockets {
-            worker.unix.push((listener.try_clone().map_err(error)?, door.clone()));
+            worker.unix.push((listener.try_clone().map_err(refused)?, info.clone()));
         }
     }
     Ok((bound, sockets))
 }
 
-/// Binds the admin's address.
+/// Binds the address of the admin server.
 pub fn bind_admin(address: &ListenAddress) -> Result<(SocketAddr, TcpListener), BindError> {
-    let error = |error| BindError::Refused {
-        key: "admin.listen",
-        variable: "KENNEL_ADMIN__LISTEN",
-        what: address.to_string(),
-        error,
-    };
-    let (address, mut listeners) = bind_tcp(address, 1).map_err(error)?;
-    listeners.pop().map(|listener| (address, listener)).ok_or_else(|| error(io::ErrorKind::NotFound.into()))
+    let refused = |error| refused("admin.listen", "KENNEL_ADMIN__LISTEN", address.to_string(), error);
+    let (address, mut listeners) = bind_tcp(address, 1).map_err(refused)?;
+    listeners.pop().map(|listener| (address, listener)).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))
 }
 
+fn handshake(terms: &Requirements, listener: String) -> Result<Option<Arc<Handshake>>, BindError> {
+    Handshake::new(terms).map_err(|files| BindError::Files(listener, files))
+}
+
+fn refused(key: &'static str, variable: &'static str, what: String, error: io::Error) -> BindError {
+    BindError::Refused { key, variable, what, error }
+}
+
+/// Binds an address `times` times, with SO_REUSEPORT.
 fn bind_tcp(address: &ListenAddress, times: usize) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
     let mut resolved = (address.host.as_str(), address.port).to_socket_addrs()?;
     let mut address = resolved.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    // SO_REUSEPORT would let a second Kennel of the same user in on the same port without a word: one socket without it
-    // finds that out first. Port 0 is not tried, or another could be given the port before it is bound again.
+    // SO_REUSEPORT lets a second Kennel of the same user bind the same port without an error. A first socket without the option
+    // detects that. Port 0 is not checked: the system could give the port to another process before it is bound again.
     if address.port() != 0 {
         TcpListener::bind(address)?;
     }
@@ -231,7 +225,7 @@ fn bind_tcp(address: &ListenAddress, times: usize) -> io::Result<(SocketAddr, Ve
 }
 
 fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    // The socket of a process that was killed still lies there; that of a living one answers.
+    // Replaces the socket of a killed process, which refuses connections. A running process accepts them.
     let is_socket = fs::symlink_metadata(path)
         .is_ok_and(|data| std::os::unix::fs::FileTypeExt::is_socket(&data.file_type()));
     if is_socket {

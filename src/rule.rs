@@ -1,9 +1,12 @@
-//! Which rule a key falls under, and what its tags are called.
+//! Finds the rule of a key, and renders the names of its tags.
+//!
+//! `pattern` parses and matches one pattern, `automaton` matches many patterns in one pass, [`Rules`] chooses between the two,
+//! and `tag` renders the tags of a matched key.
 
 use std::collections::HashMap;
 
-mod automaton;
 mod pattern;
+mod automaton;
 mod tag;
 
 pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError, PatternProblem};
@@ -12,36 +15,37 @@ pub use tag::{Template, TemplateError, fold_tag};
 use automaton::Automaton;
 use pattern::Segment;
 
-/// A key is tried against so many patterns one after the other; if it might be more, against all of them in one pass.
+/// The most patterns that a key is matched against one by one. If its prefix allows more, the automaton matches all of them.
 const MAX_TRIED: usize = 8;
 
 /// Patterns in order of precedence.
 ///
-/// The patterns are grouped by the literal text they begin with; a key is only tried against the groups whose
-/// text it begins with. These form a chain, found by one binary search: sorted, whatever lies between a text and
-/// a key that begins with it begins with it too. Where there are more patterns in a chain than is worth trying one
-/// by one, an automaton finds the first of them, and only that one is matched for its captures.
+/// Patterns are grouped by their literal prefix, and a key is matched only against the groups whose prefix it begins with. These
+/// groups form a chain, whose first member one binary search finds: in sorted order, every text between a prefix and a key that
+/// begins with it begins with the same prefix. If a chain has more than [`MAX_TRIED`] patterns, the automaton finds the first
+/// that matches, and only that one is matched again for its captures.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     patterns: Vec<Pattern>,
     groups: Vec<Group>,
-    /// Of the patterns in chains that are too long to be tried one by one.
+    /// The patterns in chains of more than [`MAX_TRIED`].
     automaton: Automaton,
 }
 
+/// The patterns that have the same literal prefix.
 #[derive(Debug, Clone)]
 struct Group {
     prefix: Box<[u8]>,
-    /// The group with the longest prefix that this one's prefix begins with.
+    /// The next group of the chain: the one with the longest proper prefix of this group's prefix.
     parent: Option<usize>,
-    /// Ascending.
+    /// Indices of patterns, ascending.
     members: Vec<usize>,
-    /// How many patterns there are in it and in those behind it in the chain.
+    /// The number of patterns in this group and the rest of its chain.
     chain: usize,
 }
 
 impl Rules {
-    /// Takes the patterns, the one that wins first.
+    /// Indexes `patterns`, which are in order of precedence.
     pub fn new(patterns: Vec<Pattern>) -> Rules {
         let mut order: Vec<usize> = (0..patterns.len()).collect();
         order.sort_by_key(|i| (patterns[*i].prefix(), *i));
@@ -57,7 +61,7 @@ impl Rules {
                 _ => groups.push(Group { prefix: prefix.into(), parent, members: vec![i], chain: 0 }),
             }
         }
-        // A parent stands before its children.
+        // The index of a parent is less than those of its children.
         for i in 0..groups.len() {
             let behind = groups[i].parent.map_or(0, |parent| groups[parent].chain);
             groups[i].chain = behind + groups[i].members.len();
@@ -74,8 +78,8 @@ impl Rules {
         Rules { patterns, groups, automaton }
     }
 
-    /// The first pattern that matches `key`, as its index in what [`new`](Rules::new) took; `captures` then holds
-    /// where its captures lie, else it is as it was before.
+    /// The index of the first pattern that matches `key`. Sets `captures` to its captures; leaves them unchanged if there is
+    /// none.
     pub fn find(&self, key: &[u8], captures: &mut Captures) -> Option<usize> {
         let mut best = None;
         let mut at = self.groups.partition_point(|group| *group.prefix <= *key).checked_sub(1);
@@ -95,9 +99,8 @@ impl Rules {
         best
     }
 
-    /// Pairs (i, j): pattern i is never found, because pattern j before it matches every key that i does. Only
-    /// what is plain to see: j is the same but for the names of its captures, or is text and a `*` where i begins
-    /// with that text.
+    /// Pairs (i, j): pattern i is never found, because pattern j before it matches every key that i matches. Only two cases are
+    /// detected: j differs only in the names of its captures, or j is literal text and a `*`, and i begins with that text.
     pub fn shadowed(&self) -> Vec<(usize, usize)> {
         let (mut same, mut tails) = (HashMap::new(), HashMap::new());
         let mut pairs = Vec::new();
@@ -125,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_rule_that_matches_wins_whatever_the_index_does() {
+    fn the_index_finds_the_first_pattern_that_matches() {
         let mut rng = fastrand::Rng::with_seed(11);
         let (mut hits, mut long) = (0, 0);
         for _ in 0..500 {
@@ -142,11 +145,11 @@ mod tests {
             }
         }
         assert!(hits > 1_000, "only {hits} keys matched anything");
-        assert!((50..500).contains(&long), "{long} of 500 have more patterns than are tried one by one");
+        assert!((50..500).contains(&long), "{long} of 500 use the automaton");
     }
 
     #[test]
-    fn a_pattern_behind_one_that_takes_all_its_keys_is_shadowed() {
+    fn a_pattern_behind_one_that_matches_all_its_keys_is_shadowed() {
         let of = |texts: &[&str]| {
             Rules::new(texts.iter().map(|t| Pattern::parse(t).unwrap()).collect()).shadowed()
         };
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_only_tried_against_patterns_whose_literal_prefix_it_has() {
+    fn a_key_is_only_matched_against_patterns_whose_literal_prefix_it_has() {
         let patterns = (0..1000).map(|i| Pattern::parse(&format!("app:{i}:{{x}}")).unwrap()).collect();
         let rules = Rules::new(patterns);
         assert_eq!(rules.groups.len(), 1000);

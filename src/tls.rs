@@ -1,6 +1,5 @@
-//! TLS towards clients. The only file that knows rustls.
-//!
-//! TLS 1.2 and 1.3, with ring's cryptography. Certificates and keys are read once, at start.
+//! TLS for client connections: TLS 1.2 and 1.3, with ring's cryptography. No other file uses rustls. Certificates and keys are
+//! read once, at start.
 
 use std::fmt;
 use std::fs::File;
@@ -22,30 +21,30 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// The largest file that is read, in bytes.
+/// The largest file in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
-/// How long a client that is hung up on may take to hear it.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long a client may take to read the rest of its data and the close_notify.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Files in PEM.
+/// The PEM files of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, and behind it those that lead from it to one that clients know.
+    /// The certificate, followed by its intermediate certificates.
     pub cert: PathBuf,
-    /// The certificate's key, without a password.
+    /// The unencrypted private key of the certificate.
     pub key: PathBuf,
-    /// Who must have signed a client's certificate; none: clients need no certificate.
+    /// The CAs that sign client certificates; `None`: clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Which file is wrong, and how.
+/// A file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadFile {
-    /// The configuration's key for it: `cert`, `key` or `client_ca`.
+    /// The configuration key: `cert`, `key`, `client_ca` or `auth_file`.
     pub key: &'static str,
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The end of a sentence that begins with the file's name.
+    /// The reason. It continues a sentence that begins with the name of the file.
     pub what: String,
 }
 
@@ -55,7 +54,7 @@ impl fmt::Display for BadFile {
     }
 }
 
-/// Speaks TLS with clients.
+/// Accepts TLS connections.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
@@ -66,7 +65,7 @@ impl fmt::Debug for Acceptor {
 }
 
 impl Acceptor {
-    /// Reads the files. The error is all that is wrong with them.
+    /// Reads the files. The error lists every file that cannot be used.
     pub fn read(files: &TlsFiles) -> Result<Acceptor, Vec<BadFile>> {
         let TlsFiles { cert, key, client_ca } = files;
         let bad = |key, path: &Path| {
@@ -86,9 +85,9 @@ impl Acceptor {
         Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Shakes hands. How long that may take is the caller's to say.
-    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, socket: S) -> io::Result<Secured<S>> {
-        Ok(Secured { stream: self.0.accept(socket).await?, goodbye: None })
+    /// Performs the handshake, without a timeout.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, socket: S) -> io::Result<TlsConnection<S>> {
+        Ok(TlsConnection { stream: self.0.accept(socket).await?, close_timeout: None })
     }
 }
 
@@ -102,7 +101,7 @@ fn configure(
     let of_key = |error: Error| {
         let what = match error {
             Error::InconsistentKeys(_) => "is not the key of the certificate in cert".to_owned(),
-            error => format!("does not fit the certificate in cert: {error}"),
+            error => format!("cannot be used with the certificate in cert: {error}"),
         };
         BadFile { key: "key", path: files.key.clone(), what }
     };
@@ -127,7 +126,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let bytes = contents(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match found.map_err(not_pem)? {
-        none if none.is_empty() => Err("has no CERTIFICATE in PEM".to_owned()),
+        none if none.is_empty() => Err("has no CERTIFICATE section in PEM".to_owned()),
         found => Ok(found),
     }
 }
@@ -135,7 +134,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let bytes = contents(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
-        pem::Error::NoItemsFound => "has no PRIVATE KEY in PEM that is without a password".to_owned(),
+        pem::Error::NoItemsFound => "has no unencrypted PRIVATE KEY section in PEM".to_owned(),
         error => not_pem(error),
     })
 }
@@ -143,7 +142,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
 fn roots(path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|error| format!("has a certificate that is unusable: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("has a certificate that cannot be used: {error}"))?;
     }
     Ok(roots)
 }
@@ -158,24 +157,24 @@ fn contents(path: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Says nothing of what stands there: it may be a key.
+/// Describes a PEM error without quoting the file, which may be a private key.
 fn not_pem(error: pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { .. } => "ends in the middle of a PEM section".to_owned(),
-        pem::Error::IllegalSectionStart { .. } => "has a PEM section that begins wrongly".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "has a PEM section with an invalid first line".to_owned(),
         pem::Error::Base64Decode(_) => "has a PEM section that is not base64".to_owned(),
         _ => "is not PEM".to_owned(),
     }
 }
 
-/// A client's connection once hands are shaken. Whoever writes to it must flush, or the end of it may stay here.
-pub struct Secured<S> {
+/// A client's connection after the TLS handshake. Writes must be flushed, because the stream buffers them.
+pub struct TlsConnection<S> {
     stream: TlsStream<S>,
-    /// Runs from when we began to close: a client that takes nothing any more would keep its place for ever.
-    goodbye: Option<Pin<Box<Sleep>>>,
+    /// Runs from the beginning of the shutdown. A client that does not read would delay it forever.
+    close_timeout: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -185,7 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsConnection<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, from)
     }
@@ -194,12 +193,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Says close_notify, so that a client can tell the end from a cut.
+    /// Sends a close_notify, so that the client can distinguish the end of the connection from its loss.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Poll::Ready(done) = Pin::new(&mut self.stream).poll_shutdown(cx) {
             return Poll::Ready(done);
         }
-        let goodbye = self.goodbye.get_or_insert_with(|| Box::pin(sleep(GOODBYE)));
-        goodbye.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let timeout = self.close_timeout.get_or_insert_with(|| Box::pin(sleep(CLOSE_TIMEOUT)));
+        timeout.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }

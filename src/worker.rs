@@ -1,6 +1,6 @@
-//! One worker: a thread with its own runtime, listeners and connections to the servers. Tasks never migrate.
+//! A worker: a thread with its own runtime, listening sockets and connections to the servers. It accepts clients and serves each
+//! in a task, which never moves to another thread.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::Future;
 use std::io;
@@ -15,13 +15,13 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{self, LocalOptions};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::guard::leases::Owner;
-use crate::handshake::{ClientStream, HandshakeLimits};
+use crate::handshake::{ClientStream, HandshakeLimits, RateLimitedLog, log_name};
 use crate::listener::{ListenerInfo, WorkerSockets};
 use crate::metrics::WorkerMetrics;
 use crate::proxy::connection_use::ListenerClients;
@@ -31,86 +31,84 @@ use crate::session::{self, ClientProtocol, PendingCall};
 use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
 use crate::upstream::pool::{Pool, UnconnectedPool};
 
-/// How long clients may take to be answered once Kennel is told to stop.
-const DRAIN: Duration = Duration::from_secs(4);
-/// How long to wait when the system has no room for another connection.
-const NO_ROOM: Duration = Duration::from_millis(50);
-/// How often buffers are freed that nobody has needed meanwhile.
-const SLIM: Duration = Duration::from_secs(1);
-/// How often that is logged.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
-/// The most addresses of which it is remembered that a client there spoke the binary protocol.
-const MAX_TOLD: usize = 1024;
-/// How to make a client library speak text.
-const SPEAK_TEXT: &str = "php-memcached: Memcached::OPT_BINARY_PROTOCOL => false, for sessions \
+/// How long requests in flight may take once the worker stops. Then their connections are closed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(4);
+/// The pause after the system could not accept a connection.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// The interval at which unused buffers are freed.
+const FREE_INTERVAL: Duration = Duration::from_secs(1);
+/// The most addresses that are remembered to log each client of the binary protocol once. Further ones are not logged.
+const MAX_LOGGED_ADDRESSES: usize = 1024;
+/// How to select the text protocol in client libraries.
+const USE_TEXT: &str = "php-memcached: Memcached::OPT_BINARY_PROTOCOL => false, for sessions \
     memcached.sess_binary_protocol = 0; Symfony: binary_protocol=false; libmemcached: MEMCACHED_BEHAVIOR_BINARY_PROTOCOL \
     off, in a configuration string no --BINARY-PROTOCOL; pylibmc: binary=False; spymemcached: \
     ConnectionFactoryBuilder.setProtocol(Protocol.TEXT); Enyim: Protocol = Text; Dalli before 5: protocol: :meta; memjs \
     has no such option: use the package memcached";
-/// So many clients of one worker are being told at a time that there is no room for them. Further ones are not accepted meanwhile.
+/// The most clients of one worker that are being sent [`TOO_MANY`]. No further client is accepted meanwhile.
 pub(crate) const MAX_REFUSING: usize = 8;
-/// memcached's words.
+/// memcached's reply to a client beyond `-c`.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// How many clients there are, and may be. Shared by all workers.
+/// Limits and numbers the connections of clients. Shared by all workers.
 pub struct ConnectionLimit {
     max: usize,
-    present: AtomicUsize,
+    open: AtomicUsize,
     next: AtomicU64,
-    /// Where a client spoke the binary protocol, which has been said. `None`: at a Unix socket.
-    told: Mutex<HashSet<Option<IpAddr>>>,
+    /// The addresses of the clients whose use of the binary protocol has been logged. `None`: Unix sockets.
+    logged: Mutex<HashSet<Option<IpAddr>>>,
 }
 
 impl ConnectionLimit {
-    /// Lets so many in at a time.
+    /// Allows `max` connections at a time.
     pub fn new(max: usize) -> ConnectionLimit {
-        let (present, next) = (AtomicUsize::new(0), AtomicU64::new(1));
-        ConnectionLimit { max, present, next, told: Mutex::default() }
+        let (open, next) = (AtomicUsize::new(0), AtomicU64::new(1));
+        ConnectionLimit { max, open, next, logged: Mutex::default() }
     }
 
-    /// Whether this is the first time that a client from there speaks the binary protocol. Once so many addresses are known,
-    /// no further one is the first.
-    fn is_news(&self, from: Option<IpAddr>) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.len() < MAX_TOLD && told.insert(from)
+    /// Whether a client of the binary protocol at this address must be logged: only the first one, and only while fewer than
+    /// [`MAX_LOGGED_ADDRESSES`] are known.
+    fn log_once(&self, from: Option<IpAddr>) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.len() < MAX_LOGGED_ADDRESSES && logged.insert(from)
     }
 
-    /// A number for a new client, if there is room.
-    fn enter(&self) -> Option<u64> {
-        if self.present.fetch_add(1, Ordering::Relaxed) >= self.max {
-            self.leave();
+    /// The number of a new connection, unless the limit is reached.
+    fn open(&self) -> Option<u64> {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.max {
+            self.close();
             return None;
         }
         Some(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn leave(&self) {
-        self.present.fetch_sub(1, Ordering::Relaxed);
+    fn close(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// What one worker is made of.
+/// The parts of one worker.
 pub struct Worker {
-    /// Where its clients come in.
+    /// Its listening sockets.
     pub sockets: WorkerSockets,
-    /// What it shares with the others.
+    /// The state that all workers share.
     pub shared: Shared,
-    /// The pools.
+    /// The pools, without connections.
     pub pools: Vec<UnconnectedPool>,
-    /// How many clients there may be.
+    /// The limit of client connections.
     pub door: Arc<ConnectionLimit>,
-    /// After how long without doing anything a client is hung up on; zero: never.
+    /// The connection of a client that is idle for this long is closed. Zero: never.
     pub idle_timeout: Duration,
-    /// How many bytes of requests and answers it may hold for its clients.
+    /// The memory budget in bytes of requests and replies, for all clients of this worker together.
     pub max_buffered: usize,
-    /// What it counts with.
+    /// The metrics of this worker.
     pub metrics: Arc<WorkerMetrics>,
-    /// Says when to stop.
+    /// Stops the worker when it is cancelled.
     pub stop: CancellationToken,
 }
 
 impl Worker {
-    /// Works on this thread until told to stop, and then until every client has been answered.
+    /// Runs the worker on this thread until `stop` is cancelled and then until the requests in flight are answered.
     pub fn run(self) -> io::Result<()> {
         runtime::Builder::new_current_thread()
             .enable_all()
@@ -119,101 +117,102 @@ impl Worker {
     }
 
     async fn work(self) -> io::Result<()> {
-        let Worker { sockets, shared, pools, door, idle_timeout, max_buffered, metrics, stop } = self;
-        let roll = MemoryBudget::new(max_buffered, Arc::clone(&metrics));
+        let Worker { sockets, shared, pools, door: limit, idle_timeout, max_buffered, metrics, stop } = self;
+        let budget = MemoryBudget::new(max_buffered, Arc::clone(&metrics));
         let pools = pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect();
         let proxy = Rc::new(Proxy::new(shared, pools, Random::from_entropy(), metrics));
         proxy.drive_connections();
         spawn_local(Rc::clone(&proxy).renew_leases());
-        spawn_local(free_unused(Rc::clone(&roll)));
+        spawn_local(free_unused(Rc::clone(&budget)));
         if !idle_timeout.is_zero() {
-            spawn_local(close_idle(Rc::clone(&proxy), Rc::clone(&roll), idle_timeout));
+            spawn_local(close_idle(Rc::clone(&proxy), Rc::clone(&budget), idle_timeout));
         }
         let clients = TaskTracker::new();
-        let reception = Rc::new(Acceptor {
+        let acceptor = Rc::new(ClientAcceptor {
             proxy,
-            roll,
-            door,
+            budget,
+            limit,
             stop: stop.clone(),
             clients: clients.clone(),
-            said: Cell::new(None),
+            accept_errors: RateLimitedLog::default(),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING)),
-            lodge: HandshakeLimits::default(),
-            queues: QueuePool::default(),
+            handshake_limits: HandshakeLimits::default(),
+            queue_pool: QueuePool::default(),
         });
-        for (listener, door) in sockets.tcp {
-            let listener = TcpListener::from_std(listener)?;
-            spawn_local(Rc::clone(&reception).accept_tcp(listener, door));
+        for (socket, listener) in sockets.tcp {
+            let socket = TcpListener::from_std(socket)?;
+            spawn_local(Rc::clone(&acceptor).accept_tcp(socket, listener));
         }
-        for (listener, door) in sockets.unix {
-            let listener = UnixListener::from_std(listener)?;
-            spawn_local(Rc::clone(&reception).accept_unix(listener, door));
+        for (socket, listener) in sockets.unix {
+            let socket = UnixListener::from_std(socket)?;
+            spawn_local(Rc::clone(&acceptor).accept_unix(socket, listener));
         }
         stop.cancelled().await;
         clients.close();
-        if timeout(DRAIN, clients.wait()).await.is_err() {
-            warn!(left = clients.len(), "clients were cut off while being answered");
+        if timeout(DRAIN_TIMEOUT, clients.wait()).await.is_err() {
+            warn!(left = clients.len(), "drain timed out: closing connections with requests in flight");
         }
         Ok(())
     }
 }
 
-/// Frees buffers that were needed once.
-async fn free_unused(roll: Rc<MemoryBudget>) {
+/// Frees buffers that have not been used recently.
+async fn free_unused(budget: Rc<MemoryBudget>) {
     loop {
-        sleep(SLIM).await;
-        roll.free_unused();
+        sleep(FREE_INTERVAL).await;
+        budget.free_unused();
     }
 }
 
-/// Looks four times an `idle_timeout` at who has done nothing. One timer for all: nothing is done for a request.
-async fn close_idle(proxy: Rc<Proxy>, roll: Rc<MemoryBudget>, idle_timeout: Duration) {
+/// Closes idle connections. All connections share one timer, four times per `idle_timeout`, so that a request costs nothing.
+async fn close_idle(proxy: Rc<Proxy>, budget: Rc<MemoryBudget>, idle_timeout: Duration) {
     loop {
         sleep((idle_timeout / 4).max(Duration::from_millis(1))).await;
-        roll.sweep(|owner| proxy.rebuilds(owner));
+        budget.sweep(|owner| proxy.rebuilds(owner));
     }
 }
 
-struct Acceptor {
+/// Accepts the clients of one worker.
+struct ClientAcceptor {
     proxy: Rc<Proxy>,
-    roll: Rc<MemoryBudget>,
-    door: Arc<ConnectionLimit>,
+    budget: Rc<MemoryBudget>,
+    limit: Arc<ConnectionLimit>,
     stop: CancellationToken,
     clients: TaskTracker,
-    /// When it was last said that there is no room.
-    said: Cell<Option<Instant>>,
-    /// Of those who are being refused.
+    accept_errors: RateLimitedLog,
+    /// One permit for each client that is being sent [`TOO_MANY`].
     refusing: Arc<Semaphore>,
-    lodge: HandshakeLimits,
-    /// Of clients that ask nothing at the moment.
-    queues: QueuePool<PendingCall>,
+    handshake_limits: HandshakeLimits,
+    /// Unused queues of sessions.
+    queue_pool: QueuePool<PendingCall>,
 }
 
-impl Acceptor {
-    async fn accept_tcp(self: Rc<Self>, listener: TcpListener, door: ListenerInfo) {
-        while let Some(accepted) = self.unless_stopped(listener.accept()).await {
+impl ClientAcceptor {
+    async fn accept_tcp(self: Rc<Self>, socket: TcpListener, listener: ListenerInfo) {
+        while let Some(accepted) = self.unless_stopped(socket.accept()).await {
             match accepted {
                 Ok((socket, from)) => {
                     if let Err(error) = socket.set_nodelay(true) {
-                        debug!(%error, "client is gone already");
+                        debug!(%error, "client has disconnected");
                         continue;
                     }
-                    self.receive(socket, Some(from), None, &door).await;
+                    self.admit(socket, Some(from), None, &listener).await;
                 }
-                Err(error) => self.no_room(error).await,
+                Err(error) => self.accept_failed(error).await,
             }
         }
     }
 
-    async fn accept_unix(self: Rc<Self>, listener: UnixListener, door: ListenerInfo) {
-        while let Some(accepted) = self.unless_stopped(listener.accept()).await {
+    async fn accept_unix(self: Rc<Self>, socket: UnixListener, listener: ListenerInfo) {
+        while let Some(accepted) = self.unless_stopped(socket.accept()).await {
             match accepted {
                 Ok((socket, _)) => {
-                    // The kernel knows; where it does not say, all are of one process.
+                    // Without a process id, all clients count as one process.
                     let process = socket.peer_cred().ok().and_then(|peer| peer.pid());
-                    self.receive(socket, None, process.and_then(|pid| u32::try_from(pid).ok()), &door).await;
+                    let process = process.and_then(|pid| u32::try_from(pid).ok());
+                    self.admit(socket, None, process, &listener).await;
                 }
-                Err(error) => self.no_room(error).await,
+                Err(error) => self.accept_failed(error).await,
             }
         }
     }
@@ -222,87 +221,84 @@ impl Acceptor {
         self.stop.run_until_cancelled(accepting).await
     }
 
-    /// Ends once there is room for another that must be refused.
-    async fn receive<S: ClientStream + 'static>(
+    /// Starts the task of a new client, or refuses the client if there are too many. Waits while [`MAX_REFUSING`] clients are
+    /// being refused.
+    async fn admit<S: ClientStream + 'static>(
         self: &Rc<Self>,
         mut socket: S,
         from: Option<SocketAddr>,
         process: Option<u32>,
-        door: &ListenerInfo,
+        listener: &ListenerInfo,
     ) {
-        let porter = door.porter.as_ref();
-        let Some(owner) = self.door.enter() else {
+        let handshake = listener.handshake.as_ref();
+        let Some(number) = self.limit.open() else {
             self.proxy.metrics().client_refused();
-            if porter.is_some_and(|porter| porter.uses_tls()) {
+            if handshake.is_some_and(|handshake| handshake.uses_tls()) {
                 return;
             }
-            // It is never closed.
-            let place = Arc::clone(&self.refusing).acquire_owned().await;
+            // The semaphore is never closed, so this is no error.
+            let permit = Arc::clone(&self.refusing).acquire_owned().await;
             spawn_local(async move {
-                // Whether they hear it or not, they are gone.
+                // The connection is closed even if the client does not read this.
                 let _ = timeout(Duration::from_secs(1), socket.write_all(TOO_MANY)).await;
-                drop((socket, place));
+                drop((socket, permit));
             });
             return;
         };
         self.proxy.metrics().client_connected();
-        let presence = ConnectionPermit(Rc::clone(self));
-        let pooling = Arc::clone(&door.pooling);
-        let owner = pooling.owner(owner, process);
-        let Some(porter) = porter.cloned() else {
+        let permit = ConnectionPermit(Rc::clone(self));
+        let clients = Arc::clone(&listener.clients);
+        let owner = clients.owner(number, process);
+        let Some(handshake) = handshake.cloned() else {
             self.clients.spawn_local(async move {
-                let ConnectionPermit(reception) = &presence;
-                reception.serve(socket, owner, pooling, from).await;
+                let ConnectionPermit(acceptor) = &permit;
+                acceptor.serve(socket, owner, clients, from).await;
             });
             return;
         };
         self.clients.spawn_local(async move {
-            let ConnectionPermit(reception) = &presence;
-            let Acceptor { proxy, lodge, stop, .. } = &**reception;
-            let admitted = porter.accept(socket, from, lodge, proxy.metrics(), stop).await;
-            if let Some(socket) = admitted {
-                reception.serve(socket, owner, pooling, from).await;
+            let ConnectionPermit(acceptor) = &permit;
+            let ClientAcceptor { proxy, handshake_limits, stop, .. } = &**acceptor;
+            let accepted = handshake.accept(socket, from, handshake_limits, proxy.metrics(), stop).await;
+            if let Some(socket) = accepted {
+                acceptor.serve(socket, owner, clients, from).await;
             }
         });
     }
 
-    /// Serves a client that has been let in.
+    /// Runs the session of an authenticated client.
     async fn serve<S: ClientStream>(
         &self,
         socket: S,
         owner: Owner,
-        pooling: Arc<ListenerClients>,
+        clients: Arc<ListenerClients>,
         from: Option<SocketAddr>,
     ) {
         let proxy = Rc::clone(&self.proxy);
-        let spoke = session::serve(socket, owner, pooling, proxy, &self.roll, &self.queues, &self.stop).await;
+        let protocol =
+            session::serve(socket, owner, clients, proxy, &self.budget, &self.queue_pool, &self.stop).await;
         let from = from.map(|from| from.ip());
-        if spoke == ClientProtocol::Binary && self.door.is_news(from) {
-            let from = from.map_or_else(|| "a Unix socket".to_owned(), |from| from.to_string());
+        if protocol == ClientProtocol::Binary && self.limit.log_once(from) {
             warn!(
-                client = from,
-                how = SPEAK_TEXT,
-                "refused a client that speaks the binary protocol: make its library speak text"
+                client = log_name(from),
+                how = USE_TEXT,
+                "refused a client that uses the binary protocol: configure its library to use the text protocol"
             );
         }
     }
 
-    async fn no_room(&self, error: io::Error) {
-        // It may stay so for long, and is tried many times a second.
-        if self.said.get().is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
-            self.said.set(Some(Instant::now()));
-            warn!(%error, "cannot accept a client");
-        }
-        sleep(NO_ROOM).await;
+    async fn accept_failed(&self, error: io::Error) {
+        self.accept_errors.log(|_| warn!(%error, "cannot accept a connection"));
+        sleep(ACCEPT_RETRY).await;
     }
 }
 
-/// A client inside; its place is free again however it leaves.
-struct ConnectionPermit(Rc<Acceptor>);
+/// An open connection of a client, counted until this is dropped.
+struct ConnectionPermit(Rc<ClientAcceptor>);
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.0.door.leave();
+        self.0.limit.close();
         self.0.proxy.metrics().client_gone();
     }
 }
@@ -312,15 +308,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_news_once_and_no_more_are_remembered_than_there_is_room_for() {
-        let door = ConnectionLimit::new(1);
+    fn an_address_is_logged_once_and_only_so_many_are_remembered() {
+        let limit = ConnectionLimit::new(1);
         let address = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
-        assert!(door.is_news(address(7)) && door.is_news(None));
-        assert!(!door.is_news(address(7)) && !door.is_news(None));
-        for n in 1000..1000 + 2 * MAX_TOLD as u32 {
-            door.is_news(address(n));
+        assert!(limit.log_once(address(7)) && limit.log_once(None));
+        assert!(!limit.log_once(address(7)) && !limit.log_once(None));
+        for n in 1000..1000 + 2 * MAX_LOGGED_ADDRESSES as u32 {
+            limit.log_once(address(n));
         }
-        assert_eq!(door.told.lock().unwrap().len(), MAX_TOLD);
-        assert!(!door.is_news(address(8)));
+        assert_eq!(limit.logged.lock().unwrap().len(), MAX_LOGGED_ADDRESSES);
+        assert!(!limit.log_once(address(8)));
     }
 }

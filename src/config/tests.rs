@@ -176,7 +176,7 @@ fn all_errors_are_reported_together() {
         r#"k.toml: tags.cache ("2h") must be at most 60s"#,
         r#"k.toml: tags.pool ("mian") is not a pool: must be one of "main""#,
         r#"k.toml: rules[0] "user": stale_fro is not a known key: did you mean stale_for?"#,
-        r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: where the one before it ends is anyone's guess: put literal text between them"#,
+        r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
         r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
         r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw""#,

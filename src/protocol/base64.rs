@@ -1,4 +1,4 @@
-//! Base64 as the meta flag `b` wants it: the standard alphabet, padded.
+//! Base64 for keys of the meta flag `b`: the standard alphabet, padded.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -13,8 +13,8 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What `text` stands for, as memcached's decoder sees it: it skips what is not in the alphabet and stops behind the
-/// first group of four with padding. `None` when groups are not whole or nothing is left.
+/// Decodes `text` as memcached does: skips bytes outside the alphabet and stops after the first group of four with padding.
+/// `None` if a group is incomplete or the result is empty.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let sextets: Vec<Option<u8>> = text
         .iter()
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_decodes_to_itself() {
+    fn decoding_reverses_encoding() {
         for (plain, text) in [
             (&b"f"[..], &b"Zg=="[..]),
             (b"fo", b"Zm8="),
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_memcached_cannot_decode_is_refused() {
+    fn text_that_memcached_cannot_decode_is_rejected() {
         for text in [&b""[..], b"x", b"YQ", b"YQ=", b"!!!!", b"Y===", b"===="] {
             assert_eq!(decode(text), None, "{:?}", String::from_utf8_lossy(text));
         }

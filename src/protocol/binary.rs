@@ -1,47 +1,47 @@
-//! A client of memcached's binary protocol, which is not spoken here: it is told so in its own words.
+//! Detects clients of memcached's binary protocol, which Kennel does not support, and refuses them in that protocol.
 //!
-//! memcached looks at the first byte of a connection alone to know which protocol it speaks, and so does this.
+//! As in memcached, the first byte of a connection decides.
 
-/// What a binary request begins with, and no text command does.
+/// The first byte of a binary request. No text command begins with it.
 const REQUEST: u8 = 0x80;
-/// What a binary reply begins with.
+/// The first byte of a binary reply.
 const REPLY: u8 = 0x81;
-/// The length of a header in bytes, of a request and of a reply.
+/// The length of a request or reply header in bytes.
 const HEADER: usize = 24;
-/// The status "Unknown command": every library gives up at it, and none tries again elsewhere.
+/// The status "Unknown command". Every client library gives up on it, and none retries on another server.
 const UNKNOWN_COMMAND: u16 = 0x0081;
-/// Libraries that show a reply's text show this.
+/// The text of the reply, which some libraries show.
 const TEXT: &[u8] = b"kennel speaks the text protocol: turn the binary protocol off in this client";
 
-/// What the first bytes of a connection say.
+/// The protocol of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Binary {
-    /// It speaks text.
-    No,
-    /// It speaks the binary protocol; so many bytes of its first header are still to come.
+pub enum Detected {
+    /// The text protocol.
+    Text,
+    /// The binary protocol, but this number of bytes of the first header is missing.
     Incomplete(usize),
-    /// It speaks the binary protocol: this is to be said before its connection is closed.
-    Refused(Vec<u8>),
+    /// The binary protocol: this reply must be sent before the connection is closed.
+    Binary(Vec<u8>),
 }
 
-/// Looks at the first bytes of a connection, one at least.
-pub fn look(first: &[u8]) -> Binary {
+/// Detects the protocol from the first bytes of a connection, of which there must be at least one.
+pub fn detect(first: &[u8]) -> Detected {
     match first {
         [REQUEST, ..] => {}
-        _ => return Binary::No,
+        _ => return Detected::Text,
     }
-    let Some(header) = first.get(..HEADER) else { return Binary::Incomplete(HEADER - first.len()) };
+    let Some(header) = first.get(..HEADER) else { return Detected::Incomplete(HEADER - first.len()) };
     let mut reply = Vec::with_capacity(HEADER + TEXT.len());
     reply.extend_from_slice(&[REPLY, header[1]]);
     // No key, no extras, data type 0.
     reply.extend_from_slice(&[0, 0, 0, 0]);
     reply.extend_from_slice(&UNKNOWN_COMMAND.to_be_bytes());
     reply.extend_from_slice(&(TEXT.len() as u32).to_be_bytes());
-    // The opaque is the asker's own; the CAS is none.
+    // The request's opaque; no CAS.
     reply.extend_from_slice(&header[12..16]);
     reply.extend_from_slice(&[0; 8]);
     reply.extend_from_slice(TEXT);
-    Binary::Refused(reply)
+    Detected::Binary(reply)
 }
 
 #[cfg(test)]
@@ -53,19 +53,19 @@ mod tests {
         let mut request = [0u8; 24];
         (request[0], request[1]) = (0x80, 0x0b);
         request[12..16].copy_from_slice(b"opaq");
-        let Binary::Refused(reply) = look(&request) else { panic!("not refused") };
+        let Detected::Binary(reply) = detect(&request) else { panic!("not refused") };
         assert_eq!(reply[..8], [0x81, 0x0b, 0, 0, 0, 0, 0, 0x81]);
         assert_eq!(reply[8..12], (reply.len() as u32 - 24).to_be_bytes());
         assert_eq!((&reply[12..16], &reply[16..24]), (&b"opaq"[..], &[0; 8][..]));
         assert!(reply[24..].starts_with(b"kennel speaks the text protocol"));
-        assert_eq!(look(&request[..23]), Binary::Incomplete(1));
-        assert_eq!(look(b"\x80"), Binary::Incomplete(23));
+        assert_eq!(detect(&request[..23]), Detected::Incomplete(1));
+        assert_eq!(detect(b"\x80"), Detected::Incomplete(23));
     }
 
     #[test]
-    fn text_is_no_binary_request() {
+    fn any_other_first_byte_is_the_text_protocol() {
         for text in [&b"g"[..], b"get k\r\n", b"\x81", b"\0", b" \x80"] {
-            assert_eq!(look(text), Binary::No);
+            assert_eq!(detect(text), Detected::Text);
         }
     }
 }

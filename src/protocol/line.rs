@@ -1,4 +1,4 @@
-//! A command line at the front of a read buffer: where it ends, its words, its data block, and its refusal.
+//! A command line at the front of a read buffer: its end, its words, its data block, and its refusal.
 
 use memchr::{memchr, memchr2};
 
@@ -8,17 +8,17 @@ use super::request::{Parsed, Refused, Request, word};
 /// The longest key in bytes.
 pub const MAX_KEY: usize = 250;
 
-/// The longest line in bytes that is not a multi-get. memcached hangs up on a longer one when it arrives in pieces,
-/// and answers it when it does not; here it never depends on the pieces.
+/// The longest line in bytes that is not a multi-get. memcached closes the connection for a longer line only if it arrives in
+/// several reads; here the result never depends on the reads.
 pub const MAX_LINE: usize = 2048;
 
 /// The longest line of a `get`, `gets`, `gat` or `gats` in bytes. memcached has no such limit.
 const MAX_GET_LINE: usize = 1 << 20;
 
-/// The shortest line that memcached looks at, in bytes with its end.
+/// The shortest line that memcached accepts, in bytes, including its end.
 const MIN_LINE: usize = 4;
 
-/// The most words of a line that memcached looks at, the command word included.
+/// The number of words that memcached reads from a line, including the command word. It ignores further words.
 pub(super) const MAX_WORDS: usize = 23;
 
 pub(super) const ERROR: &[u8] = b"ERROR\r\n";
@@ -27,74 +27,57 @@ pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\
 const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
 
-/// Whether memcached takes `key`: it is a word, so its length is all that is left to ask.
+/// Whether memcached accepts `key`, which must be a word: only its length is checked.
 pub(super) fn is_key(key: &[u8]) -> bool {
     (1..=MAX_KEY).contains(&key.len())
 }
 
-/// Without the spaces around it. A tab is no space.
+/// Removes leading and trailing spaces, but no tabs.
 pub(super) fn trim(text: &[u8]) -> &[u8] {
     let Some(start) = text.iter().position(|&byte| byte != b' ') else { return &[] };
     let end = text.iter().rposition(|&byte| byte != b' ').unwrap_or(start);
     &text[start..=end]
 }
 
-/// A refusal that takes only the line.
+/// Refuses a line that has no data block.
 pub(super) fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
-    Parsed::Refused(Refused {
-        reply,
-        consumed,
-        skip_data: 0,
-        close: false,
-        deletes: None,
-        deletes_base64: false,
-        touches: None,
-    })
+    Parsed::Refused(Refused::new(consumed, reply))
 }
 
-/// A refusal that takes the data block of `length` bytes along, and its CRLF.
+/// Refuses a line and discards its data block of `length` bytes and the CRLF behind it.
 pub(super) fn refuse_block<'a>(consumed: usize, reply: &'static [u8], length: usize) -> Refused<'a> {
-    let skip_data = length as u64 + 2;
-    Refused { reply, consumed, skip_data, close: false, deletes: None, deletes_base64: false, touches: None }
+    Refused { skip_data: length as u64 + 2, ..Refused::new(consumed, reply) }
 }
 
-/// The last word: `reply`, then the end of the connection.
+/// Sends `reply` and closes the connection.
 pub(super) fn close_connection<'a>(consumed: usize, reply: &'static [u8]) -> Parsed<'a> {
-    Parsed::Refused(Refused {
-        reply,
-        consumed,
-        skip_data: 0,
-        close: true,
-        deletes: None,
-        deletes_base64: false,
-        touches: None,
-    })
+    Parsed::Refused(Refused { close: true, ..Refused::new(consumed, reply) })
 }
 
-/// A command line, and the buffer it stands at the front of.
+/// A command line at the front of a buffer.
 pub(super) struct Line<'a> {
     buffer: &'a [u8],
     /// Without the line end.
     pub(super) text: &'a [u8],
-    /// Its length with the line end.
+    /// The length in bytes, including the line end.
     pub(super) consumed: usize,
-    /// Whether a NUL stands in it. To an older memcached that is the line's end: it would see another command, and run the data
-    /// block. So what has a NUL goes to no server.
+    /// Whether the line contains a NUL. An older memcached ends the line there, so it would read a different command and execute
+    /// the data block. Such a line is never sent to a server.
     pub(super) has_nul: bool,
 }
 
-/// What stands where a data block should.
+/// The bytes at the position of a data block.
 pub(super) enum Block<'a> {
     /// The block, without its CRLF.
     Data(&'a [u8]),
-    /// As many bytes, but no CRLF behind them.
+    /// No CRLF follows the announced number of bytes.
     Bad,
 }
 
 impl<'a> Line<'a> {
     pub(super) fn read(buffer: &'a [u8]) -> Result<Self, Parsed<'a>> {
         let head = &buffer[..buffer.len().min(MAX_LINE + 1)];
-        // Nearly always the end comes first, and one search is enough.
+        // Usually the line end comes first, and one search is enough.
         let first = memchr2(b'\n', 0, head);
         let end = match first.filter(|&at| head[at] == b'\n').or_else(|| memchr(b'\n', head)) {
             Some(end) => end,
@@ -119,19 +102,19 @@ impl<'a> Line<'a> {
         Ok(line)
     }
 
-    /// The request that the line is, when nothing follows it.
+    /// The result for a request without a data block.
     pub(super) fn request(&self, request: Request<'a>) -> Parsed<'a> {
         Parsed::Request { request, consumed: self.consumed }
     }
 
-    /// The length of a data block as memcached reads it; none beyond 2^31 - 3, for it adds the CRLF's two.
+    /// The length of a data block as memcached reads it: at most 2^31 - 3, because memcached adds 2 for the CRLF.
     pub(super) fn length(&self, text: &[u8]) -> Option<usize> {
         let length = number::i32(text)?;
         usize::try_from(length).ok().filter(|_| length <= i32::MAX - 2)
     }
 
-    /// The request that the line and the data block of `length` bytes behind it are. `make` says `Err(noreply)`
-    /// of a bad block, which is taken with exactly the two bytes behind it.
+    /// The result for a request with a data block of `length` bytes. For a bad block `make` returns `Err(noreply)`; the block is
+    /// then consumed together with exactly two bytes behind it.
     pub(super) fn block(
         &self,
         length: usize,
@@ -150,19 +133,19 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Whether a line that is too long may still be a multi-get.
+/// Whether a line over [`MAX_LINE`] may be a multi-get.
 pub(super) fn begins_get(line: &[u8]) -> bool {
     let commands: [&[u8]; 4] = [b"get ", b"gets ", b"gat ", b"gats "];
     commands.iter().any(|command| line.starts_with(command))
 }
 
-/// The words behind the command word of a line that may have only a few.
+/// The words that follow the command word, for commands of few words.
 pub(super) struct Arguments<'a> {
-    /// The first of them; empty where there are fewer.
+    /// The first words; empty where there are fewer.
     pub(super) words: [&'a [u8]; 5],
-    /// How many there are, as far as memcached looks: [`MAX_WORDS`] with the command word.
+    /// How many words memcached reads: at most [`MAX_WORDS`], including the command word.
     pub(super) count: usize,
-    /// The last of those counted; empty if there is none.
+    /// The last word counted; empty if there is none.
     pub(super) last: &'a [u8],
 }
 
@@ -171,7 +154,7 @@ impl<'a> Arguments<'a> {
         Self::read_up_to(MAX_WORDS - 1, rest)
     }
 
-    /// The words of a whole line, its command word among them.
+    /// The words of a whole line, including the command word.
     pub(super) fn read_line(text: &'a [u8]) -> Self {
         Self::read_up_to(MAX_WORDS, text)
     }
@@ -193,12 +176,12 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
-    /// The last word decides, even where it is a key or a number.
+    /// Whether the last word is `noreply`, even if it is in the position of a key or a number.
     pub(super) fn noreply(&self) -> bool {
         self.last == b"noreply"
     }
 
-    /// A refusal of the line, unless the client wants none.
+    /// Refuses the line, without a reply if the client sent `noreply`.
     pub(super) fn refuse(&self, line: &Line<'a>, reply: &'static [u8]) -> Parsed<'a> {
         refuse(line.consumed, if self.noreply() { b"" } else { reply })
     }

@@ -1,56 +1,55 @@
-//! A `get` for more keys than may be on their way at once: taken a part at a time, so that no number of keys and no length of
-//! line has to be held in memory. memcached limits neither.
+//! Reads a `get` for many keys in parts, so that neither the number of keys nor the length of the line is limited by memory.
+//! memcached limits neither.
 //!
 //! ```text
-//!  get a b c d e f g …\r\n      LongGet::begin takes the word
-//!      └──┘└──┘└──┘             LongGet::part takes some keys, as often as there are any
+//!  get a b c d e f g …\r\n      LongGet::begin consumes the command word
+//!      └──┘└──┘└──┘             LongGet::part consumes some keys, repeatedly
 //! ```
 //!
-//! A line up to [`MAX_WHOLE`] has been looked at whole by [`parse`](super::parse::parse) before it is taken apart. Of a longer
-//! one the first keys are answered before the last ones are here: a mistake in it ends the connection, for what has been said
-//! cannot be taken back.
+//! [`parse`](super::parse::parse) validates a line up to [`MAX_WHOLE`] before it is split. The first keys of a longer line are
+//! answered before the last ones arrive, so an error in it closes the connection: the replies sent cannot be withdrawn.
 
 use memchr::memchr;
 
-use super::line::{BAD_FORMAT, begins_get, is_key};
+use super::line::{BAD_FORMAT, MAX_KEY, begins_get, is_key};
 use super::number;
 use super::request::{Keys, Request, word};
 
-/// The longest line that is looked at whole before its first key is asked for, in bytes.
+/// The longest line in bytes that is validated as a whole before its first key is read.
 pub const MAX_WHOLE: usize = 64 * 1024;
 
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 
-/// In the middle of a `get`, `gets`, `gat` or `gats`: what it asks of the keys that are still to come.
+/// A `get`, `gets`, `gat` or `gats` whose keys are read in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LongGet {
     exptime: Option<i64>,
     cas: bool,
 }
 
-/// What stands at the front of a read buffer in the middle of a long get.
+/// The front of a read buffer within a long get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// Nothing that could be asked for yet.
+    /// No complete key yet.
     Incomplete,
-    /// Only spaces, so many.
+    /// This number of spaces and no complete key.
     Spaces(usize),
-    /// A `get` for some keys.
+    /// Some keys.
     Keys {
-        /// It. Of the last part it may have no key.
+        /// A `get` for these keys. In the last part it may have none.
         request: Request<'a>,
-        /// How many bytes of the buffer it takes.
+        /// The length of the part in bytes.
         consumed: usize,
-        /// The line ends with it.
+        /// Whether the line ends with this part.
         last: bool,
     },
-    /// What to say before hanging up.
+    /// An error: the reply to send before the connection is closed.
     Refused(&'static [u8]),
 }
 
 impl LongGet {
-    /// Whether a line that does not end within [`MAX_WHOLE`] is a get: then it, and how many bytes its head takes, or what to
-    /// say before hanging up.
+    /// Begins a get whose line does not end within [`MAX_WHOLE`]. Returns it and the length of its head in bytes, or the reply to
+    /// send before the connection is closed; `None` if the line ends, or is not a get.
     pub fn begin_unterminated(buffer: &[u8]) -> Option<Result<(LongGet, usize), &'static [u8]>> {
         let reach = buffer.get(..MAX_WHOLE + 1)?;
         if !begins_get(reach) || memchr(b'\n', reach).is_some() {
@@ -59,11 +58,12 @@ impl LongGet {
         Some(LongGet::begin(reach).ok_or(BAD_EXPTIME))
     }
 
-    /// A get for more than `keys` keys, that has been parsed from the front of `buffer`: it, and how many bytes its head takes.
-    pub fn begin_whole(buffer: &[u8], request: &Request<'_>, keys: usize) -> Option<(LongGet, usize)> {
+    /// Begins a get for more than `most` keys. `request` has been parsed from the front of `buffer`. Returns the get and the
+    /// length of its head in bytes.
+    pub fn begin_whole(buffer: &[u8], request: &Request<'_>, most: usize) -> Option<(LongGet, usize)> {
         match request {
-            Request::Get { keys: asked, .. } | Request::GetAndTouch { keys: asked, .. }
-                if asked.iter().nth(keys).is_some() =>
+            Request::Get { keys, .. } | Request::GetAndTouch { keys, .. }
+                if keys.iter().nth(most).is_some() =>
             {
                 LongGet::begin(buffer)
             }
@@ -85,30 +85,30 @@ impl LongGet {
         Some((LongGet { exptime, cas }, line.len() - rest.len()))
     }
 
-    /// The next of its keys, `most` at most.
+    /// Reads the next keys, at most `most`.
     pub fn part<'a>(&self, buffer: &'a [u8], most: usize) -> Part<'a> {
         let most = most.max(1);
-        // No further than so many keys may reach, or a line would be looked at as often as it has parts.
-        let far = (most * (super::MAX_KEY + 2)).min(MAX_WHOLE);
+        // Only as far as `most` keys may reach. Otherwise the rest of the line would be searched again for each part.
+        let far = (most * (MAX_KEY + 2)).min(MAX_WHOLE);
         let reach = &buffer[..buffer.len().min(far + 1)];
         let end = memchr(b'\n', reach);
         let text = &reach[..end.unwrap_or(reach.len())];
-        // To an older memcached the line would end there.
+        // An older memcached would end the line at the NUL.
         if memchr(0, text).is_some() {
             return Part::Refused(BAD_FORMAT);
         }
         let text = if end.is_some() { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
-        let cut = end.is_some();
+        let ends = end.is_some();
         let (mut taken, mut count, mut rest) = (0, 0, text);
-        let mut wrong = false;
+        let mut too_long = false;
         while count < most {
             let (key, behind) = word(rest);
-            wrong = key.len() > super::MAX_KEY;
-            if wrong && count == 0 {
+            too_long = key.len() > MAX_KEY;
+            if too_long && count == 0 {
                 return Part::Refused(BAD_FORMAT);
             }
-            // What stands at the end of what is here may be half a key.
-            if wrong || key.is_empty() || (behind.is_empty() && !cut) {
+            // The last word of an incomplete line may be the beginning of a key.
+            if too_long || key.is_empty() || (behind.is_empty() && !ends) {
                 break;
             }
             debug_assert!(is_key(key));
@@ -122,10 +122,10 @@ impl LongGet {
             Some(end) if word(rest).0.is_empty() => {
                 Part::Keys { request: request(&text[..taken]), consumed: end + 1, last: true }
             }
-            _ if wrong || count == most || (count > 0 && buffer.len() > far) => {
+            _ if too_long || count == most || (count > 0 && buffer.len() > far) => {
                 Part::Keys { request: request(&text[..taken]), consumed: taken, last: false }
             }
-            _ if buffer.len() > far => Part::Spaces(far - super::MAX_KEY),
+            _ if buffer.len() > far => Part::Spaces(far - MAX_KEY),
             _ => Part::Incomplete,
         }
     }
@@ -137,7 +137,8 @@ mod tests {
     use crate::protocol::parse::parse;
     use crate::protocol::request::{Limits, Parsed};
 
-    /// The keys of all parts of what follows the head, fed so many bytes at a time; and what was said at the end.
+    /// Feeds `rest` in steps of `step` bytes. Returns the keys of all parts and the final error, `b"more"` if the line is
+    /// incomplete.
     fn keys(get: LongGet, rest: &[u8], step: usize, most: usize) -> (Vec<Vec<u8>>, Option<&'static [u8]>) {
         let (mut keys, mut start, mut end) = (Vec::new(), 0, 0);
         loop {
@@ -148,7 +149,7 @@ mod tests {
                     assert!(rest[start..start + spaces].iter().all(|byte| *byte == b' '));
                     start += spaces;
                 }
-                Part::Refused(said) => return (keys, Some(said)),
+                Part::Refused(reply) => return (keys, Some(reply)),
                 Part::Keys { request, consumed, last } => {
                     let (Request::Get { keys: part, .. } | Request::GetAndTouch { keys: part, .. }) = request
                     else {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_any_length_gives_each_of_its_keys_once_however_it_is_cut() {
+    fn a_line_of_any_length_gives_each_of_its_keys_once_however_it_is_split() {
         let wanted: Vec<Vec<u8>> =
             (0..6_000).map(|n| format!("key:{n}:{}", "x".repeat(n % 200)).into_bytes()).collect();
         for (end, gap) in [("\r\n", " "), ("\n", "  "), ("  \r\n", " ")] {
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_get_of_many_keys_is_taken_apart_and_one_of_few_is_not() {
+    fn a_whole_get_of_many_keys_is_read_in_parts_and_one_of_few_is_not() {
         let limits = Limits { max_value: 1000 };
         for (line, exptime, cas) in [
             ("get a b c\r\n", None, false),
@@ -191,7 +192,7 @@ mod tests {
             ("gats 7 a b c\r\n", Some(7), true),
         ] {
             let line = line.as_bytes();
-            let Parsed::Request { request, .. } = parse(line, &limits) else { panic!("not taken") };
+            let Parsed::Request { request, .. } = parse(line, &limits) else { panic!("not accepted") };
             assert_eq!(LongGet::begin_whole(line, &request, 3), None);
             let (get, head) = LongGet::begin_whole(line, &request, 2).unwrap();
             assert_eq!(get, LongGet { exptime, cas });
@@ -200,17 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_behind_the_first_keys_ends_it() {
+    fn an_error_behind_the_first_keys_ends_a_long_get() {
         let head = [b"gets ".to_vec(), b"key ".repeat(20_000)].concat();
         let long = [&head[..], &[b'k'; 251], b" z\r\n"].concat();
         let Some(Ok((get, start))) = LongGet::begin_unterminated(&long) else { panic!("no long get") };
-        let (before, said) = keys(get, &long[start..], 1 << 30, 128);
-        assert_eq!((before.len(), said), (20_000, Some(BAD_FORMAT)));
+        let (before, reply) = keys(get, &long[start..], 1 << 30, 128);
+        assert_eq!((before.len(), reply), (20_000, Some(BAD_FORMAT)));
         let endless_word = [&head[..], &vec![b'k'; 100_000]].concat();
         assert_eq!(keys(get, &endless_word[start..], 1 << 30, 128).1, Some(BAD_FORMAT));
         let spaces = [&head[..], &vec![b' '; 200_000], b"z \r\n"].concat();
-        let (found, said) = keys(get, &spaces[start..], 1 << 30, 128);
-        assert_eq!((found.len(), said), (20_001, None));
+        let (found, reply) = keys(get, &spaces[start..], 1 << 30, 128);
+        assert_eq!((found.len(), reply), (20_001, None));
         let nul = [&head[..], b"a\0b \r\n"].concat();
         assert_eq!(keys(get, &nul[start..], 1 << 30, 128).1, Some(BAD_FORMAT));
         let bad_exptime = [b"gat x ".to_vec(), b"key ".repeat(20_000)].concat();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_long_get_is_left_alone() {
+    fn other_lines_are_not_read_in_parts() {
         for line in [b"set ".repeat(20_000), [&b"get a\r\n"[..], &b"x".repeat(70_000)].concat()] {
             assert_eq!(LongGet::begin_unterminated(&line), None);
         }

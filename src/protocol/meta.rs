@@ -11,28 +11,28 @@ const MAX_META_WORDS: usize = 20;
 const MAX_OPAQUE: usize = 32;
 
 impl<'a> Meta<'a> {
-    /// The flags one by one, in the order asked.
+    /// The flags in the order sent.
     pub fn tokens(&self) -> Tokens<'a> {
         Tokens(self.flags)
     }
 
-    /// Whether it has no flags but these.
+    /// Whether no flag other than `flags` was sent.
     pub fn has_only(&self, flags: &[u8]) -> bool {
         self.tokens().all(|(flag, _)| flags.contains(&flag))
     }
 
-    /// Whether any of these flags was given.
+    /// Whether at least one of `flags` was sent.
     pub fn has_any(&self, flags: &[u8]) -> bool {
         self.tokens().any(|(flag, _)| flags.contains(&flag))
     }
 
-    /// The token of `flag`, empty if it carries none; `None` if the flag was not given.
+    /// The token of `flag`, empty if it has none; `None` if the flag was not sent.
     pub fn token(&self, flag: u8) -> Option<&'a [u8]> {
         self.tokens().find(|&(letter, _)| letter == flag).map(|(_, token)| token)
     }
 }
 
-/// What the flags of a command say, as numbers. The parser has checked them.
+/// The flags of a command as parsed values. The parser has validated them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// `v`
@@ -45,7 +45,7 @@ pub struct Options {
     pub invalidate: bool,
     /// `x`
     pub empty: bool,
-    /// The letter of `M`; 0 if it was not given.
+    /// The letter of `M`; 0 if it was not sent.
     pub mode: u8,
     /// The exptime of `N`.
     pub vivify: Option<i64>,
@@ -61,12 +61,12 @@ pub struct Options {
     pub flags: u32,
     /// `J`
     pub initial: u64,
-    /// `D`: 1 if it was not given.
+    /// `D`; 1 if it was not sent.
     pub delta: u64,
 }
 
 impl Meta<'_> {
-    /// Reads the flags.
+    /// Parses the flags.
     pub fn options(&self) -> Options {
         let mut options = Options {
             value: false,
@@ -107,12 +107,12 @@ impl Meta<'_> {
     }
 }
 
-/// The exptime of a token that the parser has checked, as memcached reads it.
+/// The exptime in a token that the parser has validated, as memcached reads it.
 pub fn exptime(token: &[u8]) -> i64 {
     number::i32(token).map_or(0, i64::from)
 }
 
-/// Meta flags, of a request or a reply: each one's letter and the token behind it, often empty.
+/// Iterates over the meta flags of a request or a reply: the letter of each flag and its token, which is often empty.
 #[derive(Debug, Clone)]
 pub struct Tokens<'a>(pub(super) &'a [u8]);
 
@@ -120,7 +120,7 @@ impl<'a> Iterator for Tokens<'a> {
     type Item = (u8, &'a [u8]);
 
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        // A few bytes each: to look for their ends in larger steps would take longer.
+        // Tokens are a few bytes long, for which memchr is slower.
         let start = self.0.iter().position(|byte| *byte != b' ').unwrap_or(self.0.len());
         let (letter, rest) = self.0[start..].split_first()?;
         let (token, rest) = rest.split_at(rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len()));
@@ -129,7 +129,7 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// Parses what follows the command word of `verb` on its line, and the data block of `ms`.
+/// Parses the arguments of the command `verb`, and the data block of `ms`.
 pub(super) fn parse<'a>(verb: MetaVerb, line: &Line<'a>, arguments: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let (key, rest) = word(arguments);
     let meta = Meta { verb, key, flags: trim(rest), data: &[] };
@@ -146,8 +146,8 @@ pub(super) fn parse<'a>(verb: MetaVerb, line: &Line<'a>, arguments: &'a [u8], li
     }
 }
 
-/// `ms <key> <length> <flags>*` and its data block. Once the length is known, a refusal takes the block with it; memcached itself
-/// runs the block as commands if a flag is no letter.
+/// `ms <key> <length> <flags>*` and its data block. Once the length is known, a refusal also discards the block. memcached
+/// executes the block as commands if a flag is not a letter.
 fn set<'a>(meta: Meta<'a>, line: &Line<'a>, limits: &Limits) -> Parsed<'a> {
     let (length, flags) = word(meta.flags);
     let length = if length.is_empty() { None } else { line.length(length) };
@@ -177,7 +177,7 @@ fn set<'a>(meta: Meta<'a>, line: &Line<'a>, limits: &Limits) -> Parsed<'a> {
     })
 }
 
-/// `me <key> [b]`. memcached decodes the key only if there is something behind the `b`.
+/// `me <key> [b]`. memcached decodes the key only if another word follows the `b`.
 fn debug<'a>(meta: Meta<'a>, line: &Line<'a>) -> Parsed<'a> {
     let (flag, behind) = word(meta.flags);
     let decodes = flag == b"b" && !behind.is_empty();
@@ -188,22 +188,23 @@ fn debug<'a>(meta: Meta<'a>, line: &Line<'a>) -> Parsed<'a> {
     }
 }
 
-/// Whether each flag, of which the first is the line's word `first`, begins with what could be one.
+/// Whether each flag begins with a letter or a digit, or one of the bytes between `A` and `z`. `first` is the position of the
+/// first flag on the line, in words.
 fn are_letters(meta: &Meta<'_>, first: usize) -> bool {
     meta.tokens().take(MAX_WORDS - first).all(|(letter, _)| matches!(letter, 65..=122 | b'0'..=b'9'))
 }
 
 const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 
-/// What is known of flags that memcached takes.
+/// Flags that memcached accepts.
 struct Checked {
     /// The key is base64.
     base64: bool,
-    /// What memcached notices last: of `mg` and `ma` only after the deed, which is not done here.
+    /// memcached checks this last. For `mg` and `ma` it has executed the command by then, which Kennel does not.
     opaque_too_long: bool,
 }
 
-/// What memcached says of flags it refuses, of which the first is the line's word `first`.
+/// Validates the flags; the error is memcached's. `first` is the position of the first flag on the line, in words.
 fn check(meta: &Meta<'_>, first: usize) -> Result<Checked, &'static [u8]> {
     let checked = match is_key(meta.key) {
         false => Err(BAD_FORMAT),
@@ -231,8 +232,8 @@ fn check_each(meta: &Meta<'_>) -> Result<Checked, &'static [u8]> {
     const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
     let mut seen = 0u128;
     let mut checked = Checked { base64: false, opaque_too_long: false };
-    // The last complaint is the one that is sent.
-    let mut complaint: Option<&'static [u8]> = None;
+    // memcached sends the last of several errors.
+    let mut error: Option<&'static [u8]> = None;
     for (letter, token) in meta.tokens() {
         if seen & (1 << letter) != 0 {
             return Err(b"CLIENT_ERROR duplicate flag\r\n");
@@ -241,27 +242,27 @@ fn check_each(meta: &Meta<'_>) -> Result<Checked, &'static [u8]> {
         let number = !token.is_empty();
         match letter {
             b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'u' | b'q' | b'I' | b'P' | b'L' => {}
-            // `x` and `M` are nothing to some of the commands. Whether a server knows `E` and `x` depends on its age.
+            // Some commands ignore `x` and `M`. Whether a server supports `E` and `x` depends on its version.
             b'x' | b'M' => {}
             b'O' => checked.opaque_too_long = token.len() + 1 > MAX_OPAQUE,
             b'b' if is_base64(meta.key) => checked.base64 = true,
-            b'b' => complaint = Some(b"CLIENT_ERROR error decoding key\r\n"),
+            b'b' => error = Some(b"CLIENT_ERROR error decoding key\r\n"),
             b'N' | b'T' | b'R' if number && number::i32(token).is_some() => {}
             b'C' | b'E' if number && number::u64(token).is_some() => {}
-            b'N' | b'T' | b'R' | b'C' | b'E' => complaint = Some(BAD_TOKEN),
+            b'N' | b'T' | b'R' | b'C' | b'E' => error = Some(BAD_TOKEN),
             b'F' if number && number::u32(token).is_some() => {}
-            b'F' => complaint = complaint.or(Some(BAD_FORMAT)),
+            b'F' => error = error.or(Some(BAD_FORMAT)),
             b'J' | b'D' if number && number::u64(token).is_some() => {}
-            b'J' => complaint = Some(b"CLIENT_ERROR invalid numeric initial value\r\n"),
-            b'D' => complaint = Some(b"CLIENT_ERROR invalid numeric delta value\r\n"),
+            b'J' => error = Some(b"CLIENT_ERROR invalid numeric initial value\r\n"),
+            b'D' => error = Some(b"CLIENT_ERROR invalid numeric delta value\r\n"),
             _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),
         }
     }
-    complaint.map_or(Ok(checked), Err)
+    error.map_or(Ok(checked), Err)
 }
 
-/// Whether memcached's decoder takes `key`: it skips what is not base64, wants whole groups of four, and stops
-/// behind the first group with padding, which may have two `=` at most.
+/// Whether memcached's decoder accepts `key`: it skips bytes outside the base64 alphabet, requires complete groups of four, and
+/// stops after the first group with padding, which may have at most two `=`.
 fn is_base64(key: &[u8]) -> bool {
     let mut count = 0usize;
     let mut padding = 0usize;

@@ -1,9 +1,9 @@
-//! Numbers as memcached reads them. It reads most by itself, digits alone; flags and exptime of classic storage commands, and
-//! the values it counts in, with C's `strtol` family: blanks, plus signs, wrap-around and all.
+//! Numbers as memcached reads them. Most are digits only. Flags and exptime of classic storage commands, and the values of
+//! `incr` and `decr`, are read by C's `strtol` family, which accepts whitespace and plus signs and wraps around.
 
-/// The most bytes of a number below 2^32, leading zeros included.
+/// The most bytes of a number below 2^32, including leading zeros.
 const MAX_32: usize = 11;
-/// The most bytes of a number below 2^64, leading zeros included.
+/// The most bytes of a number below 2^64, including leading zeros.
 const MAX_64: usize = 22;
 
 /// A number below 2^32, in digits.
@@ -16,7 +16,7 @@ pub(super) fn u64(text: &[u8]) -> Option<u64> {
     digits(text, MAX_64)
 }
 
-/// A number from -2^31 to 2^31 - 1, in digits, perhaps behind a minus sign. A minus sign alone is 0 to memcached.
+/// A number from -2^31 to 2^31 - 1: digits with an optional minus sign. A minus sign alone is 0, as in memcached.
 pub(super) fn i32(text: &[u8]) -> Option<i32> {
     if text.len() > MAX_32 {
         return None;
@@ -37,8 +37,8 @@ fn digits(text: &[u8], most: usize) -> Option<u64> {
     })
 }
 
-/// `safe_strtol`: C's `long`, then truncated to 32 bits. `99999999999` is a number; 2^63 is none. It reads on behind a word of
-/// blanks alone.
+/// memcached's `safe_strtol`: a C `long`, truncated to 32 bits. `99999999999` is valid, 2^63 is not. If a word consists of
+/// whitespace only, the number is read from the words that follow it.
 pub(super) fn c_int32(text: &[u8]) -> Option<i32> {
     let (negative, magnitude) = magnitude(text)?;
     let long = match negative {
@@ -48,28 +48,29 @@ pub(super) fn c_int32(text: &[u8]) -> Option<i32> {
     Some(long as i32)
 }
 
-/// `safe_strtoul`: [`c_uint64`], then truncated to 32 bits.
+/// memcached's `safe_strtoul`: [`c_uint64`], truncated to 32 bits.
 pub(super) fn c_uint32(text: &[u8]) -> Option<u32> {
     c_uint64(text).map(|long| long as u32)
 }
 
-/// `safe_strtoull`: C negates what has a minus sign modulo 2^64, and memcached refuses the result only when its top bit is set.
+/// memcached's `safe_strtoull`: C negates a number with a minus sign modulo 2^64, and memcached rejects the result only if its
+/// top bit is set.
 pub(crate) fn c_uint64(text: &[u8]) -> Option<u64> {
     let (negative, magnitude) = magnitude(text)?;
     let long = if negative { magnitude.wrapping_neg() } else { magnitude };
     if long >> 63 == 1 && negative { None } else { Some(long) }
 }
 
-/// Leading blanks, a sign, digits, and then the end or a blank with anything behind it.
+/// Parses whitespace, an optional sign and digits, followed by the end or by whitespace and anything.
 fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
-    let start = text.iter().position(|&byte| !blank(byte))?;
+    let start = text.iter().position(|&byte| !is_space(byte))?;
     let (negative, digits) = match &text[start..] {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
         digits => (false, digits),
     };
     let length = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
-    if length == 0 || digits.get(length).is_some_and(|&byte| !blank(byte)) {
+    if length == 0 || digits.get(length).is_some_and(|&byte| !is_space(byte)) {
         return None;
     }
     let mut magnitude = 0u64;
@@ -80,7 +81,7 @@ fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
 }
 
 /// C's `isspace`.
-fn blank(byte: u8) -> bool {
+fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_digits_and_fits() {
+    fn a_number_has_only_digits_and_stays_within_its_type() {
         for (text, number) in [
             ("0", Some(0)),
             ("-1", Some(-1)),
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_refused_as_negative_only_when_its_top_bit_says_so() {
+    fn a_negative_count_is_rejected_only_if_its_top_bit_is_set() {
         for (text, number) in [
             ("18446744073709551615", Some(u64::MAX)),
             ("18446744073709551616", None),

@@ -1,7 +1,7 @@
-//! Bytes in, one request out: where it ends, whether memcached would take it, and what memcached says if not.
+//! Parses one request: where it ends, whether memcached accepts it, and the error memcached sends if it does not.
 //!
-//! Everything here is what memcached 1.6.45 was seen to do, not what its manual says; where older ones differ, what goes to them is
-//! put in words that they understand alike. Only spaces separate words. Nothing is allocated, and no input is out of bounds.
+//! The rules are the observed behaviour of memcached 1.6.45, not its manual. Where older versions differ, requests are
+//! forwarded in a form that all of them read alike. Only spaces separate words. Parsing allocates nothing and accepts any bytes.
 
 use super::line::{
     Arguments, BAD_FORMAT, Block, ERROR, Line, MAX_LINE, TOO_LARGE, close_connection, is_key, refuse,
@@ -14,9 +14,8 @@ use super::request::{Keys, Limits, MetaVerb, Parsed, Refused, Request, Store, Ve
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 
-/// Parses what stands at the front of a read buffer. Total: any bytes give an answer, and the same one however
-/// they were cut into reads. Whether a connection speaks text at all is asked of its first byte, before
-/// ([`binary::look`](super::binary::look)).
+/// Parses the request at the front of a read buffer. Any bytes give a result, and it does not depend on how they were split
+/// into reads. [`binary::detect`](super::binary::detect) must have checked the first byte of the connection.
 pub fn parse<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let line = match Line::read(buffer) {
         Ok(line) => line,
@@ -80,16 +79,13 @@ fn get_and_touch<'a>(line: &Line<'a>, rest: &'a [u8], cas: bool) -> Parsed<'a> {
         false => {
             let before = keys.up_to(|key| !is_key(key));
             let touches = (!before.is_empty()).then_some((exptime.into(), before));
-            match refuse(line.consumed, BAD_FORMAT) {
-                Parsed::Refused(refused) => Parsed::Refused(Refused { touches, ..refused }),
-                other => other,
-            }
+            Parsed::Refused(Refused { touches, ..Refused::new(line.consumed, BAD_FORMAT) })
         }
     }
 }
 
-/// `<command> <key> <flags> <exptime> <bytes> [<cas>] [noreply]`. As soon as the length is known, a refusal takes the data block
-/// with it: what a client meant to store must not run as commands. Without a length there is no block, and no noreply either.
+/// `<command> <key> <flags> <exptime> <bytes> [<cas>] [noreply]`. Once the length is known, a refusal also discards the data
+/// block, so that data is never executed as commands. Without a valid length there is no block, and `noreply` is ignored.
 fn store<'a>(verb: Verb, line: &Line<'a>, rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let arguments = Arguments::read(rest);
     let [key, _, _, length, cas] = arguments.words;
@@ -103,7 +99,7 @@ fn store<'a>(verb: Verb, line: &Line<'a>, rest: &'a [u8], limits: &Limits) -> Pa
         Verb::Cas(_) => None,
         verb => Some(verb),
     };
-    // These two are read from where they begin, and their ends are the number's own affair.
+    // Flags and exptime are parsed from their first byte on: the C number functions find the end themselves.
     let (_, flags) = word(rest);
     let (_, exptime) = word(flags);
     let (Some(verb), Some(flags), Some(exptime), true, false) =
@@ -157,7 +153,7 @@ fn touch<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
     }
 }
 
-/// `delete <key> [noreply]`, with anything between. `delete noreply` deletes that key, and says nothing.
+/// `delete <key> [noreply]`, with any words between. `delete noreply` deletes the key `noreply` without a reply.
 fn delete<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
     let arguments = Arguments::read(rest);
     let [key, ..] = arguments.words;
@@ -167,7 +163,7 @@ fn delete<'a>(line: &Line<'a>, rest: &'a [u8]) -> Parsed<'a> {
     }
 }
 
-/// What memcached looks up in a table, where spaces before the command do not matter: and what is no command at all.
+/// The commands that memcached finds in its table, where leading spaces are ignored, and unknown commands.
 fn from_table<'a>(line: &Line<'a>) -> Parsed<'a> {
     let arguments = Arguments::read_line(line.text);
     let [command, first, ..] = arguments.words;
@@ -178,7 +174,8 @@ fn from_table<'a>(line: &Line<'a>) -> Parsed<'a> {
             line.request(Request::Verbosity { noreply: arguments.noreply() })
         }
         (b"verbosity", _) => arguments.refuse(line, BAD_FORMAT),
-        // The rest means one certain server, which a pool is not. It is answered as a memcached does that was told to disallow it.
+        // The remaining commands concern a single server, which a pool is not. The replies are those of a memcached on which the
+        // command is disabled.
         (b"cache_memlimit", _) if level().is_some() => {
             arguments.refuse(line, b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n")
         }
@@ -190,14 +187,14 @@ fn from_table<'a>(line: &Line<'a>) -> Parsed<'a> {
         (b"cache_memlimit" | b"extstore" | b"lru" | b"lru_crawler" | b"refresh_certs" | b"slabs", _) => {
             arguments.refuse(line, ERROR)
         }
-        // What ends like the first line of an HTTP request is hung up on, so that a browser or a form cannot be made to speak
-        // memcached.
+        // A line that ends like an HTTP request line closes the connection, so that a browser cannot be made to send memcached
+        // commands.
         (_, 2..) if arguments.last.starts_with(b"HTTP/") => close_connection(line.consumed, b""),
         _ => arguments.refuse(line, ERROR),
     }
 }
 
-/// `flush_all [<delay>] [noreply]`; the words of the line begin with the command.
+/// `flush_all [<delay>] [noreply]`; the first of `arguments` is the command word.
 fn flush_all<'a>(line: &Line<'a>, arguments: &Arguments<'a>) -> Parsed<'a> {
     let noreply = arguments.noreply();
     let delay = match arguments.count == if noreply { 2 } else { 1 } {

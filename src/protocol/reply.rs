@@ -1,7 +1,6 @@
-//! Where a server's reply ends, and what it says.
+//! Finds the end of a server's reply and parses the reply.
 //!
-//! A server is trusted to be a memcached, not to be sane: what none would say is [`Garbage`], and then nothing more
-//! of that connection can be believed.
+//! Bytes that no memcached sends are [`Garbage`]. Nothing that follows them on that connection can be trusted.
 
 use memchr::memchr;
 
@@ -9,22 +8,21 @@ use super::line::trim;
 use super::meta::Tokens;
 use super::request::word;
 
-/// The longest line of a reply in bytes, with its CRLF.
+/// The longest line of a reply in bytes, including its CRLF.
 const MAX_LINE: usize = 2048;
 
-/// The longest answer to `stats` in bytes: four times what memcached lets `stats cachedump` say.
+/// The longest reply to `stats` in bytes: four times memcached's limit for `stats cachedump`.
 const MAX_STATS: usize = 8 << 20;
 
-/// What kind of reply a request is owed.
+/// The kind of reply that a request receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shape {
     /// One line: `STORED`, `DELETED`, `OK`, a number, an error, …
     Line,
     /// `VALUE <key> <flags> <bytes> [<cas>]` and its data block, at most once, then `END`; or one error line.
     Value,
-    /// Of a `get` for several who asked, what concerns one who is not the last: the values of the keys that these asked for, if
-    /// the server says them next. What concerns the last is a [`Shape::Value`] or
-    /// [`Shape::Values`].
+    /// The part of a `get` batched from several requests that belongs to a request other than the last: the values of its keys,
+    /// if they are next in the reply. The last request receives a [`Shape::Value`] or [`Shape::Values`].
     Part,
     /// As [`Shape::Value`], with any number of values.
     Values,
@@ -34,54 +32,53 @@ pub enum Shape {
     Stats,
 }
 
-/// How much of a reply is there.
+/// How much of a reply has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
-    /// All of it: the buffer's first so many bytes.
+    /// All of it: this number of bytes at the front of the buffer.
     Whole(usize),
-    /// Of a [`Shape::Part`]: the server has none of its keys, and says something about the next.
+    /// [`Shape::Part`] only: the server has none of these keys; the reply continues with other keys.
     Nothing,
-    /// Of a [`Shape::Part`]: an error of so many bytes, which is the reply to the others as well.
+    /// [`Shape::Part`] only: an error of this number of bytes, which is the reply to the other requests as well.
     Shared(usize),
-    /// Not all of it.
+    /// The reply is incomplete.
     Partial {
-        /// A lower bound on the bytes still missing, 1 at least: a hint for the buffer's size.
+        /// A lower bound on the number of missing bytes, at least 1: a hint for the size of the buffer.
         at_least: usize,
     },
 }
 
-/// What no sane server says, and why it is not sane.
+/// An invalid reply; the text describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Garbage(pub &'static str);
 
-/// Finds the end of one reply while it arrives. It remembers how far it got, so that the work is linear in the
-/// reply's length however it is cut into reads.
+/// Finds the end of one reply while it arrives. It keeps its position, so the work is linear in the length of the reply, however
+/// the reply is split into reads.
 #[derive(Debug, Clone, Copy)]
 pub struct Framer {
     shape: Shape,
     max_value: usize,
-    /// Whole lines and data blocks at the front of the reply that need no second look.
+    /// The length of the complete lines and data blocks found so far, in bytes.
     done: usize,
-    /// How many keys of a [`Shape::Part`] have been answered, or left out.
+    /// [`Shape::Part`] only: how many keys have been answered or skipped.
     passed: usize,
 }
 
 impl Framer {
-    /// For one reply, whose data blocks may have `max_value` bytes each. How many blocks there are is not limited
-    /// here: the request bounds it.
+    /// Frames one reply whose data blocks have at most `max_value` bytes each. The number of blocks is not limited.
     pub fn new(shape: Shape, max_value: usize) -> Self {
         Self { shape, max_value, done: 0, passed: 0 }
     }
 
-    /// Looks at the buffer, in which the reply begins at the front and has only grown since the last time. `keys`: of a
-    /// [`Shape::Part`], named by their [`digest`]s, in the order asked; else none.
+    /// Frames the reply at the front of `buffer`, which must begin with the same bytes in every call. `keys` are the [`digest`]s
+    /// of the keys of a [`Shape::Part`], in the order requested, and otherwise empty.
     pub fn frame(&mut self, buffer: &[u8], keys: &[u64]) -> Result<Frame, Garbage> {
         match self.shape {
             Shape::Line => {
                 let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
                 match is_one_line(line) {
                     true => Ok(Frame::Whole(line.len() + 2)),
-                    false => Err(Garbage("a word that begins no reply")),
+                    false => Err(Garbage("an unknown reply")),
                 }
             }
             Shape::Value | Shape::Values => loop {
@@ -98,7 +95,7 @@ impl Framer {
                 }
                 match self.block(buffer, line.len() + 2, value.length)? {
                     Frame::Whole(length) => self.done += length,
-                    // Nothing less than `END` follows.
+                    // At least `END` follows.
                     Frame::Partial { at_least } => return Ok(Frame::Partial { at_least: at_least + 5 }),
                     other => return Ok(other),
                 }
@@ -113,7 +110,7 @@ impl Framer {
                     return Ok(Frame::Whole(end));
                 }
                 if end > MAX_STATS {
-                    return Err(Garbage("statistics without an end"));
+                    return Err(Garbage("a reply to stats that is too long"));
                 }
                 self.done = end;
             },
@@ -145,7 +142,7 @@ impl Framer {
     fn meta(&self, buffer: &[u8]) -> Result<Frame, Garbage> {
         let Some(line) = line(buffer)? else { return Ok(PARTIAL) };
         match Status::read(line) {
-            None => Err(Garbage("a word that begins no meta reply")),
+            None => Err(Garbage("an unknown meta reply")),
             Some((Status::Va, rest)) => {
                 let (size, _) = size(rest).ok_or(Garbage("VA without a size"))?;
                 self.block(buffer, line.len() + 2, size)
@@ -154,10 +151,10 @@ impl Framer {
         }
     }
 
-    /// A data block of `length` bytes behind `start`, with its CRLF.
+    /// Frames a data block of `length` bytes at `start`, and its CRLF.
     fn block(&self, buffer: &[u8], start: usize, length: u64) -> Result<Frame, Garbage> {
         let length = usize::try_from(length).ok().filter(|&length| length <= self.max_value);
-        let length = length.ok_or(Garbage("a value larger than may be"))?;
+        let length = length.ok_or(Garbage("a value that is too large"))?;
         let end = start + length;
         match buffer.get(end..end + 2) {
             Some(b"\r\n") => Ok(Frame::Whole(end + 2)),
@@ -167,12 +164,12 @@ impl Framer {
     }
 }
 
-/// [`Framer::frame`] for a reply that is likely to be there at once, and no [`Shape::Part`]. Where it is not, a [`Framer`] saves looking twice.
+/// [`Framer::frame`] without state, for a reply that is probably complete. Not for [`Shape::Part`].
 pub fn frame(shape: Shape, buffer: &[u8], max_value: usize) -> Result<Frame, Garbage> {
     Framer::new(shape, max_value).frame(buffer, &[])
 }
 
-/// Tells the few keys of one line apart. It is quick, and anybody can find two keys with the same.
+/// A fast hash to distinguish the few keys of one line. It is not collision-resistant against chosen keys.
 pub fn digest(key: &[u8]) -> u64 {
     let (words, rest) = key.as_chunks();
     let fold = |hash: u64, word: &[u8; 8]| {
@@ -184,7 +181,7 @@ pub fn digest(key: &[u8]) -> u64 {
     fold(words.iter().fold(key.len() as u64, fold), &last)
 }
 
-/// Whether a whole [`Shape::Value`], or a [`Shape::Part`] of one key, says nothing of any other key than this.
+/// Whether a complete [`Shape::Value`], or [`Shape::Part`] of one key, has no value of a key other than `key`.
 pub fn is_of(reply: &[u8], key: &[u8]) -> bool {
     match reply.strip_prefix(b"VALUE ") {
         Some(rest) => rest.strip_prefix(key).is_some_and(|rest| rest.first() == Some(&b' ')),
@@ -192,7 +189,7 @@ pub fn is_of(reply: &[u8], key: &[u8]) -> bool {
     }
 }
 
-/// The values of a whole [`Shape::Values`] reply, in the server's order; none if it is an error line.
+/// The values of a complete [`Shape::Values`] reply, in the server's order; none if it is an error line.
 pub fn values(reply: &[u8]) -> Values<'_> {
     Values(reply)
 }
@@ -212,7 +209,7 @@ pub struct Value<'a> {
     pub data: &'a [u8],
     /// The CAS, in the reply to a `gets` or `gats`.
     pub cas: Option<u64>,
-    /// The `VALUE` line and the data block whole, as they may be sent on.
+    /// The `VALUE` line and the data block, including both line ends.
     pub raw: &'a [u8],
 }
 
@@ -230,7 +227,7 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// What the first word of a meta reply says.
+/// The first word of a meta reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// A hit, with its value.
@@ -243,18 +240,18 @@ pub enum Status {
     Nf,
     /// Not stored.
     Ns,
-    /// Exists: the CAS was another.
+    /// Exists: the CAS differs.
     Ex,
-    /// The answer to `mn`.
+    /// The reply to `mn`.
     Mn,
-    /// The answer to `me`: what follows are the key and `name=value` pairs.
+    /// The reply to `me`, followed by the key and `name=value` pairs.
     Me,
     /// `ERROR`, `CLIENT_ERROR …` or `SERVER_ERROR …`.
     Error,
 }
 
 impl Status {
-    /// The status of a line, and what follows it.
+    /// Splits a line into its status and the rest.
     fn read(line: &[u8]) -> Option<(Self, &[u8])> {
         let (status, rest) = line.split_at_checked(2)?;
         let status = match status {
@@ -272,36 +269,36 @@ impl Status {
     }
 }
 
-/// A whole [`Shape::Meta`] reply.
+/// A complete [`Shape::Meta`] reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetaReply<'a> {
-    /// What it says.
+    /// The first word.
     pub status: Status,
-    /// The return flags as sent, behind the status and the size. Of [`Status::Me`], all that follows.
+    /// The return flags as sent, without the status and the size. For [`Status::Me`], the rest of the line.
     pub flags: &'a [u8],
-    /// The value of [`Status::Va`], without its CRLF; the whole line of [`Status::Error`]; else empty.
+    /// [`Status::Va`]: the value, without its CRLF. [`Status::Error`]: the whole line. Otherwise empty.
     pub data: &'a [u8],
 }
 
 impl<'a> MetaReply<'a> {
-    /// The return flags one by one, in the server's order.
+    /// The return flags in the server's order.
     pub fn tokens(&self) -> Tokens<'a> {
         Tokens(self.flags)
     }
 
-    /// The token of `flag`, empty if it carries none; `None` if the server did not send the flag.
+    /// The token of `flag`, empty if it has none; `None` if the server did not send the flag.
     pub fn token(&self, flag: u8) -> Option<&'a [u8]> {
         self.tokens().find(|&(letter, _)| letter == flag).map(|(_, token)| token)
     }
 
-    /// The token of `flag` as a number: the CAS of `c`, the client's flags of `f`, the size of `s`. Not the
-    /// remaining time of `t`, which may be -1.
+    /// The token of `flag` as a number: the CAS (`c`), the client flags (`f`), the size (`s`). Not the remaining time (`t`),
+    /// which may be -1.
     pub fn number(&self, flag: u8) -> Option<u64> {
         number(self.token(flag)?)
     }
 }
 
-/// Takes a whole [`Shape::Meta`] reply apart. What is no such reply is an error without a text.
+/// Parses a complete [`Shape::Meta`] reply. Anything else becomes an error without a text.
 pub fn meta(reply: &[u8]) -> MetaReply<'_> {
     let nothing = MetaReply { status: Status::Error, flags: &[], data: &[] };
     let Ok(Some(line)) = line(reply) else { return nothing };
@@ -318,17 +315,17 @@ pub fn meta(reply: &[u8]) -> MetaReply<'_> {
     }
 }
 
-/// The size behind a `VA`, and the flags behind it.
+/// Splits the rest of a `VA` line into the size and the flags.
 fn size(rest: &[u8]) -> Option<(u64, &[u8])> {
     let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
     let (size, flags) = digits(&rest[spaces..])?;
     matches!(flags, [] | [b' ', ..]).then_some((size, flags))
 }
 
-/// A line is missing its end.
+/// The end of a line is missing.
 const PARTIAL: Frame = Frame::Partial { at_least: 1 };
 
-/// The first line without its CRLF; `None` if its end is not there yet.
+/// The first line without its CRLF; `None` if its end has not arrived.
 fn line(buffer: &[u8]) -> Result<Option<&[u8]>, Garbage> {
     let head = &buffer[..buffer.len().min(MAX_LINE)];
     match memchr(b'\n', head) {
@@ -341,12 +338,12 @@ fn line(buffer: &[u8]) -> Result<Option<&[u8]>, Garbage> {
     }
 }
 
-/// Whether a line is one of the protocol's three errors.
+/// Whether a line is an `ERROR`, `CLIENT_ERROR` or `SERVER_ERROR`.
 fn is_error(line: &[u8]) -> bool {
     matches!(word(line).0, b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR") && line[0] != b' '
 }
 
-/// Whether a line is the whole answer to a command that gets one line.
+/// Whether a line is a valid [`Shape::Line`] reply.
 fn is_one_line(line: &[u8]) -> bool {
     let (first, rest) = line.split_at(memchr(b' ', line).unwrap_or(line.len()));
     match first {
@@ -358,7 +355,7 @@ fn is_one_line(line: &[u8]) -> bool {
     }
 }
 
-/// What a `VALUE` line says.
+/// A parsed `VALUE` line.
 struct ValueLine<'a> {
     key: &'a [u8],
     flags: u32,
@@ -380,12 +377,12 @@ impl<'a> ValueLine<'a> {
     }
 }
 
-/// A number as servers write them: digits, nothing else, below 2^64.
+/// A number as servers write it: digits only, below 2^64.
 fn number(text: &[u8]) -> Option<u64> {
     digits(text).and_then(|(number, rest)| rest.is_empty().then_some(number))
 }
 
-/// The number that `text` begins with, and what follows its digits.
+/// Splits `text` into the number it begins with and the rest.
 fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (mut number, mut length) = (0u64, 0);
     while let Some(digit @ b'0'..=b'9') = text.get(length) {

@@ -1,23 +1,23 @@
-//! What a client asks, parsed in place from its read buffer and checked whole.
+//! A client's request. It borrows from the read buffer.
 
-/// A complete request. Everything in it is legal by construction: nobody behind the parser checks it again.
+/// A complete request. The parser has validated every part of it, so the code behind the parser never checks it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// `get`, `gets`.
     Get {
-        /// The keys, one or more, in the order asked.
+        /// The keys, one or more, in the order sent.
         keys: Keys<'a>,
-        /// Answer with the CAS too.
+        /// Whether the reply includes the CAS.
         cas: bool,
     },
-    /// `gat`, `gats`. The line may be longer than 2 KiB, which memcached answers only if it arrives in one
-    /// read and otherwise closes the connection: a long one must go upstream in parts.
+    /// `gat`, `gats`. If the line is longer than 2 KiB, the keys must be sent to a server in several commands: memcached accepts
+    /// such a line only if it arrives in one read, and otherwise closes the connection.
     GetAndTouch {
         /// The new exptime, as memcached reads it (see [`Store::exptime`]).
         exptime: i64,
-        /// The keys, one or more, in the order asked.
+        /// The keys, one or more, in the order sent.
         keys: Keys<'a>,
-        /// Answer with the CAS too.
+        /// Whether the reply includes the CAS.
         cas: bool,
     },
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`.
@@ -26,11 +26,11 @@ pub enum Request<'a> {
     Arith {
         /// The key.
         key: &'a [u8],
-        /// Down instead of up.
+        /// Whether the command is `decr`.
         decr: bool,
-        /// By how much.
+        /// The amount to add or subtract.
         delta: u64,
-        /// Say nothing.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
     /// `touch`.
@@ -39,33 +39,33 @@ pub enum Request<'a> {
         key: &'a [u8],
         /// The new exptime, as memcached reads it (see [`Store::exptime`]).
         exptime: i64,
-        /// Say nothing.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
     /// `delete`.
     Delete {
         /// The key.
         key: &'a [u8],
-        /// Say nothing.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
     /// `flush_all`.
     FlushAll {
-        /// Seconds from now (or Unix time, above 2,592,000), 0 for at once. Never negative.
+        /// Seconds from now, or Unix time above 2,592,000; 0: immediately. Never negative.
         delay: i64,
-        /// Say nothing.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
     /// `version`.
     Version,
     /// `verbosity`.
     Verbosity {
-        /// Say nothing.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
-    /// `stats`, with what follows it.
+    /// `stats`.
     Stats {
-        /// What follows `stats `, without surrounding spaces; empty for plain `stats`.
+        /// The arguments, without surrounding spaces; empty for plain `stats`.
         what: &'a [u8],
     },
     /// `quit`.
@@ -74,39 +74,39 @@ pub enum Request<'a> {
     Meta(Meta<'a>),
 }
 
-/// The keys of a multi-get: a slice of the command line in which every word is a legal key.
+/// The keys of a multi-get: a slice of the command line in which every word is a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys<'a>(pub(super) &'a [u8]);
 
 impl<'a> Keys<'a> {
-    /// The keys in the order asked, duplicates included.
+    /// The keys in the order sent, including duplicates.
     pub fn iter(&self) -> KeysIter<'a> {
         KeysIter(self.0)
     }
 
-    /// Those before the first that is `wrong`.
-    pub(super) fn up_to(&self, wrong: impl Fn(&[u8]) -> bool) -> Keys<'a> {
+    /// The keys before the first that is `invalid`.
+    pub(super) fn up_to(&self, invalid: impl Fn(&[u8]) -> bool) -> Keys<'a> {
         let mut rest = self.0;
         loop {
             let (key, behind) = word(rest);
-            if key.is_empty() || wrong(key) {
+            if key.is_empty() || invalid(key) {
                 return Keys(&self.0[..self.0.len() - rest.len()]);
             }
             rest = behind;
         }
     }
 
-    /// How many keys, by walking them: 1 at least.
+    /// The number of keys, at least 1. Walks the line.
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Never true of what the parser gives.
+    /// Always false for a parsed request.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// The key, when there is just one: the usual case, and cheaper than [`Keys::len`].
+    /// The key if there is exactly one. Cheaper than [`Keys::len`].
     pub fn single(&self) -> Option<&'a [u8]> {
         let (key, rest) = word(self.0);
         (!key.is_empty() && word(rest).0.is_empty()).then_some(key)
@@ -136,49 +136,49 @@ impl<'a> Iterator for KeysIter<'a> {
     }
 }
 
-/// The first word of `text`, which only spaces separate, and what follows it; an empty word at the end.
+/// Splits `text` behind its first word, which ends at a space. The word is empty if there is none.
 pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let start = text.iter().position(|&byte| byte != b' ').unwrap_or(text.len());
     let text = &text[start..];
     text.split_at(memchr::memchr(b' ', text).unwrap_or(text.len()))
 }
 
-/// Which storage command.
+/// A classic storage command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Store whatever is there.
+    /// Store unconditionally.
     Set,
     /// Store only if the key is absent.
     Add,
     /// Store only if the key is present.
     Replace,
-    /// Put the data behind what is stored.
+    /// Append the data to the stored value.
     Append,
-    /// Put the data before what is stored.
+    /// Prepend the data to the stored value.
     Prepend,
-    /// Store only if the item's CAS is still this.
+    /// Store only if the item has this CAS.
     Cas(u64),
 }
 
 /// A storage command with its data block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// Which one.
+    /// The command.
     pub verb: Verb,
     /// The key.
     pub key: &'a [u8],
-    /// The client's flags: as memcached does, the low 32 bits of what was sent.
+    /// The client's flags: the low 32 bits of the number sent, as in memcached.
     pub flags: u32,
-    /// 0 never, negative at once, up to 2,592,000 relative seconds, above that Unix time. memcached keeps the
-    /// low 32 bits of what was sent and reads them as signed; so does this.
+    /// 0: never; negative: immediately; up to 2,592,000: seconds from now; above: Unix time. The low 32 bits of the number sent,
+    /// as a signed number, as in memcached.
     pub exptime: i64,
     /// The data block, without its CRLF.
     pub data: &'a [u8],
-    /// Say nothing.
+    /// Whether the client wants no reply.
     pub noreply: bool,
 }
 
-/// Which meta command.
+/// The name of a meta command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MetaVerb {
     /// `mg`
@@ -198,59 +198,72 @@ pub enum MetaVerb {
 /// A meta command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// Which one.
+    /// The command.
     pub verb: MetaVerb,
-    /// The key as sent (base64 when the flag `b` is among the flags); empty for `mn`.
+    /// The key as sent: base64 if the flag `b` is set. Empty for `mn`.
     pub key: &'a [u8],
-    /// The flag tokens behind the key (and behind the length, for `ms`), as sent, separated by single or more spaces.
+    /// The flags as sent, separated by one or more spaces, without the length of `ms`.
     pub flags: &'a [u8],
     /// The data block of `ms`, without its CRLF; empty otherwise.
     pub data: &'a [u8],
 }
 
-/// What the parser may accept.
+/// The limits of the parser.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The largest data block in bytes that is buffered; a larger one is skipped and refused as memcached would.
+    /// The largest data block in bytes. A larger one is refused with memcached's error, and its bytes are discarded.
     pub max_value: usize,
 }
 
-/// What stands at the front of a read buffer.
+/// The result of parsing the front of a read buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// Not all of it is here yet. `at_least` more bytes are needed (1 when unknown): a hint for the buffer's size.
+    /// The request is incomplete.
     Incomplete {
-        /// A lower bound on the bytes still missing.
+        /// A lower bound on the number of missing bytes, 1 if unknown: a hint for the size of the buffer.
         at_least: usize,
     },
-    /// A request; the buffer's first `consumed` bytes are it.
+    /// A complete request.
     Request {
         /// The request.
         request: Request<'a>,
-        /// How many bytes of the buffer it takes.
+        /// The length of the request in bytes, from the front of the buffer.
         consumed: usize,
     },
-    /// Something memcached would refuse.
+    /// A request that memcached refuses.
     Refused(Refused<'a>),
 }
 
-/// Why and how a request is refused, and where parsing goes on. Also the few lines that need no server to be
-/// answered, and get no error: `gat <exptime>` without a key is `END`.
+/// A request that memcached refuses: its reply, its side effects, and where parsing continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused<'a> {
-    /// The whole error line with its CRLF; empty when noreply suppresses it, and when memcached would hang up
-    /// without a word.
+    /// The error line with its CRLF. Empty if `noreply` suppresses it, or if memcached closes the connection without a reply.
     pub reply: &'static [u8],
-    /// How many bytes of the buffer to drop now.
+    /// How many bytes of the buffer to discard now.
     pub consumed: usize,
-    /// How many bytes to drop after those as they arrive (the rest of a refused data block).
+    /// How many further bytes to discard as they arrive: the rest of a refused data block.
     pub skip_data: u64,
-    /// Close the connection once the reply is written.
+    /// Whether to close the connection once the reply is written.
     pub close: bool,
-    /// A refused `set` or `ms` that was too large deletes what the key held: that key, as sent.
+    /// The key, as sent, that must be deleted: a refused `set` or `ms` that is too large deletes the old value.
     pub deletes: Option<&'a [u8]>,
-    /// `deletes` is base64 (an `ms` with the flag `b`), so the deletion must say so too.
+    /// Whether `deletes` is base64, as in an `ms` with the flag `b`.
     pub deletes_base64: bool,
-    /// A `gat` or `gats` with too long a key has touched those before it by then: the exptime, and these keys.
+    /// The exptime and the keys to touch: a `gat` or `gats` with too long a key touches the keys before it.
     pub touches: Option<(i64, Keys<'a>)>,
+}
+
+impl Refused<'_> {
+    /// A refusal that discards `consumed` bytes, sends `reply` and does nothing else.
+    pub fn new(consumed: usize, reply: &'static [u8]) -> Self {
+        Refused {
+            reply,
+            consumed,
+            skip_data: 0,
+            close: false,
+            deletes: None,
+            deletes_base64: false,
+            touches: None,
+        }
+    }
 }

@@ -1,25 +1,24 @@
-//! Many patterns in one pass over a key.
+//! Matches many patterns in one pass over a key.
 //!
-//! The patterns are a tree: those that begin alike share their beginning, so that ten thousand that begin with a `*` share that one
-//! star. A pass keeps the nodes that the bytes so far lead to, and goes from each of them along the next byte. It is the definition
-//! of a pattern, run for all patterns at once, and looks at each byte once for each node that it keeps: few, as a text of the tree is
-//! kept only while the key goes on as it does, a capture until the next `:`, and a star until the end.
-//! docs/decisions/0022 says why this and no DFA.
+//! The patterns form a trie, in which common beginnings are shared: ten thousand patterns that begin with a `*` share one star
+//! node. A pass keeps the set of active nodes, those that the bytes so far lead to, and follows the next byte from each of them
+//! (an NFA simulation). Each byte is processed once per active node. There are few: a literal node is active only while the key
+//! matches it, a capture until the next `:`, and a star until the end. docs/decisions/0022 explains why this is not a DFA.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::pattern::{KEY_MAX, Pattern, Segment};
 
-/// No node, and no pattern.
+/// No node, or no pattern.
 const NONE: u32 = u32::MAX;
-/// Up to so many bytes lead on from a node before they are searched by halves.
+/// The most child bytes of a node that are searched linearly. More are searched by bisection.
 const FEW: usize = 8;
 
-/// A set of patterns, none longer than a key.
+/// A set of patterns that match keys of at most 250 bytes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Automaton {
-    /// The root is the first. Those that one byte leads to from the same node stand side by side.
+    /// The first node is the root. The byte children of a node are adjacent.
     nodes: Vec<Node>,
     /// For each node, the byte that leads to it.
     bytes: Vec<u8>,
@@ -27,45 +26,51 @@ pub(super) struct Automaton {
 
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    /// The first of those that one byte leads to.
+    /// The first byte child.
     first: u32,
+    /// The number of byte children.
     count: u32,
-    /// Where a `*` leads from here.
+    /// The child for a `*`.
     star: u32,
-    /// Where one byte of a capture leads from here.
+    /// The child for a capture.
     capture: u32,
     /// The first pattern that ends here.
     ends: u32,
-    /// The first pattern of all that go on from here, or end here.
+    /// The first pattern that ends here or in a descendant.
     least: u32,
 }
 
-/// What a pass needs, kept from one to the next.
+/// The state of a pass. It is reused, so that a pass allocates nothing.
 #[derive(Default)]
 struct Pass {
+    /// Active nodes behind a literal byte.
     texts: Vec<u32>,
+    /// `texts` after the current byte.
     next: Vec<u32>,
+    /// Active nodes within a capture.
     captures: Vec<u32>,
+    /// Active nodes behind a `*`.
     stars: Vec<u32>,
-    /// For each node that is a star or a capture, when it was last kept: by the number of the pass or of the stretch without a `:`.
-    kept: Vec<u64>,
+    /// For each star or capture node, the value of `stretch` when it last became active.
+    activated: Vec<u64>,
+    /// Increases with each pass and each `:`.
     stretch: u64,
 }
 
 thread_local! {
-    /// One for each worker, so that nothing is allocated for a key.
+    /// One per worker.
     static PASS: RefCell<Pass> = RefCell::default();
 }
 
-/// A tree while it grows.
+/// A trie under construction.
 #[derive(Default)]
-struct Growing {
+struct Builder {
     nodes: Vec<Node>,
-    children: HashMap<(u32, Step), u32>,
+    children: HashMap<(u32, Edge), u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Step {
+enum Edge {
     Byte(u8),
     Star,
     Capture,
@@ -73,10 +78,11 @@ enum Step {
 
 const LEAF: Node = Node { first: 0, count: 0, star: NONE, capture: NONE, ends: NONE, least: NONE };
 
-impl Growing {
-    fn step(&mut self, from: u32, step: Step, pattern: u32) -> u32 {
+impl Builder {
+    /// The child of `from` along `edge`, created if necessary.
+    fn child(&mut self, from: u32, edge: Edge, pattern: u32) -> u32 {
         let next = self.nodes.len() as u32;
-        let to = *self.children.entry((from, step)).or_insert(next);
+        let to = *self.children.entry((from, edge)).or_insert(next);
         if to == next {
             self.nodes.push(LEAF);
         }
@@ -91,16 +97,16 @@ impl Growing {
         *least = index.min(*least);
         for (i, block) in pattern.blocks.iter().enumerate() {
             if i > 0 {
-                at = self.step(at, Step::Star, index);
+                at = self.child(at, Edge::Star, index);
             }
             for segment in block {
                 match segment {
                     Segment::Literal(text) => {
                         for byte in text {
-                            at = self.step(at, Step::Byte(*byte), index);
+                            at = self.child(at, Edge::Byte(*byte), index);
                         }
                     }
-                    Segment::Capture(_) => at = self.step(at, Step::Capture, index),
+                    Segment::Capture(_) => at = self.child(at, Edge::Capture, index),
                 }
             }
         }
@@ -108,35 +114,34 @@ impl Growing {
         *ends = index.min(*ends);
     }
 
-    /// Numbers the nodes anew, so that those that one byte leads to from the same node stand side by side.
-    fn settle(self) -> Automaton {
-        let mut steps: Vec<(u32, Step, u32)> =
-            self.children.into_iter().map(|((from, step), to)| (from, step, to)).collect();
-        steps.sort_unstable();
+    /// Renumbers the nodes so that the byte children of each node are adjacent.
+    fn build(self) -> Automaton {
+        let mut edges: Vec<(u32, Edge, u32)> =
+            self.children.into_iter().map(|((from, edge), to)| (from, edge, to)).collect();
+        edges.sort_unstable();
         let of = |node: u32| {
-            let from = steps.partition_point(|(from, ..)| *from < node);
-            let to = steps.partition_point(|(from, ..)| *from <= node);
-            &steps[from..to]
+            let from = edges.partition_point(|(from, ..)| *from < node);
+            let to = edges.partition_point(|(from, ..)| *from <= node);
+            &edges[from..to]
         };
         let mut nodes = vec![self.nodes[0]];
         let (mut bytes, mut before) = (vec![0], vec![0]);
         let mut at = 0;
         while at < nodes.len() {
-            let steps = of(before[at]);
             let first = nodes.len() as u32;
-            for (_, step, to) in steps {
+            for (_, edge, to) in of(before[at]) {
                 let new = nodes.len() as u32;
-                match step {
-                    Step::Byte(_) => {
+                match edge {
+                    Edge::Byte(_) => {
                         nodes[at].first = first;
                         nodes[at].count += 1;
                     }
-                    Step::Star => nodes[at].star = new,
-                    Step::Capture => nodes[at].capture = new,
+                    Edge::Star => nodes[at].star = new,
+                    Edge::Capture => nodes[at].capture = new,
                 }
                 nodes.push(self.nodes[*to as usize]);
                 before.push(*to);
-                bytes.push(if let Step::Byte(byte) = step { *byte } else { 0 });
+                bytes.push(if let Edge::Byte(byte) = edge { *byte } else { 0 });
             }
             at += 1;
         }
@@ -145,16 +150,16 @@ impl Growing {
 }
 
 impl Automaton {
-    /// Of these patterns, each with its place in the order of precedence.
+    /// Builds the automaton of patterns, each with its index in the order of precedence.
     pub(super) fn new<'p>(patterns: impl IntoIterator<Item = (usize, &'p Pattern)>) -> Automaton {
-        let mut growing = Growing { nodes: vec![LEAF], ..Growing::default() };
+        let mut builder = Builder { nodes: vec![LEAF], ..Builder::default() };
         for (index, pattern) in patterns {
-            growing.add(pattern, index as u32);
+            builder.add(pattern, index as u32);
         }
-        growing.settle()
+        builder.build()
     }
 
-    /// The first of the patterns that matches.
+    /// The index of the first pattern that matches.
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
         if key.len() > KEY_MAX {
             return None;
@@ -163,9 +168,9 @@ impl Automaton {
     }
 
     fn pass(&self, key: &[u8], pass: &mut Pass) -> Option<usize> {
-        let Pass { texts, next, captures, stars, kept, stretch } = pass;
-        if kept.len() < self.nodes.len() {
-            kept.resize(self.nodes.len(), 0);
+        let Pass { texts, next, captures, stars, activated, stretch } = pass;
+        if activated.len() < self.nodes.len() {
+            activated.resize(self.nodes.len(), 0);
         }
         *stretch += 1;
         let began = *stretch;
@@ -173,14 +178,14 @@ impl Automaton {
             list.clear();
         }
         let mut best = NONE;
-        // A `*` may take nothing, so it begins where it stands.
-        let begin_star = |node: &Node, stars: &mut Vec<u32>, kept: &mut [u64], best: &mut u32| {
+        // A `*` may match nothing, so it becomes active together with the node before it.
+        let begin_star = |node: &Node, stars: &mut Vec<u32>, activated: &mut [u64], best: &mut u32| {
             if let Some(star) = self.nodes.get(node.star as usize)
                 && star.least < *best
-                && kept[node.star as usize] < began
+                && activated[node.star as usize] < began
             {
-                kept[node.star as usize] = began;
-                // What ends with it takes whatever comes.
+                activated[node.star as usize] = began;
+                // A pattern that ends with the star matches, whatever follows.
                 *best = star.ends.min(*best);
                 if star.count > 0 {
                     stars.push(node.star);
@@ -188,7 +193,7 @@ impl Automaton {
             }
         };
         texts.push(0);
-        begin_star(self.nodes.first()?, stars, kept, &mut best);
+        begin_star(self.nodes.first()?, stars, activated, &mut best);
         for &byte in key {
             let (was_captures, was_stars) = (captures.len(), stars.len());
             for at in 0..texts.len() + was_captures + was_stars {
@@ -201,14 +206,14 @@ impl Automaton {
                 if node.least >= best {
                     continue;
                 }
-                if let Some(to) = self.lead(node, byte) {
+                if let Some(to) = self.child(node, byte) {
                     next.push(to);
-                    begin_star(&self.nodes[to as usize], stars, kept, &mut best);
+                    begin_star(&self.nodes[to as usize], stars, activated, &mut best);
                 }
-                if byte != b':' && node.capture != NONE && kept[node.capture as usize] < *stretch {
-                    kept[node.capture as usize] = *stretch;
+                if byte != b':' && node.capture != NONE && activated[node.capture as usize] < *stretch {
+                    activated[node.capture as usize] = *stretch;
                     captures.push(node.capture);
-                    begin_star(&self.nodes[node.capture as usize], stars, kept, &mut best);
+                    begin_star(&self.nodes[node.capture as usize], stars, activated, &mut best);
                 }
             }
             if byte == b':' {
@@ -226,8 +231,8 @@ impl Automaton {
         (best != NONE).then_some(best as usize)
     }
 
-    /// Where a byte leads from a node.
-    fn lead(&self, node: &Node, byte: u8) -> Option<u32> {
+    /// The child of a node for a byte.
+    fn child(&self, node: &Node, byte: u8) -> Option<u32> {
         let (first, count) = (node.first as usize, node.count as usize);
         let bytes = &self.bytes[first..first + count];
         let at = match count {
@@ -240,9 +245,9 @@ impl Automaton {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pattern::Captures;
     use super::super::pattern::tests::{random_key, random_pattern};
     use super::*;
-    use crate::rule::Captures;
 
     fn first(patterns: &[Pattern], key: &[u8]) -> Option<usize> {
         patterns.iter().position(|pattern| pattern.matches(key, &mut Captures::default()))
@@ -253,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pass_finds_what_one_pattern_after_the_other_finds() {
+    fn one_pass_finds_the_same_pattern_as_matching_one_by_one() {
         let mut rng = fastrand::Rng::with_seed(22);
         let (mut found, mut none, mut later) = (0, 0, 0);
         for round in 0..3_000 {
@@ -270,14 +275,11 @@ mod tests {
                 later += usize::from(want > Some(0));
             }
         }
-        assert!(
-            found > 2_000 && none > 2_000 && later > 2_000,
-            "{found} {none} {later}: this tests too little"
-        );
+        assert!(found > 2_000 && none > 2_000 && later > 2_000, "only {found}, {none}, {later} cases");
     }
 
     #[test]
-    fn hostile_keys_find_what_one_pattern_after_the_other_finds() {
+    fn hostile_keys_find_the_same_pattern_as_matching_one_by_one() {
         let mut rng = fastrand::Rng::with_seed(23);
         let parts = ["a", "aa", "aaa", "ab", ":", "a:", ":a", "*", "*", "{x}", "{y}"];
         let keys = [
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_patterns_with_a_star_in_front_share_it_and_what_a_pass_keeps_is_little() {
+    fn ten_thousand_patterns_that_begin_with_a_star_share_it_and_few_nodes_are_active() {
         let patterns: Vec<Pattern> =
             (0..10_000).map(|i| Pattern::parse(&format!("*x{i}")).unwrap()).collect();
         let automaton = of(&patterns);

@@ -1,65 +1,66 @@
-//! What a rule's keys look like.
+//! Patterns of keys.
 //!
-//! A pattern is literal text, `{name}` (one or more bytes other than ':') and `*` (any bytes, also none).
-//! Between two of the latter stands literal text, so that where one ends is never a matter of taste: `{a}{b}`,
-//! `**`, `{a}*` are refused. Everything takes as little as it can, from the left: `{a}-{b}` reads `x-y-z` as
-//! `x` and `y-z`. There is no escape: a key's own `*`, `{` or `}` is covered by a `*` or a capture.
+//! A pattern consists of literal text, captures `{name}` (one or more bytes other than ':') and wildcards `*` (any bytes, or
+//! none). Captures and wildcards must be separated by literal text, so that their ends are unambiguous: `{a}{b}`, `**` and `{a}*`
+//! are rejected. Matching is non-greedy, from the left: `{a}-{b}` matches `x-y-z` as `x` and `y-z`. There is no escape: a `*`,
+//! `{` or `}` in a key is matched by a wildcard or a capture.
 //!
-//! Taking the least is also complete, which is what keeps matching cheap. A capture that ends sooner leaves
-//! every later position open that a longer one would (both stop at the same ':'), so a run of captures never
-//! backtracks; and only the last `*` ever has to give way. A match costs at most length² byte comparisons, and
-//! a key has at most 250 bytes.
+//! The shortest match is also complete, which keeps matching cheap. A capture that ends earlier leaves every later position
+//! possible that a longer one would (both end at the same ':'), so captures never backtrack, and only the last `*` does. A match
+//! takes at most length² byte comparisons, and a key has at most 250 bytes.
 
 use std::fmt;
 
-/// The longest key memcached takes, in bytes.
+/// The longest key that memcached accepts, in bytes.
 pub(super) const KEY_MAX: usize = 250;
 
-/// The most captures one pattern may have.
+/// The most captures of one pattern.
 pub const CAPTURES_MAX: usize = 16;
 
-/// What the keys of a rule look like. Some legal memcached key matches it.
+/// A valid pattern: at least one valid key matches it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    /// What stands between the `*`s: one more than there are `*`s. Only the first and the last may be empty,
-    /// and all but the first begin with a literal.
+    /// The segments between the `*`s: one block more than there are `*`s. Only the first and the last block may be empty, and all
+    /// but the first begin with a literal.
     pub(super) blocks: Vec<Vec<Segment>>,
     names: Vec<String>,
-    pub(super) min_len: usize,
+    /// The length of the shortest key that matches.
+    min_len: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Segment {
     Literal(Box<[u8]>),
+    /// The index of the capture.
     Capture(usize),
 }
 
 impl Pattern {
-    /// Reads a pattern. The error says where it goes wrong and what would be right.
+    /// Parses a pattern. The error contains the position and how to correct the pattern.
     pub fn parse(text: &str) -> Result<Pattern, PatternError> {
         let mut pattern =
             Pattern { text: text.to_owned(), blocks: vec![Vec::new()], names: Vec::new(), min_len: 0 };
-        let wrong = |at, problem| Err(PatternError { at, problem });
+        let fail = |at, problem| Err(PatternError { at, problem });
         if text.is_empty() {
-            return wrong(1, PatternProblem::Empty);
+            return fail(1, PatternProblem::Empty);
         }
         let mut wild_before = false;
         for piece in Pieces::new(text) {
             let (at, piece) = piece?;
             let wild = !matches!(piece, Piece::Literal(_));
             if wild && wild_before {
-                return wrong(at, PatternProblem::Adjacent);
+                return fail(at, PatternProblem::Adjacent);
             }
             wild_before = wild;
             match piece {
                 Piece::Star => pattern.blocks.push(Vec::new()),
                 Piece::Name(name) => {
                     if pattern.names.iter().any(|n| n == name) {
-                        return wrong(at, PatternProblem::Twice(name.to_owned()));
+                        return fail(at, PatternProblem::DuplicateName(name.to_owned()));
                     }
                     if pattern.names.len() == CAPTURES_MAX {
-                        return wrong(at, PatternProblem::TooMany);
+                        return fail(at, PatternProblem::TooManyCaptures);
                     }
                     pattern.push(Segment::Capture(pattern.names.len()));
                     pattern.names.push(name.to_owned());
@@ -71,23 +72,23 @@ impl Pattern {
                 }
             }
             if pattern.min_len > KEY_MAX {
-                return wrong(at, PatternProblem::TooLong);
+                return fail(at, PatternProblem::TooLong);
             }
         }
         Ok(pattern)
     }
 
-    /// The pattern as it was written.
+    /// The text that was parsed.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The names of its captures, from the left.
+    /// The names of the captures, from the left.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The literal text that every matching key begins with; may be empty.
+    /// The literal text that every matching key begins with. May be empty.
     pub fn prefix(&self) -> &[u8] {
         match self.blocks[0].first() {
             Some(Segment::Literal(literal)) => literal,
@@ -95,13 +96,13 @@ impl Pattern {
         }
     }
 
-    /// Whether every legal key matches.
+    /// Whether every valid key matches.
     pub fn is_everything(&self) -> bool {
         self.blocks.len() == 2 && self.blocks.iter().all(Vec::is_empty)
     }
 
-    /// Whether `key` matches; if so, `captures` says where its captures lie, else it is as it was before.
-    /// A key longer than 250 bytes is not memcached's and matches nothing.
+    /// Whether `key` matches. Sets `captures` if it does, and otherwise leaves them unchanged. A key of more than 250 bytes never
+    /// matches.
     pub fn matches(&self, key: &[u8], captures: &mut Captures) -> bool {
         if key.len() < self.min_len || key.len() > KEY_MAX {
             return false;
@@ -115,7 +116,7 @@ impl Pattern {
     }
 
     fn push(&mut self, segment: Segment) {
-        let last = self.blocks.len() - 1; // never empty: begins with one block and only grows
+        let last = self.blocks.len() - 1; // `parse` begins with one block, so there is always one
         self.blocks[last].push(segment);
     }
 
@@ -138,7 +139,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Matches one block at `pos`; gives where it ends, the soonest that is possible, or with `to_end` the key's end.
+/// Matches one block at `pos`. Returns the earliest position where it ends, or with `to_end` only the end of the key.
 fn walk_block(
     block: &[Segment],
     key: &[u8],
@@ -158,14 +159,14 @@ fn walk_block(
             Segment::Capture(i) => {
                 let next: &[u8] = match segments.next() {
                     Some(Segment::Literal(literal)) => literal,
-                    _ => b"", // the pattern ends here: nothing else may follow a capture
+                    _ => b"", // the pattern ends here: only a literal may follow a capture
                 };
                 let reach = key[pos..].iter().position(|b| *b == b':').map_or(key.len(), |n| pos + n);
                 let end = if to_end && segments.peek().is_none() {
                     let end = key.len().checked_sub(next.len())?;
                     (end > pos && end <= reach && key.ends_with(next)).then_some(end)?
                 } else if next.first() == Some(&b':') {
-                    // Where the capture has to stop anyway.
+                    // A capture ends at the first ':'.
                     (reach > pos && key[reach..].starts_with(next)).then_some(reach)?
                 } else {
                     (pos + 1..=reach).find(|end| key[*end..].starts_with(next))?
@@ -178,7 +179,7 @@ fn walk_block(
     (!to_end || pos == key.len()).then_some(pos)
 }
 
-/// Where the captures of a matched pattern lie in the key.
+/// The positions of a pattern's captures in a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Captures {
     spans: [(u8, u8); CAPTURES_MAX],
@@ -186,19 +187,21 @@ pub struct Captures {
 }
 
 impl Captures {
-    /// What the capture number `i`, from the left, holds. `key` is the key that was matched.
+    /// The bytes of capture `i`, counted from the left. `key` is the key that was matched.
     pub fn get<'k>(&self, key: &'k [u8], i: usize) -> Option<&'k [u8]> {
         let (from, to) = *self.spans[..usize::from(self.len)].get(i)?;
         key.get(usize::from(from)..usize::from(to))
     }
 }
-/// What a pattern or template is written with.
+
+/// One element of the syntax of patterns and templates.
 pub(super) enum Piece<'a> {
     Literal(&'a str),
     Name(&'a str),
     Star,
 }
 
+/// Splits the text of a pattern or template.
 pub(super) struct Pieces<'a> {
     text: &'a str,
     pos: usize,
@@ -211,17 +214,17 @@ impl<'a> Pieces<'a> {
 
     fn read(&mut self, rest: &'a str) -> Result<(usize, Piece<'a>), PatternError> {
         let start = self.pos;
-        let wrong = |byte: usize, problem| {
+        let fail = |byte: usize, problem| {
             Err(PatternError { at: self.text[..start + byte].chars().count() + 1, problem })
         };
         let (len, piece) = if let Some(inside) = rest.strip_prefix('{') {
             let Some(close) = inside.find('}') else {
-                return wrong(0, PatternProblem::Unclosed);
+                return fail(0, PatternProblem::Unclosed);
             };
             let name = &inside[..close];
             let tail = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             if name.is_empty() || !name.chars().all(tail) || name.starts_with(|c: char| c.is_ascii_digit()) {
-                return wrong(0, PatternProblem::BadName(name.to_owned()));
+                return fail(0, PatternProblem::BadName(name.to_owned()));
             }
             (close + 2, Piece::Name(name))
         } else if rest.starts_with('*') {
@@ -230,10 +233,10 @@ impl<'a> Pieces<'a> {
             let len = rest.find(['{', '*']).unwrap_or(rest.len());
             let literal = &rest[..len];
             if let Some((byte, c)) = literal.char_indices().find(|(_, c)| " \r\n\0".contains(*c)) {
-                return wrong(byte, PatternProblem::NoKeyHas(c));
+                return fail(byte, PatternProblem::IllegalCharacter(c));
             }
             if let Some(byte) = literal.find('}') {
-                return wrong(byte, PatternProblem::Unopened);
+                return fail(byte, PatternProblem::Unopened);
             }
             (len, Piece::Literal(literal))
         };
@@ -243,7 +246,7 @@ impl<'a> Pieces<'a> {
 }
 
 impl<'a> Iterator for Pieces<'a> {
-    /// The piece, and which character of the text it begins at, counted from 1.
+    /// The piece and its position in the text, in characters, counted from 1.
     type Item = Result<(usize, Piece<'a>), PatternError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -252,35 +255,35 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// Why a pattern is none.
+/// A pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternError {
-    /// Which character, counted from 1.
+    /// The position of the problem in characters, counted from 1.
     pub at: usize,
-    /// What is wrong there.
+    /// The problem.
     pub problem: PatternProblem,
 }
 
-/// What can be wrong with a pattern.
+/// The reason why a pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatternProblem {
-    /// Nothing is written.
+    /// The text is empty.
     Empty,
-    /// No memcached key has this byte.
-    NoKeyHas(char),
-    /// Two of `{…}` and `*` with nothing between them.
+    /// No memcached key contains this character.
+    IllegalCharacter(char),
+    /// Two of `{…}` and `*` without literal text between them.
     Adjacent,
-    /// This name was used before.
-    Twice(String),
-    /// This is no name.
+    /// Two captures have this name.
+    DuplicateName(String),
+    /// This is not a valid name.
     BadName(String),
     /// `{` without `}`.
     Unclosed,
     /// `}` without `{`.
     Unopened,
     /// More than [`CAPTURES_MAX`] captures.
-    TooMany,
-    /// Nothing that short: the text alone is longer than a key may be.
+    TooManyCaptures,
+    /// Every key that matches is longer than 250 bytes.
     TooLong,
 }
 
@@ -288,27 +291,32 @@ impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "character {}: ", self.at)?;
         match &self.problem {
-            PatternProblem::Empty => write!(f, "it is empty, and no key is: write text, {{name}} or *"),
-            PatternProblem::NoKeyHas(c) => write!(f, "no key contains {c:?}: leave it out"),
+            PatternProblem::Empty => write!(f, "must not be empty: write text, {{name}} or *"),
+            PatternProblem::IllegalCharacter(c) => write!(f, "keys cannot contain {c:?}: remove it"),
             PatternProblem::Adjacent => {
-                write!(f, "where the one before it ends is anyone's guess: put literal text between them")
-            }
-            PatternProblem::Twice(name) => {
-                write!(f, "{{{name}}} is there already: each capture needs its own name")
-            }
-            PatternProblem::BadName(name) => {
-                write!(f, "{{{name}}} is no capture: a name has a-z, 0-9 and _, and begins with no digit")
-            }
-            PatternProblem::Unclosed => write!(f, "this {{ is never closed: write {{name}}"),
-            PatternProblem::Unopened => {
-                write!(f, "this }} closes nothing: write {{name}}, or * where keys have a }}")
-            }
-            PatternProblem::TooMany => write!(f, "at most {CAPTURES_MAX} captures: write * for the rest"),
-            PatternProblem::TooLong => {
                 write!(
                     f,
-                    "up to here it is longer than {KEY_MAX} bytes, the longest key there is: shorten it"
+                    "a {{name}} or * directly behind another is ambiguous: put literal text between them"
                 )
+            }
+            PatternProblem::DuplicateName(name) => {
+                write!(f, "duplicate capture {{{name}}}: each capture must have its own name")
+            }
+            PatternProblem::BadName(name) => {
+                write!(
+                    f,
+                    "invalid capture {{{name}}}: a name has a-z, 0-9 and _, and does not begin with a digit"
+                )
+            }
+            PatternProblem::Unclosed => write!(f, "{{ without }}: write {{name}}"),
+            PatternProblem::Unopened => {
+                write!(f, "}} without {{: write {{name}}, or * to match a }} in a key")
+            }
+            PatternProblem::TooManyCaptures => {
+                write!(f, "at most {CAPTURES_MAX} captures: use * for the others")
+            }
+            PatternProblem::TooLong => {
+                write!(f, "longer than {KEY_MAX} bytes, the longest possible key: shorten it")
             }
         }
     }
@@ -328,7 +336,7 @@ pub(super) mod tests {
         matched.then(|| (0..pattern.names().len()).map(text).collect())
     }
 
-    /// The definition, tried out in every way there is: exponential, and obviously right.
+    /// The definition of a match, by trying every possibility. Exponential.
     fn by_definition(pattern: &[char], key: &[u8]) -> bool {
         match pattern {
             [] => key.is_empty(),
@@ -363,7 +371,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn everything_takes_as_little_as_it_can_from_the_left() {
+    fn matching_is_non_greedy_from_the_left() {
         assert_eq!(captured("{a}-{b}", "x-y-z"), Some(vec!["x".into(), "y-z".into()]));
         assert_eq!(captured("*-{a}:x", "a-b:c-d:x"), Some(vec!["d".into()]));
         assert_eq!(captured("{a}-b", "x-b-b"), Some(vec!["x-b".into()]));
@@ -388,41 +396,41 @@ pub(super) mod tests {
             }
             *(if got { &mut yes } else { &mut no }) += 1;
         }
-        assert!(yes > 2_000 && no > 2_000, "{yes} matches and {no} refusals test too little");
+        assert!(yes > 2_000 && no > 2_000, "only {yes} matches and {no} mismatches");
     }
 
     #[test]
-    fn a_hostile_key_costs_no_more_than_its_length_squared() {
+    fn a_hostile_key_takes_at_most_quadratic_time() {
         let text = format!("{}b", "*a".repeat(100));
         let pattern = Pattern::parse(&text).unwrap();
         let key = "a".repeat(250);
-        // An exponential matcher would still be at it when the sun goes out.
+        // An exponential matcher would never finish.
         for _ in 0..100 {
             assert!(!pattern.matches(key.as_bytes(), &mut Captures::default()));
         }
     }
 
     #[test]
-    fn a_key_longer_than_memcached_takes_matches_nothing() {
+    fn a_key_longer_than_memcached_accepts_matches_nothing() {
         let everything = Pattern::parse("*").unwrap();
         assert!(everything.matches(&[b'k'; 250], &mut Captures::default()));
         assert!(!everything.matches(&[b'k'; 251], &mut Captures::default()));
     }
 
     #[test]
-    fn a_bad_pattern_is_refused_with_its_place() {
-        let refused = |text: &str| Pattern::parse(text).unwrap_err();
+    fn a_bad_pattern_is_rejected_with_the_position_of_the_problem() {
+        let error = |text: &str| Pattern::parse(text).unwrap_err();
         let bad = |name: &str| PatternProblem::BadName(name.into());
         for (text, at, problem) in [
             ("", 1, PatternProblem::Empty),
-            ("ü b", 2, PatternProblem::NoKeyHas(' ')),
-            ("a\r\n", 2, PatternProblem::NoKeyHas('\r')),
-            ("a\0", 2, PatternProblem::NoKeyHas('\0')),
+            ("ü b", 2, PatternProblem::IllegalCharacter(' ')),
+            ("a\r\n", 2, PatternProblem::IllegalCharacter('\r')),
+            ("a\0", 2, PatternProblem::IllegalCharacter('\0')),
             ("{a}{b}", 4, PatternProblem::Adjacent),
             ("x**", 3, PatternProblem::Adjacent),
             ("{a}*", 4, PatternProblem::Adjacent),
             ("*{a}", 2, PatternProblem::Adjacent),
-            ("{a}:{a}", 5, PatternProblem::Twice("a".into())),
+            ("{a}:{a}", 5, PatternProblem::DuplicateName("a".into())),
             ("x{}", 2, bad("")),
             ("{Blog}", 1, bad("Blog")),
             ("{1a}", 1, bad("1a")),
@@ -430,13 +438,13 @@ pub(super) mod tests {
             ("ab{c", 3, PatternProblem::Unclosed),
             ("ab}c", 3, PatternProblem::Unopened),
         ] {
-            assert_eq!(refused(text), PatternError { at, problem }, "{text:?}");
+            assert_eq!(error(text), PatternError { at, problem }, "{text:?}");
         }
         assert!(Pattern::parse(&"k".repeat(250)).is_ok());
-        assert_eq!(refused(&"k".repeat(251)).problem, PatternProblem::TooLong);
-        assert_eq!(refused(&format!("{}{{x}}", "k".repeat(250))).problem, PatternProblem::TooLong);
+        assert_eq!(error(&"k".repeat(251)).problem, PatternProblem::TooLong);
+        assert_eq!(error(&format!("{}{{x}}", "k".repeat(250))).problem, PatternProblem::TooLong);
         let many: Vec<String> = (0..17).map(|i| format!("{{c{i}}}")).collect();
         assert!(Pattern::parse(&many[..16].join(":")).is_ok());
-        assert_eq!(refused(&many.join(":")).problem, PatternProblem::TooMany);
+        assert_eq!(error(&many.join(":")).problem, PatternProblem::TooManyCaptures);
     }
 }

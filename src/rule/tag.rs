@@ -1,4 +1,4 @@
-//! What a key's tags are called.
+//! Renders the names of a key's tags.
 
 use std::fmt;
 
@@ -6,26 +6,23 @@ use md5::{Digest, Md5};
 
 use super::pattern::{Captures, KEY_MAX, Pattern, PatternError, PatternProblem, Piece, Pieces, Segment};
 
-/// The longest key whose base64 is a legal key.
+/// The longest key whose base64 is a valid key, in bytes.
 const BINARY_KEY_MAX: usize = KEY_MAX / 4 * 3;
 
-/// How a tag's name is made from what a key's captures hold.
+/// The name of a tag as literal text and captures of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
     segments: Vec<Segment>,
-    rendered_max: usize,
 }
 
 impl Template {
-    /// Reads a template: literal text and captures of `pattern`, at most 250 bytes of literal text.
+    /// Parses a template: at most 250 bytes of literal text, and captures of `pattern`.
     pub fn parse(text: &str, pattern: &Pattern) -> Result<Template, TemplateError> {
         if text.is_empty() {
             return Err(TemplateError::Pattern(PatternError { at: 1, problem: PatternProblem::Empty }));
         }
-        // What is left for one capture when the pattern's other parts are as short as they can be.
-        let capture_max = KEY_MAX + 1 - pattern.min_len.max(1);
-        let (mut segments, mut literals, mut slots) = (Vec::new(), 0, 0);
+        let (mut segments, mut literals) = (Vec::new(), 0);
         for piece in Pieces::new(text) {
             let (at, piece) = piece.map_err(TemplateError::Pattern)?;
             match piece {
@@ -40,10 +37,9 @@ impl Template {
                         return Err(TemplateError::NoCapture {
                             at,
                             name,
-                            there_are: pattern.names().to_vec(),
+                            captures: pattern.names().to_vec(),
                         });
                     };
-                    slots += 1;
                     segments.push(Segment::Capture(i));
                 }
             }
@@ -51,22 +47,16 @@ impl Template {
                 return Err(TemplateError::Pattern(PatternError { at, problem: PatternProblem::TooLong }));
             }
         }
-        Ok(Template { text: text.to_owned(), segments, rendered_max: literals + slots * capture_max })
+        Ok(Template { text: text.to_owned(), segments })
     }
 
-    /// The template as it was written.
+    /// The text that was parsed.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// No tag rendered from a legal key has more bytes than this (the prefix not counted). Where this and the
-    /// prefix stay within 250, no tag of this template is ever [folded](fold_tag).
-    pub fn rendered_max(&self) -> usize {
-        self.rendered_max
-    }
-
-    /// Appends the tag of `key` to `out`, which holds the tag prefix and nothing else. `captures` are those of
-    /// `key` under the pattern that the template was parsed with. What does not fit is [folded](fold_tag).
+    /// Appends the tag of `key` to `out`, which must contain only the tag prefix. `captures` are those of `key` under the pattern
+    /// that the template was parsed with. A tag that is too long is [folded](fold_tag).
     pub fn render(&self, key: &[u8], captures: &Captures, out: &mut Vec<u8>) {
         let prefix_len = out.len();
         for segment in &self.segments {
@@ -79,9 +69,10 @@ impl Template {
     }
 }
 
-/// Makes a tag's key legal. `key` is the prefix (`prefix_len` bytes, at most 32) and the tag's name; when that is
-/// more than 250 bytes (186, if it has bytes that only a meta command can name, in base64), the name becomes `~` and the 32 lower-case hex digits of its MD5. Who bumps such a tag
-/// by hand writes it that way: no client could send it at its full length.
+/// Shortens the key of a tag to a valid length. `key` is the tag prefix (`prefix_len` bytes, at most 32) and the name of the tag.
+/// If it has more than 250 bytes, the name is replaced by `~` and the 32 lower-case hex digits of its MD5. The limit is 186 bytes
+/// if the key contains a byte that only the base64 key of a meta command can represent. To bump such a tag, a client must use the
+/// shortened key: it cannot send the full one.
 pub fn fold_tag(key: &mut Vec<u8>, prefix_len: usize) {
     let spaced = || key.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' '));
     if key.len() <= BINARY_KEY_MAX || (key.len() <= KEY_MAX && !spaced()) {
@@ -95,23 +86,24 @@ pub fn fold_tag(key: &mut Vec<u8>, prefix_len: usize) {
         key.push(b"0123456789abcdef"[usize::from(byte & 15)]);
     }
 }
-/// Why a template is none.
+
+/// A template is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TemplateError {
-    /// It is not even well-formed.
+    /// The syntax is invalid.
     Pattern(PatternError),
     /// The pattern has no such capture.
     NoCapture {
-        /// Which character, counted from 1.
+        /// The position in characters, counted from 1.
         at: usize,
-        /// The name that is none.
+        /// The unknown name.
         name: String,
         /// The pattern's captures.
-        there_are: Vec<String>,
+        captures: Vec<String>,
     },
-    /// A `*`, which captures nothing that could be put here.
+    /// A `*`, which a template must not contain.
     Star {
-        /// Which character, counted from 1.
+        /// The position in characters, counted from 1.
         at: usize,
     },
 }
@@ -120,15 +112,15 @@ impl fmt::Display for TemplateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TemplateError::Pattern(e) => e.fmt(f),
-            TemplateError::NoCapture { at, name, there_are } if there_are.is_empty() => {
-                write!(f, "character {at}: the match captures nothing, so there is no {{{name}}}")
+            TemplateError::NoCapture { at, name, captures } if captures.is_empty() => {
+                write!(f, "character {at}: unknown capture {{{name}}}: the match has no captures")
             }
-            TemplateError::NoCapture { at, name, there_are } => {
-                let list = there_are.iter().map(|n| format!("{{{n}}}")).collect::<Vec<_>>().join(", ");
-                write!(f, "character {at}: the match captures no {{{name}}}; it captures {list}")
+            TemplateError::NoCapture { at, name, captures } => {
+                let list = captures.iter().map(|n| format!("{{{n}}}")).collect::<Vec<_>>().join(", ");
+                write!(f, "character {at}: unknown capture {{{name}}}: the captures of the match are {list}")
             }
             TemplateError::Star { at } => {
-                write!(f, "character {at}: * captures nothing: name a {{capture}} of the match")
+                write!(f, "character {at}: * is not allowed: use a {{capture}} of the match")
             }
         }
     }
@@ -153,22 +145,23 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_template_is_refused_with_the_captures_there_are() {
+    fn a_bad_template_is_rejected_with_the_captures_of_the_pattern() {
         let pattern = Pattern::parse("blog:{blog}:user:{user}").unwrap();
-        let said = |text: &str| Template::parse(text, &pattern).unwrap_err().to_string();
-        assert_eq!(said("b:{blgo}"), "character 3: the match captures no {blgo}; it captures {blog}, {user}");
-        assert!(said("all*").starts_with("character 4: * captures nothing"));
-        assert!(said("").contains("empty"));
-        assert!(said("a b").contains("' '"));
+        let error = |text: &str| Template::parse(text, &pattern).unwrap_err().to_string();
+        let unknown = "character 3: unknown capture {blgo}: the captures of the match are {blog}, {user}";
+        assert_eq!(error("b:{blgo}"), unknown);
+        assert!(error("all*").starts_with("character 4: * is not allowed"));
+        assert!(error("").contains("empty"));
+        assert!(error("a b").contains("' '"));
         let none = Template::parse("{a}", &Pattern::parse("*").unwrap()).unwrap_err();
-        assert_eq!(none.to_string(), "character 1: the match captures nothing, so there is no {a}");
+        assert_eq!(none.to_string(), "character 1: unknown capture {a}: the match has no captures");
     }
 
     #[test]
     fn a_tag_too_long_for_a_key_becomes_its_digest() {
         let pattern = Pattern::parse("p:{x}").unwrap();
         let template = Template::parse("{x}{x}", &pattern).unwrap();
-        assert_eq!(template.rendered_max(), 496);
+
         let tag = |n: usize| {
             let key = [b"p:".as_slice(), &vec![b'x'; n]].concat();
             let (mut captures, mut out) = (Captures::default(), b"@tag:".to_vec());
@@ -186,16 +179,5 @@ mod tests {
             key.len()
         };
         assert_eq!((folded(250), folded(251)), (250, 5 + 1 + 32));
-    }
-
-    #[test]
-    fn the_longest_tag_is_as_long_as_a_template_says_and_no_longer() {
-        let pattern = Pattern::parse("p:{x}:{y}").unwrap();
-        let template = Template::parse("t{x}", &pattern).unwrap();
-        let key = format!("p:{}:y", "x".repeat(246));
-        let (mut captures, mut out) = (Captures::default(), Vec::new());
-        assert!(pattern.matches(key.as_bytes(), &mut captures));
-        template.render(key.as_bytes(), &captures, &mut out);
-        assert_eq!(out.len(), template.rendered_max());
     }
 }

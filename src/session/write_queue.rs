@@ -1,4 +1,4 @@
-//! What is still to be written to a client: small answers side by side in one buffer, large ones as they came.
+//! Replies to be written to a client: small ones together in one buffer, large ones as they were received.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -8,54 +8,55 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncWrite;
 
-/// How many pieces go in one call.
+/// The most pieces of one vectored write.
 const PIECES: usize = 16;
 
-/// So many bytes before a large answer are copied.
+/// If the buffer has fewer bytes than this, they are copied out of it when a large reply follows.
 const FEW: usize = 512;
 
-/// Answers in order.
+/// Bytes to be written, in order: `pieces`, then `tail`.
 #[derive(Debug, Default)]
 pub(super) struct WriteQueue {
-    /// Stand before `text`. None is empty.
+    /// Large replies, and the bytes between them. None is empty.
     pieces: VecDeque<Bytes>,
-    /// How many bytes these have.
-    ahead: usize,
-    /// Where small answers are appended.
-    pub(super) text: BytesMut,
+    /// The total length of `pieces` in bytes.
+    pieces_len: usize,
+    /// Small replies are appended here.
+    pub(super) tail: BytesMut,
 }
 
 impl WriteQueue {
     pub(super) fn is_empty(&self) -> bool {
-        self.pieces.is_empty() && self.text.is_empty()
+        self.pieces.is_empty() && self.tail.is_empty()
     }
 
-    /// How many bytes are to be written.
+    /// The number of bytes to be written.
     pub(super) fn len(&self) -> usize {
-        self.ahead + self.text.len()
+        self.pieces_len + self.tail.len()
     }
 
     pub(super) fn clear(&mut self) {
         *self = WriteQueue::default();
     }
 
-    /// Appends a large answer. `keep` is told of the text that now stands before it, and may wrap it.
-    pub(super) fn hand_on(&mut self, answer: Bytes, keep: impl FnOnce(Bytes) -> Bytes) {
-        if !self.text.is_empty() {
-            self.ahead += self.text.len();
-            // A few words are copied, so that the buffer stays for more.
-            let before = match self.text.len() {
-                ..FEW => Bytes::copy_from_slice(&self.text),
-                _ => std::mem::take(&mut self.text).freeze(),
+    /// Appends a large reply without copying it. The bytes of `tail` before it become a piece of their own, which `keep` may
+    /// wrap.
+    pub(super) fn push_large(&mut self, reply: Bytes, keep: impl FnOnce(Bytes) -> Bytes) {
+        if !self.tail.is_empty() {
+            self.pieces_len += self.tail.len();
+            // A few bytes are copied, so that the buffer can be used again.
+            let before = match self.tail.len() {
+                ..FEW => Bytes::copy_from_slice(&self.tail),
+                _ => std::mem::take(&mut self.tail).freeze(),
             };
-            self.text.clear();
+            self.tail.clear();
             self.pieces.push_back(keep(before));
         }
-        self.ahead += answer.len();
-        self.pieces.push_back(answer);
+        self.pieces_len += reply.len();
+        self.pieces.push_back(reply);
     }
 
-    /// Writes what the socket takes in one call: so many bytes of it.
+    /// Writes to the socket once and removes the bytes written. Returns their number.
     pub(super) fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -63,10 +64,10 @@ impl WriteQueue {
     ) -> Poll<io::Result<usize>> {
         let socket = Pin::new(socket);
         let written = if self.pieces.is_empty() {
-            socket.poll_write(cx, &self.text)
+            socket.poll_write(cx, &self.tail)
         } else {
             let mut slices = [IoSlice::new(&[]); PIECES];
-            let pieces = self.pieces.iter().map(|piece| &piece[..]).chain([&self.text[..]]);
+            let pieces = self.pieces.iter().map(|piece| &piece[..]).chain([&self.tail[..]]);
             slices.iter_mut().zip(pieces).for_each(|(slice, piece)| *slice = IoSlice::new(piece));
             socket.poll_write_vectored(cx, &slices[..PIECES.min(self.pieces.len() + 1)])
         };
@@ -80,13 +81,13 @@ impl WriteQueue {
         while let Some(piece) = self.pieces.front_mut() {
             let taken = length.min(piece.len());
             piece.advance(taken);
-            (length, self.ahead) = (length - taken, self.ahead - taken);
+            (length, self.pieces_len) = (length - taken, self.pieces_len - taken);
             if !piece.is_empty() {
                 return;
             }
             self.pieces.pop_front();
         }
-        self.text.advance(length);
+        self.tail.advance(length);
     }
 }
 
@@ -99,26 +100,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_was_appended_however_little_the_socket_takes() {
+    fn bytes_are_written_in_order_however_few_the_socket_accepts() {
         for room in [1, 3, 7, 100, 10_000] {
             let (mut near, mut far) = tokio::io::duplex(room);
-            let mut outbox = WriteQueue::default();
+            let mut queue = WriteQueue::default();
             let mut wanted = Vec::new();
             for n in 0..40u8 {
-                outbox.text.extend_from_slice(&[n; 5]);
+                queue.tail.extend_from_slice(&[n; 5]);
                 wanted.extend_from_slice(&[n; 5]);
                 if n % 3 != 0 {
-                    outbox.hand_on(Bytes::from(vec![n; 50]), |text| text);
+                    queue.push_large(Bytes::from(vec![n; 50]), |text| text);
                     wanted.extend_from_slice(&[n; 50]);
                 }
             }
-            assert_eq!(outbox.len(), wanted.len());
+            assert_eq!(queue.len(), wanted.len());
             let mut cx = Context::from_waker(Waker::noop());
             let mut read = Vec::new();
-            while !outbox.is_empty() {
-                let before = outbox.len();
-                match outbox.poll_write(&mut near, &mut cx) {
-                    Poll::Ready(length) => assert_eq!(outbox.len() + length.unwrap(), before),
+            while !queue.is_empty() {
+                let before = queue.len();
+                match queue.poll_write(&mut near, &mut cx) {
+                    Poll::Ready(length) => assert_eq!(queue.len() + length.unwrap(), before),
                     Poll::Pending => {
                         assert!(std::pin::pin!(far.read_buf(&mut read)).poll(&mut cx).is_ready());
                     }
@@ -127,7 +128,7 @@ mod tests {
             drop(near);
             while let Poll::Ready(Ok(1..)) = std::pin::pin!(far.read_buf(&mut read)).poll(&mut cx) {}
             assert!(read == wanted, "{room}");
-            assert_eq!(outbox.len(), 0);
+            assert_eq!(queue.len(), 0);
         }
     }
 }

@@ -243,7 +243,7 @@ fn the_log_tells_of_wrong_passwords_without_repeating_them_and_not_each_time() {
         );
     }
     let log = kennel.said();
-    let lines = log.lines().filter(|line| line.contains("user or password is wrong")).count();
+    let lines = log.lines().filter(|line| line.contains("unknown user or wrong password")).count();
     // One for each worker that met one, until 10 s are over.
     assert!((1..=2).contains(&lines), "{log}");
     assert!(log.contains("from=127.0.0.1:"), "{log}");

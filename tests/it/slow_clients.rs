@@ -315,7 +315,7 @@ fn a_binary_client_is_told_so_in_its_own_protocol_and_the_log_says_once_what_to_
         kennel.metrics().sum("kennel_client_connections_binary_total", &[]) == 3.0
     });
     eventually("it is logged", || kennel.said().contains("binary_protocol=false"));
-    assert_eq!(kennel.said().matches("speaks the binary protocol").count(), 1, "{}", kennel.said());
+    assert_eq!(kennel.said().matches("uses the binary protocol").count(), 1, "{}", kennel.said());
     for library in ["OPT_BINARY_PROTOCOL", "Symfony", "pylibmc", "spymemcached", "Enyim", "Dalli", "memjs"] {
         assert!(kennel.said().contains(library), "{library}");
     }

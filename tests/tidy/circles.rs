@@ -136,7 +136,7 @@ fn defined_in(
         }
     }
     while let Some(word) = rest.first() {
-        let deeper = [&at[..], &[word.clone()]].concat();
+        let deeper = [&at[..], std::slice::from_ref(word)].concat();
         if uses.contains_key(&deeper) {
             (at, rest) = (deeper, &rest[1..]);
             continue;

@@ -14,7 +14,7 @@ fn whole(shape: Shape, reply: &[u8]) -> usize {
 }
 
 #[test]
-fn a_line_ends_at_its_crlf_and_leaves_the_next_reply_alone() {
+fn a_line_ends_at_its_crlf_before_the_next_reply() {
     for reply in ["STORED", "18446744073709551615", "VERSION 1.6.18", "CLIENT_ERROR bad data chunk", "BUSY x"]
     {
         let stream = format!("{reply}\r\nEND\r\n");
@@ -23,7 +23,7 @@ fn a_line_ends_at_its_crlf_and_leaves_the_next_reply_alone() {
 }
 
 #[test]
-fn what_no_server_says_is_garbage_in_every_shape() {
+fn what_no_server_sends_is_garbage_in_every_shape() {
     let lines =
         ["", "STORE", "STOREDX", "STORED x", " STORED", "12x", "18446744073709551616", "HTTP/1.1 400"];
     for line in lines {
@@ -113,7 +113,7 @@ fn a_meta_reply_has_a_block_only_behind_va() {
 }
 
 #[test]
-fn statistics_end_with_end_or_are_one_line() {
+fn statistics_end_at_end_or_are_one_line_and_have_a_limit() {
     for reply in ["STAT pid 1\r\nSTAT OK 1\r\nEND\r\n", "END\r\n", "RESET\r\n", "OK\r\n", "ERROR\r\n"] {
         assert_eq!(whole(Shape::Stats, reply.as_bytes()), reply.len());
     }
@@ -122,7 +122,7 @@ fn statistics_end_with_end_or_are_one_line() {
 }
 
 #[test]
-fn a_reply_cut_anywhere_is_partial_and_never_asks_for_too_much() {
+fn an_incomplete_reply_is_partial_and_at_least_never_exceeds_what_is_missing() {
     let replies: [(Shape, &[u8]); 4] = [
         (Shape::Line, b"NOT_FOUND\r\n"),
         (Shape::Values, b"VALUE a 0 3 1\r\nabc\r\nVALUE b 0 0\r\n\r\nVALUE c 0 2\r\n\r\n\r\nEND\r\n"),
@@ -142,7 +142,7 @@ fn a_reply_cut_anywhere_is_partial_and_never_asks_for_too_much() {
 }
 
 #[test]
-fn values_already_framed_are_not_looked_at_again() {
+fn values_already_framed_are_not_read_again() {
     let mut reply = Vec::new();
     for key in 0..500 {
         reply.extend_from_slice(format!("VALUE key{key} 0 100\r\n").as_bytes());
@@ -159,7 +159,7 @@ fn values_already_framed_are_not_looked_at_again() {
 }
 
 #[test]
-fn one_key_has_one_value_at_most_and_it_is_its_own() {
+fn one_key_has_at_most_one_value_which_is_its_own() {
     for reply in ["VALUE k 0 1\r\nx\r\nEND\r\n", "VALUE k 0 0 7\r\n\r\nEND\r\n", "END\r\n", "ERROR\r\n"] {
         assert_eq!(whole(Shape::Value, reply.as_bytes()), reply.len());
         assert!(is_of(reply.as_bytes(), b"k"), "{reply:?}");
@@ -173,10 +173,10 @@ fn one_key_has_one_value_at_most_and_it_is_its_own() {
 }
 
 #[test]
-fn of_several_keys_each_is_told_its_own_value_or_nothing_or_the_error_of_all() {
+fn each_part_of_a_batch_receives_its_own_value_or_nothing_or_the_shared_error() {
     let keys = ["a", "b", "c"].map(|key| digest(key.as_bytes()));
-    let told = |mut stream: &'static str| {
-        let mut told = Vec::new();
+    let parts = |mut stream: &'static str| {
+        let mut parts = Vec::new();
         for key in keys.iter().map(Some).chain([None]) {
             let frame = match key {
                 Some(key) => part(stream, &[*key]),
@@ -185,26 +185,26 @@ fn of_several_keys_each_is_told_its_own_value_or_nothing_or_the_error_of_all() {
             let length = match frame {
                 Ok(Frame::Nothing) => 0,
                 Ok(Frame::Shared(length)) => {
-                    told.push(&stream[..length]);
+                    parts.push(&stream[..length]);
                     continue;
                 }
                 Ok(Frame::Whole(length)) => length,
                 other => panic!("{other:?} of {stream:?}"),
             };
-            told.push(&stream[..length]);
+            parts.push(&stream[..length]);
             stream = &stream[length..];
         }
         assert_eq!(stream, "HD\r\n");
-        told
+        parts
     };
     let (a, c, d) = ("VALUE a 0 5\r\nEND\r\n\r\n", "VALUE c 0 1 9\r\nx\r\n", "VALUE d 0 0\r\n\r\nEND\r\n");
     assert_eq!(
-        told("VALUE a 0 5\r\nEND\r\n\r\nVALUE c 0 1 9\r\nx\r\nVALUE d 0 0\r\n\r\nEND\r\nHD\r\n"),
+        parts("VALUE a 0 5\r\nEND\r\n\r\nVALUE c 0 1 9\r\nx\r\nVALUE d 0 0\r\n\r\nEND\r\nHD\r\n"),
         [a, "", c, d]
     );
-    assert_eq!(told("END\r\nHD\r\n"), ["", "", "", "END\r\n"]);
-    assert_eq!(told("VALUE c 0 1 9\r\nx\r\nEND\r\nHD\r\n"), ["", "", c, "END\r\n"]);
-    assert_eq!(told("SERVER_ERROR no\r\nHD\r\n"), ["SERVER_ERROR no\r\n"; 4]);
+    assert_eq!(parts("END\r\nHD\r\n"), ["", "", "", "END\r\n"]);
+    assert_eq!(parts("VALUE c 0 1 9\r\nx\r\nEND\r\nHD\r\n"), ["", "", c, "END\r\n"]);
+    assert_eq!(parts("SERVER_ERROR no\r\nHD\r\n"), ["SERVER_ERROR no\r\n"; 4]);
     let missing = |have: usize| part(&a[..have], &keys[..1]);
     assert_eq!(missing(14), Ok(Frame::Partial { at_least: 6 }));
     assert_eq!(missing(6), Ok(PARTIAL));
@@ -214,11 +214,11 @@ fn of_several_keys_each_is_told_its_own_value_or_nothing_or_the_error_of_all() {
 }
 
 #[test]
-fn who_asked_for_several_keys_is_told_those_of_them_that_come_next_and_no_others() {
+fn a_part_of_several_keys_contains_those_that_come_next_and_no_others() {
     let keys = ["a", "b", "c", "b"].map(|key| digest(key.as_bytes()));
     let (a, b, c, d) =
         ("VALUE a 0 0\r\n\r\n", "VALUE b 0 1\r\nx\r\n", "VALUE c 0 0\r\n\r\n", "VALUE d 0 0\r\n\r\n");
-    // Behind the last of its keys no look at what follows is needed.
+    // After the last of its keys, no further bytes are needed.
     for (values, behind, needed) in [
         (&[a, b, c, b][..], d, 0),
         (&[a, b, c], "END\r\n", 5),
@@ -234,7 +234,7 @@ fn who_asked_for_several_keys_is_told_those_of_them_that_come_next_and_no_others
         let mut framer = Framer::new(Shape::Part, MAX);
         for end in 0..=stream.len() {
             let found = framer.frame(&stream.as_bytes()[..end], &keys);
-            assert_eq!(found, part(&stream[..end], &keys), "it depends on what was seen before");
+            assert_eq!(found, part(&stream[..end], &keys), "the result depends on the reads");
             match found {
                 Ok(Frame::Partial { at_least }) => {
                     assert!(end + at_least <= whole + needed, "{stream:?}")
@@ -251,7 +251,7 @@ fn who_asked_for_several_keys_is_told_those_of_them_that_come_next_and_no_others
 }
 
 #[test]
-fn a_value_line_has_its_words_and_one_space_between_them() {
+fn a_value_line_has_all_its_words_separated_by_one_space() {
     let read = |line: &'static str| {
         let of = ValueLine::read(line.as_bytes())?;
         Some((of.key, of.flags, of.length, of.cas))
@@ -281,7 +281,7 @@ fn a_value_line_has_its_words_and_one_space_between_them() {
 }
 
 #[test]
-fn thousands_of_keys_that_differ_in_a_number_have_digests_that_differ() {
+fn thousands_of_keys_that_differ_in_a_number_have_different_digests() {
     let texts: [fn(usize) -> String; 4] = [
         |i| format!("mg key:{i} v\r\n"),
         |i| format!("shop:{}:page:{i}", i / 10),

@@ -1,0 +1,164 @@
+//! The state of one client's connection, and the limits that decide whether another request may begin.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::BytesMut;
+use tokio_util::sync::CancellationToken;
+
+use super::write_queue::WriteQueue;
+use crate::protocol::long_get::LongGet;
+use crate::protocol::request::Limits;
+use crate::proxy::{Call, Client, LongGetState, Proxy};
+use crate::upstream::memory_budget::{MemoryBudget, QueuePool};
+
+/// The most requests in flight per client.
+const MAX_CALLS: usize = 1024;
+/// The most keys being read per client while its values are small.
+const MAX_READS: usize = 256;
+/// The approximate limit in bytes of the requests in flight per client, and of their expected values.
+const MAX_AWAITED: usize = 16 * 1024 * 1024;
+/// The assumed size of a new client's values in bytes.
+const FIRST_VALUE: usize = 128 * 1024;
+/// While more bytes than this wait to be written, no further reply is prepared and no request begins.
+pub(super) const MAX_OUTPUT: usize = 256 * 1024;
+/// The minimum buffer space for a read, in bytes.
+pub(super) const READ_SIZE: usize = 8 * 1024;
+/// memcached's default `-I`: the largest value in bytes until a server reports a larger limit.
+const MAX_VALUE: usize = 1024 * 1024;
+
+/// The protocol that a client used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientProtocol {
+    /// The text protocol, or the client sent nothing.
+    Text,
+    /// The binary protocol, which was refused.
+    Binary,
+}
+
+/// A request in flight.
+pub struct PendingCall {
+    pub(super) call: Call,
+    /// How many keys it reads.
+    pub(super) reads: usize,
+    /// The length of the request in bytes.
+    pub(super) bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Open,
+    /// No further request is parsed; those in flight are answered.
+    Finishing,
+    /// The connection is broken or must be closed: nothing more is written.
+    Gone,
+}
+
+pub(super) struct Session<'a, S> {
+    pub(super) socket: S,
+    pub(super) drain: &'a CancellationToken,
+    pub(super) proxy: Rc<Proxy>,
+    pub(super) client: Client,
+    pub(super) budget: Rc<MemoryBudget>,
+    pub(super) queue_pool: &'a QueuePool<PendingCall>,
+    /// Bytes read that do not belong to a call yet. Has no capacity while the client is idle.
+    pub(super) input: BytesMut,
+    /// The least number of bytes that the request at the front of `input` lacks. 0: it is complete, and waits for an earlier one.
+    pub(super) missing: usize,
+    /// The client has closed its side, or the drain has begun: no more input is read.
+    pub(super) eof: bool,
+    pub(super) limits: Limits,
+    /// How many bytes of a refused data block are still to be discarded.
+    pub(super) skip_data: u64,
+    /// The `get` whose keys are being read in parts.
+    pub(super) long_get: Option<(LongGet, Rc<LongGetState>)>,
+    /// In the order received. Has no capacity while empty and the client is idle.
+    pub(super) calls: VecDeque<PendingCall>,
+    /// How many calls are active.
+    pub(super) active: usize,
+    /// How many keys the calls read.
+    pub(super) reads: usize,
+    /// The total length of the requests of the calls in bytes.
+    pub(super) request_bytes: usize,
+    /// The size of the client's recent values in bytes. Rises at once and falls slowly.
+    pub(super) typical_value: usize,
+    /// How many keys may be read at a time, by `typical_value`.
+    pub(super) window: usize,
+    /// Whether the last check found too many requests in flight.
+    pub(super) at_limit: bool,
+    /// Whether the last attempt to read was suppressed by a limit.
+    pub(super) throttled: bool,
+    /// The socket has nothing more to read in this turn; the task is woken when it has.
+    pub(super) socket_empty: bool,
+    /// The drain has been polled, so the task is woken when it begins.
+    pub(super) polled_drain: bool,
+    /// Replies that have not been written. Its buffer has no capacity while the client is idle.
+    pub(super) output: WriteQueue,
+    /// Whether the last flush of the socket has completed.
+    pub(super) flushed: bool,
+    /// `None` until the first byte.
+    pub(super) protocol: Option<ClientProtocol>,
+    pub(super) state: State,
+}
+
+impl<'a, S> Session<'a, S> {
+    pub(super) fn new(
+        socket: S,
+        client: Client,
+        proxy: Rc<Proxy>,
+        budget: Rc<MemoryBudget>,
+        queue_pool: &'a QueuePool<PendingCall>,
+        drain: &'a CancellationToken,
+    ) -> Self {
+        Session {
+            socket,
+            drain,
+            proxy,
+            client,
+            budget,
+            queue_pool,
+            input: BytesMut::new(),
+            missing: 1,
+            eof: false,
+            limits: Limits { max_value: MAX_VALUE },
+            skip_data: 0,
+            long_get: None,
+            calls: VecDeque::new(),
+            active: 0,
+            reads: 0,
+            request_bytes: 0,
+            typical_value: FIRST_VALUE,
+            window: window(FIRST_VALUE),
+            at_limit: false,
+            throttled: false,
+            socket_empty: false,
+            polled_drain: false,
+            output: WriteQueue::default(),
+            flushed: true,
+            protocol: None,
+            state: State::Open,
+        }
+    }
+
+    /// Whether another request may begin. Once a limit has been reached, half of it must be free first: sending to the servers in
+    /// many small pieces is more expensive than in a few large ones.
+    pub(super) fn has_room(&mut self) -> bool {
+        let share = if self.at_limit { 2 } else { 1 };
+        let few = self.calls.len() < MAX_CALLS / share
+            && self.reads * share < self.window.max(share)
+            && self.request_bytes < MAX_AWAITED / share;
+        self.at_limit = !few;
+        self.output.len() < MAX_OUTPUT && (self.calls.is_empty() || (few && !self.budget.is_tight()))
+    }
+}
+
+impl<S> Drop for Session<'_, S> {
+    fn drop(&mut self) {
+        self.budget.leave(self.client.owner.connection);
+    }
+}
+
+/// How many keys may be read at a time if values have this size in bytes.
+pub(super) fn window(typical_value: usize) -> usize {
+    (MAX_AWAITED / typical_value.max(1)).clamp(1, MAX_READS)
+}
