@@ -120,7 +120,7 @@ impl App {
             sockets,
             shared: shared.clone(),
             pools: pools.iter().map(SharedPool::for_worker).collect(),
-            door: Arc::clone(&connection_limit),
+            connection_limit: Arc::clone(&connection_limit),
             idle_timeout: config.listen.idle_timeout,
             max_buffered: (config.listen.max_buffered - miss_token_bytes) / workers,
             metrics: app.metrics.worker(at),

@@ -51,9 +51,14 @@ impl fmt::Display for Description<'_> {
 
 fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     let listen = &config.listen;
-    let tcp = listen.tcp.iter().map(|e| format!("{}{}", e.at, requirements(&e.terms)));
+    let tcp = listen.tcp.iter().map(|e| format!("{}{}", e.address, requirements(&e.requirements)));
     let unix = listen.unix.iter().map(|e| {
-        format!("unix:{} (mode {:04o}){}", e.at.display(), listen.unix_mode, requirements(&e.terms))
+        format!(
+            "unix:{} (mode {:04o}){}",
+            e.address.display(),
+            listen.unix_mode,
+            requirements(&e.requirements)
+        )
     });
     let all = tcp.chain(unix).collect::<Vec<_>>().join(", ");
     let workers = match listen.workers {

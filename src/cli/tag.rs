@@ -145,8 +145,8 @@ fn embedded_pool(action: Action, tags: &[Tag], config: &Config) -> String {
         let _ = write!(lines, "{command} {}\\r\\n", quoted(&key));
     }
     let at = match (config.listen.tcp.first(), config.listen.unix.first()) {
-        (Some(listener), _) => format!("{} {}", listener.at.host, listener.at.port),
-        (None, Some(listener)) => format!("-U {}", listener.at.display()),
+        (Some(listener), _) => format!("{} {}", listener.address.host, listener.address.port),
+        (None, Some(listener)) => format!("-U {}", listener.address.display()),
         (None, None) => String::new(), // a valid configuration has a listener
     };
     format!(

@@ -294,7 +294,7 @@ mod tests {
         ]);
         let config = Config::load(None, variables).unwrap();
         assert_eq!(
-            config.listen.tcp.iter().map(|e| e.at.to_string()).collect::<Vec<_>>(),
+            config.listen.tcp.iter().map(|e| e.address.to_string()).collect::<Vec<_>>(),
             ["127.0.0.1:0", "[::1]:0"]
         );
         assert_eq!((config.admin, config.listen.max_connections), (None, 7));

@@ -42,7 +42,7 @@ pub(super) fn listen(v: &mut Validator<'_>, section: Section<file::Listen>) -> (
     let default_use = connection_use(v, &at, &table.clients, ConnectionUse::Auto);
     let clients = default_use.unwrap_or_default();
     let address = ListenAddress { host: "127.0.0.1".to_owned(), port: 11211 };
-    let default = vec![ListenerSpec { at: address, terms: Requirements::default(), clients }];
+    let default = vec![ListenerSpec { address, requirements: Requirements::default(), clients }];
     let tcp = v.entries(&at, "tcp", &table.tcp, default, |v, key, value| tcp(v, &at, key, value, clients));
     let unix =
         v.entries(&at, "unix", &table.unix, Vec::new(), |v, key, value| unix(v, &at, key, value, clients));
@@ -88,10 +88,13 @@ fn conflicts<A>(
     alternative: &str,
 ) {
     for (i, one) in valid(listeners) {
-        if let Some((j, other)) = valid(&listeners[..i]).find(|(_, other)| same(&one.at, &other.at)) {
-            let message =
-                format!("conflicts with listen.{key}[{j}] ({:?}): remove one{alternative}", show(&other.at));
-            v.error(at, &format!("{key}[{i}]"), Some(&show(&one.at).into()), message);
+        if let Some((j, other)) = valid(&listeners[..i]).find(|(_, other)| same(&one.address, &other.address))
+        {
+            let message = format!(
+                "conflicts with listen.{key}[{j}] ({:?}): remove one{alternative}",
+                show(&other.address)
+            );
+            v.error(at, &format!("{key}[{i}]"), Some(&show(&one.address).into()), message);
         }
     }
 }
@@ -108,7 +111,7 @@ fn tcp(
     match &value.kind {
         ValueKind::String(_) => {
             let address = v.value(at, &key, &Some(value.clone()), None, address)??;
-            Some(ListenerSpec { at: address, terms: Requirements::default(), clients: default_use })
+            Some(ListenerSpec { address, requirements: Requirements::default(), clients: default_use })
         }
         ValueKind::Table(_) => {
             let table = file::TcpEntry::deserialize(value.clone()).unwrap_or_default(); // cannot fail for a table
@@ -118,9 +121,9 @@ fn tcp(
                 v.error(at, &key, None, "has no address: add address = \"127.0.0.1:11211\"");
             }
             let address = v.value(&inside, "address", &table.address, None, address);
-            let terms = requirements(v, &inside, &table.tls, &table.auth_file);
+            let requirements = requirements(v, &inside, &table.tls, &table.auth_file);
             let clients = connection_use(v, &inside, &table.clients, default_use);
-            Some(ListenerSpec { at: address??, terms: terms?, clients: clients? })
+            Some(ListenerSpec { address: address??, requirements: requirements?, clients: clients? })
         }
         _ => {
             let message = "must be \"host:port\" or { address = \"host:port\", auth_file = \"/path\" }";
@@ -148,13 +151,13 @@ fn unix(
                 v.error(at, &key, None, "has no path: add path = \"/run/kennel/kennel.sock\"");
             }
             let path = v.value(&inside, "path", &table.path, None, path);
-            let terms = requirements(v, &inside, &None, &table.auth_file);
+            let requirements = requirements(v, &inside, &None, &table.auth_file);
             let clients = connection_use(v, &inside, &table.clients, default_use);
-            Some(ListenerSpec { at: path??, terms: terms?, clients: clients? })
+            Some(ListenerSpec { address: path??, requirements: requirements?, clients: clients? })
         }
         _ => {
             let path = v.value(at, &key, &Some(value.clone()), None, path)??;
-            Some(ListenerSpec { at: path, terms: Requirements::default(), clients: default_use })
+            Some(ListenerSpec { address: path, requirements: Requirements::default(), clients: default_use })
         }
     }
 }
@@ -255,9 +258,12 @@ mod tests {
             "tcp = [\"127.0.0.1:1\", { address = \"127.0.0.1:2\" }]\nunix = [\"/a\", { path = \"/b\" }]",
         );
         let listen = config.unwrap().listen;
-        assert_eq!(listen.tcp.iter().map(|e| e.at.port).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(listen.unix.iter().map(|e| e.at.to_str()).collect::<Vec<_>>(), [Some("/a"), Some("/b")]);
-        assert!(listen.tcp.iter().all(|e| e.terms == Requirements::default()));
+        assert_eq!(listen.tcp.iter().map(|e| e.address.port).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(
+            listen.unix.iter().map(|e| e.address.to_str()).collect::<Vec<_>>(),
+            [Some("/a"), Some("/b")]
+        );
+        assert!(listen.tcp.iter().all(|e| e.requirements == Requirements::default()));
         assert_eq!(
             errors("tcp = [3]"),
             [

@@ -50,11 +50,11 @@ fn forwarding_loops(v: &mut Validator<'_>, listeners: &Listeners, pool: &PoolSpe
         let ours = match &server.address {
             Address::Tcp { host, port } => {
                 let mut tcp = valid(&listeners.tcp);
-                let ours = tcp.find(|(_, listener)| reaches(host, *port, &listener.at));
+                let ours = tcp.find(|(_, listener)| reaches(host, *port, &listener.address));
                 ours.map(|(j, _)| format!("listen.tcp[{j}]"))
             }
             Address::Unix(path) => {
-                let ours = valid(&listeners.unix).find(|(_, listener)| listener.at == *path);
+                let ours = valid(&listeners.unix).find(|(_, listener)| listener.address == *path);
                 ours.map(|(j, _)| format!("listen.unix[{j}]"))
             }
             Address::Embedded { .. } => None,

@@ -96,7 +96,7 @@ fn the_defaults_are_those_of_the_contract() {
     let address = ListenAddress { host: "127.0.0.1".into(), port: 11211 };
     assert_eq!(
         config.listen.tcp,
-        [ListenerSpec { at: address, terms: Default::default(), clients: Default::default() }]
+        [ListenerSpec { address, requirements: Default::default(), clients: Default::default() }]
     );
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
     assert_eq!((config.listen.idle_timeout, config.listen.max_buffered), (Duration::ZERO, 512 << 20));
@@ -134,7 +134,7 @@ fn the_defaults_are_those_of_the_contract() {
 #[test]
 fn without_a_file_everything_is_guarded_by_an_embedded_memcached() {
     let config = Config::load(None, []).unwrap();
-    assert_eq!(config.listen.tcp[0].at.to_string(), "127.0.0.1:11211");
+    assert_eq!(config.listen.tcp[0].address.to_string(), "127.0.0.1:11211");
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
     assert_eq!(config.pools[0].servers[0].address, Address::Embedded { limit: 64 << 20 });
     let [rule] = &config.rules[..] else { panic!("{:?}", config.rules) };

@@ -61,11 +61,11 @@ fn admin(
         address => units::listen_address(address).map(Some),
     })?;
     let mut tcp = valid(&listeners.tcp);
-    let conflict = address.as_ref().and_then(|a| tcp.find(|(_, listener)| overlap(a, &listener.at)));
+    let conflict = address.as_ref().and_then(|a| tcp.find(|(_, listener)| overlap(a, &listener.address)));
     if let Some((i, other)) = conflict {
         let message = format!(
             "conflicts with listen.tcp[{i}] ({:?}): use another port, or \"\" to turn the admin listener off",
-            other.at.to_string()
+            other.address.to_string()
         );
         v.error(&at, "listen", table.listen.as_ref(), message);
         return None;
