@@ -150,7 +150,7 @@ impl Proxy {
                     let tags = self.render_tags(key, &captures, &self.plan.guards[guard].tags);
                     KeyClass::Guarded(GuardedKey {
                         guard,
-                        server: self.pools[pool].place_by(key, md5),
+                        server: self.pools[pool].server_index_by(key, md5),
                         key: SmallVec::from_slice(key),
                         tags,
                         explicit_tags: 0,

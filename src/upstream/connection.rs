@@ -187,7 +187,7 @@ impl Connection {
     /// [`Failure::Unguarded`].
     ///
     /// `cas_epoch` is the epoch of the CAS that the command depends on. If this connection was made later, the server may have
-    /// restarted and reset its CAS counter: then the command is not sent, and the reply is [`Reply::Moved`].
+    /// restarted and reset its CAS counter: then the command is not sent, and the reply is [`Reply::StaleCas`].
     pub fn ask(
         &self,
         replies: &Rc<PendingReplies>,
@@ -317,7 +317,7 @@ impl Connection {
                 (Reply::Failed(Failure::Unguarded), Some(UpstreamOutcome::Unguarded))
             }
             (Phase::Down, _) => (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down)),
-            (Phase::Up, Some(cas_epoch)) if state.epoch > cas_epoch => (Reply::Moved, None),
+            (Phase::Up, Some(cas_epoch)) if state.epoch > cas_epoch => (Reply::StaleCas, None),
             _ if state.pending.len() + state.deferred.commands.len() >= MAX_PENDING
                 || state.output.len() + state.deferred.output.len() >= MAX_OUTPUT =>
             {

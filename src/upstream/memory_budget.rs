@@ -301,9 +301,9 @@ mod tests {
         assert_eq!(client.held(), 50_000);
         drop(piece);
         assert_eq!(client.held(), 0);
-        client.holds(700_000);
+        client.set_buffered(700_000);
         assert!(budget.is_tight());
-        client.holds(10);
+        client.set_buffered(10);
         assert_eq!((client.held(), budget.is_tight()), (10, false));
         budget.leave(1);
         assert_eq!(budget.total.load(Relaxed), 0);
@@ -327,7 +327,7 @@ mod tests {
         let (_metrics, budget) = budget(1 << 20);
         let [idle, waiting, rebuilding, active] =
             [1, 2, 3, 4].map(|id| PendingReplies::for_client(&budget, id));
-        waiting.is_busy(true);
+        waiting.set_waiting(true);
         for _ in 0..=IDLE_SWEEPS {
             assert_eq!(idle.closing(), None);
             active.note_activity();
@@ -338,7 +338,7 @@ mod tests {
             assert_eq!(client.closing(), None);
         }
         // The lease has ended, and the reply has arrived.
-        waiting.is_busy(false);
+        waiting.set_waiting(false);
         for _ in 0..=IDLE_SWEEPS {
             budget.sweep(|_| false);
         }

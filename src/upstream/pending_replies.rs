@@ -101,7 +101,7 @@ impl PendingReplies {
     }
 
     /// Whether a reply has arrived and was not taken.
-    pub fn is_here(&self, id: ReplyId) -> bool {
+    pub fn has_arrived(&self, id: ReplyId) -> bool {
         let state = self.state.borrow();
         let at = id.checked_sub(state.first).map(|at| at as usize);
         matches!(at.and_then(|at| state.slots.get(at)), Some(Slot::Arrived(_)))
@@ -117,7 +117,7 @@ impl PendingReplies {
     }
 
     /// Releases the memory that is not needed until the client sends or receives something.
-    pub fn rest(&self) {
+    pub fn release_unused(&self) {
         if let Some(usage) = &self.usage {
             let mut state = self.state.borrow_mut();
             usage.budget.slots.take_back(&mut state.slots);
@@ -136,7 +136,7 @@ impl PendingReplies {
     }
 
     /// Sets how many bytes the client's own buffers take.
-    pub fn holds(&self, bytes: usize) {
+    pub fn set_buffered(&self, bytes: usize) {
         let Some(usage) = &self.usage else { return };
         let before = usage.own_buffers.replace(bytes);
         if bytes > before {
@@ -160,7 +160,7 @@ impl PendingReplies {
     }
 
     /// Sets whether the client is waiting for a reply. A waiting client is not idle.
-    pub fn is_busy(&self, busy: bool) {
+    pub fn set_waiting(&self, busy: bool) {
         if let Some(usage) = &self.usage {
             usage.busy.set(busy);
         }

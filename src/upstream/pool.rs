@@ -75,7 +75,7 @@ impl Pool {
     }
 
     /// The index of the server that holds this key.
-    pub fn place(&self, key: &[u8]) -> usize {
+    pub fn server_index(&self, key: &[u8]) -> usize {
         let ring = &self.shared.ring;
         if ring.is_costly() {
             self.placements.get_or_find(key, false, || ring.server(key))
@@ -85,10 +85,10 @@ impl Pool {
     }
 
     /// The same, if the first eight bytes of the key's MD5 may be known: then the ring is used without the cache.
-    pub fn place_by(&self, key: &[u8], md5: Option<u64>) -> usize {
+    pub fn server_index_by(&self, key: &[u8], md5: Option<u64>) -> usize {
         match md5 {
             Some(md5) => self.shared.ring.server_by(key, || md5),
-            None => self.place(key),
+            None => self.server_index(key),
         }
     }
 
@@ -99,7 +99,7 @@ impl Pool {
 
     /// The index of another server for a second copy of this key. It is stable while the servers do not change, and mostly when
     /// one is added or removed. With one server it is the same server.
-    pub fn second_place(&self, key: &[u8]) -> usize {
+    pub fn second_server_index(&self, key: &[u8]) -> usize {
         self.placements.get_or_find(key, true, || {
             let (ring, servers) = (&self.shared.ring, self.connections.len());
             let first = ring.server(key);
@@ -113,7 +113,7 @@ impl Pool {
 
     /// The connection to the server that holds this key.
     pub fn connection(&self, key: &[u8]) -> &Rc<Connection> {
-        &self.connections[self.place(key)]
+        &self.connections[self.server_index(key)]
     }
 
     /// The connections to all servers, by index.

@@ -30,7 +30,7 @@ pub enum Reply {
         epoch: u32,
     },
     /// The command depended on a CAS that was read over an older connection. It was not sent.
-    Moved,
+    StaleCas,
     /// There is no reply, and whether the command was carried out is unknown.
     Failed(Failure),
 }

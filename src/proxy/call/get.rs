@@ -134,7 +134,7 @@ impl Get {
 
     /// The index in `servers` of the server of a raw key.
     fn server_index(&mut self, key: &[u8], md5: Option<u64>, pool: usize, proxy: &Proxy) -> u32 {
-        let place = proxy.pools[pool].place_by(key, md5);
+        let place = proxy.pools[pool].server_index_by(key, md5);
         let known = self.servers.iter().position(|server| (server.pool, server.place) == (pool, place));
         let at = known.unwrap_or_else(|| {
             self.servers.push(ServerRead { pool, place, ids: SmallVec::new() });
@@ -162,7 +162,7 @@ impl Get {
                     let server = &mut self.servers[*server as usize];
                     let last = server.ids.last().copied();
                     // If one key was refused, the others are not sent.
-                    if last.is_some_and(|last| pending.is_here(last)) {
+                    if last.is_some_and(|last| pending.has_arrived(last)) {
                         continue;
                     }
                     let connection = &proxy.pools[server.pool].connections()[server.place];
@@ -226,7 +226,7 @@ impl Get {
             KeyGet::Tag(tag) => &tag.ids[..],
             _ => &[],
         });
-        if !raw.chain(tags).all(|id| pending.is_here(*id)) {
+        if !raw.chain(tags).all(|id| pending.has_arrived(*id)) {
             return Poll::Pending;
         }
         // If an earlier part fails, this one has no reply.

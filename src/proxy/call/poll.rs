@@ -82,7 +82,7 @@ impl Call {
 
     /// Whether it only waits for a server reply that has not arrived.
     pub fn waits(&self, client: &Client) -> bool {
-        matches!(&self.kind, Kind::Forward(forward) if !client.pending.is_here(forward.reply_id()))
+        matches!(&self.kind, Kind::Forward(forward) if !client.pending.has_arrived(forward.reply_id()))
     }
 
     /// Runs as far as it can. When it is done, the reply has been appended to `out`, except for a part that is too large to copy: that

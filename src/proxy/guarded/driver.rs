@@ -171,7 +171,7 @@ impl<M: Machine> Driver<M> {
 
     fn poll_replies(&mut self, key: &GuardedKey, proxy: &Proxy, pending: &PendingReplies) -> Poll<Replies> {
         let missing =
-            |reply: &PendingReply| matches!(reply, PendingReply::Reply(id) if !pending.is_here(*id));
+            |reply: &PendingReply| matches!(reply, PendingReply::Reply(id) if !pending.has_arrived(*id));
         if self.replies.iter().any(missing) {
             return Poll::Pending;
         }

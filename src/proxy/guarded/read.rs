@@ -179,7 +179,8 @@ impl GuardedRead {
             State::Done(_) => return true,
             State::Waiting => return false,
             State::FirstGet(first) => {
-                if !client.pending.is_here(first.item) || !tags.are_here(&first.tags, &client.pending) {
+                if !client.pending.has_arrived(first.item) || !tags.have_arrived(&first.tags, &client.pending)
+                {
                     return false;
                 }
                 match first.end(&self.key, tags, proxy, &client.pending) {

@@ -82,9 +82,9 @@ impl TagReads {
     }
 
     /// Whether all replies about these tags have arrived.
-    pub(crate) fn are_here(&self, indexes: &[u32], pending: &PendingReplies) -> bool {
+    pub(crate) fn have_arrived(&self, indexes: &[u32], pending: &PendingReplies) -> bool {
         indexes.iter().all(|index| match self.reads.get(*index as usize).map(|read| &read.state) {
-            Some(State::Requested(ids)) => ids.iter().all(|id| pending.is_here(*id)),
+            Some(State::Requested(ids)) => ids.iter().all(|id| pending.has_arrived(*id)),
             _ => true,
         })
     }

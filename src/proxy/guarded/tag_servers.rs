@@ -38,6 +38,6 @@ impl Proxy {
     /// The connection to the server that stores the tag with this key, or its copy.
     pub(crate) fn tag_connection(&self, key: &[u8], copy: bool) -> &Rc<Connection> {
         let pool = &self.pools[self.plan.tag_pool];
-        &pool.connections()[if copy { pool.second_place(key) } else { pool.place(key) }]
+        &pool.connections()[if copy { pool.second_server_index(key) } else { pool.server_index(key) }]
     }
 }

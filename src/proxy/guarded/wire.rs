@@ -134,7 +134,7 @@ pub fn decode(command: &ServerCommand, reply: Reply) -> ServerReply {
 pub(crate) fn decode_reply(operation: &Operation, reply: Reply) -> ServerReply {
     let (bytes, epoch) = match reply {
         Reply::Answered { bytes, epoch } => (bytes, epoch),
-        Reply::Moved => return ServerReply::Exists,
+        Reply::StaleCas => return ServerReply::Exists,
         // The guard sends no classic gets.
         Reply::Part { .. } => return ServerReply::Failed(Failure::Refused),
         Reply::Failed(failure) => return ServerReply::Failed(failure),

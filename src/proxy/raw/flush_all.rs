@@ -45,7 +45,7 @@ impl FlushAll {
 
     pub(crate) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<()> {
         let pending = &scope.client.pending;
-        if !self.ids.iter().all(|id| pending.is_here(*id)) {
+        if !self.ids.iter().all(|id| pending.has_arrived(*id)) {
             return Poll::Pending;
         }
         scope.proxy.near.changed(Changed::Everything);
@@ -55,7 +55,7 @@ impl FlushAll {
                 Reply::Answered { bytes, .. } if bytes == OK => {}
                 Reply::Answered { .. } | Reply::Part { .. } => failure = failure.or(Some(Failure::Refused)),
                 Reply::Failed(failed) => failure = failure.or(Some(failed)),
-                Reply::Moved => failure = failure.or(Some(Failure::Down)),
+                Reply::StaleCas => failure = failure.or(Some(Failure::Down)),
             }
         }
         match failure {

@@ -132,7 +132,7 @@ impl Forward {
                 if bytes.is_empty() { Outcome::Miss } else { Outcome::Hit }
             }
             Reply::Failed(failure) => self.expects.fail(failure, scope.proxy, out),
-            Reply::Moved => self.expects.fail(Failure::Down, scope.proxy, out),
+            Reply::StaleCas => self.expects.fail(Failure::Down, scope.proxy, out),
         };
         if !matches!(self.expects, ExpectedReply::Replaced(_)) {
             scope.count(self.rule, outcome);

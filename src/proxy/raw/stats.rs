@@ -110,7 +110,7 @@ impl Statistics {
 
     pub(crate) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<()> {
         let pending = &scope.client.pending;
-        if !self.requests.iter().all(|(id, _)| pending.is_here(*id)) {
+        if !self.requests.iter().all(|(id, _)| pending.has_arrived(*id)) {
             return Poll::Pending;
         }
         let mut replies = Vec::new();
@@ -125,7 +125,7 @@ impl Statistics {
                 }
                 Some(Reply::Answered { .. } | Reply::Part { .. }) => Failure::Refused,
                 Some(Reply::Failed(failure)) => failure,
-                Some(Reply::Moved) | None => Failure::Down,
+                Some(Reply::StaleCas) | None => Failure::Down,
             };
             failed = failed.or(Some(failure));
             missing.push(connection.server().address().to_string());

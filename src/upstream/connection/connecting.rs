@@ -91,7 +91,7 @@ impl Connection {
                 && cas_epoch.is_some_and(|cas_epoch| epoch > cas_epoch)
             {
                 self.metrics.upstream_withdrawn(self.server.index);
-                replies.deliver(*id, Reply::Moved);
+                replies.deliver(*id, Reply::StaleCas);
             } else {
                 state.output.extend_from_slice(&command);
                 state.pending.push_back(PendingRequest { sent, epoch: current, ..request });

@@ -223,12 +223,12 @@ fn a_command_with_a_cas_is_sent_over_a_first_connection_that_is_not_later() {
         connection.ask(&client, Some(epoch), |out| out.extend_from_slice(text.as_bytes()))
     });
     let read_early = connection.ask(&client, None, |out| out.extend_from_slice(b"mg k v c\r\n"));
-    assert!([old, new].iter().all(|id| !client.is_here(*id)), "the attempt is in progress");
+    assert!([old, new].iter().all(|id| !client.has_arrived(*id)), "the attempt is in progress");
     let made = connection.server.connected();
     // Another worker connects before anything is read over this connection, so what is read is valid over both.
     let later = connection.server.connected();
     connection.opened(made, &Capabilities::default());
-    assert!(matches!(client.take(old), Some(Reply::Moved)));
+    assert!(matches!(client.take(old), Some(Reply::StaleCas)));
     assert_eq!(queued(&connection), "md k2 C1\r\nmg k v c\r\n");
     read(&connection, b"HD\r\nEN\r\n");
     assert_eq!(reply(&client, new), "HD\r\n");
@@ -308,7 +308,7 @@ async fn large_requests_wait_for_a_slow_server_before_any_request_is_refused() {
     }
     assert!(connection.is_congested(&one), "the next large request waits");
     let small = line(&connection, &other, "incr n 1\r\n");
-    assert!(!other.is_here(small), "it is queued");
+    assert!(!other.has_arrived(small), "it is queued");
     // Further large requests are refused, and no queued command is lost.
     while connection.state.borrow().output.len() < MAX_OUTPUT {
         line(&connection, &one, &large);
