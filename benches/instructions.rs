@@ -1,8 +1,8 @@
-//! How many instructions each part of the hot path takes, counted by callgrind: the same number however busy the machine is.
+//! Counts the instructions of each part of the hot path with callgrind. The result does not depend on the machine's load.
 //!
-//! `cargo bench --bench instructions [PART]` runs itself under valgrind, twice for every part whose name has PART in it. The
-//! second run does the part [`MORE`] times more, so that start and preparation cancel out; so does what a call of nothing
-//! takes, which is counted first.
+//! `cargo bench --bench instructions [PART]` runs itself under valgrind, twice for each part whose name contains PART. The second
+//! run executes the part [`MORE`] times more, so that start and preparation cancel out. The cost of an empty call is measured
+//! first and subtracted.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,9 +11,9 @@ use std::{env, fs};
 
 mod cases;
 
-/// Calls in the first run: what is only done once (the first growth of a buffer) is done by then.
+/// Calls in the first run. One-time work, such as the first growth of a buffer, is done by then.
 const FEW: u64 = 100;
-/// Further calls in the second run.
+/// Additional calls in the second run.
 const MORE: u64 = 1000;
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn counted(name: &str, times: u64) -> Result<u64, Box<dyn Error>> {
     Ok(total.ok_or("callgrind's file has no sum")?.trim().parse()?)
 }
 
-/// What valgrind watches: one part, so many times; no name is a part that does nothing.
+/// Executes one part repeatedly under valgrind; an empty name is a part that does nothing.
 fn repeat(name: &str, times: &str) -> Result<(), Box<dyn Error>> {
     let mut part: cases::Part = match name {
         "" => Box::new(|| {}),

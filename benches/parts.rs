@@ -1,4 +1,4 @@
-//! How long each part of the hot path takes: `cargo bench --bench parts`.
+//! Measures the time of each part of the hot path: `cargo bench --bench parts`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 

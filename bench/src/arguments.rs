@@ -1,4 +1,4 @@
-//! What is asked for on the command line.
+//! The command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,19 +21,19 @@ but ten-million: some 17 minutes, with --quick 3. ten-million takes some 5 alone
   --pin            every proxy on one core, and all else on the others, so that a proxy waits for no core; with
                    one worker. Without it the kernel places all, as it does in production
   --workers N      Kennel's threads (1, as many as twemproxy has)
-  --kennel FILE    this binary, instead of building one
+  --kennel FILE    this binary, instead of rebuilding one
   --list           say which loads there are
 ";
 
-/// Checked.
+/// Validated arguments.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) loads: Vec<Load>,
-    /// Whether starts are measured too.
+    /// Whether start times are measured too.
     pub(crate) start: bool,
     pub(crate) contenders: Vec<Contender>,
     pub(crate) rounds: usize,
-    /// How long a round is.
+    /// The duration of a round.
     pub(crate) seconds: Duration,
     /// Whether proxies have the first core for themselves.
     pub(crate) pin: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// `None`: only help was wanted, and has been given.
+    /// `None`: `--help` or `--list` was printed.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
         let (mut loads, mut kennel, mut quick, mut named) = (Vec::new(), None, false, false);
         let mut arguments = Arguments {
@@ -87,27 +87,27 @@ impl Arguments {
                     loads.extend(LOADS.iter().filter(|load| load.name.starts_with(name)).copied());
                     let start = start::NAME.starts_with(name);
                     if loads.len() == before && !start {
-                        return Err(format!("there is no load {name}; --list says which there are"));
+                        return Err(format!("there is no load {name}; --list prints the loads"));
                     }
                     (named, arguments.start) = (true, arguments.start || start);
                 }
             }
         }
         if !named {
-            loads.extend(LOADS.iter().filter(|load| load.answers.is_none()).copied());
+            loads.extend(LOADS.iter().filter(|load| load.replies.is_none()).copied());
             arguments.start = true;
         }
-        for answers in loads.iter_mut().filter_map(|load| load.answers.as_mut()).filter(|_| quick) {
-            *answers /= 10;
+        for replies in loads.iter_mut().filter_map(|load| load.replies.as_mut()).filter(|_| quick) {
+            *replies /= 10;
         }
         if arguments.pin && arguments.workers > 1 {
             return Err("--pin is for one worker: several would share its core".into());
         }
-        if arguments.contenders == [Contender::Direct] && loads.iter().any(|load| load.answers.is_some()) {
+        if arguments.contenders == [Contender::Direct] && loads.iter().any(|load| load.replies.is_some()) {
             return Err("ten-million is a load of proxies: --only names none".into());
         }
         arguments.loads = loads;
-        arguments.kennel = kennel.ok_or("--kennel FILE says which binary; bench/run builds one")?;
+        arguments.kennel = kennel.ok_or("--kennel FILE is required; bench/run builds the program")?;
         Ok(Some(arguments))
     }
 }
@@ -117,7 +117,7 @@ fn number(option: &str, text: &str, least: f64, most: f64) -> Result<f64, String
     number.ok_or(format!("{option} is {text}: must be a number from {least} to {most}"))
 }
 
-/// In the order of the tables, whatever order they are named in.
+/// In the order of the tables, independent of the order of `names`.
 fn contenders(names: &str) -> Result<Vec<Contender>, String> {
     const NAMES: [&str; 8] =
         ["direct", "twemproxy", "raw", "guarded", "1-tag", "1-tag-cached", "3-tags", "near"];
@@ -150,11 +150,11 @@ mod tests {
     }
 
     #[test]
-    fn quick_makes_one_million_of_ten_wherever_it_stands() {
-        let answers = |words| read(words).unwrap().loads[0].answers;
-        assert_eq!(answers("ten"), Some(10_000_000));
-        assert_eq!(answers("ten --quick"), Some(1_000_000));
-        assert_eq!(answers("--quick ten"), Some(1_000_000));
+    fn quick_makes_one_million_of_ten_in_any_position() {
+        let replies = |words| read(words).unwrap().loads[0].replies;
+        assert_eq!(replies("ten"), Some(10_000_000));
+        assert_eq!(replies("ten --quick"), Some(1_000_000));
+        assert_eq!(replies("--quick ten"), Some(1_000_000));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The ways to the servers that are compared, and all of them set up side by side for one load.
+//! The contenders: the ways to the servers that are compared. Sets up those that one load needs.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,24 +10,23 @@ use crate::process::{Cores, Process, free_ports};
 use crate::socket::Address;
 use crate::wire::Items;
 
-/// How long a value is kept where it is not to expire in the run, in seconds.
+/// The exptime of values that must not expire in the run, in seconds.
 const KEPT: u32 = 86_400;
-/// How often a set of ports is tried: another process may take a free one first.
+/// Attempts to find free ports: another process may take one first.
 const ATTEMPTS: usize = 3;
 
 /// One way to the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
-    /// No proxy: client i speaks to server i modulo their number, and each server has every key. What any proxy adds, it
-    /// adds to this.
+    /// No proxy: client i connects to server i modulo their number, and each server has every key. The baseline for every proxy.
     Direct,
     Twemproxy,
     KennelRaw,
-    /// With so many tags.
+    /// With this many tags.
     KennelGuarded(u32),
     /// With one tag, whose version a sidecar may reuse for 100 ms.
     KennelCached,
-    /// Without tags, and hits are kept for 50 ms.
+    /// Without tags, with `near` of 50 ms.
     KennelNear,
 }
 
@@ -56,7 +55,7 @@ impl Contender {
         }
     }
 
-    /// What its keys begin with: each has its own, so that none finds what another has stored.
+    /// The key prefix. Each contender has its own, so that no contender reads what another one has stored.
     fn prefix(self) -> &'static str {
         match self {
             Contender::Direct => "dire",
@@ -77,45 +76,45 @@ pub(crate) struct Programs {
     /// `None`: not installed.
     pub(crate) nutcracker: Option<PathBuf>,
     pub(crate) kennel: PathBuf,
-    /// Kennel's `listen.workers`. twemproxy has one thread, always.
+    /// Kennel's `listen.workers`. twemproxy always has one thread.
     pub(crate) workers: usize,
-    /// Where proxies run.
+    /// The cores on which proxies run.
     pub(crate) proxies: Cores,
 }
 
-/// A contender, ready for a load.
-pub(crate) struct Entrant {
+/// A contender that is running.
+pub(crate) struct RunningContender {
     pub(crate) items: Items,
     pub(crate) addresses: Vec<Address>,
     /// `None`: direct.
     pub(crate) proxy: Option<Process>,
 }
 
-/// Everything that runs for one load. Dropped, it ends.
-pub(crate) struct Arena {
-    pub(crate) entrants: Vec<Entrant>,
+/// All processes of one load. Dropping it ends them.
+pub(crate) struct Setup {
+    pub(crate) running: Vec<RunningContender>,
     pub(crate) servers: Vec<Process>,
-    /// Of the servers, in their order.
+    /// The servers' addresses, in their order.
     pub(crate) addresses: Vec<Address>,
 }
 
-impl Arena {
-    /// Starts the servers, and these contenders before them.
+impl Setup {
+    /// Starts the servers and these contenders.
     pub(crate) fn start(
         load: &Load,
         contenders: &[Contender],
         programs: &Programs,
         directory: &Path,
-    ) -> Result<Arena, String> {
+    ) -> Result<Setup, String> {
         let mut error = String::new();
         for attempt in 0..ATTEMPTS {
             // Paths of sockets are never used twice.
             let directory = directory.join(format!("{}-{attempt}", load.name));
             match fs::create_dir(&directory)
                 .map_err(|e| e.to_string())
-                .and_then(|()| Arena::try_start(load, contenders, programs, &directory))
+                .and_then(|()| Setup::try_start(load, contenders, programs, &directory))
             {
-                Ok(arena) => return Ok(arena),
+                Ok(setup) => return Ok(setup),
                 Err(why) => error = why,
             }
         }
@@ -127,8 +126,8 @@ impl Arena {
         contenders: &[Contender],
         programs: &Programs,
         directory: &Path,
-    ) -> Result<Arena, String> {
-        // Two for each contender: where it listens, and where twemproxy tells its statistics.
+    ) -> Result<Setup, String> {
+        // Two for each contender: its listener, and twemproxy's statistics.
         let ports = free_ports(load.servers + 2 * contenders.len())
             .map_err(|error| format!("no free port: {error}"))?;
         let (of_servers, mut others) = (&ports[..load.servers], ports[load.servers..].iter().copied());
@@ -157,7 +156,7 @@ impl Arena {
             addresses.extend(direct.iter().cloned());
         }
         let exptime = load.expiry.map_or(KEPT, |expiry| expiry.exptime);
-        let mut entrants = Vec::new();
+        let mut running = Vec::new();
         for contender in contenders.iter().copied() {
             let items = Items::new(contender.prefix(), load.items, load.value, exptime);
             let listen = match load.unix {
@@ -165,16 +164,16 @@ impl Arena {
                 false => Address::loopback(next()),
             };
             if contender == Contender::Direct {
-                entrants.push(Entrant { items, addresses: direct.clone(), proxy: None });
+                running.push(RunningContender { items, addresses: direct.clone(), proxy: None });
                 continue;
             }
             let (program, arguments) =
                 command(contender, load, programs, directory, &listen, next(), of_servers)?;
             let mut proxy = Process::start(&program, &arguments, directory, programs.proxies)?;
             proxy.wait_for(&listen)?;
-            entrants.push(Entrant { items, addresses: vec![listen], proxy: Some(proxy) });
+            running.push(RunningContender { items, addresses: vec![listen], proxy: Some(proxy) });
         }
-        Ok(Arena { entrants, servers, addresses })
+        Ok(Setup { running, servers, addresses })
     }
 
     /// CPU time of all servers.
@@ -184,13 +183,13 @@ impl Arena {
 }
 
 fn memcached(mut arguments: Vec<String>, program: &Path, directory: &Path) -> Result<Process, String> {
-    // The user counts for root only, whom memcached would else refuse to run as. Memory is taken as it is needed.
+    // memcached refuses to run as root without -u. It allocates memory as needed.
     arguments.extend(["-u", "root", "-m", "1024", "-c", "16384"].map(str::to_owned));
     Process::start(program, &arguments, directory, Cores::AsHere)
 }
 
-/// What starts a proxy that listens there before these servers; its configuration is written into `directory`.
-/// `statistics` is a port of its own, which twemproxy wants.
+/// The command that starts a proxy on `address` in front of these servers; its configuration is written to `directory`.
+/// `statistics` is a separate port, which twemproxy requires.
 pub(crate) fn command(
     contender: Contender,
     load: &Load,

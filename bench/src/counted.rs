@@ -1,10 +1,10 @@
-//! What the servers say that they were asked.
+//! Reads as counted by the servers.
 
 use std::io::{BufRead, BufReader, Write};
 
 use crate::socket::Address;
 
-/// Reads of keys that these memcacheds have counted since their start.
+/// Reads of keys that these servers have counted since their start.
 pub(crate) fn reads(servers: &[Address]) -> Result<u64, String> {
     servers.iter().map(|server| of_one(server).map_err(|error| format!("stats of {server}: {error}"))).sum()
 }
@@ -22,8 +22,8 @@ fn of_one(server: &Address) -> Result<u64, String> {
     sum(&answer).ok_or_else(|| "cmd_get and cmd_touch are not there".into())
 }
 
-/// memcached counts each key of a `get`, and an `mg`, under cmd_get; a read that touches what it finds, as `gat` and an
-/// `mg` with T, under cmd_touch alone.
+/// memcached counts each key of a `get`, and each `mg`, in cmd_get. It counts a read with a touch, as `gat` and `mg` with T, only
+/// in cmd_touch.
 fn sum(stats: &str) -> Option<u64> {
     let of = |name: &str| -> Option<u64> {
         let lines = stats.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));

@@ -1,13 +1,13 @@
-//! How long requests took, in bounded memory.
+//! Response times, in bounded memory.
 
-/// Counts of durations in ns, each known to within 1/64 of itself.
+/// Counts durations in ns, each with a relative error of at most 1/64.
 #[derive(Clone)]
 pub(crate) struct Histogram {
     counts: Vec<u64>,
     total: u64,
 }
 
-/// Bits of a number that are kept.
+/// Significant bits that are kept.
 const KEPT: u32 = 7;
 const SLOTS: usize = (64 - KEPT as usize + 2) << (KEPT - 1);
 
@@ -21,13 +21,13 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// The smallest duration in ns that at least this share of all did not exceed; 0 when there are none.
+    /// The smallest duration in ns that at least this share of all does not exceed; 0 if there are none.
     pub(crate) fn quantile(&self, share: f64) -> u64 {
         let wanted = ((self.total as f64 * share).ceil() as u64).clamp(1, self.total.max(1));
-        let mut seen = 0;
+        let mut results = 0;
         for (slot, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
+            results += count;
+            if results >= wanted {
                 return highest(slot);
             }
         }
@@ -40,7 +40,7 @@ fn slot(value: u64) -> usize {
     ((shift as usize) << (KEPT - 1)) + (value >> shift) as usize
 }
 
-/// The largest number that goes into a slot.
+/// The largest number of a slot.
 fn highest(slot: usize) -> u64 {
     let shift = (slot >> (KEPT - 1)).saturating_sub(1);
     let lowest = (slot - (shift << (KEPT - 1))) as u64;

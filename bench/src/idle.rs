@@ -1,4 +1,4 @@
-//! Clients that have asked once and ask nothing more, and what each of them costs a proxy.
+//! Idle clients, and the memory that each of them costs a proxy.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +8,10 @@ use crate::process::Process;
 use crate::socket::{Address, Socket};
 use crate::wire::{Items, Progress, Request};
 
-/// After so long a proxy has given back what it keeps only while it is busy.
+/// After this time, a proxy has released what it keeps only while it is busy.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Connects so many clients, one after the other, each of which reads one key and then asks nothing.
+/// Opens `count` connections, one after the other, each of which reads one key and then stays idle.
 pub(crate) fn connect(
     count: usize,
     items: &Items,
@@ -27,8 +27,8 @@ pub(crate) fn connect(
     Ok(all)
 }
 
-/// Connects them as [`connect`] does. Gives also what each has cost the proxy, in bytes of resident memory: between the
-/// moments before they came and while they are all idle, both quiet ones.
+/// As [`connect`]. Also returns the resident memory, in bytes, that each has cost the proxy: the difference between before they
+/// connected and when all of them are idle.
 pub(crate) fn connect_and_weigh(
     count: usize,
     items: &Items,
@@ -43,7 +43,7 @@ pub(crate) fn connect_and_weigh(
     Ok((all, (proxy.memory()? as f64 - before as f64) / count as f64))
 }
 
-/// All read the same key: a proxy that keeps values does not keep one for each of them.
+/// All read the same key, so that a proxy that caches values does not cache one per client.
 fn one(items: &Items, address: &Address) -> Result<Socket, String> {
     let mut socket = address.connect().map_err(|error| error.to_string())?;
     let mut request = Request::default();
@@ -56,13 +56,13 @@ fn one(items: &Items, address: &Address) -> Result<Socket, String> {
         let mut part = [0; 4096];
         let read = socket.read(&mut part).map_err(|error| error.to_string())?;
         if read == 0 {
-            return Err("was hung up on".into());
+            return Err("closed the connection".into());
         }
         bytes.extend_from_slice(&part[..read]);
         let (used, progress) = items.read(&bytes, &mut request)?;
         bytes.drain(..used);
         match progress {
-            Progress::Partly => {}
+            Progress::Partial => {}
             Progress::Done { missing: 0 } if bytes.is_empty() => return Ok(socket),
             Progress::Done { missing: 0 } => return Err("was told more than it asked for".into()),
             Progress::Done { .. } => return Err("did not get its key".into()),
@@ -86,7 +86,7 @@ fn go_on(stop: &AtomicBool) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crowd::tests::parrot;
+    use crate::clients::tests::canned_server;
 
     #[test]
     fn an_idle_client_must_have_been_given_its_key() {
@@ -95,8 +95,9 @@ mod tests {
         items.write_set(0, &mut value);
         let block = value[value.len() - 5..].to_vec();
         let hit = [b"VALUE test:00000:page:000000 0 3\r\n", &block[..], b"END\r\n"].concat();
-        let two =
-            |says: Vec<u8>| connect(2, &items, &[parrot(says)], &AtomicBool::new(false)).map(|all| all.len());
+        let two = |reply: Vec<u8>| {
+            connect(2, &items, &[canned_server(reply)], &AtomicBool::new(false)).map(|all| all.len())
+        };
         assert_eq!(two(hit.clone()), Ok(2));
         assert!(two(b"END\r\n".to_vec()).unwrap_err().contains("idle client 0: did not get its key"));
         assert!(two([hit, b"END\r\n".to_vec()].concat()).unwrap_err().contains("more than it asked for"));

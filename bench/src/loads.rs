@@ -1,47 +1,47 @@
-//! What is asked of the contenders.
+//! The loads.
 
 use std::time::Duration;
 
-/// One load: a closed loop of clients that each keep `depth` requests on their way.
+/// One load: a closed loop of clients with `depth` outstanding requests each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Clients that ask.
+    /// Active clients.
     pub(crate) connections: usize,
-    /// Requests of each on their way.
+    /// Outstanding requests of each client.
     pub(crate) depth: usize,
-    /// Keys of a get; of a multi-get at most 128.
+    /// Keys of a get; at most 128.
     pub(crate) keys_per_get: usize,
-    /// Requests in a hundred that are sets.
+    /// Percentage of requests that are sets.
     pub(crate) sets: u32,
-    /// Bytes of a value.
+    /// The length of a value, in bytes.
     pub(crate) value: usize,
-    /// Keys there are. A prime or 1, so that keys a fixed step apart are different ones.
+    /// The number of keys. A prime or 1, so that keys a fixed step apart differ.
     pub(crate) items: u32,
     /// memcacheds.
     pub(crate) servers: usize,
-    /// Rules of Kennel's configuration; the last is the one that matches.
+    /// Rules of Kennel's configuration; the last one matches.
     pub(crate) rules: usize,
-    /// Further clients that read one key each before the others begin, and then ask nothing.
+    /// Additional clients that read one key each before the others begin, and then stay idle.
     pub(crate) idle: usize,
-    /// Whether clients come by a Unix socket.
+    /// Whether clients connect through a Unix socket.
     pub(crate) unix: bool,
-    /// Values expire, and who misses one rebuilds it.
+    /// Values expire, and a client that misses one rebuilds it.
     pub(crate) expiry: Option<Expiry>,
-    /// How many answers each proxy gives, in one round that is as long as they take, to say how its memory grows. Such a load
-    /// is run only when it is named, and without direct.
-    pub(crate) answers: Option<u64>,
+    /// The number of replies of each proxy, in one round, to measure how its memory grows. Such a load runs only when it is
+    /// named, and without `direct`.
+    pub(crate) replies: Option<u64>,
 }
 
 /// How values expire.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expiry {
-    /// What values are stored with, in seconds.
+    /// The exptime of values, in seconds.
     pub(crate) exptime: u32,
-    /// How long a rebuild takes.
+    /// The duration of a rebuild.
     pub(crate) rebuild: Duration,
-    /// A round is at least this long, so that values expire in it.
+    /// The minimum duration of a round, so that values expire in it.
     pub(crate) round: Duration,
 }
 
@@ -59,10 +59,10 @@ const BASE: Load = Load {
     idle: 0,
     unix: false,
     expiry: None,
-    answers: None,
+    replies: None,
 };
 
-/// All loads, in the order they are run. What `about` does not say is as in the first.
+/// All loads, in the order in which they run. Fields that are not given are those of the first.
 pub(crate) const LOADS: [Load; 20] = [
     BASE,
     Load { name: "pipelined", about: "16 gets of each client on their way", depth: 16, ..BASE },
@@ -115,7 +115,7 @@ pub(crate) const LOADS: [Load; 20] = [
         name: "ten-million",
         about: "10,000,000 answers of each proxy, 16 gets of each client on their way; only when named",
         depth: 16,
-        answers: Some(10_000_000),
+        replies: Some(10_000_000),
         ..BASE
     },
 ];

@@ -1,11 +1,11 @@
-//! What it was measured on.
+//! The machine and the programs.
 
 use std::fs;
 use std::process::Command;
 
 use crate::contender::Programs;
 
-/// Above this, what else runs on the machine is in the numbers.
+/// Above this load average, other processes affect the results.
 pub(crate) const QUIET: f64 = 0.5;
 
 /// The machine and the programs, as lines of a list.
@@ -23,10 +23,16 @@ pub(crate) fn describe(programs: &Programs) -> String {
         "- {cores} × {}, {memory:.0} GiB, Linux {}\n- {}; twemproxy: {}; {} ({}), workers = {}\n",
         after(&read("/proc/cpuinfo"), "model name"),
         read("/proc/sys/kernel/osrelease").trim(),
-        says(Command::new(&programs.memcached).arg("-V")),
-        nutcracker.map_or("not installed".into(), |program| says(Command::new(program).arg("-V"))),
-        says(Command::new(&programs.kennel).arg("--version")),
-        says(Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])),
+        output(Command::new(&programs.memcached).arg("-V")),
+        nutcracker.map_or("not installed".into(), |program| output(Command::new(program).arg("-V"))),
+        output(Command::new(&programs.kennel).arg("--version")),
+        output(Command::new("git").args([
+            "-C",
+            env!("CARGO_MANIFEST_DIR"),
+            "describe",
+            "--always",
+            "--dirty"
+        ])),
         programs.workers,
     )
 }
@@ -37,8 +43,8 @@ pub(crate) fn busy() -> f64 {
     text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// The first line that a program says.
-fn says(command: &mut Command) -> String {
+/// The first line of a program's output.
+fn output(command: &mut Command) -> String {
     let Ok(output) = command.output() else { return "?".into() };
     let text = [output.stdout, output.stderr].concat();
     String::from_utf8_lossy(&text).lines().next().unwrap_or("?").trim().to_owned()

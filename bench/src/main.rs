@@ -1,9 +1,9 @@
-//! Kennel beside twemproxy and bare memcached, under load. docs/performance.md says how to read what it prints.
+//! Compares Kennel with twemproxy and plain memcached under load. docs/performance.md explains the output.
 
 mod arguments;
 mod contender;
 mod counted;
-mod crowd;
+mod clients;
 mod histogram;
 mod idle;
 mod loads;
@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arguments::Arguments;
-use contender::{Arena, Contender, Programs};
-use crowd::{Extent, Plan};
+use clients::{Extent, Plan};
+use contender::{Contender, Programs, Setup};
 use loads::Load;
 use process::Cores;
 use report::{Growth, Round, Score};
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             eprintln!(
-                "bench: not everything was answered as it must be: the bold lines below the tables say what"
+                "bench: not everything was replies_so_far as it must be: the bold lines below the tables say what"
             );
             ExitCode::FAILURE
         }
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all went as it should: nobody failed, and no key was missing.
+/// Whether no contender failed and no key was missing.
 fn run(arguments: &Arguments) -> Result<bool, String> {
     let missing = |what: &str| format!("{what} is not installed: apt-get install {what}");
     let cores = if arguments.pin { process::leave_one_core()? } else { Cores::AsHere };
@@ -110,11 +110,11 @@ fn measure(
     directory: &Path,
     stop: &AtomicBool,
 ) -> Result<Vec<Score>, String> {
-    // How memory grows is asked of proxies alone.
-    let compared = |contender: &Contender| load.answers.is_none() || *contender != Contender::Direct;
+    // Memory growth is measured for proxies only.
+    let compared = |contender: &Contender| load.replies.is_none() || *contender != Contender::Direct;
     let contenders: Vec<Contender> = contenders.iter().copied().filter(compared).collect();
-    let in_all = if load.answers.is_some() { 1 } else { arguments.rounds };
-    let arena = Arena::start(load, &contenders, programs, directory)
+    let in_all = if load.replies.is_some() { 1 } else { arguments.rounds };
+    let setup = Setup::start(load, &contenders, programs, directory)
         .map_err(|error| format!("{}: {error}", load.name))?;
     let mut scores: Vec<Score> = contenders
         .iter()
@@ -124,7 +124,7 @@ fn measure(
         for (i, score) in scores.iter_mut().enumerate() {
             let Ok(rounds) = &mut score.rounds else { continue };
             progress(&format!("{} {}/{} {}", load.name, number + 1, in_all, score.contender.name()));
-            match round(load, &arena, i, number, arguments, stop) {
+            match round(load, &setup, i, number, arguments, stop) {
                 Ok(round) => rounds.push(round),
                 Err(error) => score.rounds = Err(error),
             }
@@ -134,9 +134,9 @@ fn measure(
         }
     }
     progress("");
-    for (score, entrant) in scores.iter_mut().zip(&arena.entrants) {
-        // A proxy that has died has none; its rounds say so.
-        score.peak_memory = entrant.proxy.as_ref().and_then(|proxy| proxy.peak_memory().ok());
+    for (score, running) in scores.iter_mut().zip(&setup.running) {
+        // `None` if the proxy has ended; its rounds report that.
+        score.peak_memory = running.proxy.as_ref().and_then(|proxy| proxy.peak_memory().ok());
     }
     Ok(scores)
 }
@@ -144,84 +144,84 @@ fn measure(
 /// One round of one contender.
 fn round(
     load: &Load,
-    arena: &Arena,
-    entrant: usize,
+    setup: &Setup,
+    index: usize,
     number: usize,
     arguments: &Arguments,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    let entrant = &arena.entrants[entrant];
-    // What expires is stored anew, so that each begins alike.
+    let running = &setup.running[index];
+    // Values that expire are stored again, so that each round begins alike.
     if number == 0 || load.expiry.is_some() {
-        crowd::fill(&entrant.items, &entrant.addresses)?;
+        clients::fill(&running.items, &running.addresses)?;
     }
     let least = load.expiry.map_or(Duration::ZERO, |expiry| expiry.round);
-    let (warm, measured) = match load.answers {
-        // What is there after the first tenth is what the proxy needs.
-        Some(answers) => (Extent::Answers(answers / 10), Extent::Answers(answers - answers / 10)),
+    let (warm, measured) = match load.replies {
+        // The memory after the first tenth is what the proxy needs.
+        Some(replies) => (Extent::Replies(replies / 10), Extent::Replies(replies - replies / 10)),
         None => (Extent::Time(arguments.seconds / 5), Extent::Time(arguments.seconds.max(least))),
     };
     let plan = Plan {
         load,
-        items: &entrant.items,
-        addresses: &entrant.addresses,
+        items: &running.items,
+        addresses: &running.addresses,
         warm,
         measured,
         stop,
         seed: number as u64,
     };
     let cpu = || {
-        let proxy = entrant.proxy.as_ref().map(process::Process::cpu).transpose()?;
-        Ok::<_, String>((proxy, arena.servers_cpu()? + process::own_cpu()?))
+        let proxy = running.proxy.as_ref().map(process::Process::cpu).transpose()?;
+        Ok::<_, String>((proxy, setup.servers_cpu()? + process::own_cpu()?))
     };
-    // Once is enough to know what each costs.
-    let (_idle, idle_client) = match &entrant.proxy {
+    // Measured once.
+    let (_idle, idle_client) = match &running.proxy {
         Some(proxy) if load.idle > 0 && number == 0 => {
             let (idle, each) =
-                idle::connect_and_weigh(load.idle, &entrant.items, &entrant.addresses, proxy, stop)?;
+                idle::connect_and_weigh(load.idle, &running.items, &running.addresses, proxy, stop)?;
             (idle, Some(each))
         }
-        _ => (idle::connect(load.idle, &entrant.items, &entrant.addresses, stop)?, None),
+        _ => (idle::connect(load.idle, &running.items, &running.addresses, stop)?, None),
     };
-    let reads_before = counted::reads(&arena.addresses)?;
+    let reads_before = counted::reads(&setup.addresses)?;
     let (mut edges, mut memory) = (Vec::new(), Vec::new());
-    let seen = crowd::drive(&plan, || {
+    let results = clients::drive(&plan, || {
         edges.push(cpu()?);
-        if let (Some(_), Some(proxy)) = (load.answers, &entrant.proxy) {
+        if let (Some(_), Some(proxy)) = (load.replies, &running.proxy) {
             memory.push(proxy.memory()?);
         }
         Ok(())
     })?;
-    let server_reads = counted::reads(&arena.addresses)? - reads_before;
+    let server_reads = counted::reads(&setup.addresses)? - reads_before;
     let [(proxy_before, others_before), (proxy_after, others_after)] = edges[..] else {
         return Err("the round did not end".into());
     };
     let proxy = proxy_before.zip(proxy_after).map(|(before, after)| after - before);
     let round =
-        Round::new(&seen, proxy, others_after - others_before + proxy.unwrap_or_default(), server_reads);
-    let growth = match (load.answers, &memory[..]) {
-        (Some(answers), [early, last]) => {
-            Some(Growth { answers: [answers / 10, answers], memory: [*early, *last] })
+        Round::new(&results, proxy, others_after - others_before + proxy.unwrap_or_default(), server_reads);
+    let growth = match (load.replies, &memory[..]) {
+        (Some(replies), [early, last]) => {
+            Some(Growth { replies: [replies / 10, replies], memory: [*early, *last] })
         }
         _ => None,
     };
     Ok(Round { idle_client, growth, ..round })
 }
 
-/// What is going on, in the last line of a terminal.
+/// Shows the current step in the last line of a terminal.
 fn progress(what: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{what}");
     }
 }
 
-/// Louder than what is reported.
+/// Prints a warning to standard error.
 fn warn(what: &str) {
     eprintln!("\n*** {what} ***\n");
     println!("**{what}**\n");
 }
 
-/// Configurations, logs and sockets of this run; gone with it.
+/// Configurations, logs and sockets of this run; removed when dropped.
 struct Directory(PathBuf);
 
 impl Directory {

@@ -1,4 +1,4 @@
-//! Processes that end with this one, and what they have used.
+//! Child processes that end with this one, and their resource usage.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 
 use crate::socket::Address;
 
-/// How long a process may take to listen.
+/// The longest time until a process listens.
 const START: Duration = Duration::from_secs(20);
-/// The kernel's clock ticks, in which it tells CPU time to programs: 100 a second on every Linux.
+/// The kernel's clock tick, the unit of CPU time in /proc: 100 per second on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Numbers the logs.
+/// Numbers the log files.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Where a process may run.
+/// The cores on which a process may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Where this one may.
+    /// Those of this process.
     AsHere,
-    /// On the core of this number, and nowhere else.
+    /// Only the core of this number.
     Only(usize),
 }
 
-/// From here on this process, and what it starts, runs on all cores but one: that, for the proxies.
+/// Restricts this process, and the processes that it starts, to all cores but one. That one is returned, for the proxies.
 pub(crate) fn leave_one_core() -> Result<Cores, String> {
     let status = proc_file("self", "status")?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -57,8 +57,8 @@ fn cores(list: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-/// One started process. Dropped, it is killed; the kernel kills what [`Process::start`] has started if this process dies
-/// without dropping anything.
+/// A child process, killed when dropped. The kernel kills what [`Process::start`] has started if this process ends without
+/// dropping it.
 pub(crate) struct Process {
     child: Child,
     name: String,
@@ -66,7 +66,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program, with its output in a file in `directory`. It is in a group of its own: a terminal's Ctrl-C is for
+    /// Starts a program, with its output in a file in `directory`. It has a process group of its own, so that Ctrl-C reaches only
     /// this process, which then ends the others.
     pub(crate) fn start(
         program: &Path,
@@ -77,7 +77,7 @@ impl Process {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
         if let Cores::Only(core) = cores {
-            // It becomes the program, as setpriv does.
+            // It executes the program, as setpriv does.
             command.args(["taskset", "--cpu-list", &core.to_string()]);
         }
         command.arg(program).args(arguments);
@@ -85,15 +85,15 @@ impl Process {
             .map_err(|error| format!("setpriv (of util-linux) for {error}"))
     }
 
-    /// How long it takes from the exec of a program until it accepts connections there. Then it is ended.
+    /// Measures the time from the exec of a program until it accepts connections, then ends it.
     pub(crate) fn time_to_listen(
         program: &Path,
         arguments: &[String],
         directory: &Path,
         address: &Address,
     ) -> Result<Duration, String> {
-        // Without setpriv, which takes about as long to start. So whoever kills this process within these milliseconds
-        // has another to kill.
+        // Without setpriv, which takes about as long to start. If this process is killed within these milliseconds, the child has
+        // to be killed separately.
         let mut command = Command::new(program);
         command.args(arguments);
         let begun = Instant::now();
@@ -125,7 +125,7 @@ impl Process {
         Ok(Process { child, name, log })
     }
 
-    /// Waits until it accepts connections there.
+    /// Waits until it accepts connections.
     pub(crate) fn wait_for(&mut self, address: &Address) -> Result<(), String> {
         self.wait(address, Duration::from_millis(5))
     }
@@ -148,14 +148,14 @@ impl Process {
         cpu(&self.child.id().to_string())
     }
 
-    /// The memory that it has now, in bytes.
+    /// Its current memory, in bytes.
     pub(crate) fn memory(&self) -> Result<u64, String> {
-        // Exact, where the VmRSS of `status` lags behind.
+        // Exact, whereas VmRSS in `status` lags behind.
         let rollup = proc_file(&self.child.id().to_string(), "smaps_rollup")?;
         bytes(&rollup, "Rss:").ok_or_else(|| format!("{}: no Rss", self.name))
     }
 
-    /// The most memory that it has had, in bytes.
+    /// Its peak memory, in bytes.
     pub(crate) fn peak_memory(&self) -> Result<u64, String> {
         let status = proc_file(&self.child.id().to_string(), "status")?;
         bytes(&status, "VmHWM:").ok_or_else(|| format!("{}: no VmHWM", self.name))
@@ -164,7 +164,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended by itself.
+        // Both fail only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -186,31 +186,31 @@ fn proc_file(pid: &str, file: &str) -> Result<String, String> {
     fs::read_to_string(format!("/proc/{pid}/{file}")).map_err(|error| format!("/proc/{pid}/{file}: {error}"))
 }
 
-/// utime + stime of a `/proc/PID/stat`, fields 14 and 15. The name before them may have blanks and brackets.
+/// utime + stime of `/proc/PID/stat`, fields 14 and 15. The name before them may contain spaces and parentheses.
 fn ticks(stat: &str) -> Option<u32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let user: u32 = fields.next()?.parse().ok()?;
     Some(user + fields.next()?.parse::<u32>().ok()?)
 }
 
-/// What stands behind this name, which is in KiB.
+/// The value of this field, which is in KiB, in bytes.
 fn bytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-/// Ports of loopback that were free a moment ago, all different.
+/// Loopback ports that were free a moment ago, all different.
 pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    // All are held until the last is found.
+    // All are bound until the last one is found.
     let held: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
     held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
-/// Where the PATH has a program.
+/// Finds a program in PATH.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // Debian's nutcracker is in /usr/sbin, which few users have on their PATH.
+    // Debian installs nutcracker in /usr/sbin, which is not in the PATH of most users.
     let all = std::env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin"].map(PathBuf::from));
     all.map(|directory| directory.join(program)).find(|file| file.is_file())
 }

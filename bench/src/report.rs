@@ -3,43 +3,43 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::clients::Results;
 use crate::contender::Contender;
-use crate::crowd::Seen;
 use crate::loads::Load;
 use crate::start;
 
-/// One contender's round.
+/// One round of one contender.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Round {
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) rate: f64,
-    /// CPU µs a request: of the proxy, and of proxy, servers and clients together.
+    /// CPU time per request in µs: of the proxy, and of proxy, servers and clients together.
     pub(crate) proxy: Option<f64>,
     pub(crate) all: f64,
-    /// µs.
+    /// In µs.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
-    /// Reads that the servers counted, for each key that the clients read.
+    /// Reads counted by the servers, per key that the clients read.
     pub(crate) server_reads: f64,
     pub(crate) missing: u64,
-    /// Rebuilds a second, and the most of one key at one moment.
+    /// Rebuilds per second, and the maximum number of concurrent rebuilds of one key.
     pub(crate) rebuilds: f64,
-    pub(crate) at_once: u32,
-    /// Bytes that each idle client has cost the proxy, in the round where that was measured.
+    pub(crate) concurrent_rebuilds: u32,
+    /// Memory per idle client of the proxy, in bytes, in the round that measured it.
     pub(crate) idle_client: Option<f64>,
-    /// How the proxy's memory grew, where that was measured.
+    /// How the proxy's memory grew, if measured.
     pub(crate) growth: Option<Growth>,
 }
 
-/// Answers given, and what memory the proxy had then, in bytes: early and at the end, both under load.
+/// Replies sent, and the proxy's memory at that moment, in bytes: early and at the end, both under load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Growth {
-    pub(crate) answers: [u64; 2],
+    pub(crate) replies: [u64; 2],
     pub(crate) memory: [u64; 2],
 }
 
-/// What a contender did under a load: its rounds, or why there is none.
+/// A contender's result for a load: its rounds, or why there are none.
 pub(crate) struct Score {
     pub(crate) contender: Contender,
     pub(crate) rounds: Result<Vec<Round>, String>,
@@ -48,11 +48,11 @@ pub(crate) struct Score {
 }
 
 impl Round {
-    /// `server_reads` are all of the round, as `seen.reads` are.
-    pub(crate) fn new(seen: &Seen, proxy: Option<Duration>, all: Duration, server_reads: u64) -> Round {
-        let (requests, seconds) = (seen.requests as f64, seen.elapsed.as_secs_f64());
+    /// `server_reads` covers the whole run, like `results.reads`.
+    pub(crate) fn new(results: &Results, proxy: Option<Duration>, all: Duration, server_reads: u64) -> Round {
+        let (requests, seconds) = (results.requests as f64, results.elapsed.as_secs_f64());
         let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / requests;
-        let us = |share| seen.times.quantile(share) as f64 / 1e3;
+        let us = |share| results.times.quantile(share) as f64 / 1e3;
         Round {
             rate: requests / seconds,
             proxy: proxy.map(each),
@@ -60,22 +60,22 @@ impl Round {
             p50: us(0.5),
             p99: us(0.99),
             p999: us(0.999),
-            server_reads: server_reads as f64 / seen.reads as f64,
-            missing: seen.missing,
-            rebuilds: seen.rebuilds as f64 / seconds,
-            at_once: seen.at_once,
+            server_reads: server_reads as f64 / results.reads as f64,
+            missing: results.missing,
+            rebuilds: results.rebuilds as f64 / seconds,
+            concurrent_rebuilds: results.concurrent_rebuilds,
             idle_client: None,
             growth: None,
         }
     }
 }
 
-/// Columns of every table, behind the contender's name.
+/// Columns of every table, after the contender's name.
 const COLUMNS: [&str; 8] =
     ["requests/s", "CPU µs", "all CPU µs", "p50 µs", "p99 µs", "p99.9 µs", "MiB", "server reads ÷ reads"];
-/// What follows them where values expire, and
+/// The columns that follow if values expire, and
 const OF_REBUILDS: [&str; 2] = ["rebuilds/s", "of one key at once"];
-/// where they do not.
+/// if they do not.
 const RATIOS: [&str; 5] =
     ["CPU ÷ twemproxy", "requests/s ÷ twemproxy", "all CPU ÷ direct", "requests/s ÷ direct", "spread"];
 
@@ -120,7 +120,7 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
         ];
         if rebuilt {
             cells.push(number(of(|round| Some(round.rebuilds)), 1));
-            cells.push(number(of(|round| Some(f64::from(round.at_once))), 0));
+            cells.push(number(of(|round| Some(f64::from(round.concurrent_rebuilds))), 0));
         } else {
             for (other, what) in [
                 (twemproxy, (|round| round.proxy) as fn(&Round) -> Option<f64>),
@@ -134,7 +134,7 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
         }
         row(&mut text, &cells);
     }
-    let idle = told(scores, |rounds| {
+    let idle = line_of(scores, |rounds| {
         let bytes = median(rounds.iter().filter_map(|round| round.idle_client));
         Some(format!("{} B", number(Some(bytes?), 0)))
     });
@@ -143,13 +143,13 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
     }
     let growth =
         || scores.iter().flat_map(|score| score.rounds.iter().flatten()).find_map(|round| round.growth);
-    let grown = told(scores, |rounds| {
+    let grown = line_of(scores, |rounds| {
         let [early, last] = rounds.iter().find_map(|round| round.growth)?.memory.map(mib);
         Some(format!("{early} and {last}"))
     });
-    if let (Some(Growth { answers: [early, last], .. }), Some(grown)) = (growth(), grown) {
-        let [early, last] = [early, last].map(|answers| number(Some(answers as f64), 0));
-        let _ = write!(text, "\nMiB resident after {early} answers and after {last}: {grown}\n");
+    if let (Some(Growth { replies: [early, last], .. }), Some(grown)) = (growth(), grown) {
+        let [early, last] = [early, last].map(|replies| number(Some(replies as f64), 0));
+        let _ = write!(text, "\nMiB resident after {early} replies and after {last}: {grown}\n");
     }
     for note in notes {
         let _ = write!(text, "\n**{note}**\n");
@@ -157,8 +157,8 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
     text
 }
 
-/// What is to be told of each that has it, in one line.
-fn told(scores: &[Score], what: impl Fn(&[Round]) -> Option<String>) -> Option<String> {
+/// A line with this value of each contender that has one.
+fn line_of(scores: &[Score], what: impl Fn(&[Round]) -> Option<String>) -> Option<String> {
     let all = scores.iter().filter_map(|score| {
         let told = what(score.rounds.as_ref().ok()?)?;
         Some(format!("{} {told}", score.contender.name()))
@@ -166,7 +166,7 @@ fn told(scores: &[Score], what: impl Fn(&[Round]) -> Option<String>) -> Option<S
     Some(all.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
-/// CPU µs a request of each proxy, a line a load: how it grows.
+/// CPU time per request of each proxy in µs, one line per load: how it grows.
 pub(crate) fn growth(all: &[(&Load, Vec<Score>)]) -> String {
     let mut text = "### CPU µs a request of the proxy\n\n".to_owned();
     let mut names: Vec<Contender> = Vec::new();
@@ -189,7 +189,7 @@ pub(crate) fn growth(all: &[(&Load, Vec<Score>)]) -> String {
     text
 }
 
-/// How long starts took.
+/// Start times.
 pub(crate) fn starts(all: &[(Contender, Vec<Duration>)]) -> String {
     let mut text = format!("### {}: {}\n\n", start::NAME, start::ABOUT);
     row(&mut text, &["", "median ms", "worst ms"]);
@@ -197,19 +197,19 @@ pub(crate) fn starts(all: &[(Contender, Vec<Duration>)]) -> String {
     for (contender, times) in all {
         let ms = || times.iter().map(|time| time.as_secs_f64() * 1e3);
         let worst = ms().max_by(f64::total_cmp);
-        // Whatever it does, Kennel is one program.
+        // Kennel is the same program for every load.
         let name = if *contender == Contender::KennelRaw { "kennel" } else { contender.name() };
         row(&mut text, &[name.to_owned(), number(median(ms()), 1), number(worst, 1)]);
     }
     text
 }
 
-/// The median of each round's ratio to the other's round of the same number: what slows the machine down slows both.
+/// The median of the ratios between rounds of the same number: a slower machine slows both.
 fn ratio(own: &[Round], other: &[Round], what: fn(&Round) -> Option<f64>) -> Option<f64> {
     median(own.iter().zip(other).filter_map(|(own, other)| Some(what(own)? / what(other)?)))
 }
 
-/// How far the rounds' CPU times lie apart, as a share of their median.
+/// The spread of the rounds' CPU times, relative to their median.
 fn spread(rounds: &[Round]) -> Option<f64> {
     if rounds.len() < 2 {
         return None;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_line_for_everybody_and_says_who_failed() {
+    fn a_table_has_a_line_for_each_contender_and_names_those_that_failed() {
         let scores = [
             score(Contender::Direct, vec![round(4000.0, None, 10.0)]),
             score(Contender::Twemproxy, vec![round(1000.0, Some(8.0), 30.0)]),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_idle_client_costs_is_told_below_the_table_for_each_proxy() {
+    fn the_cost_of_an_idle_client_is_printed_below_the_table_for_each_proxy() {
         let weighed = |bytes| Round { idle_client: bytes, ..round(1.0, None, 1.0) };
         let scores = [
             score(Contender::Direct, vec![weighed(None)]),
@@ -324,21 +324,21 @@ mod tests {
     }
 
     #[test]
-    fn how_memory_grew_is_told_below_the_table_for_each_proxy() {
+    fn memory_growth_is_printed_below_the_table_for_each_proxy() {
         let grown = |memory| Round {
-            growth: Some(Growth { answers: [1_000_000, 10_000_000], memory }),
+            growth: Some(Growth { replies: [1_000_000, 10_000_000], memory }),
             ..Round::default()
         };
         let scores = [
             score(Contender::Twemproxy, vec![grown([2 << 20, 4 << 20])]),
             score(Contender::KennelRaw, vec![grown([3 << 20, 3 << 20])]),
         ];
-        let line = "MiB resident after 1,000,000 answers and after 10,000,000: twemproxy 2.0 and 4.0; kennel raw 3.0 and 3.0\n";
+        let line = "MiB resident after 1,000,000 replies and after 10,000,000: twemproxy 2.0 and 4.0; kennel raw 3.0 and 3.0\n";
         assert!(table(&LOADS[0], &scores).contains(line));
     }
 
     #[test]
-    fn starts_are_told_by_their_median_and_the_worst() {
+    fn starts_are_reported_by_median_and_maximum() {
         let times = [4, 2, 9].map(Duration::from_millis).to_vec();
         assert!(starts(&[(Contender::KennelRaw, times)]).ends_with("| kennel | 4.0 | 9.0 |\n"));
     }

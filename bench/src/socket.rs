@@ -1,4 +1,4 @@
-//! TCP and Unix sockets as one.
+//! TCP and Unix sockets behind one type.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -10,10 +10,10 @@ use std::time::Duration;
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 
-/// How long a blocking socket waits for an answer, or to be read.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a blocking socket.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where something listens.
+/// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
@@ -33,20 +33,20 @@ impl Address {
         }
     }
 
-    /// A blocking connection.
+    /// Opens a blocking connection.
     pub(crate) fn connect(&self) -> io::Result<Socket> {
         match self {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(TIMEOUT))?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
                 Ok(Socket::Tcp(stream))
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(TIMEOUT))?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
                 Ok(Socket::Unix(stream))
             }
         }
@@ -62,7 +62,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Blocking, for what is not measured.
+/// A blocking socket, for what is not measured.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -70,7 +70,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// As one that a poll watches.
+    /// Converts it for use with a poll.
     pub(crate) fn watched(self) -> io::Result<Watched> {
         match self {
             Socket::Tcp(stream) => {
@@ -107,7 +107,7 @@ impl Write for Socket {
     }
 }
 
-/// Never blocks.
+/// A non-blocking socket.
 #[derive(Debug)]
 pub(crate) enum Watched {
     Tcp(mio::net::TcpStream),
@@ -115,7 +115,7 @@ pub(crate) enum Watched {
 }
 
 impl Watched {
-    /// From now on the poll tells of it.
+    /// Registers it with the poll.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         match self {

@@ -1,22 +1,22 @@
-//! How long a proxy takes to start.
+//! Start times of proxies.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::contender::{Arena, Contender, Programs, command};
+use crate::contender::{Contender, Programs, Setup, command};
 use crate::loads::{LOADS, Load};
 use crate::process::{Process, free_ports};
 use crate::socket::Address;
 
-/// What it is called on the command line, beside the loads.
+/// Its name on the command line, like that of a load.
 pub(crate) const NAME: &str = "start";
 pub(crate) const ABOUT: &str = "20 starts of twemproxy and of Kennel, with 3 servers and 1 raw rule";
 
-/// Starts of each.
+/// Starts of each contender.
 const STARTS: usize = 20;
 
-/// How long each start of these contenders took, from its exec until a connection was accepted. They take turns.
+/// Measures each start of these contenders, from its exec until a connection is accepted. They alternate.
 pub(crate) fn measure(
     contenders: &[Contender],
     programs: &Programs,
@@ -24,8 +24,8 @@ pub(crate) fn measure(
     stop: &AtomicBool,
 ) -> Result<Vec<(Contender, Vec<Duration>)>, String> {
     let load = &LOADS[0];
-    // With a name of its own it has a directory of its own.
-    let servers = Arena::start(&Load { name: NAME, ..*load }, &[], programs, directory)?;
+    // The name gives it a directory of its own.
+    let servers = Setup::start(&Load { name: NAME, ..*load }, &[], programs, directory)?;
     let ports: Vec<u16> = servers.addresses.iter().filter_map(Address::port).collect();
     let mut all: Vec<(Contender, Vec<Duration>)> =
         contenders.iter().filter(|contender| starts(**contender)).map(|one| (*one, Vec::new())).collect();

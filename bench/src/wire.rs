@@ -1,9 +1,9 @@
-//! Requests as bytes, and whether what comes back is the value of the very key that was asked for.
+//! Encodes requests, and checks that each reply has the value of the requested key.
 
-/// Keys and their values. A value follows from its key, and no two keys have the same.
+/// Keys and their values. A value is derived from its key, and no two keys have the same.
 pub(crate) struct Items {
     prefix: &'static str,
-    /// All keys one behind the other, each [`KEY`] bytes.
+    /// All keys, concatenated, each [`KEY`] bytes.
     keys: Vec<u8>,
     /// The value of key i is `size` bytes from byte i on.
     noise: Vec<u8>,
@@ -13,34 +13,34 @@ pub(crate) struct Items {
     exptime: u32,
 }
 
-/// Bytes of a key: `kg_1:00012:page:000123`.
+/// Length of a key: `kg_1:00012:page:000123`.
 const KEY: usize = 22;
-/// Keys of a group, which is what tags are made of.
+/// Keys per group. Tags are made of groups.
 const GROUP: u32 = 10;
 
-/// A request on its way, or what of it has not been answered.
+/// An outstanding request and the progress of its reply.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
-    /// The keys asked for; of a set, the one.
+    /// The requested keys; one for a set.
     pub(crate) keys: Vec<u32>,
     pub(crate) set: bool,
-    /// A bit for each key that has been answered.
+    /// A bit for each key that has been returned.
     found: u128,
-    /// Where the next key is likely to be: most answer in the order asked.
+    /// The likely index of the next key: most proxies reply in the order of the request.
     next: usize,
 }
 
-/// What an answer came to.
+/// The progress of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// More of it is to come.
-    Partly,
-    /// So many keys asked for were not there.
+    Partial,
+    /// This many requested keys were missing.
     Done { missing: usize },
 }
 
 impl Items {
-    /// `prefix` is four bytes.
+    /// `prefix` has four bytes.
     pub(crate) fn new(prefix: &'static str, count: u32, size: usize, exptime: u32) -> Items {
         let keys: String = (0..count).map(|i| format!("{prefix}:{:05}:page:{i:06}", i / GROUP)).collect();
         assert_eq!(keys.len(), KEY * count as usize, "{prefix} is not four bytes");
@@ -56,7 +56,7 @@ impl Items {
         }
     }
 
-    /// What rules of a configuration match all these keys by, with the group as `{group}`.
+    /// The pattern of a rule that matches all these keys, with the group as `{group}`.
     pub(crate) fn pattern(prefix: &str) -> String {
         format!("{prefix}:{{group}}:page:*")
     }
@@ -95,8 +95,8 @@ impl Items {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Reads what has come in answer to `request`. Gives how many bytes of it are done with, or what is wrong: another
-    /// key's value, a changed byte, a key not asked for or answered twice, an error.
+    /// Parses the reply to `request`. Returns how many bytes were consumed, or an error: the value of another key, a changed
+    /// byte, a key that was not requested or was returned twice, an error reply.
     pub(crate) fn read(&self, input: &[u8], request: &mut Request) -> Result<(usize, Progress), String> {
         let mut at = 0;
         loop {
@@ -105,7 +105,7 @@ impl Items {
                 return match rest.get(..8) {
                     Some(b"STORED\r\n") => Ok((at + 8, Progress::Done { missing: 0 })),
                     Some(_) => Err(unexpected(rest)),
-                    None => Ok((at, Progress::Partly)),
+                    None => Ok((at, Progress::Partial)),
                 };
             }
             if rest.starts_with(b"END\r\n") {
@@ -115,23 +115,23 @@ impl Items {
             let header = 6 + KEY + self.tail.len();
             let whole = header + self.size + 2;
             if rest.len() < 6.max(header) {
-                // Too short to be a value's first line: an error would be shorter, and end.
+                // Too short for the first line of a value: an error would be shorter and complete.
                 if rest.len() >= 6 && (!rest.starts_with(b"VALUE ") || rest.ends_with(b"\n")) {
                     return Err(unexpected(rest));
                 }
-                return Ok((at, Progress::Partly));
+                return Ok((at, Progress::Partial));
             }
             if !rest.starts_with(b"VALUE ") || rest[6 + KEY..header] != self.tail[..] {
                 return Err(unexpected(rest));
             }
             if rest.len() < whole {
-                return Ok((at, Progress::Partly));
+                return Ok((at, Progress::Partial));
             }
             let place = self
                 .place(&rest[6..6 + KEY], request)
                 .ok_or_else(|| format!("not asked for: {}", unexpected(rest)))?;
             if request.found & (1 << place) != 0 {
-                return Err(format!("answered twice: {}", unexpected(rest)));
+                return Err(format!("replies_so_far twice: {}", unexpected(rest)));
             }
             let block = &rest[header..whole];
             if block[..self.size] != *self.value(request.keys[place]) || !block.ends_with(b"\r\n") {
@@ -143,7 +143,7 @@ impl Items {
         }
     }
 
-    /// Which of the request's keys this is.
+    /// The index of this key in the request.
     fn place(&self, key: &[u8], request: &Request) -> Option<usize> {
         let likely = request.keys.get(request.next).filter(|i| self.key(**i) == key);
         match likely {
@@ -159,7 +159,7 @@ impl Items {
 }
 
 impl Request {
-    /// Makes it another request, with the memory of the old one. Its keys are to be filled in.
+    /// Resets it for another request, reusing its memory. The caller fills in the keys.
     pub(crate) fn reset(&mut self, set: bool) {
         self.keys.clear();
         (self.set, self.found, self.next) = (set, 0, 0);
@@ -200,7 +200,7 @@ mod tests {
             let (mut request, mut from) = (asked(&[4, 5, 9]), 0);
             for upto in (step..bytes.len()).step_by(step) {
                 let (used, progress) = items.read(&bytes[from..upto], &mut request).unwrap();
-                assert_eq!(progress, Progress::Partly, "step {step} up to {upto}");
+                assert_eq!(progress, Progress::Partial, "step {step} up to {upto}");
                 from += used;
             }
             let last = items.read(&bytes[from..], &mut request);
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_value_of_a_key_asked_for_is_refused() {
+    fn what_is_not_the_value_of_a_requested_key_is_refused() {
         let items = items();
         let read = |bytes: &[u8]| items.read(bytes, &mut asked(&[4, 5]));
         assert!(read(&answer(&items, 4, 5)).unwrap_err().contains("not this key's value"));
         assert!(read(&answer(&items, 6, 6)).unwrap_err().contains("not asked for"));
         let twice = [answer(&items, 4, 4), answer(&items, 4, 4)].concat();
-        assert!(read(&twice).unwrap_err().contains("answered twice"));
+        assert!(read(&twice).unwrap_err().contains("replies_so_far twice"));
         let mut cut = answer(&items, 4, 4);
         cut.remove(40);
         cut.extend_from_slice(b"END\r\n");
@@ -227,10 +227,10 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_answered_by_stored_and_by_nothing_else() {
+    fn only_stored_is_a_valid_reply_to_a_set() {
         let items = items();
         let mut set = Request { set: true, ..asked(&[4]) };
-        assert_eq!(items.read(b"STORED", &mut set), Ok((0, Progress::Partly)));
+        assert_eq!(items.read(b"STORED", &mut set), Ok((0, Progress::Partial)));
         assert_eq!(items.read(b"STORED\r\nSTORED\r\n", &mut set), Ok((8, Progress::Done { missing: 0 })));
         assert!(items.read(b"NOT_STORED\r\n", &mut set).is_err());
     }

@@ -1,4 +1,4 @@
-//! The parts of the hot path that are pure, each as something to do over and over.
+//! The pure parts of the hot path, each as a function to call repeatedly.
 
 use std::hint::black_box;
 
@@ -10,24 +10,24 @@ use kennel::rule::{Captures, Pattern, Rules};
 use kennel::upstream::ring::Ring;
 use kennel::upstream::{Address, Distribution, Hash, ServerSpec};
 
-/// What is measured: one call is one of what the name says.
+/// One call of it is one operation of the name.
 pub(crate) type Part = Box<dyn FnMut()>;
 
-/// A part that is made when it is wanted, so that one's preparation does not stand in another's way.
+/// A part that is prepared when needed, so that its preparation does not affect another one.
 pub(crate) struct Case {
-    /// Room and part, as `parse/get`.
+    /// Folder and part, for example `parse/get`.
     pub(crate) name: String,
     make: Box<dyn Fn() -> Part>,
 }
 
 impl Case {
-    /// Prepares it: buffers are filled, rings and rules built.
+    /// Prepares it: fills buffers, builds rings and rules.
     pub(crate) fn make(&self) -> Part {
         (self.make)()
     }
 }
 
-/// All of them, in the order a request meets them.
+/// All of them, in the order of a request.
 pub(crate) fn cases() -> Vec<Case> {
     let key = "blog:42:page:1007";
     let keys: String = (0..20).map(|page| format!(" blog:42:page:{}", 1000 + page)).collect();
@@ -76,7 +76,7 @@ fn matched((count, matches): (usize, &'static str)) -> Case {
     })
 }
 
-/// A long key that has none of the texts that rules with a star in front end with.
+/// A long key that matches no rule pattern with a leading star.
 fn long_key() -> Vec<u8> {
     b"x1y2".repeat(62)
 }
@@ -91,7 +91,7 @@ fn starred(count: usize) -> Case {
     })
 }
 
-/// What the same takes if each pattern is tried.
+/// The same, matching each pattern individually.
 fn one_by_one(count: usize) -> Case {
     case(format!("rule/{count} patterns with a star in front, one after the other"), move || {
         let patterns: Vec<Pattern> = (0..count).map(ending).collect();

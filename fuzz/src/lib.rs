@@ -1,4 +1,4 @@
-//! What must hold of any bytes at all. The targets look for bytes of which it does not, `tests/it/fuzz_corpus.rs`
-//! replays those that are checked in.
+//! Properties that must hold for any bytes. The targets search for counterexamples; `tests/it/fuzz_corpus.rs` replays the inputs
+//! that are checked in.
 
 pub mod properties;

@@ -1,4 +1,4 @@
-//! See [`kennel_fuzz::properties::envelope`]. Here it is also counted what reading allocates.
+//! See [`kennel_fuzz::properties::envelope`]. This target also counts what reading allocates.
 #![no_main]
 
 use std::hint::black_box;

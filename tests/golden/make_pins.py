@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes pins.txt: where jump and rendezvous put the keys of keys.txt, by a second implementation.
 
-No other program places keys just so, hence these are pins: a change of one is a cold cache for whoever uses it.
-What both agree on is written at the functions below and in src/upstream/ring.rs.
+No other program places keys exactly like this, so the file pins the placement: a change would empty the caches of its
+users. The functions below and src/upstream/ring.rs describe the algorithms.
 
 Run: python3 make_pins.py
 """

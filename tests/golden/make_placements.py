@@ -5,9 +5,9 @@ Run: python3 make_placements.py   (needs memcached, nutcracker and pylibmc; take
 
 Nothing here computes a placement. Real memcached servers are started on addresses of the loopback network, every key is
 set through libmemcached (by pylibmc) or through a running twemproxy, and then each server is asked directly which
-keys it holds. The addresses matter, they are what ketama hashes; 127.77.0.0/16 keeps out of the way of others.
+keys it holds. The addresses matter, because ketama hashes them; 127.77.0.0/16 avoids conflicts.
 
-Made with memcached 1.6.18, twemproxy 0.5.0 and pylibmc 1.6.3 (whose libmemcached says it is 1.0.16) on x86-64.
+Made with memcached 1.6.18, twemproxy 0.5.0 and pylibmc 1.6.3 (whose libmemcached reports 1.0.16) on x86-64.
 """
 
 import os

@@ -1,4 +1,4 @@
-//! Who watches Kennel is answered whatever others do at the admin's address.
+//! The admin listener serves monitoring even while other clients occupy it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,21 +12,21 @@ fn idle_connections_at_the_admins_address_keep_no_probe_out_and_are_closed_after
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("all", "*", "")]));
     let connect = || TcpStream::connect(kennel.admin()).expect("a connection");
     let mut idle: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
-    // Some have begun a request.
+    // Connections with an incomplete request.
     idle.iter_mut().step_by(3).for_each(|stream| {
-        // Who has been closed for another one may not take it.
+        // A connection that was closed to make room may not be replaced by it.
         let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost:");
     });
     for path in ["/healthz", "/readyz", "/metrics"] {
-        let (said, took) = timed(|| kennel.http(path));
-        assert!(said.contains("200 OK") && took < Duration::from_secs(2), "{path}: {took:?}: {said}");
+        let (response, took) = timed(|| kennel.http(path));
+        assert!(response.contains("200 OK") && took < Duration::from_secs(2), "{path}: {took:?}: {response}");
     }
-    // Those that nobody else needed the place of.
+    // Connections that were not closed to make room for others.
     let ((), took) = timed(|| {
         for stream in &mut idle {
             stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
-            let mut said = Vec::new();
-            let ended = stream.read_to_end(&mut said);
+            let mut response = Vec::new();
+            let ended = stream.read_to_end(&mut response);
             assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
         }
     });

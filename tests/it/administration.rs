@@ -1,11 +1,11 @@
-//! Commands about a server rather than a key: each has an answer of its own, and none ends the connection.
+//! Commands about a server rather than a key: each has a fixed reply, and none ends the connection.
 
 use crate::client::Client;
 use crate::world::{
     Kennel, addresses, direct, eventually, guarded, holder, memcacheds, raw, sidecar_toml, until_stale,
 };
 
-/// What is asked, and the whole answer. docs/commands.md shows the same.
+/// The command and its whole reply. docs/commands.md shows the same.
 const ANSWERS: &[(&str, &str)] = &[
     ("verbosity 1", "OK\r\n"),
     ("verbosity 1 noreply", ""),
@@ -76,7 +76,7 @@ fn every_administrative_command_has_the_answer_that_is_documented() {
 }
 
 #[test]
-fn the_page_of_commands_shows_these_answers() {
+fn the_page_of_commands_shows_these_replies() {
     let page = include_str!("../../docs/commands.md");
     for (asked, answer) in
         ANSWERS.iter().filter(|(_, answer)| !matches!(*answer, "" | "ERROR\r\n" | "OK\r\n" | "EN\r\n"))
@@ -95,9 +95,9 @@ fn where_flush_all_is_refused_nothing_is_flushed_and_noreply_is_silent() {
         client.store(&format!("k{i}"), b"v", 0);
     }
     for flush in ["flush_all", "flush_all 0", "flush_all 10"] {
-        assert_eq!(client.ask(flush), "CLIENT_ERROR flush_all not allowed", "{flush}");
+        assert_eq!(client.execute(flush), "CLIENT_ERROR flush_all not allowed", "{flush}");
     }
-    assert_eq!(client.ask("flush_all noreply\r\nflush_all 0 noreply\r\nverbosity 0"), "OK");
+    assert_eq!(client.execute("flush_all noreply\r\nflush_all 0 noreply\r\nverbosity 0"), "OK");
     assert!((0..10).all(|i| client.get(&format!("k{i}")).is_some()));
     client.send(b"stats settings\r\n");
     let settings = String::from_utf8(client.until(b"END\r\n")).expect("ASCII");
@@ -112,9 +112,9 @@ fn a_flush_with_a_delay_empties_every_server_then_and_not_before() {
     let keys: Vec<String> = (0..30).map(|i| format!("k{i}")).collect();
     keys.iter().for_each(|key| client.store(key, b"v", 0));
     let left = |client: &mut Client| keys.iter().filter(|key| client.get(key).is_some()).count();
-    assert_eq!(client.ask("flush_all 1000"), "OK");
+    assert_eq!(client.execute("flush_all 1000"), "OK");
     assert_eq!(left(&mut client), 30);
-    assert_eq!(client.ask("flush_all 1 noreply\r\nverbosity 0"), "OK");
+    assert_eq!(client.execute("flush_all 1 noreply\r\nverbosity 0"), "OK");
     eventually("the delay is over on every server", || left(&mut client) == 0);
     for server in &servers {
         client = direct(server);
@@ -127,16 +127,16 @@ fn a_flush_is_not_acknowledged_unless_every_server_did_it() {
     let mut servers = memcacheds(3);
     let kennel = sidecar(&addresses(&servers), "");
     let mut client = kennel.client();
-    assert_eq!(client.ask("flush_all"), "OK");
+    assert_eq!(client.execute("flush_all"), "OK");
     servers[1].kill();
     for flush in ["flush_all", "flush_all 0", "flush_all 100", "flush_all -1"] {
-        assert_eq!(client.ask(flush), "SERVER_ERROR server is down", "{flush}");
+        assert_eq!(client.execute(flush), "SERVER_ERROR server is down", "{flush}");
     }
-    assert_eq!(client.ask("flush_all noreply\r\nflush_all 5 noreply\r\nverbosity 0"), "OK");
+    assert_eq!(client.execute("flush_all noreply\r\nflush_all 5 noreply\r\nverbosity 0"), "OK");
     servers[1].restart();
-    eventually("it is back", || client.ask("flush_all") == "OK");
+    eventually("it is back", || client.execute("flush_all") == "OK");
     servers[2].stop();
-    assert_eq!(client.ask("flush_all"), "SERVER_ERROR server timed out");
+    assert_eq!(client.execute("flush_all"), "SERVER_ERROR server timed out");
     servers[2].cont();
 }
 
@@ -151,7 +151,7 @@ fn a_rebuild_that_began_before_a_flush_is_not_kept() {
     until_stale(&servers, "hot:stale", 30);
     assert_eq!(winner.get("hot:stale"), None);
     assert_eq!(other.get("hot:stale"), Some(b"old".to_vec()));
-    assert_eq!(other.ask("flush_all"), "OK");
+    assert_eq!(other.execute("flush_all"), "OK");
     for key in ["hot:cold", "hot:stale"] {
         winner.store(key, b"seen before the flush", 60);
         assert_eq!(other.get(key), None, "{key}");
@@ -167,8 +167,8 @@ fn a_rebuild_that_spans_the_moment_of_a_delayed_flush_is_not_kept() {
     let (mut winner, mut other) = (kennel.client(), kennel.client());
     assert_eq!(winner.get("hot:k"), None);
     let mut server = direct(&servers[holder(&servers, "hot:k")]);
-    assert_eq!(other.ask("flush_all 1"), "OK");
-    // Gone, and what is stored now stays: for a second before the moment memcached keeps nothing.
+    assert_eq!(other.execute("flush_all 1"), "OK");
+    // Everything is removed, and what is stored now remains. For a second, memcached stores nothing.
     eventually("the moment is over", || {
         server.store("new", b"v", 0);
         server.ttl("hot:k").is_none() && server.get("new").is_some()

@@ -1,4 +1,4 @@
-//! One client connection, byte by byte: it says exactly what it is told to and believes nothing it reads.
+//! One client connection, byte by byte: it sends exactly what it is given and checks everything that it reads.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -6,14 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a reply may take before the test fails. Far above every limit a test configures.
+/// How long a reply may take before the test fails. Far above every limit that a test configures.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A blocking connection to a sidecar or to a memcached. Every method that reads panics after 10 s of silence and on
-/// a closed connection, for no promise allows either.
+/// A blocking connection to a sidecar or to a memcached. Every method that reads panics after 10 s without data and on a closed
+/// connection, because no guarantee permits either.
 pub(crate) struct Client {
     stream: Stream,
-    /// What has been received and not yet been asked for.
+    /// Received but not yet consumed.
     buffer: Vec<u8>,
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct Item {
     pub(crate) flags: u32,
     /// The data block.
     pub(crate) value: Vec<u8>,
-    /// The fifth word of the `VALUE` line: only `gets` and `gats` have it.
+    /// The fifth word of the `VALUE` line: only `gets` and `gats` return it.
     pub(crate) cas: Option<u64>,
 }
 
 impl Client {
-    /// Connects over TCP, Nagle off: what is sent in one piece travels in one piece.
+    /// Connects over TCP with TCP_NODELAY, so that one write is one packet.
     pub(crate) fn tcp(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("connect to {address}: {e}"));
         stream.set_nodelay(true).expect("TCP_NODELAY on an open socket");
@@ -67,7 +67,7 @@ impl Client {
         Client { stream: stream.expect("another descriptor"), buffer: Vec::new() }
     }
 
-    /// Sends `bytes` as they are. A peer that has closed is noticed by the next read, where the reply is missing.
+    /// Sends `bytes` as they are. If the peer has closed, the next read panics.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let sent = match &mut self.stream {
             Stream::Tcp(s) => s.write_all(bytes),
@@ -79,7 +79,7 @@ impl Client {
         }
     }
 
-    /// Says that no more will be sent, and keeps reading.
+    /// Shuts down the sending direction and keeps reading.
     pub(crate) fn half_close(&mut self) {
         match &self.stream {
             Stream::Tcp(s) => s.shutdown(Shutdown::Write),
@@ -88,7 +88,7 @@ impl Client {
         .expect("half-close an open socket");
     }
 
-    /// Closes the connection in the hard way: the other side is told of a reset, not of an end.
+    /// Closes the connection with a reset.
     pub(crate) fn reset(self) {
         let linger = Some(Duration::ZERO);
         match &self.stream {
@@ -110,13 +110,13 @@ impl Client {
         }
     }
 
-    /// Sends one command line (CRLF is added) and gives the first line of the reply.
-    pub(crate) fn ask(&mut self, command: &str) -> String {
+    /// Sends one command line (CRLF is added) and returns the first line of the reply.
+    pub(crate) fn execute(&mut self, command: &str) -> String {
         self.send(format!("{command}\r\n").as_bytes());
         self.line()
     }
 
-    /// Reads as many bytes as `expected` has; they must be these.
+    /// Reads as many bytes as `expected` has and compares them.
     pub(crate) fn expect(&mut self, expected: &[u8]) {
         let got = self.bytes(expected.len());
         assert_eq!(show(&got), show(expected), "then came {}", show(&self.buffer));
@@ -136,7 +136,7 @@ impl Client {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Everything up to and with `end`, or up to the end of the connection if that comes first.
+    /// Everything up to and including `end`, or up to the end of the connection if that comes first.
     pub(crate) fn until(&mut self, end: &[u8]) -> Vec<u8> {
         while !self.buffer.ends_with(end) && self.receive("the end of the replies") {}
         std::mem::take(&mut self.buffer)
@@ -163,13 +163,13 @@ impl Client {
         items.pop().map(|i| (i.value, i.cas.expect("gets answers with the CAS")))
     }
 
-    /// `get` of several keys: the hits, in the order in which they came.
+    /// `get` of several keys: the hits, in the order of the reply.
     pub(crate) fn get_many(&mut self, keys: &[&str]) -> Vec<Item> {
         self.send(format!("get {}\r\n", keys.join(" ")).as_bytes());
         self.items().unwrap_or_else(|e| panic!("get {keys:?}: {e}"))
     }
 
-    /// Reads the reply to a `get`, `gets`, `gat` or `gats`: its items, or the error line that stood in its place.
+    /// Reads the reply to a `get`, `gets`, `gat` or `gats`: its items, or the error line.
     pub(crate) fn items(&mut self) -> Result<Vec<Item>, String> {
         let mut items = Vec::new();
         loop {
@@ -193,26 +193,26 @@ impl Client {
         }
     }
 
-    /// `set` with flags 0: the reply's line.
+    /// `set` with flags 0. Returns the line of the reply.
     pub(crate) fn set(&mut self, key: &str, value: &[u8], exptime: i64) -> String {
         self.send(&set_command(key, value, exptime));
         self.line()
     }
 
-    /// `set` that must be answered `STORED`.
+    /// `set` that must return `STORED`.
     pub(crate) fn store(&mut self, key: &str, value: &[u8], exptime: i64) {
         assert_eq!(self.set(key, value, exptime), "STORED", "set {key}");
     }
 
-    /// `delete`: the reply's line.
+    /// `delete`. Returns the line of the reply.
     pub(crate) fn delete(&mut self, key: &str) -> String {
-        self.ask(&format!("delete {key}"))
+        self.execute(&format!("delete {key}"))
     }
 
-    /// What memcached itself knows about the item, without touching it: remaining TTL in seconds, -1 for never;
-    /// `None` when it is absent. For a connection to a server, not to a sidecar.
+    /// The item's remaining TTL in seconds, -1 for none, without counting as a read; `None` if the item is absent. For a
+    /// connection to a server, not to a sidecar.
     pub(crate) fn ttl(&mut self, key: &str) -> Option<i64> {
-        let line = self.ask(&format!("mg {key} t"));
+        let line = self.execute(&format!("mg {key} t"));
         if line == "EN" {
             return None;
         }
@@ -221,7 +221,7 @@ impl Client {
         Some(ttl.parse().unwrap_or_else(|e| panic!("mg {key} t: {line}: {e}")))
     }
 
-    /// Asserts that nothing at all arrives for so long: the reply is being waited for, or there is none.
+    /// Asserts that nothing arrives for this long.
     pub(crate) fn silent_for(&mut self, time: Duration) {
         assert!(self.buffer.is_empty(), "not silent: {}", show(&self.buffer));
         self.set_patience(time);
@@ -285,7 +285,7 @@ pub(crate) fn set_command(key: &str, value: &[u8], exptime: i64) -> Vec<u8> {
     command
 }
 
-/// Bytes as a reader wants them in a failure: escaped, and the middle of long ones left out.
+/// Bytes for a failure message: escaped, and shortened in the middle.
 pub(crate) fn show(bytes: &[u8]) -> String {
     if bytes.len() <= 2000 {
         return bytes.escape_ascii().to_string();

@@ -1,7 +1,7 @@
-//! The embedded memcached answers as a real memcached 1.6.45 does, byte for byte, CAS numbers included.
+//! The embedded memcached responds as a real memcached 1.6.45 does, byte for byte, including CAS numbers.
 //!
-//! Both get the same commands, one at a time, and must give the same replies. Time is the real one's: the embedded
-//! server's clock is set to it, and no command is sent while the real one's second may be turning.
+//! Both get the same commands, one at a time, and must return the same replies. Time is real: the embedded server's clock is set
+//! to the real one's, and no command is sent while the real one's second may change.
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test, which is what it should do")]
 
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::world::Memcached;
 
-/// How long commands are sent after a second has turned.
+/// How long commands are sent after a second has begun.
 const BURST: Duration = Duration::from_millis(500);
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ struct Real(Memcached);
 
 impl Real {
     fn start() -> Real {
-        // Its threads behind the scenes hold an item now and then, and what an `incr` does depends on that.
+        // Its background threads hold an item now and then, which affects `incr`.
         Real(Memcached::newest(&["-o", "no_lru_maintainer,no_lru_crawler"]))
     }
 
@@ -39,8 +39,8 @@ impl Real {
     }
 }
 
-/// The reply to one command; an `mn` behind it tells where a silent one ends.
-fn ask(stream: &mut (impl Read + Write), command: &[u8]) -> Vec<u8> {
+/// The reply to one command; an `mn` after it marks the end of a quiet one.
+fn execute(stream: &mut (impl Read + Write), command: &[u8]) -> Vec<u8> {
     stream.write_all(&[command, b"mn\r\n"].concat()).unwrap();
     let mut reply = Vec::new();
     let mut buffer = [0; 4096];
@@ -60,22 +60,22 @@ fn show(bytes: &[u8]) -> String {
     if bytes.len() > 200 { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }
 
-/// A figure of `stats`.
+/// A value of `stats`.
 fn figure(stream: &mut (impl Read + Write), name: &str) -> u64 {
-    let stats = String::from_utf8(ask(stream, b"stats\r\n")).unwrap();
+    let stats = String::from_utf8(execute(stream, b"stats\r\n")).unwrap();
     let start = format!("STAT {name} ");
     let line = stats.lines().find(|line| line.starts_with(&start)).expect("memcached lists it");
     line[start.len()..].trim_end().parse().unwrap()
 }
 
-/// A real and an embedded one side by side.
+/// A real server and an embedded one.
 struct Both {
     real: TcpStream,
     embedded: std::os::unix::net::UnixStream,
     now: &'static AtomicU64,
-    /// What was last sent and answered, for the report.
+    /// The last commands and replies, for the report.
     history: Vec<String>,
-    asked: usize,
+    compared: usize,
     _server: Embedded,
     _real: Real,
 }
@@ -92,10 +92,10 @@ impl Both {
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let history = Vec::new();
-        Both { real, embedded: stream, now, history, asked: 0, _server: embedded, _real: server }
+        Both { real, embedded: stream, now, history, compared: 0, _server: embedded, _real: server }
     }
 
-    /// Waits until the real one's second turns, and sets the other's clock to it.
+    /// Waits until the real server's second changes, and sets the other clock to it.
     fn wait_for_the_next_second(&mut self) -> u64 {
         let before = figure(&mut self.real, "time");
         loop {
@@ -108,17 +108,17 @@ impl Both {
         }
     }
 
-    /// Sends a command to both and gives their common reply.
-    fn ask(&mut self, command: &[u8]) -> Vec<u8> {
-        let real = ask(&mut self.real, command);
-        let embedded = ask(&mut self.embedded, command);
-        self.asked += 1;
+    /// Sends a command to both and returns their common reply.
+    fn execute(&mut self, command: &[u8]) -> Vec<u8> {
+        let real = execute(&mut self.real, command);
+        let embedded = execute(&mut self.embedded, command);
+        self.compared += 1;
         self.history.push(format!("{} -> {}", show(command), show(&real)));
         if forget_last_access(&real) != forget_last_access(&embedded) {
             let from = self.history.len().saturating_sub(40);
             panic!(
-                "command {}:\n{}\nbut the embedded one said {}",
-                self.asked,
+                "command {}:\n{}\nbut the embedded one replied {}",
+                self.compared,
                 self.history[from..].join("\n"),
                 show(&embedded)
             );
@@ -127,7 +127,7 @@ impl Both {
     }
 }
 
-/// `me` without `la`: when memcached notes an access depends on its threads behind the scenes.
+/// `me` without `la`: the time at which memcached records an access depends on its background threads.
 fn forget_last_access(reply: &[u8]) -> Vec<u8> {
     match (reply.starts_with(b"ME "), String::from_utf8(reply.to_vec())) {
         (true, Ok(text)) => {
@@ -138,11 +138,11 @@ fn forget_last_access(reply: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Draws commands over few keys, so that they meet.
+/// Draws commands over few keys, so that they interact.
 struct Draw {
     rng: fastrand::Rng,
     time: u64,
-    /// The last CAS seen, which most comparisons are drawn near to.
+    /// The last CAS received; most comparisons use a number close to it.
     cas: u64,
 }
 
@@ -164,8 +164,7 @@ impl Draw {
         }
     }
 
-    /// None has a minus sign: to memcached a number above 2^63 is none when a minus happens to lie anywhere behind it
-    /// in memory.
+    /// None has a minus sign: memcached rejects a number above 2^63 if a minus happens to follow it in memory.
     fn value(&mut self) -> String {
         match self.rng.u8(..4) {
             0 => self.rng.u64(..).to_string(),
@@ -269,7 +268,7 @@ impl Draw {
         }
     }
 
-    /// Remembers a CAS that a reply gave away.
+    /// Stores the CAS of a reply.
     fn learn(&mut self, reply: &[u8]) {
         let text = String::from_utf8_lossy(reply);
         let line = text.lines().next().unwrap_or("");
@@ -300,12 +299,12 @@ fn random_commands_get_the_replies_of_a_real_memcached() {
                 break;
             }
             let command = draw.command();
-            let reply = both.ask(command.as_bytes());
+            let reply = both.execute(command.as_bytes());
             draw.learn(&reply);
         }
         assert_eq!(figure(&mut both.real, "time"), time, "this machine stood still for too long");
     }
-    assert!(both.asked > 1000, "only {} commands were compared", both.asked);
+    assert!(both.compared > 1000, "only {} commands were compared", both.compared);
 }
 
 #[test]
@@ -370,9 +369,9 @@ fn what_surprises_in_memcached_surprises_here_too() {
         "flush_all noreply\r\n",
         "get n\r\n",
     ] {
-        both.ask(command.as_bytes());
+        both.execute(command.as_bytes());
     }
-    // By memcached's count an item of one key byte may hold this much under the limit of 1 MiB.
+    // According to memcached, an item with a key of one byte may hold this much within the limit of 1 MiB.
     for (length, key) in
         [(1_048_516, "k"), (1_048_517, "k"), (1_048_515, "kk"), (1_048_516, "kk"), (2_000_000, "k")]
     {
@@ -381,13 +380,13 @@ fn what_surprises_in_memcached_surprises_here_too() {
             ["set KEY 0 0 LEN", "ms KEY LEN c", "ms KEY LEN ME", "append KEY 0 0 LEN", "add KEY 0 0 LEN"]
         {
             let line = store.replace("KEY", key).replace("LEN", &length.to_string());
-            both.ask(format!("set {key} 0 0 1\r\n1\r\n").as_bytes());
-            both.ask(format!("{line}\r\n{data}\r\n").as_bytes());
-            both.ask(format!("mg {key} s\r\n").as_bytes());
+            both.execute(format!("set {key} 0 0 1\r\n1\r\n").as_bytes());
+            both.execute(format!("{line}\r\n{data}\r\n").as_bytes());
+            both.execute(format!("mg {key} s\r\n").as_bytes());
         }
     }
     let half = format!("append k 0 0 600000\r\n{}\r\n", "x".repeat(600_000));
     for command in ["set k 0 0 1\r\n1\r\n", &half, "mg k s\r\n", &half, "mg k s\r\n"] {
-        both.ask(command.as_bytes());
+        both.execute(command.as_bytes());
     }
 }

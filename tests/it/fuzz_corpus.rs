@@ -1,5 +1,4 @@
-//! What fuzzing has found to be worth keeping, once more: every input of `fuzz/corpus/`, those written by hand among them,
-//! without a fuzzer.
+//! Replays every input of `fuzz/corpus/`, including those written by hand, without a fuzzer.
 
 #[allow(unreachable_pub, reason = "it is a public module of the package in fuzz/")]
 #[path = "../../fuzz/src/properties/mod.rs"]
@@ -10,8 +9,8 @@ use std::{fs, panic};
 
 use properties::{envelope, replies, requests};
 
-/// Replays all inputs of a target, and names those of which its property does not hold. There must be some: in a
-/// checkout without them nothing would be tested.
+/// Replays all inputs of a target and lists those for which its property does not hold. There must be inputs: without them
+/// nothing would be tested.
 fn replay(target: &str, check: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut inputs = Vec::new();
@@ -37,7 +36,7 @@ fn any_request_parses_the_same_however_it_is_cut_and_spelled() {
 }
 
 #[test]
-fn a_lying_server_is_seen_through_the_same_however_its_replies_are_cut() {
+fn invalid_replies_are_rejected_alike_however_they_are_cut() {
     replay("replies", replies::check);
 }
 

@@ -1,5 +1,5 @@
-//! A wire that can be held: a proxy in front of a real memcached that passes everything on until a test tells it to keep
-//! back a certain command, or all replies. So an interleaving that takes luck on a real network happens every time.
+//! A connection that can be held: a proxy in front of a real memcached that forwards everything until a test makes it hold a
+//! certain command, or all replies. An interleaving that is rare on a real network then happens every time.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml};
 
-/// One server and two sidecars with these rules: the first reaches the server through the gate, the second directly.
-/// Requests may take 20 s, so that what is held does not time out.
+/// One server and two sidecars with these rules: the first connects to the server through the gate, the second directly. Requests
+/// may take 20 s, so that held commands do not time out.
 pub(crate) fn gated_fleet(rules: &[String]) -> (Vec<Memcached>, Gate, [Kennel; 2]) {
     let servers = memcacheds(1);
     let gate = Gate::start(servers[0].address);
@@ -33,7 +33,7 @@ pub(crate) struct Gate {
 
 #[derive(Default)]
 struct Shared {
-    /// How many connections have been made.
+    /// The number of connections so far.
     made: AtomicUsize,
     held: Mutex<Held>,
     changed: Condvar,
@@ -41,12 +41,12 @@ struct Shared {
 
 #[derive(Default)]
 struct Held {
-    /// What the commands begin with that are kept back, with everything behind them on their connection.
+    /// The prefix of the commands that are held, with everything after them on their connection.
     requests: Option<Vec<u8>>,
     replies: bool,
-    /// How many connections are kept waiting.
+    /// The number of connections that are held.
     waiting: usize,
-    /// Connections made before this many are silent for ever.
+    /// Connections up to this number are silent for good.
     deaf: usize,
 }
 
@@ -60,34 +60,34 @@ impl Gate {
         Gate { between, shared }
     }
 
-    /// `host:port`, as a configuration names it.
+    /// `host:port`, as in a configuration.
     pub(crate) fn address(&self) -> String {
         self.between.address()
     }
 
-    /// From now on keeps back each command that begins with `prefix`, and what follows it on its connection.
+    /// Holds each command that begins with `prefix`, and what follows it on its connection.
     pub(crate) fn hold(&self, prefix: &str) {
         self.change(|held| held.requests = Some(prefix.as_bytes().to_vec()));
     }
 
-    /// From now on keeps back everything that the server says.
+    /// Holds everything that the server sends.
     pub(crate) fn hold_replies(&self) {
         self.change(|held| held.replies = true);
     }
 
-    /// Returns once something is being kept back.
+    /// Returns once something is held.
     pub(crate) fn until_held(&self) {
         eventually("the gate keeps something back", || {
             self.shared.held.lock().expect("no holder panics").waiting > 0
         });
     }
 
-    /// Lets everything through again.
+    /// Forwards everything again.
     pub(crate) fn release(&self) {
         self.change(|held| (held.requests, held.replies) = (None, false));
     }
 
-    /// Every connection there is goes silent for ever, and stays open; new ones are served.
+    /// Makes every existing connection silent for good, without closing it; new ones are served.
     pub(crate) fn deafen(&self) {
         let made = self.shared.made.load(Ordering::SeqCst);
         self.change(|held| held.deaf = made);
@@ -99,7 +99,7 @@ impl Gate {
     }
 }
 
-fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
+fn serve(client: TcpStream, server: TcpStream, over: &Stopped, shared: &Arc<Shared>) {
     let number = shared.made.fetch_add(1, Ordering::SeqCst);
     let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
     let (of_requests, of_replies) = (over.clone(), over.clone());
@@ -114,17 +114,17 @@ fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>
     });
 }
 
-/// Where in `bytes` the first command stands that begins with `prefix`.
+/// The position in `bytes` of the first command that begins with `prefix`.
 fn command_at(bytes: &[u8], prefix: &[u8]) -> Option<usize> {
     (0..bytes.len())
         .find(|at| bytes[*at..].starts_with(prefix) && (*at == 0 || bytes[..*at].ends_with(b"\r\n")))
 }
 
-/// One direction. `keeps` says from where on bytes are to be kept back.
+/// One direction. `keeps` returns the position from which bytes are held.
 fn direct(
     mut from: TcpStream,
     mut to: TcpStream,
-    over: &Over,
+    over: &Stopped,
     shared: &Shared,
     number: usize,
     keeps: impl Fn(&Held, &[u8]) -> Option<usize>,
@@ -141,7 +141,7 @@ fn direct(
         if at < bytes.len() {
             held.waiting += 1;
             while keeps(&held, bytes).is_some() && !over.is_over() {
-                // A time-out, so that the end is noticed whenever it comes.
+                // A timeout, so that the thread notices the end.
                 let (again, _) =
                     shared.changed.wait_timeout(held, Duration::from_millis(100)).expect("no holder panics");
                 held = again;

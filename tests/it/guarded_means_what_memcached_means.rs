@@ -1,10 +1,10 @@
-//! Commands on guarded keys, held to the replies of a real memcached: a client must not be able to tell that a value is
-//! wrapped. (What a guarded key does differently on purpose is in the promises.)
+//! Compares commands on guarded keys with the replies of a real memcached: a client must not be able to tell that a value is
+//! wrapped. (The promises cover what a guarded key does differently on purpose.)
 
 use crate::client::set_command;
 use crate::world::{Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, sidecar_toml};
 
-/// A memcached to compare with, and a sidecar before three others that guards `g:*` and, with tags, `t:*`.
+/// A memcached to compare with, and a sidecar in front of three others that guards `g:*` and, with tags, `t:*`.
 fn both() -> (Memcached, Vec<Memcached>, Kennel) {
     let servers = memcacheds(3);
     let tagged = "tags = [\"all\"]\ncold_wait = \"0ms\"";
@@ -14,7 +14,7 @@ fn both() -> (Memcached, Vec<Memcached>, Kennel) {
 }
 
 #[test]
-fn what_grows_too_large_is_refused_and_the_old_value_stays() {
+fn a_value_that_becomes_too_large_is_refused_and_the_old_one_stays() {
     let (reference, _servers, kennel) = both();
     for prefix in ["g:", "t:"] {
         for (word, more) in
@@ -29,7 +29,7 @@ fn what_grows_too_large_is_refused_and_the_old_value_stays() {
                 let cas = if word == "cas" { format!(" {cas}") } else { String::new() };
                 client.send(format!("{word} {key} 0 0 {more}{cas}\r\n").as_bytes());
                 client.send(&vec![b'n'; more]);
-                let reply = client.ask("");
+                let reply = client.execute("");
                 (reply, client.get(&key).map(|value| value.len()))
             });
             assert_eq!(ours, theirs, "{word} of {more} bytes to {key}");
@@ -62,7 +62,7 @@ fn no_count_is_lost_or_refused_however_many_count_at_once() {
             let mut client = kennel.client();
             s.spawn(move || {
                 for _ in 0..10 {
-                    let reply = client.ask("incr g:count 1");
+                    let reply = client.execute("incr g:count 1");
                     assert!(reply.parse::<u64>().is_ok(), "{reply}");
                 }
             });
@@ -78,11 +78,11 @@ fn values_above_a_mebibyte_are_taken_by_every_command_if_the_servers_take_them()
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
     for key in ["g:big", "raw:big"] {
         let mut client = kennel.client();
-        // Until the server has said how large a value it takes, one of more than a mebibyte is too large.
+        // Until the server has reported the largest value that it accepts, one of more than a mebibyte is too large.
         eventually("the value is stored", || {
             client.send(format!("add {key} 0 0 1500000\r\n").as_bytes());
             client.send(&vec![b'n'; 1_500_000]);
-            client.ask("") == "STORED"
+            client.execute("") == "STORED"
         });
         assert_eq!(client.get(key).map(|value| value.len()), Some(1_500_000));
     }
@@ -92,7 +92,7 @@ fn values_above_a_mebibyte_are_taken_by_every_command_if_the_servers_take_them()
 fn a_get_of_thousands_of_keys_of_every_kind_is_answered_whole_and_in_order() {
     let (_reference, _servers, kennel) = both();
     let mut client = kennel.client();
-    // Those without a value would leave stubs, and each of them its own win: the last of every kind stands alone.
+    // Those without a value would leave stubs, each with a win of its own: the last one of each kind is sent alone.
     for last in ["g:2999", "raw:2999", "t:2999"] {
         let mut keys: Vec<String> = (0..3000).map(|n| format!("{}:{n}", ["g", "raw", "t"][n % 3])).collect();
         keys.push(last.to_owned());

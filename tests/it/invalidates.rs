@@ -1,4 +1,4 @@
-//! Rules that invalidate: whoever changes a key of theirs bumps tags with it, and is told so once both are done.
+//! Rules that invalidate: a change of one of their keys also bumps tags, and is acknowledged once both are done.
 
 use crate::client::{Client, show};
 use crate::gate::Gate;
@@ -22,7 +22,7 @@ fn every_change_of_a_key_bumps_its_tags_and_nothing_else_does() {
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules()));
     let mut client = kennel.client();
     for key in ["blog:7", "raw:7"] {
-        // What is said, and whether it is a change.
+        // The command, and whether it is a change.
         let steps = [
             (format!("add {key} 0 0 1\r\n1"), "STORED", true),
             (format!("add {key} 0 0 1\r\n1"), "NOT_STORED", false),
@@ -70,10 +70,10 @@ fn what_is_built_from_a_key_is_gone_once_its_change_is_acknowledged() {
     for change in ["set blog:7 0 0 1\r\nx", "set raw:7 0 0 1\r\nx", "delete blog:7", "ms raw:7 1 O1\r\nx"] {
         client.store("page:7:home", b"old", 0);
         assert_eq!(client.get("page:7:home").as_deref(), Some(&b"old"[..]));
-        client.ask(change);
+        client.execute(change);
         assert_eq!(client.get("page:7:home"), None, "{change}");
     }
-    // In one breath too.
+    // Also in one write.
     client.store("page:7:home", b"old", 0);
     client.send(b"set raw:7 0 0 1 noreply\r\nx\r\nget page:7:home\r\n");
     client.expect(b"END\r\n");
@@ -86,10 +86,10 @@ fn a_change_whose_tags_cannot_be_bumped_is_not_acknowledged() {
         + &format!("[pools.tags]\nservers = [\"{}\"]\n[tags]\npool = \"tags\"\n", servers[1].address());
     let kennel = Kennel::start(&toml);
     let mut client = kennel.client();
-    assert_eq!(client.ask("set blog:7 0 0 1\r\nx"), "STORED");
+    assert_eq!(client.execute("set blog:7 0 0 1\r\nx"), "STORED");
     servers[1].kill();
     for change in ["set blog:7 0 0 1\r\ny", "set raw:7 0 0 1\r\ny", "delete raw:7", "ms raw:7 1 q\r\nx"] {
-        let reply = client.ask(change);
+        let reply = client.execute(change);
         assert!(reply.starts_with("SERVER_ERROR"), "{change}: {reply}");
     }
     client.send(b"set raw:7 0 0 1 noreply\r\nz\r\nmn\r\n");
@@ -121,17 +121,17 @@ fn a_change_that_an_invalidation_has_overtaken_is_one_too_for_it_is_acknowledged
     let [mut client, mut other] = [(); 2].map(|()| kennel.client());
     for (change, reply, changes) in [
         ("set blog:7 0 0 1\r\nx", "STORED", true),
-        // It says what it did: nothing.
+        // Its reply is accurate: nothing was removed.
         ("add blog:7 0 0 1\r\nx", "NOT_STORED", false),
         ("ms blog:7 1\r\nx", "HD", true),
     ] {
         assert_eq!(client.get("blog:7"), None);
         other.delete("blog:7");
         let before = version(&mut other, "blog:7");
-        assert_eq!(client.ask(change), reply);
+        assert_eq!(client.execute(change), reply);
         assert_eq!(other.get("blog:7"), None, "{change} was dropped");
         assert_eq!(before < version(&mut other, "blog:7"), changes, "{change}");
-        // The look is a miss of the other client; its own set is to be forgotten.
+        // The read is a miss of the other client, whose own set is to be dropped.
         other.delete("blog:7");
     }
 }

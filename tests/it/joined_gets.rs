@@ -1,4 +1,4 @@
-//! Gets of raw keys that wait to be sent go to the server together, and each is told what it asked for.
+//! Gets of raw keys that wait to be sent are sent together, and each receives the values that it requested.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use crate::between::{Between, pump};
 use crate::client::{Client, set_command};
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, sidecar_toml};
 
-/// With one worker: only what goes over one connection can go together.
+/// With one worker: only commands on one connection can be combined.
 fn sidecar() -> (Vec<Memcached>, Kennel) {
     let servers = memcacheds(1);
     let toml = sidecar_toml(&addresses(&servers), &[]);
@@ -18,7 +18,7 @@ fn key(i: usize) -> String {
     format!("raw:{}{i}", "x".repeat(i % 60))
 }
 
-/// Every third key is not there, and some values are small, some large.
+/// Every third key is absent; some values are small, some large.
 fn value(i: usize) -> Option<Vec<u8>> {
     let size = match i % 7 {
         0 => 0,
@@ -38,7 +38,7 @@ fn fill(client: &mut Client) {
 }
 
 #[test]
-fn gets_that_arrive_together_are_each_told_their_own_value_or_that_there_is_none() {
+fn gets_that_arrive_together_each_get_their_own_value_or_a_miss() {
     let (_servers, sidecar) = sidecar();
     let mut clients: Vec<_> = (0..20).map(|_| sidecar.client()).collect();
     fill(&mut clients[0]);
@@ -59,12 +59,12 @@ fn gets_that_arrive_together_are_each_told_their_own_value_or_that_there_is_none
 }
 
 #[test]
-fn gets_of_many_keys_that_arrive_together_are_each_told_theirs_in_the_order_asked() {
+fn gets_of_many_keys_that_arrive_together_each_get_their_values_in_the_order_requested() {
     let (_servers, sidecar) = sidecar();
     let mut clients: Vec<_> = (0..20).map(|_| sidecar.client()).collect();
     fill(&mut clients[0]);
     for verb in ["get", "gets", "gat 60", "gats 60"] {
-        // Some have a key twice, and many have the same.
+        // Some have a key twice, and many have the same key.
         let ask = |n: usize| (0..n * 5).map(move |i| (n * 3 + i * 7) % 200).chain([n, n]);
         sidecar.standing_still(|| {
             for (n, client) in clients.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ fn gets_of_many_keys_that_arrive_together_are_each_told_theirs_in_the_order_aske
     }
 }
 
-/// Stands before a server, notes each `get` line, and answers it itself if `answers` knows what.
+/// A proxy in front of a server that records each `get` line, and replies itself if `answers` returns a reply.
 fn before(
     server: &Memcached,
     answers: impl Fn(&str) -> Option<&'static str> + Clone + Send + 'static,
@@ -143,7 +143,7 @@ fn what_arrives_together_is_one_line_to_the_server_without_a_key_twice() {
 }
 
 #[test]
-fn a_servers_error_to_a_line_is_told_to_all_who_are_on_it_and_the_next_are_served() {
+fn a_servers_error_to_a_line_goes_to_all_gets_on_it_and_the_next_are_served() {
     let servers = memcacheds(1);
     let no = |line: &str| line.contains("raw:no").then_some("SERVER_ERROR out of memory\r\n");
     let (between, noted) = before(&servers[0], no);
@@ -185,7 +185,7 @@ fn a_value_that_is_nobodys_is_told_to_nobody() {
     }
 }
 
-/// The lines of one answer.
+/// The lines of one reply.
 fn told(client: &mut Client) -> String {
     let mut lines = vec![client.line()];
     while lines.last().is_some_and(|line| line != "END" && !line.starts_with("SERVER_ERROR")) {
@@ -195,7 +195,7 @@ fn told(client: &mut Client) -> String {
 }
 
 #[test]
-fn a_get_behind_a_clients_own_set_is_not_told_what_the_one_before_it_was() {
+fn a_get_after_a_clients_own_set_does_not_share_the_reply_of_the_get_before_it() {
     let (_servers, sidecar) = sidecar();
     let (mut client, mut other) = (sidecar.client(), sidecar.client());
     client.store("raw:k", b"v0", 60);

@@ -1,5 +1,5 @@
-//! What one client may have on its way: whoever asks for more is held back, and each of its requests is still carried out
-//! once, in the order sent, and answered whole.
+//! The limit of one client's outstanding requests: a client that exceeds it is delayed, and each of its requests is still
+//! executed once, in order, with a complete reply.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::world::{Kennel, Memcached, direct, eventually, guarded, memcacheds, r
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// A server, the gate before it, and a sidecar of one worker that reaches it through the gate. What is held does not time out.
+/// A server, the gate in front of it, and a sidecar with one worker that connects to it through the gate. Held commands do not
+/// time out.
 fn held() -> (Vec<Memcached>, Gate, Kennel) {
     let servers = memcacheds(1);
     let gate = Gate::start(servers[0].address);
@@ -25,7 +26,7 @@ fn sum(kennel: &Kennel, name: &str) -> f64 {
     kennel.metrics().sum(name, &[])
 }
 
-/// Waits until as many commands are on their way to the server as are begun at most, and sees that they stay as many.
+/// Waits until the maximum number of commands has been sent to the server, and checks that no more follow.
 fn until_in_flight(kennel: &Kennel, most: f64) {
     eventually("it is held back", || {
         let in_flight = sum(kennel, "kennel_upstream_in_flight");
@@ -40,7 +41,7 @@ fn a_client_with_a_thousand_answers_behind_one_that_is_still_to_come_is_held_bac
     let mut client = kennel.client();
     client.store("raw:k", b"value", 0);
     gate.hold_replies();
-    // What stands behind it needs no server.
+    // The requests after it need no server.
     let (requests, replies) =
         (&b"mn\r\nnonsense\r\nversion\r\n"[..], &b"MN\r\nERROR\r\nVERSION 1.6.45\r\n"[..]);
     client.send(&[b"get raw:k\r\n", &requests.repeat(1_000)[..]].concat());
@@ -57,20 +58,20 @@ fn a_client_with_hundreds_of_keys_being_read_is_held_back_and_told_each_in_order
     for n in 0..1_000 {
         client.store(&format!("raw:{n}"), format!("value {n}").as_bytes(), 0);
     }
-    // Its values are small: as many keys may be read for it as for anybody.
+    // Its values are small, so it may read as many keys as any client.
     for n in 0..100 {
         assert!(client.get(&format!("raw:{n}")).is_some());
     }
     gate.hold_replies();
-    // Half of them are there, and none is asked for twice.
-    let asked =
+    // Half of them exist, and none is requested twice.
+    let key_of =
         |n: usize| if n.is_multiple_of(2) { format!("raw:{}", n / 2) } else { format!("raw:none:{n}") };
-    client.send((0..2_000).map(|n| format!("get {}\r\n", asked(n))).collect::<String>().as_bytes());
+    client.send((0..2_000).map(|n| format!("get {}\r\n", key_of(n))).collect::<String>().as_bytes());
     until_in_flight(&kennel, 256.0);
     gate.release();
     for n in 0..2_000_usize {
         let value = n.is_multiple_of(2).then(|| format!("value {}", n / 2).into_bytes());
-        assert_eq!(client.only_value(&asked(n)), value, "{n}");
+        assert_eq!(client.only_value(&key_of(n)), value, "{n}");
     }
 }
 
@@ -88,7 +89,7 @@ fn a_client_with_megabytes_of_requests_on_their_way_is_held_back_and_none_is_los
                 sender.send(&set_command(&format!("raw:{n}"), &value(n), 0));
             }
         });
-        // Of 1,000 KiB and a line each, 17 reach 16 MiB.
+        // Of 1,000 KiB and a line each, 17 exceed 16 MiB.
         until_in_flight(&kennel, 17.0);
         gate.release();
         for n in 0..24 {
@@ -115,11 +116,11 @@ fn what_waits_for_a_clients_own_earlier_request_is_not_read_further_and_takes_ef
             // Each waits for the one before it.
             (1..=1_000).for_each(|n| sender.send(&set_command("hot:k", &value(n), 0)));
         });
-        // 64 KiB that wait; what is being carried out; and what the last read had more. Of 8 MiB that are sent.
+        // 64 KiB that wait; those being executed; and the rest of the last read. Of 8 MiB that are sent.
         let read = || sum(&kennel, "kennel_bytes_read_total") - before;
         eventually("it is not read further", || {
             let seen = read();
-            (0..20).for_each(|_| assert_eq!(other.ask("mn"), "MN"));
+            (0..20).for_each(|_| assert_eq!(other.execute("mn"), "MN"));
             seen >= (64 * KIB) as f64 && read() - seen <= 100.0 * 4.0
         });
         assert!(read() < (512 * KIB) as f64, "{} bytes", read());
@@ -142,7 +143,7 @@ fn who_is_not_answered_before_the_drain_is_over_is_cut_off_and_the_sidecar_ends_
     let (status, took) = kennel.terminate();
     assert_eq!(status.code(), Some(0), "{status}");
     assert!((Duration::from_secs(4)..Duration::from_secs(5)).contains(&took), "{took:?}");
-    // Nothing that was not done is acknowledged.
+    // Nothing is acknowledged that was not done.
     assert_eq!(client.rest(), b"");
     assert_eq!(direct(&servers[0]).get("raw:k").as_deref(), Some(&b"old"[..]));
 }

@@ -1,9 +1,9 @@
 //! The integration tests: real memcacheds, the real binary, real sockets. One test binary, so that it links once.
 //!
-//! `world` starts the parts, `client` talks to them byte by byte, `slow_server` makes them misbehave, `gate` holds a
-//! command back until an interleaving has happened; then one file a promise, in the order of the design. `poison` and
-//! `slow_clients` are those who mean no good, or do not know better, `limits` those who ask for more than they may;
-//! `fuzz_corpus` is what fuzzing found worth keeping; in `chaos` everything fails at once, in `attack` nothing does.
+//! `world` starts the servers and sidecars, `client` sends and reads byte by byte, `slow_server` disturbs connections, `gate`
+//! holds a command until an interleaving has happened; then there is one file per promise, in the order of the design. `poison`
+//! and `slow_clients` contain malicious and careless clients, `limits` clients that exceed their limits; `fuzz_corpus` replays
+//! what fuzzing found; in `chaos` everything fails at once, in `attack` nothing does.
 
 mod admin;
 mod administration;

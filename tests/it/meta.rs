@@ -1,5 +1,5 @@
-//! Meta commands on guarded keys. What they say about an item that is there is held to a real memcached; what they say beyond
-//! it (X, W, Z) to protocol.txt, about the *logical* item.
+//! Meta commands on guarded keys. What they return about an existing item is compared with a real memcached; what they return in
+//! addition (X, W, Z) with protocol.txt, about the *logical* item.
 
 use crate::client::{Client, show};
 use crate::gate::gated_fleet;
@@ -14,7 +14,7 @@ fn world() -> (Vec<Memcached>, Kennel) {
     let tagged = format!("{RULE}\ntags = [\"all\", \"of:{{x}}\"]");
     let rules = [guarded("tagged", "t:{x}", &tagged), guarded("plain", "g:*", RULE), raw("raw", "r:*")];
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &rules));
-    // A CAS is not believed over a connection that was made after it was read: every worker has to have its own by now.
+    // A CAS is not accepted over a connection that was made after it was read, so every worker must have its connection by now.
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     eventually("every worker is connected to every server", || {
         kennel.metrics().sum("kennel_upstream_connections_total", &[]) >= (3 * workers) as f64
@@ -22,7 +22,7 @@ fn world() -> (Vec<Memcached>, Kennel) {
     (servers, kennel)
 }
 
-/// Sends a script and an `mn`, and gives all that came before its `MN`.
+/// Sends a script and an `mn`, and returns everything before its `MN`.
 fn run(client: &mut Client, script: &str) -> String {
     client.send(script.as_bytes());
     client.send(b"mn\r\n");
@@ -30,7 +30,7 @@ fn run(client: &mut Client, script: &str) -> String {
     show(&reply[..reply.len() - b"MN\r\n".len()])
 }
 
-/// With every CAS number replaced by `c#`: the two sides count differently.
+/// With every CAS number replaced by `c#`: the two sides assign different ones.
 fn without_cas(reply: &str) -> String {
     let mut words: Vec<String> = reply.split(' ').map(str::to_owned).collect();
     for word in &mut words {
@@ -99,7 +99,7 @@ fn a_key_of_any_bytes_is_guarded_like_any_other() {
         assert_eq!(ours, theirs, "{key}");
         assert!(ours.contains(&format!("k{key} b")), "{ours}");
     }
-    // Stale ones have locks, and these a key of their own.
+    // Stale values have locks, which have a key of their own.
     let mut client = kennel.client();
     run(&mut client, "ms ZzogYQoAYg== 1 b T2\r\nx\r\n");
     let stale = |reply: &str| reply.contains('X');
@@ -145,8 +145,8 @@ fn a_winner_that_does_not_show_that_it_knows_w_is_told_a_miss_and_its_ms_is_the_
             run(&mut other, &format!("ms {key} 3 F5\r\nold\r\nmd {key} I\r\n"));
             assert_eq!(run(&mut winner, &mg), show(miss.as_bytes()), "{mg}");
             for loser in ["v f", "v f R0"] {
-                let told = run(&mut other, &format!("mg {key} {loser}\r\n"));
-                assert_eq!(told, show(b"VA 3 f5 Z X\r\nold\r\n"), "{mg} {loser}");
+                let reply = run(&mut other, &format!("mg {key} {loser}\r\n"));
+                assert_eq!(reply, show(b"VA 3 f5 Z X\r\nold\r\n"), "{mg} {loser}");
             }
             assert_eq!(run(&mut winner, &format!("ms {key} 3\r\nnew\r\n")), show(b"HD\r\n"));
             assert_eq!(run(&mut other, &format!("mg {key} v\r\n")), show(b"VA 3\r\nnew\r\n"), "{mg}");
@@ -176,7 +176,7 @@ fn a_rule_can_show_every_winner_the_old_value() {
         run(&mut client, &format!("ms {key} 3 T10\r\nold\r\n"));
         eventually("it is refreshed early", || run(&mut client, &format!("mg {key} v\r\n")) == show(won));
         let mut other = kennel.client();
-        eventually("others are told that it is", || {
+        eventually("others receive that it is", || {
             run(&mut other, &format!("mg {key} v\r\n")) == show(b"VA 3 Z\r\nold\r\n")
         });
     }
@@ -195,7 +195,7 @@ fn a_moved_tag_shows_as_stale_too() {
 }
 
 #[test]
-fn on_a_miss_only_whoever_asks_is_shown_the_stub() {
+fn on_a_miss_only_clients_that_request_it_receive_the_stub() {
     let (_servers, kennel) = world();
     let [mut winner, mut other] = [(); 2].map(|()| kennel.client());
     assert_eq!(
@@ -205,15 +205,15 @@ fn on_a_miss_only_whoever_asks_is_shown_the_stub() {
     assert_eq!(run(&mut other, "mg g:cold v N30\r\n"), show(b"VA 0 Z\r\n\r\n"));
     assert_eq!(run(&mut other, "mg g:cold N30 q\r\n"), show(b"HD Z\r\n"));
     assert_eq!(run(&mut other, "mg g:cold v k\r\n"), show(b"EN kg:cold\r\n"));
-    assert_eq!(other.ask("get g:cold"), "END");
+    assert_eq!(other.execute("get g:cold"), "END");
     assert_eq!(run(&mut winner, "ms g:cold 1\r\nx\r\n"), show(b"HD\r\n"));
     assert_eq!(run(&mut other, "mg g:cold v N30\r\n"), show(b"VA 1\r\nx\r\n"));
-    // Whoever did not ask has the right to rebuild all the same.
+    // The client that did not request it has the right to rebuild all the same.
     assert_eq!(run(&mut winner, "mg g:other v\r\n"), show(b"EN\r\n"));
     assert_eq!(run(&mut other, "mg g:other v N30\r\n"), show(b"VA 0 Z\r\n\r\n"));
 }
 
-/// The number behind ` c` in a reply.
+/// The number after ` c` in a reply.
 fn cas(reply: &str) -> u64 {
     let digits = reply.split(" c").nth(1).unwrap_or_else(|| panic!("a reply with c: {reply}"));
     digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
@@ -263,13 +263,13 @@ fn a_lease_that_is_given_up_by_the_cas_of_its_win_while_it_is_renewed_is_free_at
 }
 
 #[test]
-fn whoever_names_the_cas_of_a_miss_is_told_what_an_invalidation_did_to_it() {
+fn a_store_with_the_cas_of_a_miss_shows_what_an_invalidation_did_to_it() {
     let (_servers, kennel) = world();
     let [mut winner, mut other] = [(); 2].map(|()| kennel.client());
     let won = cas(&run(&mut winner, "mg g:k c N30\r\n"));
     assert_eq!(other.delete("g:k"), "NOT_FOUND");
     assert_eq!(run(&mut winner, &format!("ms g:k 1 C{won}\r\nx\r\n")), show(b"NF\r\n"));
-    // Having been told, what it sends next is new.
+    // After that reply, what it sends next is new.
     assert_eq!(run(&mut winner, "ms g:k 1\r\nn\r\n"), show(b"HD\r\n"));
     assert_eq!(run(&mut other, "mg g:k v\r\n"), show(b"VA 1\r\nn\r\n"));
     let won = cas(&run(&mut winner, "mg g:l c N30\r\n"));
@@ -288,7 +288,7 @@ fn a_win_of_another_sidecar_can_be_filled_here_and_no_moved_tag_is_forgotten_by_
     let won = cas(&run(&mut here, "mg g:k c N30\r\n"));
     assert_eq!(run(&mut there, &format!("ms g:k 1 C{won}\r\nx\r\n")), show(b"HD\r\n"));
     assert_eq!(run(&mut here, "mg g:k v\r\n"), show(b"VA 1\r\nx\r\n"));
-    // What the tags were at that miss only the other sidecar knows: it is served, but not as fresh.
+    // Only the other sidecar knows the tags' versions at that miss: the value is served, but not as fresh.
     let won = cas(&run(&mut here, "mg t:k c N30\r\n"));
     assert_eq!(here.delete("@tag:all"), "DELETED");
     assert_eq!(run(&mut there, &format!("ms t:k 1 C{won}\r\nx\r\n")), show(b"HD\r\n"));
@@ -310,7 +310,7 @@ fn a_stale_value_that_was_won_through_another_sidecar_is_fresh_once_filled_here_
             assert_eq!(there.delete("@tag:all"), "DELETED");
         }
         assert_eq!(run(&mut there, &format!("ms t:k 3 C{won}\r\nnew\r\n")), show(b"HD\r\n"));
-        // And nobody holds it any more: where it is stale, the next reader wins it.
+        // It has no owner any more: where it is stale, the next reader wins it.
         let shown: &[u8] = if moves { b"VA 3 X W\r\nnew\r\n" } else { b"VA 3\r\nnew\r\n" };
         assert_eq!(run(&mut there, "mg t:k v R0\r\n"), show(shown));
         there.delete("t:k");
@@ -327,7 +327,7 @@ fn an_older_cas_with_i_is_stored_as_stale() {
         assert_eq!(run(&mut client, &format!("ms {key} 1 C{old}\r\n3\r\n")), show(b"EX\r\n"));
         assert_eq!(run(&mut client, &format!("ms {key} 1 C{old} I\r\n3\r\n")), show(b"HD\r\n"));
         assert_eq!(run(&mut client, &format!("mg {key} v R0\r\n")), show(b"VA 1 X W\r\n3\r\n"));
-        // A lease that somebody has overtaken ends the same way.
+        // An overtaken lease ends the same way.
         let won = cas(&run(&mut client, &format!("mg {key}2 c N30\r\n")));
         kennel.client().store(&format!("{key}2"), b"theirs", 0);
         assert_eq!(run(&mut client, &format!("ms {key}2 1 C{won} I\r\nx\r\n")), show(b"HD\r\n"));
@@ -469,7 +469,7 @@ fn a_tag_is_read_and_bumped_by_meta_commands_and_nothing_else() {
 }
 
 #[test]
-fn mn_is_said_behind_every_earlier_reply_whichever_server_it_comes_from() {
+fn mn_is_sent_after_every_earlier_reply_whichever_server_it_comes_from() {
     let (_servers, kennel) = world();
     let mut client = kennel.client();
     let mut script = String::new();

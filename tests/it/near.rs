@@ -1,7 +1,7 @@
-//! Hits that are kept near: a hot key costs its server one read a window, and what is changed through the same sidecar, on
-//! whatever worker, is seen at once.
+//! Near values: a hot key costs its server one read per worker and window, and a change through the same sidecar, on any worker,
+//! takes effect at once.
 //!
-//! `near` is long where a value must still be kept, and short where it must not be any more: no test measures time.
+//! `near` is long where a value must still be kept, and short where it must not be kept any more: no test measures time.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn world(workers: usize) -> (Vec<Memcached>, Kennel) {
     (servers, kennel)
 }
 
-/// How many keys the server was asked for.
+/// How many keys were read from the server.
 fn reads(server: &Memcached) -> u64 {
     let mut server = direct(server);
     server.send(b"stats\r\n");
@@ -50,7 +50,7 @@ fn thousands_of_gets_of_a_hot_key_cost_its_server_one_read() {
     let before = reads(&servers[0]);
     let mut clients: Vec<Client> = (0..20).map(|_| kennel.client()).collect();
     for _ in 0..50 {
-        // The first of them asks for all.
+        // The first of them reads the value for all.
         clients.iter_mut().for_each(|client| client.send(b"get n:hot\r\ngets n:hot\r\nmg n:hot v f\r\n"));
         for client in &mut clients {
             assert_eq!(client.only_value("n:hot").as_deref(), Some(&b"v"[..]));
@@ -59,14 +59,14 @@ fn thousands_of_gets_of_a_hot_key_cost_its_server_one_read() {
             client.expect(b"VA 1 f0\r\nv\r\n");
         }
     }
-    let asked = reads(&servers[0]) - before;
-    assert!(asked <= 2, "3000 gets cost {asked} reads of the value and its tag");
+    let cost = reads(&servers[0]) - before;
+    assert!(cost <= 2, "3000 gets cost {cost} reads of the value and its tag");
     let metrics = kennel.metrics();
     let near = metrics.sum("kennel_near_hits_total", &["rule=\"near\""]);
     let hits = metrics.sum("kennel_requests_total", &["rule=\"near\"", "outcome=\"hit\""]);
     assert!(near >= 2999.0 && hits >= near, "{near} of {hits} hits were near");
     assert!(metrics.sum("kennel_near_bytes", &[]) > 0.0);
-    // What says more about a value than that is asked of its server.
+    // Requests for more than the value are sent to the server.
     let mut client = kennel.client();
     for command in ["mg n:hot t v", "mg n:hot h", "mg n:hot l", "mg n:hot R30 v", "gat 0 n:hot"] {
         let before = reads(&servers[0]);
@@ -77,7 +77,7 @@ fn thousands_of_gets_of_a_hot_key_cost_its_server_one_read() {
 }
 
 #[test]
-fn without_near_every_get_asks() {
+fn without_near_every_get_reads_the_server() {
     let servers = memcacheds(1);
     let kennel = Kennel::start(&toml(&servers, 1, "cold_wait = \"0ms\""));
     let mut client = kennel.client();
@@ -88,7 +88,7 @@ fn without_near_every_get_asks() {
     assert_eq!(kennel.metrics().sum("kennel_near_hits_total", &[]), 0.0);
 }
 
-/// Clients on every worker, each of which has the value kept.
+/// Clients on every worker; each worker keeps the value.
 fn warmed(kennel: &Kennel) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..12).map(|_| kennel.client()).collect();
     fill(&mut clients[0], "n:k", b"1");
@@ -101,21 +101,25 @@ fn warmed(kennel: &Kennel) -> Vec<Client> {
 #[test]
 fn a_change_through_the_same_sidecar_is_seen_at_once_on_every_worker() {
     let (_servers, kennel) = world(4);
-    let after = |command: &str, says: &str, leaves: Option<&str>| {
+    let after = |command: &str, reply: &str, value_after: Option<&str>| {
         for round in 0..8 {
             let mut clients = warmed(&kennel);
             let who = round % clients.len();
             let cas = clients[who].gets("n:k").expect("a value").1;
-            assert_eq!(clients[who].ask(&command.replace("CAS", &cas.to_string())), says, "{command}");
+            assert_eq!(clients[who].execute(&command.replace("CAS", &cas.to_string())), reply, "{command}");
             for (at, client) in clients.iter_mut().enumerate() {
-                let seen = client.get("n:k");
-                assert_eq!(seen.as_deref(), leaves.map(str::as_bytes), "{command}, as client {at} sees it");
-                if leaves.is_none() {
-                    // Who rebuilds it is told a miss, and what is stale may be shown to others.
+                let found = client.get("n:k");
+                assert_eq!(
+                    found.as_deref(),
+                    value_after.map(str::as_bytes),
+                    "{command}, as read by client {at}"
+                );
+                if value_after.is_none() {
+                    // The client that rebuilds it receives a miss; the others may receive the stale value.
                     break;
                 }
             }
-            kennel.client().ask("delete n:k");
+            kennel.client().execute("delete n:k");
         }
     };
     after("set n:k 0 0 1\r\n2", "STORED", Some("2"));
@@ -143,12 +147,12 @@ fn a_bump_of_a_tag_that_came_with_the_value_is_seen_at_once_on_every_worker() {
         let mut clients: Vec<Client> = (0..12).map(|_| kennel.client()).collect();
         eventually("it is stored fresh", || {
             clients[0].get("n:k");
-            clients[0].ask("ms n:k 1 Ptags=more\r\n1") == "HD" && clients[0].get("n:k").is_some()
+            clients[0].execute("ms n:k 1 Ptags=more\r\n1") == "HD" && clients[0].get("n:k").is_some()
         });
         for client in &mut clients {
             assert_eq!(client.get("n:k").as_deref(), Some(&b"1"[..]));
         }
-        assert!(clients[3].ask("incr @tag:more 1").parse::<u64>().is_ok());
+        assert!(clients[3].execute("incr @tag:more 1").parse::<u64>().is_ok());
         assert_eq!(clients[7].get("n:k"), None);
         clients[3].delete("n:k");
     }
@@ -161,14 +165,14 @@ fn a_cas_that_fails_because_the_value_was_old_is_followed_by_a_new_one() {
     fill(&mut client, "n:k", b"1");
     let (value, old) = client.gets("n:k").expect("a value");
     assert_eq!(value, b"1");
-    // Another sidecar's change.
+    // A change through another sidecar.
     let other = Kennel::start(&toml(&servers, 1, LONG));
     other.client().store("n:k", b"2", 0);
     assert_eq!(client.gets("n:k"), Some((b"1".to_vec(), old)), "it is kept near");
-    assert_eq!(client.ask(&format!("cas n:k 0 0 1 {old}\r\n3")), "EXISTS");
+    assert_eq!(client.execute(&format!("cas n:k 0 0 1 {old}\r\n3")), "EXISTS");
     let (value, new) = client.gets("n:k").expect("a value");
     assert_eq!(value, b"2");
-    assert_eq!(client.ask(&format!("cas n:k 0 0 1 {new}\r\n3")), "STORED");
+    assert_eq!(client.execute(&format!("cas n:k 0 0 1 {new}\r\n3")), "STORED");
     assert_eq!(client.get("n:k").as_deref(), Some(&b"3"[..]));
 }
 
@@ -180,11 +184,11 @@ fn what_another_sidecar_changes_is_seen_within_near() {
     let mut readers: Vec<Client> = (0..8).map(|_| here.client()).collect();
     for command in ["set n:k 0 0 1\r\n2", "delete n:k", "delete @tag:posts", "flush_all"] {
         fill(&mut there.client(), "n:k", b"1");
-        eventually("the first value is seen", || {
+        eventually("the first value is visible", || {
             readers.iter_mut().all(|reader| reader.get("n:k").as_deref() == Some(b"1"))
         });
-        there.client().ask(command);
-        eventually("the change is seen", || readers[0].get("n:k").as_deref() != Some(b"1"));
+        there.client().execute(command);
+        eventually("the change is visible", || readers[0].get("n:k").as_deref() != Some(b"1"));
         for reader in &mut readers {
             eventually("others see it too", || {
                 reader.get("n:k").as_deref() != Some(b"1") || command.contains("@tag")
@@ -245,11 +249,11 @@ fn what_is_kept_has_a_bound_and_no_client_gets_the_value_of_another_key() {
 fn who_was_told_a_miss_asks_the_server_until_they_have_set_the_key() {
     let (_servers, kennel) = world(1);
     let [mut slow, mut quick] = [(); 2].map(|()| kennel.client());
-    // Both are told a miss; the second fills first.
+    // Both receive a miss; the second fills first.
     assert_eq!((slow.get("n:k"), quick.get("n:k")), (None, None));
     slow.store("n:k", b"1", 0);
     assert_eq!(slow.get("n:k").as_deref(), Some(&b"1"[..]));
-    // Its hit comes from the server, and ends its miss: what it sets from now on is no answer to that.
+    // Its hit comes from the server and ends its miss: a later set does not belong to that miss.
     assert_eq!(quick.get("n:k").as_deref(), Some(&b"1"[..]));
     quick.store("n:k", b"2", 0);
     assert_eq!(slow.get("n:k").as_deref(), Some(&b"2"[..]), "it was not taken for the fill of an old miss");
@@ -259,9 +263,9 @@ fn who_was_told_a_miss_asks_the_server_until_they_have_set_the_key() {
 fn a_client_that_goes_away_while_others_wait_for_its_read_leaves_nobody_waiting() {
     let (_servers, gate, [kennel, _]) = gated_fleet(&[guarded("near", "n:*", LONG)]);
     fill(&mut kennel.client(), "n:k", b"1");
-    // On whichever worker they are: some of them wait for the first.
+    // On either worker: some of them wait for the first.
     let mut clients: Vec<Client> = (0..6).map(|_| kennel.client()).collect();
-    assert_eq!(kennel.client().ask("touch n:k 0"), "TOUCHED");
+    assert_eq!(kennel.client().execute("touch n:k 0"), "TOUCHED");
     gate.hold("mg n:k");
     let mut first = kennel.client();
     first.send(b"get n:k\r\n");
@@ -281,7 +285,7 @@ fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowle
     let mut writer = kennel.client();
     let mut readers: Vec<Client> = (0..24).map(|_| kennel.client()).collect();
     let hits = || kennel.metrics().sum("kennel_requests_total", &["command=\"get\"", "outcome=\"hit\""]);
-    for (command, held, leaves) in [
+    for (command, held, value_after) in [
         ("set n:k 0 0 1\r\n2", "ms n:k", Some(&b"2"[..])),
         ("incr n:k 1", "ms n:k", Some(b"2")),
         ("delete n:k", "md n:k", None),
@@ -289,22 +293,22 @@ fn what_was_read_while_a_change_was_on_its_way_is_not_served_once_it_is_acknowle
     ] {
         fill(&mut writer, "n:k", b"1");
         for reader in &mut readers {
-            // Also ends the misses that they were told before.
+            // This also ends the misses that they received before.
             assert_eq!(reader.get("n:k").as_deref(), Some(&b"1"[..]));
         }
-        assert_eq!(writer.ask("touch n:k 0"), "TOUCHED", "nothing is kept any more");
+        assert_eq!(writer.execute("touch n:k 0"), "TOUCHED", "nothing is kept any more");
         gate.hold(held);
         writer.send(format!("{command}\r\n").as_bytes());
         gate.until_held();
         let before = hits();
         readers.iter_mut().for_each(|reader| reader.send(b"get n:k\r\n"));
-        // Those on the other worker do not wait behind it.
+        // Those on the other worker do not wait for it.
         eventually("somebody reads the old value", || hits() > before);
         gate.release();
         writer.line();
         for reader in &mut readers {
             reader.only_value("n:k");
-            assert_eq!(reader.get("n:k").as_deref(), leaves, "{command}");
+            assert_eq!(reader.get("n:k").as_deref(), value_after, "{command}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A process that may have few files open: its clients are fewer than max_connections, and neither its servers nor its admin lack
-//! anything.
+//! A low limit of open files: the process accepts fewer clients than max_connections, and neither its servers nor its admin
+//! listener lack files.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::world::{Kennel, addresses, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir};
 
-/// Above what two workers, two servers and the admin need.
+/// More than two workers, two servers and the admin listener need.
 const LIMIT: usize = 240;
 const CLIENTS: usize = 400;
 
@@ -29,12 +29,12 @@ fn lowered(said: &str) -> (usize, usize) {
 }
 
 #[test]
-fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others_are_told_so() {
+fn with_more_clients_than_descriptors_connected_clients_are_served_and_the_others_get_an_error() {
     let mut servers = memcacheds(2);
     let kennel = Kennel::start_with_open_files(LIMIT, &toml(&addresses(&servers)));
-    let (_, fit) = lowered(&kennel.said());
+    let (_, fit) = lowered(&kennel.log());
     assert!((50..LIMIT).contains(&fit), "{fit}");
-    // Whoever holds the admin's address takes nothing from the others.
+    // Connections to the admin listener take nothing from the clients.
     let idle: Vec<TcpStream> =
         (0..80).map(|_| TcpStream::connect(kennel.admin()).expect("a connection")).collect();
     let (mut inside, mut refused) = (Vec::new(), 0);
@@ -60,13 +60,13 @@ fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others
         }
     };
     all_served("before");
-    // A connection to a server can be made anew, however many clients there are.
+    // A connection to a server can be replaced, however many clients there are.
     servers.iter_mut().for_each(|server| server.restart());
     eventually("the servers are used again", || kennel.metrics().sum("kennel_upstream_up", &[]) == 2.0);
     all_served("after");
     assert!(kennel.http("/healthz").contains("200 OK"));
     assert_eq!(kennel.metrics().sum("kennel_client_connections_refused_total", &[]), refused as f64);
-    assert!(!kennel.said().contains("os error 24"), "{}", kennel.said());
+    assert!(!kennel.log().contains("os error 24"), "{}", kennel.log());
     drop(idle);
     drop(inside);
     eventually("there is room again", || {
@@ -83,7 +83,7 @@ fn with_more_clients_than_descriptors_those_who_are_in_are_served_and_the_others
 fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_else() {
     let mut servers = memcacheds(2);
     let kennel = Kennel::start_with_open_files(LIMIT, &toml(&addresses(&servers)));
-    let (_, fit) = lowered(&kennel.said());
+    let (_, fit) = lowered(&kennel.log());
     let mut streams: Vec<TcpStream> = Vec::new();
     kennel.standing_still(|| {
         streams.extend(
@@ -94,7 +94,7 @@ fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_els
     let mut served = 0;
     for mut stream in &streams {
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
-        // Who has been refused may have gone.
+        // Refused clients may already be gone.
         let _ = stream.write_all(b"get raw\r\n");
         let mut said = [0; 5];
         stream.read_exact(&mut said).expect("an answer");
@@ -104,11 +104,11 @@ fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_els
         }
     }
     assert_eq!(served, fit);
-    assert!(!kennel.said().contains("os error 24"), "{}", kennel.said());
+    assert!(!kennel.log().contains("os error 24"), "{}", kennel.log());
 }
 
 #[test]
-fn check_says_how_many_clients_the_descriptors_are_enough_for() {
+fn check_reports_how_many_clients_the_descriptors_allow() {
     let dir = temp_dir();
     let file = dir.join("kennel.toml");
     std::fs::write(&file, toml(&["10.0.0.1:11211".to_owned()])).expect("write the configuration");

@@ -1,4 +1,4 @@
-//! Listeners that ask for a user and a password: the same bytes as from memcached's `-Y`, and nothing before them.
+//! Listeners with a user and a password: the same bytes as from memcached's `-Y`, and nothing before authentication.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, si
 const FILE: &str = "user:pass\nuser:other\nann:a:b\n";
 const RIGHT: &[u8] = b"set auth 0 0 9\r\nuser pass\r\n";
 
-/// The file of this test, removed with it.
+/// The file of this test, removed when dropped.
 struct AuthFile(PathBuf);
 
 impl AuthFile {
@@ -30,19 +30,19 @@ impl Drop for AuthFile {
     }
 }
 
-/// A raw sidecar before these servers, whose only TCP listener asks for a password.
+/// A raw sidecar in front of these servers, whose only TCP listener requires a password.
 fn sidecar(servers: &[Memcached], file: &AuthFile) -> Kennel {
     let toml = sidecar_toml(&addresses(servers), &[raw("everything", "*")]);
-    let asks = format!("{{ address = \"127.0.0.1:0\", auth_file = {:?} }}", file.path());
-    Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &asks, 1))
+    let listener = format!("{{ address = \"127.0.0.1:0\", auth_file = {:?} }}", file.path());
+    Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &listener, 1))
 }
 
-/// What one client sends, a piece after the other: memcached answers only the last of several commands that come in one
-/// read, so each piece is what it gives one line for.
+/// What one client sends, one piece after another. memcached replies only to the last of several commands in one read, so each
+/// piece gets one line.
 struct Script {
     name: &'static str,
     pieces: Vec<Vec<u8>>,
-    /// Instead of answering the last piece, memcached closes the connection.
+    /// Instead of replying to the last piece, memcached closes the connection.
     closes: bool,
 }
 
@@ -114,27 +114,27 @@ fn scripts() -> Vec<Script> {
     ]
 }
 
-/// The replies to the script, then to the right password and to a few commands behind it.
+/// The replies to the script, then to the correct password and to a few commands after it.
 fn transcript(mut client: Client, script: &Script) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut replies = Vec::new();
     for piece in &script.pieces {
         client.send(piece);
         if script.closes {
             return vec![show(&client.rest())];
         }
-        said.push(client.line());
+        replies.push(client.line());
     }
     client.send(RIGHT);
-    said.push(client.line());
-    // In case that the script has been let in already, so that this was an ordinary set.
+    replies.push(client.line());
+    // In case the script has already authenticated, so that this was an ordinary set.
     for command in ["get nothing", "mn", "delete auth", "delete auth", "nonsense"] {
-        said.push(client.ask(command));
+        replies.push(client.execute(command));
     }
-    said
+    replies
 }
 
 #[test]
-fn everything_before_and_behind_the_password_is_answered_as_memcached_does() {
+fn everything_before_and_after_the_password_gets_memcacheds_reply() {
     let file = AuthFile::new(FILE);
     let memcached = Memcached::start(&["-Y", &file.path()]);
     let servers = memcacheds(1);
@@ -158,13 +158,13 @@ fn stats_count_the_passwords_that_memcached_counts() {
     let kennel = sidecar(&servers, &file);
     let [theirs, ours] = [Client::tcp(memcached.address), kennel.client()].map(|mut client| {
         for attempt in ["get a", "set a 0 0 9\r\nuser nope", "set a 0 0 9\r\nuser pass"] {
-            client.ask(attempt);
+            client.execute(attempt);
         }
         client.send(b"stats\r\n");
         let stats = String::from_utf8(client.until(b"END\r\n")).expect("ASCII");
         stats.lines().filter(|line| line.starts_with("STAT auth_")).map(str::to_owned).collect::<Vec<_>>()
     });
-    // One more was given to see that it has started.
+    // One more was used to check that it has started.
     assert_eq!(theirs, ["STAT auth_cmds 3", "STAT auth_errors 1"]);
     assert_eq!(ours, ["STAT auth_cmds 2", "STAT auth_errors 1"]);
 }
@@ -183,7 +183,7 @@ fn what_is_pipelined_behind_the_password_is_served() {
     let mut client = kennel.client();
     whole.iter().for_each(|byte| client.send(&[*byte]));
     assert_eq!(show(&client.rest()), show(replies), "a byte at a time");
-    // More than any buffer in front of the session holds at once.
+    // More than all buffers in front of the session hold.
     let value = vec![b'y'; 300_000];
     let mut client = kennel.client();
     client.send(&[RIGHT, b"set big 0 0 300000\r\n", &value, b"\r\nget big\r\nquit\r\n"].concat());
@@ -203,14 +203,14 @@ fn nothing_of_a_client_without_the_password_reaches_a_server() {
     known.store("k", b"v", 0);
     let mut unknown = kennel.client();
     for command in ["flush_all", "delete k", "set k 0 0 9\r\nuser pasX", "incr @tag:x 1"] {
-        let said = unknown.ask(command);
-        assert!(said.starts_with("CLIENT_ERROR "), "{command}: {said}");
+        let replies = unknown.execute(command);
+        assert!(replies.starts_with("CLIENT_ERROR "), "{command}: {replies}");
     }
     assert_eq!(known.get("k").as_deref(), Some(&b"v"[..]));
 }
 
 #[test]
-fn an_ordinary_listener_beside_it_asks_for_nothing() {
+fn another_listener_without_a_password_requires_none() {
     let file = AuthFile::new(FILE);
     let servers = memcacheds(1);
     let sock = file.0.join("k.sock");
@@ -223,7 +223,7 @@ fn an_ordinary_listener_beside_it_asks_for_nothing() {
     let kennel = Kennel::start(&toml.replacen("[listen]", &unix, 1));
     kennel.client().store("k", b"v", 0);
     let mut client = kennel.unix_client();
-    assert_eq!(client.ask("get k"), "CLIENT_ERROR unauthenticated");
+    assert_eq!(client.execute("get k"), "CLIENT_ERROR unauthenticated");
     client.send(RIGHT);
     assert_eq!(client.line(), "STORED");
     assert_eq!(client.get("k").as_deref(), Some(&b"v"[..]));
@@ -237,14 +237,14 @@ fn the_log_tells_of_wrong_passwords_without_repeating_them_and_not_each_time() {
     for attempt in 0..50 {
         let mut client = kennel.client();
         assert_eq!(
-            client.ask("set a 0 0 14\r\nsheila rosebux"),
+            client.execute("set a 0 0 14\r\nsheila rosebux"),
             "CLIENT_ERROR authentication failure",
             "{attempt}"
         );
     }
-    let log = kennel.said();
+    let log = kennel.log();
     let lines = log.lines().filter(|line| line.contains("unknown user or wrong password")).count();
-    // One for each worker that met one, until 10 s are over.
+    // One per affected worker, for 10 s.
     assert!((1..=2).contains(&lines), "{log}");
     assert!(log.contains("from=127.0.0.1:"), "{log}");
     for secret in ["rosebu", "sheila"] {
@@ -258,7 +258,7 @@ fn sigterm_does_not_wait_for_a_client_that_has_not_given_its_password() {
     let servers = memcacheds(1);
     let kennel = sidecar(&servers, &file);
     let (mut unknown, mut known) = (kennel.client(), kennel.client());
-    assert_eq!(unknown.ask("get a"), "CLIENT_ERROR unauthenticated");
+    assert_eq!(unknown.execute("get a"), "CLIENT_ERROR unauthenticated");
     known.send(RIGHT);
     assert_eq!(known.line(), "STORED");
     eventually("both are counted", || kennel.metrics().sum("kennel_client_connections", &[]) == 2.0);

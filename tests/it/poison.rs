@@ -1,5 +1,5 @@
-//! Poison stays local: whatever a client sends, it is answered or hung up on itself, and nobody else notices. Every mistake
-//! known, and mutations of what is none, each 200 times, beside clients whose every byte is checked.
+//! Malformed input affects only its sender: it receives an error or its connection is closed, and no other client notices. Every
+//! known mistake, and mutations of valid commands, each 200 times, next to clients whose every byte is checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,38 +10,38 @@ use crate::client::{Client, show};
 use crate::world::{Kennel, addresses, guarded, memcacheds, raw, sidecar_toml, within};
 
 const ROUNDS: usize = 200;
-/// How many mutations are tried, and in how many of them a seed is used up.
+/// The number of mutations, and how many share one seed.
 const MUTANTS: u64 = 60;
 
-/// What one attack is.
+/// One attack.
 struct Poison {
     name: &'static str,
     bytes: Vec<u8>,
     then: Then,
-    /// Of what is hung up on: the last line it is told.
-    told: &'static str,
+    /// If the connection is closed: the last line before that.
+    last_line: &'static str,
 }
 
-/// What becomes of the connection.
+/// What happens to the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
-    /// It goes on: the rounds are sent behind each other.
+    /// It remains: the rounds are sent one after the other.
     Answered,
-    /// It is closed, perhaps after some words: a connection a round.
+    /// It is closed, possibly after a reply: one connection per round.
     Closed,
     /// The client closes in the middle of a request.
     CutOff,
 }
 
-/// Every mistake known, about keys of this prefix.
+/// Every known mistake, with keys of this prefix.
 fn poisons(prefix: &str) -> Vec<Poison> {
     let key = format!("{prefix}poison");
     let long = "k".repeat(251 - prefix.len());
     let long = format!("{prefix}{long}");
     let mut all = Vec::new();
-    let mut add = |then: Then, name: &'static str, text: String, told: &'static str| {
+    let mut add = |then: Then, name: &'static str, text: String, last_line: &'static str| {
         let bytes = text.replace('@', &key).replace('#', &long).into_bytes();
-        all.push(Poison { name, bytes, then, told });
+        all.push(Poison { name, bytes, then, last_line });
     };
     use Then::{Answered, Closed, CutOff};
     for (name, text) in [
@@ -66,8 +66,8 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ("flags beyond 32 bits", "set @ 4294967296 0 1\r\nx\r\n"),
         ("flags that are no number", "set @ x 0 1\r\nversion\r\n"),
         ("an exptime that is no number", "set @ 0 x 1\r\nversion\r\ngat x @\r\ntouch @ x\r\n"),
-        ("a block longer than said", "set @ 0 0 1\r\nxyz\r\n"),
-        ("a block longer than said, that goes on as a command", "set @ 0 0 1\r\nx get @\r\n"),
+        ("a block longer than announced", "set @ 0 0 1\r\nxyz\r\n"),
+        ("a block longer than announced, that goes on as a command", "set @ 0 0 1\r\nx get @\r\n"),
         ("a block that ends in LF alone", "set @ 0 0 1\r\nx\nversion\r\n"),
         ("a CAS that is no number", "cas @ 0 0 1 x\r\nversion\r\n"),
         ("no CAS", "cas @ 0 0 1\r\nx\r\n"),
@@ -77,7 +77,7 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ("NULs", "get @\0 x\r\nset @\0 0 0 1\r\n\0\r\n\0get @\r\nget \0\r\n"),
         ("bytes that are no text", "get \u{7f}\u{80}\u{fe}\r\n\u{ff}\r\n"),
         ("a NUL in a meta key", "mg @\0 v\r\nms @\0 1\r\nx\r\n"),
-        ("a block of meta commands longer than said", "ms @ 1\r\nxyz\r\n"),
+        ("a block of meta commands longer than announced", "ms @ 1\r\nxyz\r\n"),
         ("a negative meta length", "ms @ -1\r\n"),
         ("a meta length that is no number", "ms @ x\r\nversion\r\n"),
         ("a meta length behind the flags", "ms @ T0 1\r\nversion\r\n"),
@@ -109,7 +109,7 @@ fn poisons(prefix: &str) -> Vec<Poison> {
     let bad_format = "CLIENT_ERROR bad command line format\r\n";
     let bad_exptime = "CLIENT_ERROR invalid exptime argument\r\n";
     let binary = "kennel speaks the text protocol: turn the binary protocol off in this client";
-    for (name, text, told) in [
+    for (name, text, last_line) in [
         (
             "a request of HTTP",
             "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nget @\r\n".to_owned(),
@@ -128,7 +128,7 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ("a binary header that lies", format!("\u{0}\u{1}{}", "\u{7f}".repeat(3000)), binary),
         ("quit with something behind it", "quit\r\nget @\r\n".to_owned(), ""),
     ] {
-        add(Closed, name, text, told);
+        add(Closed, name, text, last_line);
     }
     for (name, text) in [
         ("half a line", "get @"),
@@ -139,7 +139,7 @@ fn poisons(prefix: &str) -> Vec<Poison> {
         ("a length that lies", "set @ 0 0 1000000\r\nget @\r\nversion\r\n"),
         ("a meta length that lies", "ms @ 1000000\r\nmg @ v\r\nmn\r\n"),
         ("half a block that is skipped", "set @ 0 0 2000000\r\nget @\r\n"),
-        ("requests whose answers nobody reads", "get @\r\nincr @ 1\r\nmg @ v\r\nget @ @ @\r\nget @"),
+        ("requests whose replies are not read", "get @\r\nincr @ 1\r\nmg @ v\r\nget @ @ @\r\nget @"),
     ] {
         add(CutOff, name, text.to_owned(), "");
     }
@@ -149,19 +149,19 @@ fn poisons(prefix: &str) -> Vec<Poison> {
     all
 }
 
-/// Sends all of it, then says that no more comes, and gives what was answered until the connection was closed.
+/// Sends everything, then shuts down sending, and returns what was received until the connection was closed.
 fn attack(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("connect");
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out above zero");
     let mut reader = stream.try_clone().expect("a socket can be cloned");
     let answered = std::thread::spawn(move || {
-        let mut answer = Vec::new();
-        match reader.read_to_end(&mut answer) {
+        let mut reply = Vec::new();
+        match reader.read_to_end(&mut reply) {
             Err(e) if e.kind() != ErrorKind::ConnectionReset => panic!("neither answered nor closed: {e}"),
-            _ => answer,
+            _ => reply,
         }
     });
-    // Whoever has been hung up on cannot send all.
+    // If the connection has been closed, not everything can be sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     answered.join().unwrap_or_else(|_| panic!("of {}", show(bytes)))
@@ -176,31 +176,31 @@ fn cut_off(address: SocketAddr, bytes: &[u8], resets: bool) {
     }
 }
 
-/// What an innocent client says, all in one piece, and what it must hear, byte by byte.
-fn innocent(prefix: &str, round: usize, meta: bool) -> (String, String) {
+/// What an unaffected client sends, in one piece, and what it must receive, byte by byte.
+fn other_client(prefix: &str, round: usize, meta: bool) -> (String, String) {
     let (a, b, n) =
         (format!("{prefix}a:{round}"), format!("{prefix}b:{round}"), format!("{prefix}n:{round}"));
     let value = format!("value {round} ").repeat(1 + round % 50);
     let size = value.len();
-    let mut say =
+    let mut send =
         format!("set {a} 7 60 {size}\r\n{value}\r\nset {b} 0 60 2\r\nbb\r\nset {n} 0 60 2\r\n41\r\n");
-    let mut hear = "STORED\r\n".repeat(3);
-    say += &format!("get {a}\r\nincr {n} 1\r\nget {b} {a} {b} {n}\r\n");
-    hear += &format!("VALUE {a} 7 {size}\r\n{value}\r\nEND\r\n42\r\nVALUE {b} 0 2\r\nbb\r\n");
-    hear +=
+    let mut expected = "STORED\r\n".repeat(3);
+    send += &format!("get {a}\r\nincr {n} 1\r\nget {b} {a} {b} {n}\r\n");
+    expected += &format!("VALUE {a} 7 {size}\r\n{value}\r\nEND\r\n42\r\nVALUE {b} 0 2\r\nbb\r\n");
+    expected +=
         &format!("VALUE {a} 7 {size}\r\n{value}\r\nVALUE {b} 0 2\r\nbb\r\nVALUE {n} 0 2\r\n42\r\nEND\r\n");
     if meta {
-        say += &format!("mg {a} v f k O{round}\r\n");
-        hear += &format!("VA {size} f7 k{a} O{round}\r\n{value}\r\n");
+        send += &format!("mg {a} v f k O{round}\r\n");
+        expected += &format!("VA {size} f7 k{a} O{round}\r\n{value}\r\n");
     }
-    say += &format!("delete {a}\r\ndelete {b}\r\nmn\r\n");
-    hear += "DELETED\r\nDELETED\r\nMN\r\n";
-    (say, hear)
+    send += &format!("delete {a}\r\ndelete {b}\r\nmn\r\n");
+    expected += "DELETED\r\nDELETED\r\nMN\r\n";
+    (send, expected)
 }
 
-/// Runs `attacks` beside two innocents of the one worker, who share its one connection to the one server. Between any two
-/// attacks each innocent is heard out once more from the beginning.
-fn beside_innocents(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
+/// Runs `attacks` next to two clients of the only worker, which shares its only connection to the only server. Between two
+/// attacks, each client is checked from the beginning.
+fn beside_other_clients(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
     let servers = memcacheds(1);
     let rules = [guarded("hot", "hot:*", "cold_wait = \"0ms\"\nlock_ttl = \"1s\""), raw("raw", "*")];
     let toml = sidecar_toml(&addresses(&servers), &rules).replace("workers = 2", "workers = 1");
@@ -213,9 +213,9 @@ fn beside_innocents(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
             scope.spawn(move || {
                 let mut client = kennel.client();
                 while !over.load(Ordering::SeqCst) {
-                    let (say, hear) = innocent(prefix, done.load(Ordering::SeqCst), meta);
-                    client.send(say.as_bytes());
-                    client.expect(hear.as_bytes());
+                    let (send, expected) = other_client(prefix, done.load(Ordering::SeqCst), meta);
+                    client.send(send.as_bytes());
+                    client.expect(expected.as_bytes());
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -223,11 +223,13 @@ fn beside_innocents(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
         let both = || rounds.each_ref().map(|done| done.load(Ordering::SeqCst));
         let unharmed = |name: &str| {
             let before = both();
-            within(Duration::from_secs(15), &format!("the innocents are answered beside: {name}"), || {
-                both().iter().zip(before).all(|(now, before)| *now >= before + 2)
-            });
+            within(
+                Duration::from_secs(15),
+                &format!("the other clients get their replies beside: {name}"),
+                || both().iter().zip(before).all(|(now, before)| *now >= before + 2),
+            );
         };
-        // Whatever an attack finds, the innocents must be told to stop, or the scope waits for ever.
+        // Whatever an attack finds, the other clients must be stopped, otherwise the scope waits for ever.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attacks(&kennel, &unharmed)));
         over.store(true, Ordering::SeqCst);
         if let Err(why) = result {
@@ -249,22 +251,22 @@ fn beside_innocents(attacks: impl FnOnce(&Kennel, &dyn Fn(&str))) {
 }
 
 fn every_known_mistake(prefix: &str) {
-    beside_innocents(|kennel, unharmed| {
-        for Poison { name, bytes, then, told } in poisons(prefix) {
+    beside_other_clients(|kennel, unharmed| {
+        for Poison { name, bytes, then, last_line } in poisons(prefix) {
             match then {
                 Then::Answered => {
                     let mut all = bytes.repeat(ROUNDS);
                     all.extend_from_slice(b"mn\r\n");
-                    let answer = attack(kennel.address(), &all);
-                    assert!(answer.ends_with(b"MN\r\n"), "{name}: {}", show(&answer));
-                    let lines = answer.split(|byte| *byte == b'\n').count();
-                    assert!(lines > ROUNDS, "{name}: {lines} lines: {}", show(&answer));
+                    let reply = attack(kennel.address(), &all);
+                    assert!(reply.ends_with(b"MN\r\n"), "{name}: {}", show(&reply));
+                    let lines = reply.split(|byte| *byte == b'\n').count();
+                    assert!(lines > ROUNDS, "{name}: {lines} lines: {}", show(&reply));
                 }
                 Then::Closed => {
                     for _ in 0..ROUNDS {
-                        let answer = attack(kennel.address(), &bytes);
-                        assert!(answer.ends_with(told.as_bytes()), "{name}: {}", show(&answer));
-                        assert_eq!(told.is_empty(), answer.is_empty(), "{name}: {}", show(&answer));
+                        let reply = attack(kennel.address(), &bytes);
+                        assert!(reply.ends_with(last_line.as_bytes()), "{name}: {}", show(&reply));
+                        assert_eq!(last_line.is_empty(), reply.is_empty(), "{name}: {}", show(&reply));
                     }
                 }
                 Then::CutOff => (0..ROUNDS).for_each(|n| cut_off(kennel.address(), &bytes, n % 2 == 0)),
@@ -280,11 +282,11 @@ fn every_known_mistake_200_times_harms_nobody_else_at_a_raw_key() {
 }
 
 #[test]
-fn every_known_mistake_200_times_harms_nobody_else_at_a_guarded_key() {
+fn every_known_mistake_200_times_harms_no_other_client_at_a_guarded_key() {
     every_known_mistake("hot:p:");
 }
 
-/// A command that is none, made of some that are.
+/// An invalid command made of valid ones.
 fn mutant(random: &mut fastrand::Rng) -> Vec<u8> {
     let good = [
         "get raw:p:1\r\n",
@@ -333,10 +335,10 @@ fn mutant(random: &mut fastrand::Rng) -> Vec<u8> {
 }
 
 #[test]
-fn mutated_commands_200_times_each_harm_nobody_else() {
+fn mutated_commands_200_times_each_harm_no_other_client() {
     let seed =
         std::env::var("KENNEL_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_080_327);
-    beside_innocents(|kennel, unharmed| {
+    beside_other_clients(|kennel, unharmed| {
         for n in 0..MUTANTS {
             let mut random = fastrand::Rng::with_seed(seed + n);
             // The same one 200 times, then 200 different ones.

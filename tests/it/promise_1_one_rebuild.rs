@@ -25,9 +25,9 @@ fn fleet_with(rule: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     (servers, sidecars)
 }
 
-/// What the sixty clients have seen between them.
+/// What the sixty clients have observed.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     running: usize,
     /// Start and end of every rebuild.
     rebuilds: Vec<(Instant, Instant)>,
@@ -39,53 +39,53 @@ struct Seen {
 fn a_hot_key_is_rebuilt_once_per_expiry_and_only_cold_losers_wait() {
     const EXPIRIES: usize = 3;
     let (_servers, sidecars) = fleet();
-    let seen = Mutex::new(Seen::default());
+    let observed = Mutex::new(Observed::default());
     let start = Instant::now();
-    let over = || seen.lock().unwrap().rebuilds.len() > EXPIRIES;
+    let over = || observed.lock().unwrap().rebuilds.len() > EXPIRIES;
     let client = |n: usize| {
         let mut client = sidecars[n % 2].client();
         while !over() && start.elapsed() < Duration::from_secs(40) {
-            let warm = !seen.lock().unwrap().rebuilds.is_empty();
+            let warm = !observed.lock().unwrap().rebuilds.is_empty();
             let (value, took) = timed(|| client.get("hot:k"));
             if value.is_some() {
-                let mut seen = seen.lock().unwrap();
+                let mut observed = observed.lock().unwrap();
                 if warm {
-                    seen.longest_wait_for_a_value = seen.longest_wait_for_a_value.max(took);
+                    observed.longest_wait_for_a_value = observed.longest_wait_for_a_value.max(took);
                 }
-                drop(seen);
+                drop(observed);
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             }
             let began = Instant::now();
             let version = {
-                let mut seen = seen.lock().unwrap();
-                seen.running += 1;
-                seen.overlaps += usize::from(seen.running > 1);
-                seen.rebuilds.len()
+                let mut observed = observed.lock().unwrap();
+                observed.running += 1;
+                observed.overlaps += usize::from(observed.running > 1);
+                observed.rebuilds.len()
             };
             std::thread::sleep(Duration::from_secs(1)); // the database
             // Before the fill: the next rebuild may begin while its reply is on the way.
-            seen.lock().unwrap().running -= 1;
+            observed.lock().unwrap().running -= 1;
             client.store("hot:k", format!("version {version}").as_bytes(), 2);
-            seen.lock().unwrap().rebuilds.push((began, Instant::now()));
+            observed.lock().unwrap().rebuilds.push((began, Instant::now()));
         }
     };
     std::thread::scope(|s| (0..60).for_each(|n| drop(s.spawn(move || client(n)))));
-    let seen = seen.into_inner().unwrap();
-    assert_eq!(seen.overlaps, 0, "rebuilds ran at the same time");
-    // One cold and one an expiry: each begins when the one before has expired, not earlier and not much later. A TTL
-    // of 2 lives for 1 to 2 s.
-    assert_eq!(seen.rebuilds.len(), EXPIRIES + 1, "rebuilds: {:?}", seen.rebuilds);
-    for pair in seen.rebuilds.windows(2) {
+    let observed = observed.into_inner().unwrap();
+    assert_eq!(observed.overlaps, 0, "rebuilds ran at the same time");
+    // One cold rebuild and one per expiry: each begins when the value before has expired, not earlier and not much later. A TTL
+    // of 2 lasts for 1 to 2 s.
+    assert_eq!(observed.rebuilds.len(), EXPIRIES + 1, "rebuilds: {:?}", observed.rebuilds);
+    for pair in observed.rebuilds.windows(2) {
         let lived = pair[1].0.saturating_duration_since(pair[0].1);
         let allowed = Duration::from_millis(800)..Duration::from_millis(3000);
         assert!(allowed.contains(&lived), "a value with a TTL of 2 s was rebuilt {lived:?} after its fill");
     }
-    // Half a rebuild: nobody who was given the old value had to wait for the new one.
+    // Half a rebuild: readers of the old value did not wait for the new one.
     assert!(
-        seen.longest_wait_for_a_value < Duration::from_millis(500),
+        observed.longest_wait_for_a_value < Duration::from_millis(500),
         "a client with a value to be served waited {:?}",
-        seen.longest_wait_for_a_value
+        observed.longest_wait_for_a_value
     );
 }
 
@@ -158,7 +158,7 @@ fn a_claim_that_a_whole_rebuild_overtook_is_no_win_and_leaves_no_lock_behind() {
 
 #[test]
 fn a_stale_value_that_ends_during_its_rebuild_lets_no_second_one_begin() {
-    // Won as soon as it is stale, and in the last second before it ends.
+    // Won as soon as it is stale, and in the last second before it expires.
     for stands in [3, 1] {
         let (servers, sidecars) = fleet_with("stale_for = \"3s\"\nlock_ttl = \"9s\"\ncold_wait = \"0ms\"");
         let (mut winner, mut other) = (sidecars[0].client(), sidecars[1].client());
@@ -179,7 +179,7 @@ fn a_value_in_its_last_second_is_won_only_once_its_end_can_let_nobody_else_begin
     let (mut slow, mut quick) = (sidecars[0].client(), sidecars[1].client());
     quick.store("hot:k", b"old", 1);
     until_stale(&servers, "hot:k", 1);
-    // The stub that takes its place.
+    // The stub that replaces it.
     gate.hold("ms hot:k 0 ");
     slow.send(b"get hot:k\r\n");
     gate.until_held();
@@ -234,7 +234,7 @@ fn a_delete_takes_the_lock_with_it_and_a_late_fill_does_not_take_the_next_one() 
     late.store("hot:k", b"old", 1);
     until_stale(&servers, "hot:k", 30);
     assert_eq!(late.get("hot:k"), None);
-    // Stale, so not found; and gone all the same.
+    // Stale, so not found; it is removed all the same.
     assert_eq!(second.delete("hot:k"), "NOT_FOUND");
     second.store("hot:k", b"newer", 1);
     until_stale(&servers, "hot:k", 30);
@@ -250,7 +250,7 @@ fn a_winner_that_leaves_takes_no_lock_or_stub_but_its_own() {
     let rule = "stale_for = \"30s\"\nlock_ttl = \"30s\"\ncold_wait = \"0ms\"";
     let (servers, sidecars) = fleet_with(rule);
     let (mut second, mut reader) = (sidecars[1].client(), sidecars[1].client());
-    // Its lock is lost, and another's stands in its place.
+    // Its lock is lost, and another client's is stored in its place.
     let mut first = sidecars[0].client();
     first.store("hot:stale", b"old", 1);
     until_stale(&servers, "hot:stale", 30);
@@ -258,7 +258,7 @@ fn a_winner_that_leaves_takes_no_lock_or_stub_but_its_own() {
     let mut server = direct(&servers[holder(&servers, "hot:stale")]);
     assert_eq!(server.delete("@lock:hot:stale"), "DELETED");
     assert_eq!(second.get("hot:stale"), None);
-    // Its stub is deleted, and another's stands in its place.
+    // Its stub is deleted, and another client's is stored in its place.
     assert_eq!(first.get("hot:cold"), None);
     second.delete("hot:cold");
     assert_eq!(second.get("hot:cold"), None);

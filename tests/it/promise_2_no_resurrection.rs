@@ -1,5 +1,5 @@
-//! Promise 2: once an invalidation is acknowledged, no value whose rebuild began before it is served as fresh, by any
-//! sidecar, even if that rebuild ends, and stores, afterwards.
+//! Promise 2: once an invalidation is acknowledged, no sidecar serves a value as fresh whose rebuild began before it, even if
+//! that rebuild ends, and stores, afterwards.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ fn fleet(more: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     (servers, sidecars)
 }
 
-/// The same, for clients with pools of connections.
+/// The same, for clients with connection pools.
 fn pooled_fleet(more: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     let servers = memcacheds(3);
     let rule = guarded("hot", "hot:*", &format!("tags = [\"posts\"]\nlock_ttl = \"3s\"\n{more}"));
@@ -37,17 +37,17 @@ enum Invalidation {
 }
 
 impl Invalidation {
-    /// Carries it out for `key` and waits for the acknowledgement.
+    /// Executes it for `key` and waits for the acknowledgement.
     fn by(self, client: &mut Client, key: &str) {
         match self {
-            // A stub and a stale item are absent to the client; the invalidation is carried out all the same.
+            // A stub and a stale item are absent for the client; the invalidation is executed all the same.
             Invalidation::Delete => {
                 let reply = client.delete(key);
                 assert!(["DELETED", "NOT_FOUND"].contains(&&*reply), "delete {key}: {reply}");
             }
             Invalidation::BumpByDelete => assert_eq!(client.delete("@tag:posts"), "DELETED"),
             Invalidation::BumpByIncr => {
-                let reply = client.ask("incr @tag:posts 1");
+                let reply = client.execute("incr @tag:posts 1");
                 let version: u64 = reply.parse().unwrap_or_else(|e| panic!("incr of a tag: {reply}: {e}"));
                 assert!(version > 1_600_000_000_000, "a version is wall-clock ms, not {version}");
             }
@@ -55,7 +55,7 @@ impl Invalidation {
     }
 }
 
-/// One interleaving: the winner misses, `invalidation` lands, the winner stores.
+/// One interleaving: the winner misses, `invalidation` is executed, the winner stores.
 fn a_late_fill_is_never_fresh(stale: bool, other_sidecar: bool, pooled: bool) {
     let rule = "stale_for = \"30s\"\ncold_wait = \"200ms\"";
     let (servers, sidecars) = if pooled { pooled_fleet(rule) } else { fleet(rule) };
@@ -72,7 +72,7 @@ fn a_late_fill_is_never_fresh(stale: bool, other_sidecar: bool, pooled: bool) {
         invalidation.by(&mut sidecars[usize::from(other_sidecar)].client(), &key);
         let filler = if pooled { &mut elsewhere } else { &mut winner };
         filler.store(&key, b"late", 60);
-        // Fresh, it would be served to this reader: a miss says that somebody must build it anew.
+        // A fresh value would be served to this reader: a miss shows that it must be built again.
         assert_eq!(readers[1].get(&key), None, "{key} after the late fill");
         readers[1].store(&key, b"new", 60);
         for reader in &mut readers {
@@ -200,7 +200,7 @@ fn what_was_built_before_an_invalidation_neither_replaces_nor_creates_anything_a
     let (_servers, sidecars) = fleet("stale_for = \"30s\"\ncold_wait = \"0ms\"");
     for elsewhere in [0, 1] {
         for (command, said) in [
-            // There is something to replace: so it says, and leaves it as it is.
+            // There is something to replace: the reply is success, and the value remains.
             ("replace hot:k 0 60 3\r\nold", "STORED"),
             ("ms hot:k 3 MR T60\r\nold", "HD"),
             ("ma hot:k N60 J5", "NS"),
@@ -212,18 +212,18 @@ fn what_was_built_before_an_invalidation_neither_replaces_nor_creates_anything_a
                 assert_eq!(d.get("hot:k"), None);
                 assert_eq!(d.set("hot:k", b"new", 60), "STORED");
             }
-            assert_eq!(a.ask(command), said, "{command}, after a delete through sidecar {elsewhere}");
+            assert_eq!(a.execute(command), said, "{command}, after a delete through sidecar {elsewhere}");
             if !command.starts_with("ma") {
-                // What it was served since, it may replace.
+                // It may replace what it has read since.
                 assert_eq!(a.get("hot:k").as_deref(), Some(&b"new"[..]));
-                assert_eq!(a.ask("replace hot:k 0 60 5\r\nnewer"), "STORED");
+                assert_eq!(a.execute("replace hot:k 0 60 5\r\nnewer"), "STORED");
             }
             assert_ne!(d.delete("hot:k"), "");
         }
     }
 }
 
-/// Says that it is over when it goes out of scope.
+/// Sets the flag when dropped.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -232,8 +232,8 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// Whatever a client is given must be at least as new as the last invalidation that was acknowledged before it asked: the
-/// rule leaves nothing stale behind, and nothing expires by itself while this runs.
+/// Every value that a client receives must be at least as new as the last invalidation that was acknowledged before its request:
+/// the rule leaves nothing stale, and nothing expires during the test.
 fn nothing_older_than_the_last_invalidation_is_served(invalidate: &(dyn Fn(&mut Client) + Sync)) {
     let (_servers, sidecars) = fleet("on_tag = \"drop\"\nstale_for = \"10s\"\ncold_wait = \"20ms\"");
     let (source, acknowledged) = (AtomicU64::new(1), AtomicU64::new(0));
@@ -264,7 +264,7 @@ fn nothing_older_than_the_last_invalidation_is_served(invalidate: &(dyn Fn(&mut 
     let read = &read;
     std::thread::scope(|s| {
         (0..12).for_each(|n| drop(s.spawn(move || read(n))));
-        // Also when an invalidation panics: the readers would go on for ever.
+        // Also if an invalidation panics: otherwise the readers would not end.
         let _over = OnDrop(&over);
         let mut random = fastrand::Rng::with_seed(99);
         let mut clients = [sidecars[0].client(), sidecars[1].client()];
@@ -290,12 +290,12 @@ fn under_load_no_value_from_before_the_last_bump_is_served() {
     nothing_older_than_the_last_invalidation_is_served(&|c| Invalidation::BumpByDelete.by(c, "hot:k"));
 }
 
-/// The first sidecar reaches the server through the gate.
+/// The first sidecar connects to the server through the gate.
 fn gated() -> (Vec<Memcached>, Gate, [Kennel; 2]) {
     gated_fleet(&[guarded("hot", "hot:*", "tags = [\"posts\"]\nstale_for = \"30s\"\ncold_wait = \"0ms\"")])
 }
 
-/// A version that a sidecar has made whose clock is centuries ahead.
+/// A version made by a sidecar whose clock is centuries ahead.
 const FUTURE: &[u8] = b"9999999999999";
 
 #[test]
@@ -312,7 +312,7 @@ fn a_bump_moves_a_version_that_another_clock_has_put_in_the_future() {
         assert_eq!(b.get("hot:k"), None, "round {n}");
         b.store("hot:k", value.as_bytes(), 60);
         assert_eq!(a.get("hot:k").as_deref(), Some(value.as_bytes()));
-        assert_eq!(&a.ask("incr @tag:posts 1"), next);
+        assert_eq!(&a.execute("incr @tag:posts 1"), next);
     }
     assert_eq!(b.get("hot:k"), None);
 }
@@ -342,13 +342,13 @@ fn a_bump_that_comes_late_does_not_bring_an_old_version_back() {
     slow.send(b"delete @tag:posts\r\n");
     gate.until_held();
     assert_eq!(
-        quick.ask("incr @tag:posts 1"),
+        quick.execute("incr @tag:posts 1"),
         "10000000000000",
         "the number that the slow one is about to store"
     );
     quick.store("hot:k", b"old", 60);
     assert_eq!(quick.get("hot:k").as_deref(), Some(&b"old"[..]));
-    assert_eq!(quick.ask("incr @tag:posts 1"), "10000000000001");
+    assert_eq!(quick.execute("incr @tag:posts 1"), "10000000000001");
     gate.release();
     assert_eq!(slow.line(), "DELETED");
     assert_eq!(quick.get("hot:k"), None, "it was invalidated, and its version came back");
@@ -393,7 +393,7 @@ fn no_command_that_changes_a_value_makes_a_stale_one_fresh() {
         ("replace hot:k 0 0 1\r\n1".to_owned(), "NOT_STORED"),
         (format!("cas hot:k 0 0 1 {cas}\r\n1"), "NOT_FOUND"),
     ] {
-        assert_eq!(a.ask(&command), reply, "{command}");
+        assert_eq!(a.execute(&command), reply, "{command}");
     }
     assert_eq!(a.get("hot:k"), None, "one client rebuilds");
     assert_eq!(b.get("hot:k").as_deref(), Some(&b"5"[..]), "the others are served the old value, unchanged");
@@ -439,8 +439,8 @@ fn what_is_marked_stale_behind_kennels_back_or_was_never_wrapped_is_stale_once_i
     let (mut a, mut b) = (sidecars[0].client(), sidecars[1].client());
     a.store("hot:wrapped", b"old", 600);
     let mut server = direct(&servers[holder(&servers, "hot:wrapped")]);
-    assert_eq!(server.ask("md hot:wrapped I"), "HD");
-    // Stored directly, where the key belongs: it has no envelope.
+    assert_eq!(server.execute("md hot:wrapped I"), "HD");
+    // Stored directly on the key's server: it has no envelope.
     assert_eq!(a.get("hot:plain"), None);
     let mut server = direct(&servers[holder(&servers, "hot:plain")]);
     server.store("hot:plain", b"old", 600);
@@ -484,7 +484,7 @@ fn what_was_built_after_a_miss_of_a_dead_server_is_refused() {
     let key = key.expect("one in three keys is on this server");
     let mut twin = sidecars[0].client();
     eventually("the server is used again", || twin.get(&key).is_some());
-    // What happened to the key between the miss and now cannot be known.
+    // What happened to the key between the miss and now is unknown.
     let reply = client.set("hot:k", b"late", 60);
     assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
     assert_eq!(other.get("hot:k"), None);
@@ -494,14 +494,14 @@ fn what_was_built_after_a_miss_of_a_dead_server_is_refused() {
 fn a_value_too_large_for_its_envelope_is_not_stored_without_it_where_a_bump_must_reach_it() {
     let (_servers, sidecars) = fleet("stale_for = \"30s\"\ncold_wait = \"0ms\"");
     let (mut a, mut b) = (sidecars[0].client(), sidecars[1].client());
-    // memcached takes 1,048,064 bytes without an envelope.
+    // memcached accepts 1,048,064 bytes without an envelope.
     let reply = a.set("hot:k", &vec![b'x'; 1_048_060], 60);
     assert!(reply == "STORED" || reply == "SERVER_ERROR object too large for cache", "{reply}");
     assert_eq!(b.delete("@tag:posts"), "DELETED");
     assert_eq!(b.get("hot:k"), None);
 }
 
-/// A sidecar's toml with a tag cache.
+/// A sidecar's configuration with a tag cache.
 fn cached_fleet(cache: &str) -> (Vec<Memcached>, [Kennel; 2]) {
     let servers = memcacheds(3);
     let rule = guarded("hot", "hot:*", "tags = [\"posts\"]\nstale_for = \"30s\"\ncold_wait = \"0ms\"");
@@ -533,12 +533,12 @@ fn a_bump_through_another_sidecar_takes_effect_once_the_tag_cache_is_over() {
     here.store("hot:k", b"old", 60);
     assert!(here.get("hot:k").is_some());
     assert_eq!(there.delete("@tag:posts"), "DELETED");
-    // Asked all the time, and remembered no longer for that. Half a second is for a busy machine.
+    // Frequent reads do not extend the cache. Half a second allows for a busy machine.
     within(Duration::from_millis(1500), "the bump is seen", || here.get("hot:k").is_none());
 }
 
-/// A lost tag is created with the moment as its version. That this may be the very number it had before takes a clock that
-/// was set back: too rare to be made to happen from outside, so this is played to the guard itself.
+/// A lost tag is created with the current time as its version. That this equals its former version requires a clock that was set
+/// back: too rare to provoke from outside, so the test drives the guard itself.
 #[test]
 fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
     use kennel::guard::envelope::Envelope;

@@ -25,7 +25,7 @@ fn an_old_value_is_served_until_its_expiry_and_stale_for_are_over_and_no_longer(
     until_stale(&servers, "hot:k", 3);
     assert_eq!(winner.get("hot:k"), None);
     assert_eq!(reader.get("hot:k").as_deref(), Some(&b"old"[..]), "served while the winner rebuilds");
-    // The winner lives, renews its lock, and never fills.
+    // The winner stays connected, its lock is renewed, and it never fills.
     let mut last = Instant::now();
     within(Duration::from_secs(8), "the old value ends", || {
         let served = reader.get("hot:k").is_some();
@@ -35,7 +35,7 @@ fn an_old_value_is_served_until_its_expiry_and_stale_for_are_over_and_no_longer(
         !served
     });
     let (lived, limit) = (last - stored, Duration::from_secs(4));
-    // memcached takes up to a second off a TTL of n; half a second is for a busy machine.
+    // memcached takes up to a second off a TTL; half a second allows for a busy machine.
     let allowed = limit - Duration::from_millis(1500)..limit + Duration::from_millis(500);
     assert!(allowed.contains(&lived), "a value of TTL 1 s and stale_for 3 s was served for {lived:?}");
 }
@@ -87,7 +87,7 @@ fn no_command_that_changes_a_value_moves_its_end() {
         ("append hot:k 0 0 1\r\n1", "STORED"),
         ("prepend hot:k 0 0 1\r\n1", "STORED"),
     ] {
-        assert_eq!(client.ask(command), reply, "{command}");
+        assert_eq!(client.execute(command), reply, "{command}");
         let ttl = server.ttl("hot:k").expect("just changed");
         assert!((100..=120).contains(&ttl), "{command}: {ttl} s, of 60 s and stale_for 60 s");
     }

@@ -1,4 +1,4 @@
-//! Promise 4: added waiting is at most `cold_wait`, and a key that nobody ever fills stops causing waits.
+//! Promise 4: added waiting is at most `cold_wait`, and a key that is never filled stops causing waits.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::world::{
     until_disconnected,
 };
 
-/// What counts as at once: far below every `cold_wait` here, far above a round trip on a busy machine.
+/// What counts as immediate: far below every `cold_wait` here, far above a round trip on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
-/// How soon a sidecar finds out, by renewing, that its lease was ended through another one: lock_ttl / 3, and a bit.
+/// How soon a sidecar detects, by a renewal, that its lease was ended through another sidecar: lock_ttl / 3 and a margin.
 const LEASE_CHECKED: Duration = Duration::from_millis(2500);
 
 fn fleet(cold_wait: &str) -> (Vec<Memcached>, [Kennel; 2]) {
@@ -114,7 +114,7 @@ fn a_get_with_requests_pipelined_behind_it_never_waits() {
         other.expect(b"END\r\nVALUE hot:there 0 1\r\nv\r\nEND\r\n");
     });
     assert!(took < AT_ONCE, "waited {took:?} with a request behind it");
-    // The guard has no part in what stands behind these.
+    // The guard is not involved in the requests after these.
     for behind in ["verbosity 1", "get raw", "get raw1 raw2"] {
         let reply = if behind.starts_with("get") { "END" } else { "OK" };
         let ((), took) = timed(|| {
@@ -138,7 +138,7 @@ fn a_get_never_waits_with_anything_at_all_behind_it() {
     let _winner = winner(&sidecars[0], "hot:k");
     for sidecar in &sidecars {
         let mut other = sidecar.client();
-        // Answered without a server, by one server, and not even a request.
+        // Served without a server, by one server, and not a request at all.
         for (behind, reply) in [("mn", "MN\r\n"), ("get raw:none", "END\r\n"), ("nonsense", "ERROR\r\n")] {
             let ((), took) = timed(|| {
                 other.send(format!("get hot:k\r\n{behind}\r\n").as_bytes());
@@ -174,11 +174,11 @@ fn a_get_does_not_wait_with_an_answer_behind_it_that_came_earlier_than_its_own()
     let hits = || sidecar.metrics().sum("kennel_requests_total", &["outcome=\"hit\""]);
     let before = hits();
     client.send(format!("get {slow}\r\nget {quick}\r\n").as_bytes());
-    eventually("the second answer is here", || hits() > before);
+    eventually("the second reply is here", || hits() > before);
     gate.release();
     let (value, took) = timed(|| client.only_value(&slow));
     assert_eq!(value, None);
-    assert!(took < AT_ONCE, "waited {took:?} with an answer behind it");
+    assert!(took < AT_ONCE, "waited {took:?} with a reply behind it");
     assert_eq!(client.only_value(&quick).as_deref(), Some(&b"v"[..]));
 }
 
@@ -198,7 +198,7 @@ fn of_two_multi_gets_for_each_others_keys_neither_waits_for_the_other_to_end() {
     let (_servers, sidecars) = fleet("8s");
     for round in 0..20 {
         let keys = [format!("hot:{round}:a"), format!("hot:{round}:b")];
-        let ask = |sidecar: &Kennel, first: &str, second: &str| {
+        let get_both = |sidecar: &Kennel, first: &str, second: &str| {
             let mut client = sidecar.client();
             let items = client.get_many(&[first, second]);
             let missing = [first, second].into_iter().filter(|k| items.iter().all(|i| i.key != *k));
@@ -206,8 +206,8 @@ fn of_two_multi_gets_for_each_others_keys_neither_waits_for_the_other_to_end() {
         };
         let ((), took) = timed(|| {
             std::thread::scope(|s| {
-                s.spawn(|| ask(&sidecars[0], &keys[0], &keys[1]));
-                s.spawn(|| ask(&sidecars[1], &keys[1], &keys[0]));
+                s.spawn(|| get_both(&sidecars[0], &keys[0], &keys[1]));
+                s.spawn(|| get_both(&sidecars[1], &keys[1], &keys[0]));
             });
         });
         assert!(
@@ -221,12 +221,12 @@ fn of_two_multi_gets_for_each_others_keys_neither_waits_for_the_other_to_end() {
 fn nobody_waits_for_a_winner_who_has_had_longer_than_cold_wait() {
     let (servers, sidecars) = fleet_with("lock_ttl = \"9s\"\ncold_wait = \"2s\"");
     let _winner = winner(&sidecars[0], "hot:k");
-    // lock_ttl + 1 to begin with.
+    // Initially lock_ttl + 1.
     let mut server = direct(&servers[holder(&servers, "hot:k")]);
     eventually("the stub is two seconds old", || server.ttl("hot:k").expect("its winner lives") <= 8);
     for sidecar in [&sidecars[1], &sidecars[0]] {
-        // As the server counts, it may be a second younger to the sidecar that made it.
-        eventually("a loser is told at once", || {
+        // The server's clock may be a second behind that of the sidecar that made it.
+        eventually("a loser gets its reply at once", || {
             let (value, took) = timed(|| sidecar.client().get("hot:k"));
             assert_eq!(value, None);
             took < AT_ONCE
@@ -239,7 +239,7 @@ fn nobody_waits_for_a_winner_who_has_had_longer_than_cold_wait() {
 
 #[test]
 fn a_winners_age_is_known_to_other_sidecars_though_its_stub_is_renewed() {
-    // Renewed three times a second, so that its TTL never tells more than a second.
+    // Renewed three times a second, so its TTL never falls by more than a second.
     let (_servers, sidecars) = fleet_with("lock_ttl = \"1s\"\ncold_wait = \"3s\"");
     let _winner = winner(&sidecars[0], "hot:k");
     let won = Instant::now();
@@ -263,7 +263,7 @@ fn a_loser_that_loses_again_does_not_wait_anew() {
         losers.iter_mut().for_each(|l| l.send(b"get hot:k\r\n"));
         losers[0].silent_for(Duration::from_millis(1200));
         drop(first);
-        // One of them wins, and does not fill; the other waits for that one.
+        // One of them wins and does not fill; the other one waits for it.
         losers.iter_mut().for_each(|l| assert_eq!(l.only_value("hot:k"), None));
     });
     assert!(took < Duration::from_secs(2) + AT_ONCE, "waited {took:?} in all; cold_wait is 2 s");

@@ -1,5 +1,5 @@
-//! Promise 5: the winner's death frees the key, at once when its connection closes, within `lock_ttl` when its sidecar
-//! dies; and whatever else happens to a lock costs at most one more rebuild.
+//! Promise 5: the winner's death frees the key, at once when its connection closes, within `lock_ttl` when its sidecar dies; and
+//! whatever else happens to a lock costs at most one more rebuild.
 
 use std::time::Duration;
 
@@ -79,16 +79,16 @@ fn a_lock_is_renewed_while_the_winner_lives_and_freed_within_its_ttl_when_the_si
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(winner.ask("version").split(' ').next(), Some("VERSION"), "the winner is still connected");
+    assert_eq!(winner.execute("version").split(' ').next(), Some("VERSION"), "the winner is still connected");
     first.kill();
     within(Duration::from_secs(4), "another wins within lock_ttl + 2 s", || other.get("hot:k").is_none());
     other.store("hot:k", b"new", 60);
     assert_eq!(second.client().get("hot:k").as_deref(), Some(&b"new"[..]));
 }
 
-/// Whether a stub stands there that somebody builds for: docs/wire-format.md has its flags.
+/// Whether the item is a stub with a builder: docs/wire-format.md describes its flags.
 fn is_held(server: &mut crate::client::Client, key: &str) -> bool {
-    let shown = server.ask(&format!("mg {key} s f"));
+    let shown = server.execute(&format!("mg {key} s f"));
     let flags = shown.strip_prefix("HD s0 f").and_then(|rest| rest.split(' ').next());
     let flags = flags.map(|flags| flags.parse::<u32>().expect("a number"));
     flags.is_some_and(|flags| flags & 1 << 30 == 0)
@@ -175,12 +175,12 @@ fn a_fill_is_dropped_when_its_server_came_back_empty_since_the_claim() {
     servers[at].restart();
     let mut other = sidecars[1].client();
     let mut server = direct(&servers[at]);
-    // A dead server's miss grants nothing: only once the stub stands there again has somebody won.
+    // A miss because of a dead server grants nothing: a client has won only once the stub is stored again.
     eventually("the key is won anew", || {
         assert_eq!(other.get("hot:k"), None);
         server.ttl("hot:k").is_some()
     });
-    // Dropped either way; whether its sidecar is connected again is chance.
+    // Dropped in either case; whether its sidecar has reconnected varies.
     let reply = winner.set("hot:k", b"late", 60);
     assert!(reply == "STORED" || reply.starts_with("SERVER_ERROR"), "{reply}");
     assert_eq!(sidecars[1].client().get("hot:k"), None, "built before the server was lost");
@@ -252,7 +252,7 @@ fn a_client_that_is_cut_off_before_it_hears_that_it_won_frees_the_key_too() {
     let mut server = direct(&servers[0]);
     eventually("the server has made the stub", || server.ttl("hot:k").is_some());
     client.reset();
-    // Nothing says when the sidecar has noticed. Should it notice later than this, it frees the key as any other.
+    // There is no signal that the sidecar has noticed. If it notices later than this, it frees the key like any other.
     std::thread::sleep(Duration::from_millis(200));
     gate.release();
     within(Duration::from_secs(2), "the stub is free", || !is_held(&mut server, "hot:k"));

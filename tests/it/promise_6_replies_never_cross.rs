@@ -1,5 +1,5 @@
-//! Promise 6: a client gets the answers to its own requests, in order, whatever other clients, slow and failing servers,
-//! time-outs and malformed bytes do.
+//! Promise 6: a client receives the replies to its own requests, in order, whatever other clients, slow and failing servers,
+//! timeouts and malformed bytes do.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -17,12 +17,12 @@ const ROUNDS: usize = 4;
 /// Requests that a client sends before it reads a reply.
 const DEPTH: usize = 12;
 
-/// What a key holds names the key, and is long enough to be cut in the middle.
+/// The value of a key contains the key, and is long enough to be cut in the middle.
 fn value_of(key: &str) -> String {
     format!("the value of {key};").repeat(1 + key.len() % 7 * 10)
 }
 
-/// One request of a pipeline, and what may answer it.
+/// One request of a pipeline, and the permitted replies.
 enum Request {
     Get { keys: Vec<String> },
     MetaGet { key: String, opaque: String },
@@ -62,7 +62,7 @@ impl Request {
         }
     }
 
-    /// Reads this request's reply and nothing else; panics on another's. Gives how many values it brought.
+    /// Reads this request's reply and nothing else; panics on another's. Returns the number of values.
     fn check_reply(&self, client: &mut Client) -> usize {
         match self {
             Request::Get { keys } => {
@@ -70,11 +70,11 @@ impl Request {
                     Ok(items) => items,
                     Err(line) => panic!("get {keys:?} was answered {line}; a failure is a miss"),
                 };
-                let mut asked = keys.iter();
+                let mut requested = keys.iter();
                 for item in &items {
                     assert!(
-                        asked.any(|k| *k == item.key),
-                        "asked for {keys:?} in this order, given {}",
+                        requested.any(|k| *k == item.key),
+                        "requested for {keys:?} in this order, given {}",
                         item.key
                     );
                     let value = String::from_utf8_lossy(&item.value);
@@ -119,7 +119,7 @@ fn five_hundred_clients_pipelining_through_slow_and_failing_servers_get_their_ow
     let slow: Vec<SlowServer> =
         (0..3).map(|i| SlowServer::start(servers[i].address, 1000 * i as u64)).collect();
     let addresses: Vec<String> = slow.iter().map(SlowServer::address).collect();
-    // cold_wait is 0 where it could only make the test slow: every get has requests behind it anyway.
+    // cold_wait is 0 where it could only slow the test down: every get has requests after it anyway.
     let hot = "stale_for = \"60s\"\nlock_ttl = \"5s\"\ncold_wait = \"0ms\"\ntags = [\"posts\"]";
     let rules = [guarded("hot", "hot:*", hot), raw("raw", "*")];
     let kennel = Kennel::start(&sidecar_toml(&addresses, &rules));
@@ -168,7 +168,7 @@ fn five_hundred_clients_pipelining_through_slow_and_failing_servers_get_their_ow
 }
 
 #[test]
-fn a_client_that_leaves_with_replies_owed_to_it_leaves_nobody_out_of_step() {
+fn a_client_that_leaves_with_replies_outstanding_shifts_no_other_clients_replies() {
     let servers = memcacheds(1);
     let slow = SlowServer::start(servers[0].address, 7);
     let kennel = Kennel::start(&sidecar_toml(&[slow.address()], &[raw("raw", "*")]));
@@ -176,10 +176,10 @@ fn a_client_that_leaves_with_replies_owed_to_it_leaves_nobody_out_of_step() {
     stays.store("raw:big", &vec![b'x'; 100_000], 0);
     stays.store("raw:mine", b"mine", 0);
     for _ in 0..50 {
-        let mut leaves = kennel.client();
-        leaves.send(&b"get raw:big raw:big raw:big\r\n".repeat(20));
-        leaves.send(b"set raw:cut 0 0 1000\r\nonly the beginn");
-        drop(leaves);
+        let mut leaving = kennel.client();
+        leaving.send(&b"get raw:big raw:big raw:big\r\n".repeat(20));
+        leaving.send(b"set raw:cut 0 0 1000\r\nonly the beginn");
+        drop(leaving);
         assert_eq!(stays.get("raw:mine").as_deref(), Some(&b"mine"[..]));
         assert_eq!(stays.get("raw:none"), None);
     }
@@ -200,7 +200,7 @@ fn a_client_that_reads_nothing_does_not_stop_the_others() {
         assert!(took < Duration::from_secs(2), "waited {took:?} behind a client that does not read");
     }
     for n in 0..100 {
-        // Bounded memory may cost it values while it was deaf, never the order or the end of a reply.
+        // Bounded memory may cost it values while it did not read, but never the order or the end of a reply.
         let value = deaf.only_value("raw:big");
         assert!(value.is_none_or(|v| v.len() == 500_000), "reply {n}");
     }
@@ -246,7 +246,7 @@ fn a_reply_that_comes_after_its_time_out_is_nobody_elses() {
     second.store("raw:b", b"100", 0);
     for n in 1..4 {
         gate.hold_replies();
-        let reply = first.ask("incr raw:a 1");
+        let reply = first.execute("incr raw:a 1");
         assert!(reply.starts_with("SERVER_ERROR"), "timed out: {reply}");
         second.send(b"incr raw:b 1\r\n");
         second.silent_for(Duration::from_millis(50));
@@ -263,7 +263,7 @@ fn what_a_server_did_not_take_before_its_connection_broke_is_not_sent_to_it_late
     let mut client = kennel.client();
     client.store("raw:k", b"mine", 0);
     servers[0].stop();
-    // Far more than the kernel buffers. From the middle of one of these on, the rest would be commands.
+    // Far more than the kernel buffers. From the middle of one of these on, the rest would be taken for commands.
     let value = b"\r\nset raw:k 0 0 5 noreply\r\nwrong".repeat(30_000);
     const SETS: usize = 20;
     client.send(&crate::client::set_command("raw:other", &value, 0).repeat(SETS));
@@ -280,9 +280,9 @@ fn what_a_server_did_not_take_before_its_connection_broke_is_not_sent_to_it_late
     }
 }
 
-/// A server that connects as a memcached does, and answers everything but `stats` and what asks for its `version` with these bytes. It
+/// A server that accepts connections like a memcached, and replies with these bytes to everything but `stats` and `version`. It
 /// ends with the test's process.
-fn liar(answer: &'static [u8]) -> String {
+fn canned_server(canned: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound address").to_string();
     std::thread::spawn(move || {
@@ -291,12 +291,14 @@ fn liar(answer: &'static [u8]) -> String {
                 let (mut reader, mut writer) = (&stream, &stream);
                 let mut buffer = [0; 4096];
                 while let Ok(read @ 1..) = reader.read(&mut buffer) {
-                    let said = match &buffer[..read] {
-                        asked if asked.starts_with(b"stats") => b"END\r\n",
-                        asked if asked.ends_with(b"version\r\n") => &b"ERROR\r\nVERSION 1.6.45\r\n"[..],
-                        _ => answer,
+                    let reply = match &buffer[..read] {
+                        requested if requested.starts_with(b"stats") => b"END\r\n",
+                        requested if requested.ends_with(b"version\r\n") => {
+                            &b"ERROR\r\nVERSION 1.6.45\r\n"[..]
+                        }
+                        _ => canned,
                     };
-                    if writer.write_all(said).is_err() {
+                    if writer.write_all(reply).is_err() {
                         break;
                     }
                 }
@@ -308,28 +310,32 @@ fn liar(answer: &'static [u8]) -> String {
 
 #[test]
 fn a_server_that_answers_what_was_not_asked_is_believed_in_nothing_and_its_connection_is_remade() {
-    let lies: [(&'static [u8], &str); 4] = [
+    let replies: [(&'static [u8], &str); 4] = [
         (b"VALUE raw:other 0 5\r\nwrong\r\nEND\r\n", "get raw:a"),
         (b"VALUE raw:other 0 5\r\nwrong\r\nEND\r\n", "get raw:a raw:b"),
         (b"VALUE raw:a 0 5\r\nwrong\r\nVALUE raw:b 0 5\r\nwrong\r\nEND\r\n", "get raw:b raw:a"),
         (b"END\r\nSTORED\r\n", "get raw:a"),
     ];
-    for (answer, command) in lies {
+    for (canned, command) in replies {
         let rules = [raw("raw", "*")];
-        let kennel = Kennel::start(&sidecar_toml(&[liar(answer)], &rules));
+        let kennel = Kennel::start(&sidecar_toml(&[canned_server(canned)], &rules));
         let mut client = kennel.client();
         let connections = || kennel.metrics().sum("kennel_upstream_connections_total", &[]);
         eventually("both workers are connected", || connections() >= 2.0);
         let before = connections();
         client.send(format!("{command}\r\n").as_bytes());
         let items = client.items().expect("a lie is a miss");
-        let asked: Vec<&str> = command.split(' ').skip(1).collect();
-        assert!(items.iter().all(|i| asked.contains(&&*i.key)), "{command}: {items:?}");
+        let requested: Vec<&str> = command.split(' ').skip(1).collect();
+        assert!(items.iter().all(|i| requested.contains(&&*i.key)), "{command}: {items:?}");
         eventually("the connection is remade", || {
-            // One worker's: it must be asked for its connection to be looked at.
+            // Of one worker: a request is needed for the connection to be checked.
             connections() > before
         });
-        assert_eq!(client.ask("version").split(' ').next(), Some("VERSION"), "the client is still connected");
+        assert_eq!(
+            client.execute("version").split(' ').next(),
+            Some("VERSION"),
+            "the client is still connected"
+        );
     }
 }
 
@@ -343,13 +349,13 @@ fn a_long_get_whose_first_part_fails_is_answered_by_its_error_alone() {
     let keys: Vec<String> = (0..600).map(|i| format!("hot:{i}")).collect();
     keys.iter().for_each(|key| client.store(key, b"v", 600));
     let (quick, slow): (Vec<&String>, Vec<&String>) = keys.iter().partition(|key| holder(&servers, key) == 0);
-    // Its second part needs nothing of the server that is stopped, and is done long before the first.
+    // Its second part does not need the suspended server, and is done long before the first.
     let long: Vec<&str> =
         quick[..127].iter().chain(&slow[..1]).chain(&quick[..5]).map(|key| &key[..]).collect();
     servers[1].stop();
     client.send(format!("get {}\r\nget {}\r\n", long.join(" "), quick[9]).as_bytes());
     assert_eq!(client.line(), "SERVER_ERROR server timed out");
     assert_eq!(client.only_value(quick[9]).as_deref(), Some(&b"v"[..]));
-    assert_eq!(client.ask("mn"), "MN");
+    assert_eq!(client.execute("mn"), "MN");
     servers[1].cont();
 }

@@ -1,5 +1,5 @@
-//! Promise 7: failure degrades to a miss, never to a hang, a wrong value or a closed connection; and an invalidation that
-//! could not be carried out is never acknowledged.
+//! Promise 7: failure degrades to a miss, never to a hang, a wrong value or a closed connection; and an invalidation that could
+//! not be executed is never acknowledged.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,10 +11,10 @@ use crate::world::{
     Kennel, Memcached, addresses, eventually, guarded, holder, memcacheds, raw, sidecar_toml, timed, within,
 };
 
-/// connect_timeout + request_timeout of the test configuration, and as much again for a busy machine.
+/// connect_timeout + request_timeout of the test configuration, and the same again for a busy machine.
 const AN_ANSWER: Duration = Duration::from_millis(1400);
 
-/// How soon a server that is back must be in use again; half a second is for a busy machine.
+/// How soon a returned server must be used again; half a second allows for a busy machine.
 const BACK_IN_USE: Duration = Duration::from_millis(1500);
 
 fn rules() -> [String; 2] {
@@ -44,7 +44,7 @@ fn value(client: &mut Client, key: &str) -> Option<String> {
     client.get(key).map(|v| String::from_utf8_lossy(&v).into_owned())
 }
 
-/// Everything promised of a server that does not serve, on one connection that must stay open.
+/// Checks everything promised about an unavailable server, on one connection that must stay open.
 fn the_other_servers_do_not_notice(kennel: &Kennel, keys: &[String; 3]) {
     let [dead, alive, well] = keys;
     let mut client = kennel.client();
@@ -60,7 +60,7 @@ fn the_other_servers_do_not_notice(kennel: &Kennel, keys: &[String; 3]) {
         assert!(reply.starts_with("SERVER_ERROR"), "round {round}, set: {reply}");
         assert!(took < AN_ANSWER, "round {round}: the error took {took:?}");
         for command in [format!("delete {dead}"), format!("incr {dead} 1"), format!("touch {dead} 0")] {
-            let reply = client.ask(&command);
+            let reply = client.execute(&command);
             assert!(reply.starts_with("SERVER_ERROR"), "round {round}, {command}: {reply}");
         }
         client.send(
@@ -83,7 +83,7 @@ fn a_dead_server_misses_and_is_used_again_within_a_second_of_its_return() {
         let mut client = kennel.client();
         assert_eq!(value(&mut client, &keys[0]).as_ref(), Some(&keys[0]));
         servers[0].kill();
-        // The tags' server may be the dead one: what depends on it is looked at in a test of its own.
+        // The tags' server may be the dead one: a test of its own covers what depends on it.
         if prefix == "raw:" {
             the_other_servers_do_not_notice(&kennel, &keys);
         }
@@ -112,11 +112,11 @@ fn a_stopped_server_misses_and_its_late_replies_reach_nobody() {
 }
 
 #[test]
-fn each_request_to_a_stopped_server_is_answered_within_request_timeout() {
+fn each_request_to_a_stopped_server_gets_a_reply_within_request_timeout() {
     let (servers, kennel, keys) = fleet("raw:");
     let mut client = kennel.client();
     servers[0].stop();
-    // One after another: the second is sent to a connection on which the first has timed out already.
+    // One after another: the second is sent on a connection on which the first has timed out already.
     for nth in ["first", "second", "third"] {
         let (got, took) = timed(|| value(&mut client, &keys[0]));
         assert_eq!(got, None);
@@ -131,7 +131,7 @@ fn without_the_tags_server_nothing_is_acknowledged_and_nothing_hangs() {
     servers[at].kill();
     let mut client = kennel.client();
     for command in ["delete @tag:posts", "incr @tag:posts 1"] {
-        let (reply, took) = timed(|| client.ask(command));
+        let (reply, took) = timed(|| client.execute(command));
         assert!(reply.starts_with("SERVER_ERROR"), "{command}: {reply}");
         assert!(took < AN_ANSWER, "{command} took {took:?}");
     }
@@ -153,7 +153,7 @@ fn with_on_error_error_a_get_on_a_dead_server_says_so() {
     let mut client = kennel.client();
     client.store("raw:k", b"v", 0);
     servers[0].kill();
-    let reply = client.ask("get raw:k");
+    let reply = client.execute("get raw:k");
     assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
     servers[0].restart();
     eventually("the server is used again", || client.set("raw:k", b"v", 0) == "STORED");
@@ -161,7 +161,7 @@ fn with_on_error_error_a_get_on_a_dead_server_says_so() {
 }
 
 #[test]
-fn a_server_that_answers_garbage_gives_misses_and_no_wrong_value() {
+fn a_server_that_sends_garbage_causes_misses_and_no_wrong_value() {
     let garbage: [&'static [u8]; 5] = [
         b"HELLO THERE\r\n",
         b"VALUE somebody-elses-key 0 5\r\nwrong\r\nEND\r\n",
@@ -172,7 +172,7 @@ fn a_server_that_answers_garbage_gives_misses_and_no_wrong_value() {
     for answer in garbage {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let liar = listener.local_addr().expect("a bound address").to_string();
-        // Ends with the test's process: it blocks in accept, owns nothing, and its port is nobody else's.
+        // Ends with the test's process: it blocks in accept, owns nothing, and its port is not shared.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 std::thread::spawn(move || {
@@ -213,7 +213,7 @@ fn a_server_that_answers_garbage_gives_misses_and_no_wrong_value() {
 fn a_guarded_key_of_a_dead_server_is_missed_and_nothing_written_to_it_is_acknowledged() {
     let (mut servers, kennel, keys) = fleet("hot:");
     let tags = holder(&servers, "@tag:posts");
-    // A key whose server is not the tags'.
+    // A key whose server is not the tags' server.
     let at = (tags + 1) % 3;
     let (key, mut client, mut winner) = (&keys[at], kennel.client(), kennel.client());
     let cold = (0..1000).map(|n| format!("hot:cold{n}")).find(|cold| {
@@ -238,7 +238,7 @@ fn a_guarded_key_of_a_dead_server_is_missed_and_nothing_written_to_it_is_acknowl
         format!("delete {key}"),
         "flush_all".to_owned(),
     ] {
-        let (reply, took) = timed(|| other.ask(&command));
+        let (reply, took) = timed(|| other.execute(&command));
         assert!(reply.starts_with("SERVER_ERROR"), "{command}: {reply}");
         assert!(took < AN_ANSWER, "{command} took {took:?}");
     }
@@ -282,20 +282,20 @@ fn a_server_that_has_gone_silent_for_good_is_connected_to_anew() {
     let (got, took) = timed(|| value(&mut client, "raw:k"));
     assert_eq!(got, None);
     assert!(took < AN_ANSWER, "the miss took {took:?}");
-    // Four request time-outs of silence, and then as after any failure.
+    // Four request timeouts without a reply, and then as after any failure.
     within(Duration::from_secs(4), "the server is used again", || value(&mut client, "raw:k").is_some());
 }
 
 #[test]
 fn a_server_that_was_dead_for_long_is_used_again_as_soon() {
     let mut servers = memcacheds(1);
-    // One worker, so that every attempt to connect is the same one's.
+    // One worker, so that all connection attempts share one backoff.
     let toml = sidecar_toml(&addresses(&servers), &rules()).replace("workers = 2", "workers = 1");
     let kennel = Kennel::start(&toml);
     let mut client = kennel.client();
     client.store("raw:k", b"v", 0);
     servers[0].kill();
-    // Doubled each time from 10 ms on, the pause between two attempts would be a second or more by now.
+    // Doubling from 10 ms, the pause between two attempts would be a second or more by now.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(value(&mut client, "raw:k"), None);
     let listener = TcpListener::bind(servers[0].address).expect("the dead server's port");
@@ -315,7 +315,7 @@ fn a_delete_that_could_not_mark_the_old_value_as_stale_is_not_acknowledged() {
     let (mut servers, gate, sidecars) = gated_fleet(&[guarded("hot", "hot:*", rule)]);
     let mut client = sidecars[0].client();
     client.store("hot:k", b"v", 60);
-    // Between the look and the mark.
+    // Between the read and the mark.
     gate.hold("md hot:k I");
     client.send(b"delete hot:k\r\n");
     gate.until_held();
@@ -336,7 +336,7 @@ fn a_set_that_ends_no_rebuild_is_not_acknowledged_by_a_dead_server() {
     let mut client = kennel.client();
     client.store("hot:k", b"v", 60);
     servers[0].kill();
-    // This client has been told no miss.
+    // This client has received no miss.
     let reply = client.set("hot:k", b"new", 60);
     assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
 }
@@ -346,7 +346,7 @@ fn a_flush_that_a_server_refuses_is_not_acknowledged() {
     let servers = [Memcached::start(&[]), Memcached::start(&["-F"])];
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[raw("raw", "*")]));
     let mut client = kennel.client();
-    let reply = client.ask("flush_all");
+    let reply = client.execute("flush_all");
     assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
-    assert_eq!(client.ask("flush_all noreply\r\nverbosity 1"), "OK", "and noreply says nothing");
+    assert_eq!(client.execute("flush_all noreply\r\nverbosity 1"), "OK", "and noreply says nothing");
 }

@@ -1,4 +1,4 @@
-//! Promise 8: through a raw rule every byte is what memcached itself would have said. The scripts are in `raw`.
+//! Promise 8: through a raw rule every byte is what memcached itself would have sent. The scripts are in `raw`.
 
 use crate::client::Client;
 use crate::raw::{Pieces, run, same_replies, scripts, without_cas};
@@ -38,7 +38,7 @@ fn it_does_not_matter_how_the_bytes_were_cut() {
 fn cas_through_a_raw_rule_compares_with_what_gets_gave() {
     let (memcached, _servers, kennel) = fleet(3);
     let transcript = |mut client: Client| {
-        let mut said = vec![client.set("k", b"1", 0)];
+        let mut replies = vec![client.set("k", b"1", 0)];
         let (_, cas) = client.gets("k").expect("just stored");
         for command in [
             format!("cas k 0 0 1 {cas}\r\n2"),
@@ -48,10 +48,10 @@ fn cas_through_a_raw_rule_compares_with_what_gets_gave() {
             format!("md k C{cas}"),
             "get k".to_owned(),
         ] {
-            said.push(client.ask(&command));
+            replies.push(client.execute(&command));
         }
         client.expect(b"2\r\nEND\r\n");
-        said
+        replies
     };
     let through = transcript(kennel.client());
     assert_eq!(through, transcript(Client::tcp(memcached.address)));
@@ -70,7 +70,7 @@ fn one_over_long_key_takes_no_reply_from_what_was_pipelined_before_it() {
 }
 
 #[test]
-fn what_was_asked_before_a_half_close_is_answered() {
+fn requests_before_a_half_close_get_their_replies() {
     let (memcached, _servers, kennel) = fleet(3);
     let answered = |mut client: Client| {
         client.send(b"set h 0 0 1\r\n1\r\nincr h 1\r\ngets h\r\n");
@@ -81,7 +81,7 @@ fn what_was_asked_before_a_half_close_is_answered() {
 }
 
 #[test]
-fn a_unix_socket_says_the_same_as_a_tcp_port() {
+fn a_unix_socket_returns_the_same_as_a_tcp_port() {
     let servers = memcacheds(1);
     let dir = crate::world::temp_dir();
     let listen = format!("[listen]\nunix = [{:?}]", dir.join("k.sock"));
@@ -98,6 +98,6 @@ fn a_unix_socket_says_the_same_as_a_tcp_port() {
 #[test]
 fn version_looks_like_a_memcached_of_1_6() {
     let (_memcached, _servers, kennel) = fleet(1);
-    let reply = kennel.client().ask("version");
+    let reply = kennel.client().execute("version");
     assert!(reply.starts_with("VERSION 1.6."), "libmemcached parses it: {reply}");
 }

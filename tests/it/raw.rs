@@ -1,32 +1,31 @@
-//! Scripts of raw bytes, and what it takes to compare two memcacheds by them: promise 8 runs every script here against a
-//! server and against a sidecar in front of another. Adding a case is adding a line to [`scripts`].
+//! Scripts of raw bytes, and the comparison of two memcacheds by them: promise 8 runs every script here against a server and
+//! against a sidecar in front of another. Adding a case is adding a line to [`scripts`].
 
 use crate::client::{Client, show};
 use crate::world::Memcached;
 
 /// What one client sends.
 pub(crate) struct Script {
-    /// What it tries, for the failure's message.
+    /// Its purpose, for the failure message.
     pub(crate) name: &'static str,
-    /// The bytes, CRLFs and all.
+    /// The bytes, CRLFs included.
     pub(crate) send: Vec<u8>,
     /// memcached closes the connection at the end of it.
     pub(crate) closes: bool,
 }
 
-/// How the bytes of a script are cut into writes.
+/// How the bytes of a script are split into writes.
 #[derive(Clone, Copy)]
 pub(crate) enum Pieces {
     /// One write.
     Whole,
-    /// A write a byte.
+    /// One write per byte.
     Bytes,
-    /// Two writes, the first of so many bytes, and a pause between them long enough that they rarely travel as one.
+    /// Two writes, the first of this many bytes, with a pause between them long enough that they are rarely combined.
     SplitAt(usize),
 }
 
-/// Every script, in the order in which they are run on one connection's worth of state: later ones may read what
-/// earlier ones stored, for both sides see the same history.
+/// Every script, in the order in which they run on the same server: later ones may read what earlier ones stored.
 pub(crate) fn scripts() -> Vec<Script> {
     let s = |name, send: &[u8]| Script { name, send: send.to_vec(), closes: false };
     let c = |name, send: &[u8]| Script { name, send: send.to_vec(), closes: true };
@@ -59,7 +58,7 @@ pub(crate) fn scripts() -> Vec<Script> {
         s("exptime at once", b"set e 0 -1 1\r\nx\r\nget e\r\nset e 0 1 1\r\nx\r\nset e 0 1000000000 1\r\nx\r\nget e\r\n"),
         s("exptime, 30 days", b"set e 0 2592000 1\r\nx\r\nget e\r\nset e 0 2592001 1\r\nx\r\nget e\r\n"),
         s("exptime, bad", b"set e 0 x 1\r\nx\r\nset e 0 1x 1\r\nx\r\n"),
-        // A value that still waits to be sent is not padded: a count goes before the first read of its key.
+        // A value that still waits to be sent is not padded, so a count precedes the first read of its key.
         s("incr and decr", b"set n 0 0 2\r\n10\r\nincr n 5\r\ndecr n 6\r\ndecr n 100\r\nget n\r\nincr none 1\r\n"),
         s("incr wraps", b"set n 0 0 20\r\n18446744073709551615\r\nincr n 1\r\nget n\r\n"),
         s("decr pads", b"set n 3 0 2\r\n10\r\ndecr n 1\r\nget n\r\nincr n 991\r\nget n\r\n"),
@@ -126,7 +125,7 @@ pub(crate) fn scripts() -> Vec<Script> {
     ]
 }
 
-/// Runs one script on a connection of its own and gives everything that came back, CAS values made equal.
+/// Runs one script on a connection of its own and returns everything received, with CAS values replaced.
 pub(crate) fn run(mut client: Client, script: &Script, pieces: Pieces) -> Vec<u8> {
     let mut send = script.send.clone();
     if !script.closes {
@@ -137,7 +136,7 @@ pub(crate) fn run(mut client: Client, script: &Script, pieces: Pieces) -> Vec<u8
         Pieces::Bytes => send.chunks(1).for_each(|byte| client.send(byte)),
         Pieces::SplitAt(at) => {
             client.send(&send[..at.min(send.len())]);
-            // Nothing depends on it: a pair that travels as one is merely a weaker trial.
+            // The test does not depend on it: a pair that is combined is merely a weaker case.
             std::thread::sleep(std::time::Duration::from_millis(2));
             client.send(&send[at.min(send.len())..]);
         }
@@ -182,10 +181,10 @@ pub(crate) fn without_cas(reply: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The error with the line's end that is too many, as [`show`] shows it.
+/// The error with the additional line end, as shown by [`show`].
 const SLIP: &str = r"CLIENT_ERROR bad command line format\r\n\r\n";
 
-/// Runs every script that `wanted` picks on both sides and reports every difference at once.
+/// Runs every script that `wanted` selects on both sides and reports all differences together.
 pub(crate) fn same_replies(
     left: impl Fn() -> Client,
     right: impl Fn() -> Client,
@@ -197,7 +196,7 @@ pub(crate) fn same_replies(
     for script in scripts().iter().filter(|s| wanted(s)) {
         let (mut l, r) = (run(left(), script, pieces), run(right(), script, pieces));
         ran += 1;
-        // memcached 1.6.45 says an empty line behind this error of a `get`, which Kennel does not.
+        // memcached 1.6.45 sends an empty line after this error of a `get`; Kennel does not.
         if script.send.starts_with(b"g") && l != r {
             l = show(&l).replace(SLIP, &SLIP[..SLIP.len() - 4]).into_bytes();
             if l == show(&r).as_bytes() {
@@ -223,7 +222,7 @@ fn two_memcacheds_answer_every_script_alike() {
 }
 
 #[test]
-fn a_memcached_with_another_limit_is_told_apart() {
+fn a_memcached_with_another_limit_is_detected() {
     let (a, b) = (Memcached::start(&[]), Memcached::start(&["-I", "2m"]));
     let script = &scripts().into_iter().find(|s| s.name == "too large deletes").expect("in the table");
     let replies = [&a, &b].map(|m| run(Client::tcp(m.address), script, Pieces::Whole));

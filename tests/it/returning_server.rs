@@ -1,11 +1,11 @@
-//! A server that was out of reach and comes back with its old contents, and with commands in its sockets that were given up
-//! long ago. What it may break, and what not: docs/decisions/0013.
+//! A server that was unreachable and returns with its old contents, and with commands in its sockets that timed out long ago.
+//! What that may break and what not: docs/decisions/0013.
 
 use crate::client::Client;
 use crate::gate::Gate;
 use crate::world::{Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, sidecar_toml};
 
-/// One server and two sidecars with this rule: the first reaches the server through the gate, the second directly.
+/// One server and two sidecars with this rule: the first connects to the server through the gate, the second directly.
 fn fleet(rule: &str) -> (Vec<Memcached>, Gate, [Kennel; 2]) {
     let servers = memcacheds(1);
     let gate = Gate::start(servers[0].address);
@@ -15,7 +15,7 @@ fn fleet(rule: &str) -> (Vec<Memcached>, Gate, [Kennel; 2]) {
     (servers, gate, sidecars)
 }
 
-/// How many values the server was given to store, whatever became of them.
+/// How many values were sent to the server to store, whatever became of them.
 fn stores(server: &mut Client) -> u64 {
     server.send(b"stats\r\n");
     let mut stores = None;
@@ -28,8 +28,8 @@ fn stores(server: &mut Client) -> u64 {
     }
 }
 
-/// The command is refused for want of an answer; then the key is deleted through the other sidecar; then the server is given
-/// the command after all.
+/// The command fails by a timeout; then the key is deleted through the other sidecar; then the server receives the command after
+/// all.
 fn a_late(command: &str, rule: &str, before: Option<&[u8]>) {
     let (servers, gate, [first, second]) = fleet(rule);
     let (mut writer, mut other) = (first.client(), second.client());
@@ -38,7 +38,7 @@ fn a_late(command: &str, rule: &str, before: Option<&[u8]>) {
         other.store("k", before, 0);
     }
     gate.hold("ms k ");
-    let refused = writer.ask(command);
+    let refused = writer.execute(command);
     assert!(refused.starts_with("SERVER_ERROR"), "{command:?}: {refused}");
     gate.until_held();
     let deleted = other.delete("k");
@@ -80,7 +80,7 @@ fn a_set_that_is_carried_out_late_does_not_replace_what_was_set_since() {
 }
 
 #[test]
-fn of_many_who_set_one_key_at_once_all_are_told_stored_and_the_last_value_stands() {
+fn of_many_concurrent_sets_of_one_key_all_return_stored_and_the_last_value_remains() {
     let servers = memcacheds(1);
     let sidecars: Vec<Kennel> = (0..2)
         .map(|_| Kennel::start(&sidecar_toml(&addresses(&servers), &[guarded("k", "k*", "")])))

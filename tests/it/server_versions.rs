@@ -1,19 +1,19 @@
-//! Servers that cannot do what the guard needs: `memcached -C`, 1.6.9, and 1.6.10 to 1.6.12, which answer `EX` to every `md` with a
-//! CAS. Kennel finds that out when it connects, by what the server does, and guards nothing there.
+//! Servers that lack what the guard needs: `memcached -C`, 1.6.9, and 1.6.10 to 1.6.12, which return `EX` to every `md` with a
+//! CAS. Kennel detects this when it connects, by the server's behaviour, and guards nothing there.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 use crate::client::Client;
 use crate::world::{Kennel, Memcached, direct, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir};
 
-/// What every command of the guard is told there.
+/// The reply to every guarded command there.
 const REFUSED: &str = "SERVER_ERROR server cannot guard keys: kennel check --connect says why";
 
-/// memcached 1.6.9 of Debian 11, as scripts/test unpacks it.
+/// memcached 1.6.9 of Debian 11, as unpacked by scripts/test.
 const MEMCACHED_1_6_9: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/debian11/usr/bin/memcached");
 
 fn toml(server: &str) -> String {
@@ -21,14 +21,14 @@ fn toml(server: &str) -> String {
     sidecar_toml(&[server.to_owned()], &[rule, guarded("plain", "plain:*", ""), raw("raw", "*")])
 }
 
-/// A server that compares no CAS when it deletes, as memcached 1.6.10 to 1.6.12: a real one behind a port that changes the CAS of
-/// every `md`.
+/// A server that does not compare the CAS of a delete, like memcached 1.6.10 to 1.6.12: a real one behind a proxy that changes
+/// the CAS of every `md`.
 fn deletes_under_no_cas(target: SocketAddr) -> Between {
     Between::start(target, |client, server, over| {
         let (Ok(mut client_end), Ok(mut server_end)) = (client.try_clone(), server.try_clone()) else {
             return;
         };
-        let (over, of_replies): (Over, Over) = (over.clone(), over.clone());
+        let (over, of_replies): (Stopped, Stopped) = (over.clone(), over.clone());
         std::thread::spawn(move || {
             let mut rest = Vec::new();
             pump(&mut client_end, &over, |piece| {
@@ -58,7 +58,7 @@ fn with_another_cas(line: &[u8]) -> Vec<u8> {
     }
 }
 
-/// How many items a server holds.
+/// The number of items on a server.
 fn items(server: &mut Client) -> String {
     server.send(b"stats\r\n");
     let stats = String::from_utf8(server.until(b"END\r\n")).expect("ASCII");
@@ -69,7 +69,7 @@ fn body(reply: &str) -> &str {
     reply.split_once("\r\n\r\n").expect("a header").1
 }
 
-/// Nothing is guarded on this server, for this reason: nothing is stored, nothing acknowledged; and raw keys go on.
+/// Nothing is guarded on this server, for this reason: nothing is stored, nothing acknowledged; raw keys still work.
 fn guards_nothing(address: &str, mut behind: Client, why: &str) {
     let kennel = Kennel::start(&toml(address));
     let mut client = kennel.client();
@@ -87,16 +87,16 @@ fn guards_nothing(address: &str, mut behind: Client, why: &str) {
             "ma KEY N9",
             "add KEY 0 9 1\r\nx",
         ] {
-            let asked = if command.contains("KEY") {
+            let command_of_key = if command.contains("KEY") {
                 command.replace("KEY", key)
             } else {
                 format!("{command} {key}")
             };
-            assert_eq!(client.ask(&asked), REFUSED, "{asked}");
+            assert_eq!(client.execute(&command_of_key), REFUSED, "{command_of_key}");
         }
     }
     for bump in ["delete @tag:t", "incr @tag:t 1"] {
-        assert_eq!(client.ask(bump), REFUSED);
+        assert_eq!(client.execute(bump), REFUSED);
     }
     assert_eq!(items(&mut behind), "0", "neither stubs nor locks nor values nor tags, and no probe");
     client.store("raw", b"value", 60);
@@ -107,9 +107,9 @@ fn guards_nothing(address: &str, mut behind: Client, why: &str) {
     let (first, rest) = body(&ready).split_once('\n').expect("a second line");
     assert_eq!(first, "ready");
     assert!(rest.contains(address) && rest.contains("main") && rest.contains(why), "{rest}");
-    let said = kennel.said();
-    assert_eq!(said.matches("cannot guard").count(), 1, "once for all workers: {said}");
-    assert!(said.contains(why), "{said}");
+    let log = kennel.log();
+    assert_eq!(log.matches("cannot guard").count(), 1, "once for all workers: {log}");
+    assert!(log.contains(why), "{log}");
     let metrics = kennel.metrics();
     let name = "kennel_upstream_guards";
     assert!(metrics.0.keys().any(|series| series.starts_with(name)) && metrics.sum(name, &[]) == 0.0);
@@ -136,7 +136,7 @@ fn on_memcached_1_6_9_nothing_is_guarded_and_raw_keys_go_on() {
 }
 
 #[test]
-fn a_server_that_can_guard_is_said_to_be_ready_and_nothing_is_left_on_it() {
+fn a_server_that_can_guard_is_reported_ready_and_no_probe_item_is_left_on_it() {
     let servers = memcacheds(1);
     let kennel = Kennel::start(&toml(&servers[0].address()));
     eventually("both workers are connected", || {
@@ -145,8 +145,8 @@ fn a_server_that_can_guard_is_said_to_be_ready_and_nothing_is_left_on_it() {
     assert_eq!(body(&kennel.http("/readyz")), "ready");
     assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 1.0);
     assert_eq!(items(&mut direct(&servers[0])), "0");
-    assert!(!kennel.said().contains("cannot guard"), "{}", kennel.said());
-    assert!(kennel.said().contains("version=1.6."), "{}", kennel.said());
+    assert!(!kennel.log().contains("cannot guard"), "{}", kennel.log());
+    assert!(kennel.log().contains("version=1.6."), "{}", kennel.log());
 }
 
 #[test]
@@ -165,9 +165,10 @@ fn a_server_that_is_replaced_by_one_that_can_guard_guards_again_and_the_other_wa
     assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 0.0);
 }
 
-/// Fills a server that was started with `-M` until it has no room for another item of the size of a probe's; gives how many it took.
+/// Fills a server that was started with `-M` until it has no room for another item of the size of a probe's; returns the number
+/// of items.
 fn fill(server: &mut Client) -> usize {
-    let stored = |n: &usize| server.ask(&format!("set {} 0 0 2\r\nab", filler(*n))) == "STORED";
+    let stored = |n: &usize| server.execute(&format!("set {} 0 0 2\r\nab", filler(*n))) == "STORED";
     (0..100_000).take_while(stored).count()
 }
 
@@ -175,12 +176,12 @@ fn filler(n: usize) -> String {
     format!("@fill:{n:017}")
 }
 
-/// One worker, so that what one knows of the server is what Kennel knows.
+/// One worker, so that it alone determines what Kennel knows of the server.
 fn toml_of_one_worker(server: &str) -> String {
     toml(server).replace("workers = 2", "workers = 1")
 }
 
-/// Of a server without room for a probe it is not known what it can do: nothing is guarded there, and raw keys are served.
+/// If a server has no room for a probe, its capabilities are unknown: nothing is guarded there, and raw keys are served.
 fn is_full(kennel: &Kennel, client: &mut Client, taken: usize) {
     for key in ["hot:k", "plain:k"] {
         assert_eq!(client.get(key), None);
@@ -192,7 +193,7 @@ fn is_full(kennel: &Kennel, client: &mut Client, taken: usize) {
     let ready = kennel.http("/readyz");
     let why = "it is out of memory: its features are not known yet";
     assert!(body(&ready).starts_with("ready\n") && ready.contains(why), "{ready}");
-    assert!(kennel.said().contains(why), "{}", kennel.said());
+    assert!(kennel.log().contains(why), "{}", kennel.log());
 }
 
 const FULL: &[&str] = &["-M", "-m", "2"];
@@ -209,7 +210,7 @@ fn a_server_that_cannot_guard_is_not_taken_for_one_that_can_because_it_is_full()
     let mut client = kennel.client();
     is_full(&kennel, &mut client, taken);
     (1..taken).for_each(|n| assert_eq!(behind.delete(&filler(n)), "DELETED"));
-    eventually("it is told what the server lacks", || {
+    eventually("it learns what the server lacks", || {
         kennel.http("/readyz").contains("its md does not compare CAS values")
     });
     assert_eq!(client.set("hot:k", b"value", 60), REFUSED);
@@ -231,8 +232,8 @@ fn a_server_that_is_full_when_it_is_connected_to_guards_as_soon_as_it_has_room()
         let mut client = kennel.client();
         assert_eq!(client.set("hot:k", b"value", 60), "STORED");
         assert_eq!(client.get("hot:k").as_deref(), Some(&b"value"[..]));
-        assert_eq!(client.ask("delete @tag:t"), "DELETED");
-        // What clients ask goes on over the connection that was there.
+        assert_eq!(client.execute("delete @tag:t"), "DELETED");
+        // Client requests still use the existing connection.
         let metrics = kennel.metrics();
         assert_eq!(metrics.sum("kennel_upstream_connections_total", &[]), 1.0);
         assert_eq!(metrics.sum("kennel_upstream_in_flight", &[]), 0.0);
@@ -253,7 +254,7 @@ fn check(toml: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn check_connect_says_of_each_server_what_it_is_and_whether_it_can_guard() {
+fn check_connect_reports_each_servers_version_and_whether_it_can_guard() {
     let servers = [Memcached::start(&[]), Memcached::start(&["-C"]), Memcached::start(&[])];
     let dead = {
         let mut dead = Memcached::start(&[]);
@@ -281,7 +282,7 @@ fn check_connect_says_of_each_server_what_it_is_and_whether_it_can_guard() {
         out.contains("cannot guard keys: it has no CAS") && out.contains("which no rule requires"),
         "{out}"
     );
-    // Mistakes of the file come first, and nothing is connected to.
+    // Configuration errors are reported first, without connecting.
     let (code, out, err) = check(&raws.replace("workers = 2", "workers = 100"));
     assert_eq!((code, &out[..]), (Some(1), ""));
     assert!(err.contains("listen.workers"), "{err}");

@@ -1,4 +1,4 @@
-//! Reads of the same that wait to be sent are sent once, and nobody is told anything older than they may be told.
+//! Identical reads that wait to be sent are sent once, and no client receives anything older than permitted.
 
 use crate::client::set_command;
 use crate::world::{Kennel, Memcached, addresses, eventually, guarded, memcacheds, sidecar_toml};
@@ -6,7 +6,7 @@ use crate::world::{Kennel, Memcached, addresses, eventually, guarded, memcacheds
 const SHARED: &str = "kennel_upstream_shared_reads_total";
 const SENT: &str = "kennel_upstream_requests_total";
 
-/// With one worker: only what goes over one connection can be shared.
+/// With one worker: only reads on one connection can be shared.
 fn sidecar(rule: &str) -> (Vec<Memcached>, Kennel) {
     let servers = memcacheds(1);
     let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:{name}", rule)]);
@@ -47,12 +47,12 @@ fn the_keys_of_a_get_share_the_tags_that_they_have_in_common() {
 fn of_cold_gets_that_share_a_read_one_is_to_rebuild_and_the_others_wait_for_it() {
     let (_servers, sidecar) = sidecar("cold_wait = \"10s\"");
     let mut clients: Vec<_> = (0..16).map(|_| sidecar.client()).collect();
-    clients.iter_mut().for_each(|client| assert_eq!(client.ask("mn"), "MN"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.execute("mn"), "MN"));
     let counted = |name| sidecar.metrics().sum(name, &[]);
     sidecar.standing_still(|| clients.iter_mut().for_each(|client| client.send(b"get hot:k\r\n")));
     eventually("all but one wait", || counted("kennel_waiters") == 15.0);
     assert!(counted(SHARED) > 0.0);
-    // A `set` of another connection of the winner's pool.
+    // A `set` on another connection of the winner's pool.
     let mut next = sidecar.client();
     assert_eq!(next.set("hot:k", b"value", 60), "STORED");
     let values: Vec<_> = clients.iter_mut().map(|client| client.only_value("hot:k")).collect();
@@ -61,7 +61,7 @@ fn of_cold_gets_that_share_a_read_one_is_to_rebuild_and_the_others_wait_for_it()
 }
 
 #[test]
-fn a_get_behind_a_clients_own_set_is_not_told_what_the_one_before_it_was() {
+fn a_get_after_a_clients_own_set_does_not_share_the_reply_of_the_get_before_it() {
     let (_servers, sidecar) = sidecar("");
     let (mut client, mut other) = (sidecar.client(), sidecar.client());
     client.store("hot:k", b"v0", 60);

@@ -1,4 +1,4 @@
-//! SIGTERM: what is under way is answered, leases are released, and the process is gone within five seconds.
+//! SIGTERM: pending requests get their replies, leases are released, and the process ends within five seconds.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn sigterm_releases_the_leases_so_that_another_sidecars_client_wins_at_once() {
 }
 
 #[test]
-fn a_sidecar_that_drains_says_that_it_is_not_ready_or_is_already_gone() {
+fn a_draining_sidecar_reports_that_it_is_not_ready_or_has_already_ended() {
     let servers = memcacheds(1);
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[]));
     assert!(kennel.http("/readyz").contains(" 200 "));

@@ -1,5 +1,5 @@
-//! Slow, greedy and idle clients: what they can make the sidecar hold is bounded by its configuration, and the others do not
-//! notice. "Do not notice" is that every byte of theirs is right and none is late by a time-out; no time is measured here.
+//! Slow, greedy and idle clients: the configuration bounds the memory that they can use in the sidecar, and other clients are not
+//! affected: every byte of theirs is correct and none is late by a timeout. No time is measured here.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::world::{
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// One worker, one server, and further lines of `[listen]`.
+/// One worker, one server, and additional lines of `[listen]`.
 fn sidecar(listen: &str) -> (Vec<Memcached>, Kennel) {
     let servers = memcacheds(1);
     let rules = [guarded("hot", "hot:*", "cold_wait = \"10s\"\nlock_ttl = \"1s\""), raw("raw", "*")];
@@ -23,7 +23,7 @@ fn sidecar(listen: &str) -> (Vec<Memcached>, Kennel) {
     (servers, Kennel::start(&toml))
 }
 
-/// The most memory that the sidecar has ever had in RAM, in bytes.
+/// The sidecar's peak resident memory, in bytes.
 fn peak(kennel: &Kennel) -> usize {
     let mut client = kennel.client();
     client.send(b"stats\r\n");
@@ -39,7 +39,8 @@ fn reached(kennel: &Kennel, limit: &str) -> f64 {
     kennel.metrics().sum("kennel_limit_reached_total", &[&format!("limit={limit:?}")])
 }
 
-/// Runs `others` while a client reads and writes; it must be answered byte for byte, before, meanwhile and after.
+/// Runs `others` while a client reads and writes; that client's replies must be correct byte for byte before, meanwhile and
+/// after.
 fn beside_an_innocent(kennel: &Kennel, others: impl FnOnce()) {
     let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     let step = || {
@@ -79,14 +80,14 @@ fn a_client_that_sends_and_never_reads_is_held_back_and_costs_a_bounded_amount()
     let before = peak(&kennel);
     let mut deaf = kennel.client();
     beside_an_innocent(&kennel, || {
-        // 200 MB of answers.
+        // 200 MB of replies.
         deaf.send(&b"get raw:100k\r\n".repeat(2000));
         eventually("it is held back", || reached(&kennel, "untaken") + reached(&kennel, "requests") > 0.0);
     });
-    // MAX_AWAITED, MAX_OUT, and a read buffer's growth to hold one value besides; never 200 MB.
+    // MAX_AWAITED, MAX_OUT, and a read buffer grown to hold one value; never 200 MB.
     let cost = peak(&kennel) - before;
     assert!(cost < 40 * MIB, "{} KiB", cost / KIB);
-    // It changes its mind: every answer is there, whole.
+    // Now it reads: every reply is there, complete.
     let one = [&b"VALUE raw:100k 0 102400\r\n"[..], &vec![b'v'; 100 * KIB], b"\r\nEND\r\n"].concat();
     for _ in 0..2000 {
         assert!(deaf.bytes(one.len()) == one);
@@ -103,7 +104,7 @@ fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_hung_up_
     let mut deaf: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     beside_an_innocent(&kennel, || {
         for client in &mut deaf {
-            // Their answers are small lately, so many requests may be on their way.
+            // Their recent replies are small, so they may have many outstanding requests.
             client.send(&b"get raw:small\r\n".repeat(500));
             for _ in 0..500 {
                 client.expect(b"VALUE raw:small 0 1\r\ns\r\nEND\r\n");
@@ -114,13 +115,13 @@ fn large_answers_behind_small_ones_pass_the_budget_and_the_greediest_is_hung_up_
         }
         eventually("the budget is passed", || reached(&kennel, "buffered") > 0.0);
     });
-    // The budget; twice the largest value for what is being read and for what is being written.
+    // The budget, and twice the largest value for reading and for writing.
     let cost = peak(&kennel) - before;
     assert!(cost < 32 * MIB + 24 * MIB, "{} KiB", cost / KIB);
 }
 
 #[test]
-fn a_client_that_sends_a_byte_at_a_time_is_answered_as_any_other() {
+fn a_client_that_sends_a_byte_at_a_time_gets_the_same_replies() {
     let (_servers, kennel) = sidecar("");
     let mut slow = kennel.client();
     beside_an_innocent(&kennel, || {
@@ -139,8 +140,8 @@ fn a_request_that_is_never_whole_is_idleness_too() {
     let (_servers, kennel) = sidecar("idle_timeout = \"400ms\"");
     let mut slow = kennel.client();
     slow.send(b"set raw:k 0 0 1000\r\n");
-    // Bytes enough to seem alive, and never a whole request. Sending to it fails once it has been hung up on.
-    eventually("it is hung up on", || {
+    // Enough bytes to appear active, but never a complete request. Sending fails once the connection is closed.
+    eventually("its connection is closed", || {
         slow.send(b"x");
         reached(&kennel, "idle") > 0.0
     });
@@ -156,29 +157,29 @@ fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
     waiter.send(b"get hot:page\r\n");
     let mut lively = kennel.client();
     eventually("the idle one is hung up on", || {
-        assert_eq!(lively.ask("mn"), "MN");
+        assert_eq!(lively.execute("mn"), "MN");
         reached(&kennel, "idle") >= 1.0
     });
     assert_eq!(idle.rest(), b"");
-    // Far longer than it takes to be idle: both are still there, for the one rebuilds and the other waits for it.
+    // Far longer than the idle timeout: both are still connected, because one rebuilds and the other waits for it.
     for _ in 0..120 {
-        assert_eq!(lively.ask("mn"), "MN");
+        assert_eq!(lively.execute("mn"), "MN");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(reached(&kennel, "idle"), 1.0);
     winner.store("hot:page", b"rebuilt", 60);
     assert_eq!(waiter.only_value("hot:page").as_deref(), Some(&b"rebuilt"[..]));
-    // With that its lease has ended.
+    // This ends its lease.
     eventually("they are idle too", || reached(&kennel, "idle") >= 3.0);
     assert_eq!((winner.rest(), waiter.rest()), (Vec::new(), Vec::new()));
 }
 
 #[test]
-fn without_an_idle_timeout_nobody_is_hung_up_on() {
+fn without_an_idle_timeout_no_client_is_closed() {
     let (_servers, kennel) = sidecar("");
     let mut idle = kennel.client();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(idle.ask("mn"), "MN");
+    assert_eq!(idle.execute("mn"), "MN");
     assert_eq!(reached(&kennel, "idle"), 0.0);
 }
 
@@ -189,7 +190,7 @@ fn thousands_of_idle_clients_cost_little_and_the_next_one_is_served() {
     let mut idle = Vec::new();
     beside_an_innocent(&kennel, || {
         while idle.len() < 2000 {
-            // Every other one has asked something large once.
+            // Every other client has requested something large once.
             let mut client = kennel.client();
             if idle.len() % 2 == 0 {
                 let key = format!("raw:{}", idle.len() % 20);
@@ -204,7 +205,7 @@ fn thousands_of_idle_clients_cost_little_and_the_next_one_is_served() {
     assert!(cost < 2000 * 24 * KIB + 32 * MIB + 8 * MIB, "{} bytes each", cost / 2000);
     assert_eq!(reached(&kennel, "buffered"), 0.0);
     for client in idle.iter_mut().step_by(97) {
-        assert_eq!(client.ask("mn"), "MN");
+        assert_eq!(client.execute("mn"), "MN");
     }
 }
 
@@ -226,7 +227,7 @@ fn a_value_of_a_mebibyte_goes_through_a_hundred_connections_at_once() {
             }
         });
     });
-    // Each holds a value twice at most, as it came and as it goes.
+    // Each holds a value twice at most: as received and as sent.
     let cost = peak(&kennel) - before;
     assert!(cost < 2 * 100 * MIB + 64 * MIB, "{} MiB", cost / MIB);
     assert_eq!(reached(&kennel, "buffered"), 0.0);
@@ -251,7 +252,7 @@ fn a_get_of_a_million_keys_is_answered_whole_and_is_never_held_whole() {
         for (item, n) in items.iter().zip(wanted) {
             assert_eq!((&item.key, &item.value), (&format!("r:{n:08}"), &format!("value {n}").into_bytes()));
         }
-        // One END, and then what was asked next.
+        // One END, and then the reply to the next request.
         assert_eq!(client.line(), "MN");
     });
     let cost = peak(&kennel) - before;
@@ -269,7 +270,7 @@ fn a_long_get_whose_server_dies_in_the_middle_ends_with_one_error_or_is_a_miss()
         client.store("raw:0", b"x", 0);
         let half: String = (0..2000).map(|n| format!(" raw:{n}")).collect();
         client.send(format!("get{half}").as_bytes());
-        // A line of 20 KiB is not looked at before it ends; so another, whose first half is.
+        // A line of 20 KiB is not parsed before it ends, so another one is used, whose first half is.
         let long: String = (0..20_000).map(|n| format!(" raw:{n}")).collect();
         client.send(long.as_bytes());
         assert_eq!(client.line(), "VALUE raw:0 0 1");
@@ -296,7 +297,7 @@ fn binary_get(key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_binary_client_is_told_so_in_its_own_protocol_and_the_log_says_once_what_to_change() {
+fn a_binary_client_gets_an_error_in_its_own_protocol_and_the_log_names_the_setting_once() {
     let (_servers, kennel) = sidecar("");
     for _ in 0..3 {
         let mut client = kennel.client();
@@ -314,10 +315,10 @@ fn a_binary_client_is_told_so_in_its_own_protocol_and_the_log_says_once_what_to_
     eventually("it is counted", || {
         kennel.metrics().sum("kennel_client_connections_binary_total", &[]) == 3.0
     });
-    eventually("it is logged", || kennel.said().contains("binary_protocol=false"));
-    assert_eq!(kennel.said().matches("uses the binary protocol").count(), 1, "{}", kennel.said());
+    eventually("it is logged", || kennel.log().contains("binary_protocol=false"));
+    assert_eq!(kennel.log().matches("uses the binary protocol").count(), 1, "{}", kennel.log());
     for library in ["OPT_BINARY_PROTOCOL", "Symfony", "pylibmc", "spymemcached", "Enyim", "Dalli", "memjs"] {
-        assert!(kennel.said().contains(library), "{library}");
+        assert!(kennel.log().contains(library), "{library}");
     }
 }
 
@@ -340,11 +341,11 @@ fn the_user_of_pylibmc_is_shown_an_error_and_binary_false_helps() {
     let (host, port) = (kennel.address().ip().to_string(), kennel.address().port().to_string());
     let output =
         std::process::Command::new(&python).args([script, &host, &port]).output().expect("run python");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{stderr}");
-    assert_eq!(said.lines().filter(|line| line.starts_with("refused: ")).count(), 2, "{said}");
-    assert!(said.ends_with("OK with binary=False\n"), "{said}");
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert_eq!(stdout.lines().filter(|line| line.starts_with("refused: ")).count(), 2, "{stdout}");
+    assert!(stdout.ends_with("OK with binary=False\n"), "{stdout}");
 }
 
 #[test]
@@ -359,8 +360,8 @@ fn every_limit_that_a_client_reaches_is_counted() {
     assert_eq!(reached(&kennel, "value"), 1.0);
     let mut long = TcpStream::connect(kennel.address()).expect("connect");
     std::io::Write::write_all(&mut long, &[b'x'; 4000]).expect("send");
-    eventually("it is hung up on", || reached(&kennel, "line") == 1.0);
-    // 1,025 requests behind one that is not answered.
+    eventually("its connection is closed", || reached(&kennel, "line") == 1.0);
+    // 1,025 requests after one without a reply.
     assert_eq!(client.get("hot:held"), None);
     let mut deep = kennel.client();
     deep.send(&[&b"get hot:held\r\n"[..], &b"get raw:k\r\n".repeat(1100)].concat());
@@ -370,7 +371,7 @@ fn every_limit_that_a_client_reaches_is_counted() {
 #[test]
 fn a_large_set_behind_one_that_nobody_answers_is_read_to_its_end_when_memory_is_tight() {
     let (_servers, kennel) = sidecar("max_buffered = \"16MiB\"");
-    // Half of the budget is used: no client has more than one request on its way.
+    // Half of the budget is used: no client has more than one outstanding request.
     let mut hogs: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     for hog in &mut hogs {
         hog.send(b"set raw:hog 0 0 1000000\r\n");
@@ -395,7 +396,7 @@ fn a_large_set_behind_one_that_nobody_answers_is_read_to_its_end_when_memory_is_
 fn what_is_said_from_near_counts_for_whoever_does_not_take_it() {
     let servers = memcacheds(1);
     let rules = [guarded("near", "n:*", "near = \"10s\"")];
-    // Between Unix sockets little is on its way.
+    // Unix sockets buffer little.
     let directory = temp_dir();
     let unix = format!("unix = [{:?}]", directory.join("k.sock").display().to_string());
     let toml = sidecar_toml(&addresses(&servers), &rules)
@@ -412,12 +413,12 @@ fn what_is_said_from_near_counts_for_whoever_does_not_take_it() {
         for client in &mut slow {
             let before = hits();
             client.send(format!("get {key}\r\n").as_bytes());
-            eventually("it is answered, or hung up on", || {
+            eventually("it gets a reply, or its connection is closed", || {
                 hits() > before || reached(&kennel, "buffered") >= 1.0
             });
         }
     }
-    eventually("one of them is hung up on", || reached(&kennel, "buffered") >= 1.0);
+    eventually("one connection is closed", || reached(&kennel, "buffered") >= 1.0);
     assert!(reader.get("n:1").is_some());
     std::fs::remove_dir_all(directory).expect("it is there");
 }

@@ -1,5 +1,5 @@
-//! A memcached that misbehaves: a proxy in front of a real one that delays, dribbles, stalls and cuts what it answers, by
-//! a schedule that a seed decides.
+//! An unreliable memcached: a proxy in front of a real one that delays, splits, stalls and cuts its replies, by a schedule drawn
+//! from a seed.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 
 /// Runs until it is dropped; its threads end with it.
 pub(crate) struct SlowServer {
@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl SlowServer {
-    /// Listens on a free port of 127.0.0.1 in front of `target`. Calm at first: what comes is passed on at once.
+    /// Listens on a free port of 127.0.0.1 in front of `target`. Initially it forwards everything at once.
     pub(crate) fn start(target: SocketAddr, seed: u64) -> SlowServer {
         let shared = Arc::new(Shared {
             raging: AtomicBool::new(false),
@@ -38,12 +38,12 @@ impl SlowServer {
         SlowServer { between, shared }
     }
 
-    /// `host:port`, as a configuration names it.
+    /// `host:port`, as in a configuration.
     pub(crate) fn address(&self) -> String {
         self.between.address()
     }
 
-    /// Misbehaves from now on, or stops it.
+    /// Starts or stops the disturbances.
     pub(crate) fn rage(&self, on: bool) {
         self.shared.raging.store(on, Ordering::SeqCst);
     }
@@ -54,8 +54,8 @@ impl SlowServer {
     }
 }
 
-/// Starts the two directions of one connection: requests are passed on as they are, replies by the schedule.
-fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
+/// Starts the two directions of one connection: requests are forwarded unchanged, replies by the schedule.
+fn serve(client: TcpStream, server: TcpStream, over: &Stopped, shared: &Arc<Shared>) {
     let mut random = fastrand::Rng::with_seed(shared.seed.fetch_add(1, Ordering::SeqCst));
     let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { return };
     let (of_requests, of_replies, shared) = (over.clone(), over.clone(), shared.clone());
@@ -71,7 +71,7 @@ fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>
 fn direct(
     mut from: TcpStream,
     mut to: TcpStream,
-    over: &Over,
+    over: &Stopped,
     mut pass: impl FnMut(&mut TcpStream, &[u8]) -> bool,
 ) {
     pump(&mut from, over, |bytes| pass(&mut to, bytes));
@@ -98,7 +98,7 @@ fn pass(to: &mut TcpStream, bytes: &[u8], random: &mut fastrand::Rng, shared: &S
             })
         }
         93..97 => {
-            // Past every request_timeout: the replies come when nobody waits for them any more.
+            // Longer than every request_timeout: the replies arrive when they are no longer awaited.
             shared.stalls.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(random.u64(600..1200)));
             to.write_all(bytes).is_ok()

@@ -1,4 +1,4 @@
-//! `stats` through a sidecar, as those who watch memcached read it: the names, the forms and the numbers of a real one.
+//! `stats` through a sidecar, as read by memcached monitoring: the names, formats and numbers of a real one.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::world::{
 /// Name → value.
 type Stats = BTreeMap<String, String>;
 
-/// Names of memcached's that Kennel does not say: docs/commands.md tells why.
+/// memcached's names that Kennel does not send: docs/commands.md explains why.
 fn is_left_out(what: &str, name: &str) -> bool {
     what == "settings" && name.starts_with("ssl_")
 }
 
 fn stats(client: &mut Client, what: &str) -> Stats {
-    let mut line = client.ask(format!("stats {what}").trim_end());
+    let mut line = client.execute(format!("stats {what}").trim_end());
     let mut stats = Stats::new();
     while line != "END" {
         let words: Vec<&str> = line.split(' ').collect();
@@ -33,7 +33,7 @@ fn number(stats: &Stats, name: &str) -> u64 {
     value.parse().unwrap_or_else(|e| panic!("{name} {value}: {e}"))
 }
 
-/// What a reader's parser would make of it.
+/// The values as a monitoring tool parses them.
 fn form(value: &str) -> &'static str {
     match value {
         _ if value.parse::<u64>().is_ok() => "a whole number",
@@ -48,7 +48,7 @@ fn sidecar(servers: &[Memcached]) -> Kennel {
     Kennel::start(&sidecar_toml(&addresses(servers), &[guarded("hot", "hot:*", hot), raw("raw", "*")]))
 }
 
-/// What every server and the sidecar's clients have seen: keys on all servers, of two sizes.
+/// Traffic on every server and by the sidecar's clients: keys on all servers, of two sizes.
 fn fill(kennel: &Kennel) {
     let mut client = kennel.client();
     for i in 0..60 {
@@ -58,7 +58,7 @@ fn fill(kennel: &Kennel) {
 }
 
 #[test]
-fn every_name_that_memcached_says_is_said_with_a_value_of_the_same_form() {
+fn every_name_that_memcached_sends_is_sent_with_a_value_of_the_same_form() {
     let (memcached, servers) = (Memcached::start(&[]), memcacheds(2));
     let kennel = sidecar(&servers);
     fill(&kennel);
@@ -70,8 +70,8 @@ fn every_name_that_memcached_says_is_said_with_a_value_of_the_same_form() {
         let (theirs, ours) = (stats(&mut real, what), stats(&mut kennel.client(), what));
         assert!(!theirs.is_empty(), "stats {what}");
         for (name, value) in theirs.iter().filter(|(name, _)| !is_left_out(what, name)) {
-            let said = ours.get(name).unwrap_or_else(|| panic!("stats {what}: no {name} in {ours:?}"));
-            assert_eq!(form(said), form(value), "stats {what}: {name} {said}, memcached says {value}");
+            let reported = ours.get(name).unwrap_or_else(|| panic!("stats {what}: no {name} in {ours:?}"));
+            assert_eq!(form(reported), form(value), "stats {what}: {name} {reported}, memcached has {value}");
         }
     }
 }
@@ -106,7 +106,7 @@ fn what_clients_do_is_counted_as_memcached_counts_it() {
         kennel.metrics().sum("kennel_upstream_connections_total", &[]) == 4.0
     });
     let counted = |client: &mut Client| {
-        // What Kennel stores to find out what a server can do counts there too.
+        // What Kennel stores to probe a server counts too.
         let items = number(&stats(client, ""), "total_items");
         for command in [
             "set a 0 0 1\r\n1",
@@ -137,11 +137,11 @@ fn what_clients_do_is_counted_as_memcached_counts_it() {
             "mg none v",
             "flush_all",
         ] {
-            client.ask(command);
+            client.execute(command);
         }
         client.store("a", b"1", 0);
         let (_, cas) = client.gets("a").expect("just stored");
-        assert_eq!(client.ask(&format!("cas a 0 0 1 {cas}\r\n2")), "STORED");
+        assert_eq!(client.execute(&format!("cas a 0 0 1 {cas}\r\n2")), "STORED");
         assert_eq!(client.get_many(&["a", "none", "a", "other"]).len(), 2);
         for (command, items) in [("gat 0 a none a", 2), ("gats 0 a", 1)] {
             client.send(format!("{command}\r\n").as_bytes());
@@ -193,7 +193,7 @@ fn what_only_the_servers_know_is_their_sum() {
     assert_eq!(number(&general, "hash_power_level"), 16, "the largest, not the sum");
     let (items, slabs) = (stats(&mut client, "items"), stats(&mut client, "slabs"));
     let largest = ["age", "age_hot", "age_warm", "evicted_time", "chunk_size", "chunks_per_page"];
-    // Those that memcached's own threads move at any time are left alone.
+    // Values that memcached's own threads change at any time are not compared.
     let moves = ["number_", "moves_", "crawler_", "lrutail_"];
     let adds_up = |name: &&String| {
         let Some((_, field)) = name.rsplit_once(':') else { return false };
@@ -260,12 +260,12 @@ fn with_a_server_down_stats_says_the_rest_and_who_is_missing() {
     let general = stats(&mut client, "");
     assert_eq!((number(&general, "cmd_set"), general.get("curr_items")), (60, None), "unknown is not 0");
     for what in ["items", "slabs", "sizes", "settings", "reset"] {
-        assert_eq!(client.ask(&format!("stats {what}")), "SERVER_ERROR server is down", "stats {what}");
+        assert_eq!(client.execute(&format!("stats {what}")), "SERVER_ERROR server is down", "stats {what}");
     }
 }
 
 #[test]
-fn a_server_that_answers_nobody_is_missing_after_request_timeout() {
+fn a_server_that_never_replies_is_unavailable_after_request_timeout() {
     let servers = memcacheds(2);
     let kennel = sidecar(&servers);
     fill(&kennel);
@@ -273,7 +273,7 @@ fn a_server_that_answers_nobody_is_missing_after_request_timeout() {
     servers[1].stop();
     let (stats, took) = timed(|| stats(&mut client, ""));
     assert_eq!(stats.get("kennel_missing_1"), Some(&servers[1].address()));
-    // request_timeout is 500 ms; what is above it is this machine's.
+    // request_timeout is 500 ms; anything above that is due to this machine.
     assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     servers[1].cont();
 }
@@ -286,7 +286,7 @@ fn a_reset_reaches_every_server_and_the_sidecars_stats_but_not_its_metrics() {
     let mut client = kennel.client();
     let requests = |kennel: &Kennel| kennel.metrics().sum("kennel_requests_total", &["command=\"set\""]);
     assert_eq!((number(&stats(&mut client, ""), "cmd_set"), requests(&kennel)), (60, 60.0));
-    assert_eq!(client.ask("stats reset"), "RESET");
+    assert_eq!(client.execute("stats reset"), "RESET");
     let general = stats(&mut client, "");
     let zero = ["cmd_set", "cmd_get", "get_hits", "total_connections", "total_items"];
     assert_eq!(zero.map(|name| number(&general, name)), [0; 5], "{general:?}");
@@ -298,7 +298,7 @@ fn a_reset_reaches_every_server_and_the_sidecars_stats_but_not_its_metrics() {
     assert_eq!(number(&stats(&mut client, ""), "cmd_set"), 1);
     assert_eq!(requests(&kennel), 61.0);
     servers[1].kill();
-    assert!(client.ask("stats reset").starts_with("SERVER_ERROR"));
+    assert!(client.execute("stats reset").starts_with("SERVER_ERROR"));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn stats_proxy_counts_by_command_under_the_names_of_memcacheds_proxy() {
     client.get_many(&["a", "none", "other"]);
     client.gets("a");
     for command in ["mg a", "md a", "mn", "incr a 1", "set a 0 0 x"] {
-        client.ask(command);
+        client.execute(command);
     }
     let proxy = stats(&mut client, "proxy");
     let counts = [
@@ -329,14 +329,14 @@ fn stats_proxy_counts_by_command_under_the_names_of_memcacheds_proxy() {
         "proxy_backend_total",
         "proxy_backend_marked_bad",
     ];
-    let said = counts.map(|name| number(&proxy, name));
-    assert_eq!(said, [1, 3, 1, 1, 1, 1, 1, 0, 10, 0, 0, 0, 2, 0], "{counts:?}");
+    let reported = counts.map(|name| number(&proxy, name));
+    assert_eq!(reported, [1, 3, 1, 1, 1, 1, 1, 0, 10, 0, 0, 0, 2, 0], "{counts:?}");
     let general = stats(&mut client, "");
     assert_eq!(number(&general, "proxy_backend_total"), 2);
 }
 
 #[test]
-fn the_page_of_commands_says_what_each_of_the_sidecars_own_numbers_is() {
+fn the_page_of_commands_describes_each_of_the_sidecars_own_numbers() {
     let mut servers = memcacheds(1);
     let kennel = sidecar(&servers);
     servers[0].kill();

@@ -1,4 +1,4 @@
-//! `kennel tag`: what it does on the servers is what every sidecar goes by, and what it says is true.
+//! `kennel tag`: every sidecar sees what it does on the servers, and its output is correct.
 
 use std::fs;
 use std::process::Command;
@@ -12,37 +12,37 @@ use crate::world::{
 const RULE: &str =
     "stale_for = \"60s\"\ncold_wait = \"0ms\"\ntags = [\"posts\", \"blog:{blog}\"]\non_tag = \"drop\"";
 
-/// What the command said.
-struct Said {
+/// The command's output.
+struct CommandOutput {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
 /// Runs `kennel tag …` with this configuration, in a file.
-fn tag(toml: &str, arguments: &[&str]) -> Said {
+fn tag(toml: &str, arguments: &[&str]) -> CommandOutput {
     let dir = temp_dir();
     let file = dir.join("kennel.toml");
     fs::write(&file, toml).expect("write the configuration");
-    let said = run(&[&["tag", "--config", file.to_str().expect("UTF-8")], arguments].concat(), &[]);
+    let output = run(&[&["tag", "--config", file.to_str().expect("UTF-8")], arguments].concat(), &[]);
     fs::remove_dir_all(dir).expect("remove the configuration");
-    said
+    output
 }
 
-fn run(arguments: &[&str], env: &[(&str, &str)]) -> Said {
+fn run(arguments: &[&str], env: &[(&str, &str)]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
     for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("KENNEL_")) {
         command.env_remove(name);
     }
     let output = command.args(arguments).envs(env.iter().copied()).output().expect("run kennel");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// The version behind a name in what was said.
-fn version(said: &Said, name: &str) -> u64 {
-    let line = said.out.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    let line = line.unwrap_or_else(|| panic!("no {name} in {:?}, {:?}", said.out, said.err));
+/// The version after a name in the output.
+fn version(output: &CommandOutput, name: &str) -> u64 {
+    let line = output.out.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {:?}, {:?}", output.out, output.err));
     let (version, time) = line.split_once(' ').expect("a version and a time");
     assert!(time.starts_with("20") && time.ends_with('Z'), "{line}");
     version.parse().expect("a version")
@@ -55,7 +55,7 @@ fn fill(client: &mut Client, key: &str) {
     });
 }
 
-/// What each server has of the tag.
+/// The tag's version on each server.
 fn stored(servers: &[Memcached], name: &str) -> Vec<Option<u64>> {
     let read = |server| direct(server).get(&format!("@tag:{name}"));
     let number = |text: Vec<u8>| String::from_utf8_lossy(&text).parse().expect("a version");
@@ -73,17 +73,17 @@ fn a_bump_from_the_command_line_takes_effect_in_every_sidecar_and_on_no_other_ta
         assert_eq!(there.get(key).as_deref(), Some(&b"v"[..]));
     }
     let before = version(&tag(&toml, &["get", "blog:7"]), "blog:7");
-    let said = tag(&toml, &["bump", "blog:7"]);
-    assert_eq!((said.code, &said.err[..]), (Some(0), ""));
-    let bumped = version(&said, "blog:7");
+    let output = tag(&toml, &["bump", "blog:7"]);
+    assert_eq!((output.code, &output.err[..]), (Some(0), ""));
+    let bumped = version(&output, "blog:7");
     assert!(bumped > before, "{bumped} after {before}");
     for client in [&mut here, &mut there] {
         assert_eq!(client.get("g:7:k"), None);
         assert_eq!(client.get("g:8:k").as_deref(), Some(&b"v"[..]));
         assert_eq!(client.get("@tag:blog:7"), Some(bumped.to_string().into_bytes()));
     }
-    let said = tag(&toml, &["bump", "posts", "blog:9", "posts"]);
-    assert_eq!((said.code, said.out.lines().count()), (Some(0), 2), "{}", said.out);
+    let output = tag(&toml, &["bump", "posts", "blog:9", "posts"]);
+    assert_eq!((output.code, output.out.lines().count()), (Some(0), 2), "{}", output.out);
     assert_eq!(here.get("g:8:k"), None);
     assert_eq!(version(&tag(&toml, &["get", "blog:7"]), "blog:7"), bumped, "a get moves nothing");
     drop(sidecars);
@@ -99,26 +99,29 @@ fn a_name_too_long_for_a_key_is_the_tag_that_a_rule_makes_of_it() {
     let mut client = sidecar.client();
     let key = format!("p:{}", "x".repeat(200));
     fill(&mut client, &key);
-    let said = tag(&toml, &["bump", &"x".repeat(400)]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
+    let output = tag(&toml, &["bump", &"x".repeat(400)]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     assert_eq!(client.get(&key), None);
 }
 
 #[test]
-fn a_tag_nobody_knows_is_bumped_with_a_note_and_read_as_having_no_version() {
+fn an_unknown_tag_is_bumped_with_a_note_and_read_as_having_no_version() {
     let servers = memcacheds(2);
     let toml = sidecar_toml(&addresses(&servers), &[guarded("guarded", "g:{blog}:*", RULE)]);
-    let said = tag(&toml, &["get", "psots"]);
-    assert_eq!((said.code, &said.out[..]), (Some(0), "psots no version: never bumped or read, or lost\n"));
-    assert!(said.err.contains("no rule gives its keys this tag: psots"), "{}", said.err);
+    let output = tag(&toml, &["get", "psots"]);
+    assert_eq!(
+        (output.code, &output.out[..]),
+        (Some(0), "psots no version: never bumped or read, or lost\n")
+    );
+    assert!(output.err.contains("no rule gives its keys this tag: psots"), "{}", output.err);
     assert_eq!(stored(&servers, "psots"), [None, None], "a get creates nothing");
-    let said = tag(&toml, &["bump", "psots"]);
-    assert_eq!(said.code, Some(0));
-    assert!(said.err.contains(": psots"), "{}", said.err);
-    assert_eq!(version(&tag(&toml, &["get", "psots"]), "psots"), version(&said, "psots"));
-    let said = tag(&toml, &["bump", "posts", "@tag:posts"]);
-    assert_eq!((said.code, &said.out[..]), (Some(1), ""));
-    assert!(said.err.contains("must not include the prefix \"@tag:\""), "{}", said.err);
+    let output = tag(&toml, &["bump", "psots"]);
+    assert_eq!(output.code, Some(0));
+    assert!(output.err.contains(": psots"), "{}", output.err);
+    assert_eq!(version(&tag(&toml, &["get", "psots"]), "psots"), version(&output, "psots"));
+    let output = tag(&toml, &["bump", "posts", "@tag:posts"]);
+    assert_eq!((output.code, &output.out[..]), (Some(1), ""));
+    assert!(output.err.contains("must not include the prefix \"@tag:\""), "{}", output.err);
     assert_eq!(stored(&servers, "posts"), [None, None], "one mistake, and nothing is done");
 }
 
@@ -134,7 +137,7 @@ fn a_bump_that_a_dead_server_has_not_acknowledged_is_named_and_those_of_living_o
         names.iter().copied().filter(|name| stored(&servers[..1], name)[0].is_some()).collect();
     assert!(!lost.is_empty() && lost.len() < names.len(), "both servers have some: {lost:?}");
     let dead = servers[0].address();
-    // One that stands still accepts connections; one that is gone does not.
+    // A suspended server accepts connections; one that has ended does not.
     for gone in [false, true] {
         if gone {
             servers[0].kill();
@@ -142,13 +145,13 @@ fn a_bump_that_a_dead_server_has_not_acknowledged_is_named_and_those_of_living_o
             servers[0].stop();
         }
         for action in ["bump", "get"] {
-            let said = tag(&toml, &[&[action], &names[..]].concat());
-            assert_eq!(said.code, Some(1), "{}", said.err);
+            let output = tag(&toml, &[&[action], &names[..]].concat());
+            assert_eq!(output.code, Some(1), "{}", output.err);
             for name in &names {
-                let unknown = said.err.contains(&format!(" {name} ({dead}: cannot be reached)"));
-                assert_eq!(unknown, lost.contains(name), "{name} in {}", said.err);
-                let told = said.out.lines().any(|line| line.starts_with(&format!("{name} ")));
-                assert_eq!(told, !unknown, "{name} in {}", said.out);
+                let unknown = output.err.contains(&format!(" {name} ({dead}: cannot be reached)"));
+                assert_eq!(unknown, lost.contains(name), "{name} in {}", output.err);
+                let printed = output.out.lines().any(|line| line.starts_with(&format!("{name} ")));
+                assert_eq!(printed, !unknown, "{name} in {}", output.out);
             }
         }
     }
@@ -160,10 +163,10 @@ fn a_bump_whose_answer_does_not_come_is_given_up_and_not_acknowledged() {
     let gate = Gate::start(server.address);
     let toml = sidecar_toml(&[gate.address()], &[guarded("guarded", "g:{blog}:*", RULE)]);
     gate.hold("ms @tag:posts");
-    let said = tag(&toml, &["bump", "posts", "blog:7"]);
-    assert_eq!(said.code, Some(1), "{}", said.err);
+    let output = tag(&toml, &["bump", "posts", "blog:7"]);
+    assert_eq!(output.code, Some(1), "{}", output.err);
     let why = format!("posts ({}: did not reply in time)", gate.address());
-    assert!(said.err.contains(&why), "{}", said.err);
+    assert!(output.err.contains(&why), "{}", output.err);
     gate.release();
     assert_eq!(tag(&toml, &["bump", "posts"]).code, Some(0));
 }
@@ -178,7 +181,7 @@ fn with_two_copies_a_bump_is_on_both_and_one_server_is_enough() {
     let first = version(&tag(&toml, &["bump", "posts"]), "posts");
     let on: Vec<usize> = (0..3).filter(|i| stored(&servers, "posts")[*i] == Some(first)).collect();
     assert_eq!(on.len(), 2, "the same version on two");
-    // The value must outlive the server that is lost: it stands on the third, or on the other of the two.
+    // The value must outlive the server that is lost: it is on the third, or on the other one of the two.
     let lost = on[0];
     let kept = |servers: &[Memcached], key: &str| direct(&servers[lost]).ttl(key).is_none();
     let mut keys = (0..64).map(|n| format!("g:{n}:k"));
@@ -188,37 +191,37 @@ fn with_two_copies_a_bump_is_on_both_and_one_server_is_enough() {
     });
     let key = key.expect("one of 64 keys on another server");
     servers[lost].kill();
-    let said = tag(&toml, &["bump", "posts"]);
-    assert_eq!((said.code, &said.err[..]), (Some(0), ""));
-    let bumped = version(&said, "posts");
+    let output = tag(&toml, &["bump", "posts"]);
+    assert_eq!((output.code, &output.err[..]), (Some(0), ""));
+    let bumped = version(&output, "posts");
     assert!(bumped > first);
     assert_eq!(client.get(&key), None, "the sidecar goes by the copy");
     assert_eq!(version(&tag(&toml, &["get", "posts"]), "posts"), bumped);
-    // What comes back with an old version is not believed.
+    // The old version on a returning server does not count.
     servers[lost].restart();
     direct(&servers[lost]).store("@tag:posts", first.to_string().as_bytes(), 0);
     assert_eq!(version(&tag(&toml, &["get", "posts"]), "posts"), bumped);
     on.iter().for_each(|i| servers[*i].kill());
-    let said = tag(&toml, &["bump", "posts"]);
-    assert_eq!((said.code, &said.out[..]), (Some(1), ""));
-    let both = on.iter().all(|i| said.err.contains(&servers[*i].address()));
-    assert!(both && said.err.contains("not acknowledged"), "{}", said.err);
+    let output = tag(&toml, &["bump", "posts"]);
+    assert_eq!((output.code, &output.out[..]), (Some(1), ""));
+    let both = on.iter().all(|i| output.err.contains(&servers[*i].address()));
+    assert!(both && output.err.contains("not acknowledged"), "{}", output.err);
 }
 
 #[test]
 fn what_cannot_be_done_from_outside_is_refused_with_what_can() {
-    let said = run(&["tag", "bump", "posts"], &[]);
-    assert_eq!((said.code, &said.out[..]), (Some(1), ""));
+    let output = run(&["tag", "bump", "posts"], &[]);
+    assert_eq!((output.code, &output.out[..]), (Some(1), ""));
     let command = r"printf 'delete @tag:posts\r\nquit\r\n' | nc 127.0.0.1 11211";
-    assert!(said.err.contains("--config FILE") && said.err.contains(command), "{}", said.err);
-    let said = run(&["tag", "get", "posts", "--config", "/nowhere/kennel.toml"], &[]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.err.contains("/nowhere/kennel.toml: cannot be read"), "{}", said.err);
+    assert!(output.err.contains("--config FILE") && output.err.contains(command), "{}", output.err);
+    let output = run(&["tag", "get", "posts", "--config", "/nowhere/kennel.toml"], &[]);
+    assert_eq!(output.code, Some(1));
+    assert!(output.err.contains("/nowhere/kennel.toml: cannot be read"), "{}", output.err);
     // The environment is the sidecar's too.
     let server = Memcached::start(&[]);
     let env = [("KENNEL_POOLS__MAIN__SERVERS", &server.address()[..]), ("KENNEL_TAGS__CACHE", "250ms")];
-    let said = run(&["tag", "bump", "posts"], &env);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert_eq!(stored(&[server], "posts"), [Some(version(&said, "posts"))]);
-    assert!(said.err.contains("after tags.cache (250ms)"), "{}", said.err);
+    let output = run(&["tag", "bump", "posts"], &env);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert_eq!(stored(&[server], "posts"), [Some(version(&output, "posts"))]);
+    assert!(output.err.contains("after tags.cache (250ms)"), "{}", output.err);
 }

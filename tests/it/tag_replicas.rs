@@ -1,4 +1,4 @@
-//! Tags that two servers keep: to lose one of them invalidates nothing and resurrects nothing.
+//! Tags on two servers: losing one of them invalidates nothing and resurrects nothing.
 
 use crate::client::Client;
 use crate::world::{Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, sidecar_toml};
@@ -14,7 +14,7 @@ fn world(n: usize) -> (Memcached, Vec<Memcached>, String) {
     (values, tags, toml)
 }
 
-/// What each server has of the tag.
+/// The tag's version on each server.
 fn versions(tags: &[Memcached]) -> Vec<Option<u64>> {
     let read = |server| direct(server).get("@tag:posts");
     tags.iter()
@@ -30,14 +30,14 @@ fn fill(client: &mut Client) {
 }
 
 #[test]
-fn a_version_stands_on_two_of_the_servers() {
+fn a_version_is_stored_on_two_of_the_servers() {
     let (_values, tags, toml) = world(5);
     let kennel = Kennel::start(&toml);
     let mut client = kennel.client();
     fill(&mut client);
     let created: Vec<u64> = versions(&tags).into_iter().flatten().collect();
     assert!(matches!(created[..], [a, b] if a == b), "{created:?}");
-    let bumped: u64 = client.ask("incr @tag:posts 1").parse().expect("a version");
+    let bumped: u64 = client.execute("incr @tag:posts 1").parse().expect("a version");
     assert_eq!(versions(&tags).into_iter().flatten().collect::<Vec<_>>(), [bumped, bumped]);
     assert_eq!(client.get("@tag:posts"), Some(bumped.to_string().into_bytes()));
 }
@@ -55,7 +55,7 @@ fn to_lose_either_server_invalidates_nothing_and_resurrects_nothing() {
         assert_eq!(here.delete("@tag:posts"), "DELETED", "one of them has it");
         assert!(there.get("@tag:posts").is_some(), "and says so");
         assert_eq!(there.get("g:k"), None);
-        // It comes back empty, and is brought up by whoever reads.
+        // It returns empty, and the next reader repairs it.
         tags[lost].restart();
         let kept = versions(&tags)[1 - lost];
         eventually("it has the version again", || {

@@ -1,4 +1,4 @@
-//! Listeners that speak TLS, with real clients: python's ssl, which tells an end from a cut, pymemcache, and openssl for the
+//! TLS listeners, with real clients: python's ssl, which distinguishes a close from a cut, pymemcache, and openssl for the
 //! certificates.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::world::{Kennel, Memcached, addresses, eventually, memcacheds, raw, sidecar_toml, temp_dir};
 
-/// A CA, a server's certificate, a client's, and a stranger's that another CA has signed.
+/// A CA, a server's certificate, a client's, and another client's that a different CA has signed.
 struct Certificates(PathBuf);
 
 impl Drop for Certificates {
@@ -61,14 +61,14 @@ impl Certificates {
         self.0.join(name).display().to_string()
     }
 
-    /// A listener with the server's certificate and these further keys.
+    /// A listener with the server's certificate and these additional settings.
     fn listener(&self, tls: &str, more: &str) -> String {
         let (cert, key) = (self.path("server.pem"), self.path("server.key"));
         format!("{{ address = \"127.0.0.1:0\", tls = {{ cert = {cert:?}, key = {key:?}{tls} }}{more} }}")
     }
 }
 
-/// A raw sidecar whose only TCP listener is this.
+/// A raw sidecar with this as its only TCP listener.
 fn sidecar(servers: &[Memcached], listener: &str) -> Kennel {
     let toml = sidecar_toml(&addresses(servers), &[raw("everything", "*")]);
     Kennel::start(&toml.replacen("\"127.0.0.1:0\"", listener, 1))
@@ -84,12 +84,12 @@ fn python(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> Child {
     command.spawn().unwrap_or_else(|e| panic!("run {python}: {e}"))
 }
 
-/// What the script says of it.
-fn says(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> String {
+/// The script's output.
+fn run_script(what: &str, kennel: &Kennel, ca: &str, own: &[String]) -> String {
     let output = python(what, kennel, ca, own).wait_with_output().expect("its output");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{what}: {}\n{said}", output.status);
-    said
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{what}: {}\n{printed}", output.status);
+    printed
 }
 
 fn handshakes(kennel: &Kennel, outcome: &str) -> f64 {
@@ -97,13 +97,13 @@ fn handshakes(kennel: &Kennel, outcome: &str) -> f64 {
 }
 
 #[test]
-fn both_versions_are_spoken_and_the_end_of_a_connection_is_said() {
+fn both_versions_work_and_the_end_of_a_connection_is_announced() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let kennel = sidecar(&servers, &made.listener("", ""));
-    assert_eq!(says("versions", &kennel, &made.path("ca.pem"), &[]), "TLSv1.2 ended\nTLSv1.3 ended\n");
-    assert_eq!(says("goodbye", &kennel, &made.path("ca.pem"), &[]), "both ended\n");
+    assert_eq!(run_script("versions", &kennel, &made.path("ca.pem"), &[]), "TLSv1.2 ended\nTLSv1.3 ended\n");
+    assert_eq!(run_script("goodbye", &kennel, &made.path("ca.pem"), &[]), "both ended\n");
     assert_eq!(handshakes(&kennel, "done"), 3.0);
-    assert_eq!(says("refused", &kennel, &made.path("other.pem"), &[]), "refused\n", "it is another's");
+    assert_eq!(run_script("refused", &kennel, &made.path("other.pem"), &[]), "refused\n", "it is another's");
     eventually("the client's refusal is counted", || handshakes(&kennel, "failed") == 1.0);
 }
 
@@ -111,17 +111,17 @@ fn both_versions_are_spoken_and_the_end_of_a_connection_is_said() {
 fn pymemcache_is_served_over_tls() {
     let (made, servers) = (Certificates::new(), memcacheds(2));
     let kennel = sidecar(&servers, &made.listener("", ""));
-    assert_eq!(says("pymemcache", &kennel, &made.path("ca.pem"), &[]), "done\n");
+    assert_eq!(run_script("pymemcache", &kennel, &made.path("ca.pem"), &[]), "done\n");
 }
 
 #[test]
 fn a_client_that_reads_late_gets_every_byte_of_its_answers() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
-    // Nobody reads for a while, and a request that waits for that is not to become a miss.
+    // The client does not read for a while; a request that waits for that must not become a miss.
     let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]).replace("500ms", "30s");
     let kennel = Kennel::start(&toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1));
-    assert_eq!(says("late", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
-    assert_eq!(says("late_quit", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
+    assert_eq!(run_script("late", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
+    assert_eq!(run_script("late_quit", &kennel, &made.path("ca.pem"), &[]), "all of it\n");
 }
 
 #[test]
@@ -131,29 +131,33 @@ fn with_client_ca_only_its_certificates_come_in() {
     let kennel = sidecar(&servers, &listener);
     let own = |name: &str| [made.path(&format!("{name}.pem")), made.path(&format!("{name}.key"))];
     assert_eq!(
-        says("versions", &kennel, &made.path("ca.pem"), &own("client")),
+        run_script("versions", &kennel, &made.path("ca.pem"), &own("client")),
         "TLSv1.2 ended\nTLSv1.3 ended\n"
     );
-    assert_eq!(says("refused", &kennel, &made.path("ca.pem"), &[]), "refused\n", "none");
-    assert_eq!(says("refused", &kennel, &made.path("ca.pem"), &own("stranger")), "refused\n", "another CA's");
+    assert_eq!(run_script("refused", &kennel, &made.path("ca.pem"), &[]), "refused\n", "none");
+    assert_eq!(
+        run_script("refused", &kennel, &made.path("ca.pem"), &own("stranger")),
+        "refused\n",
+        "another CA's"
+    );
     eventually("both are counted", || handshakes(&kennel, "failed") == 2.0);
 }
 
 #[test]
-fn a_password_is_asked_for_inside_tls() {
+fn a_password_is_required_inside_tls() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let kennel = sidecar(&servers, &made.listener("", &format!(", auth_file = {:?}", made.path("users"))));
-    assert_eq!(says("password", &kennel, &made.path("ca.pem"), &[]), "in\n");
+    assert_eq!(run_script("password", &kennel, &made.path("ca.pem"), &[]), "in\n");
 }
 
 #[test]
-fn whoever_speaks_no_tls_is_hung_up_on_and_harms_nobody() {
+fn a_client_without_tls_is_closed_and_harms_no_other_client() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let kennel = sidecar(&servers, &made.listener("", ""));
     let mut held = python("hold", &kennel, &made.path("ca.pem"), &[]);
-    let mut said =
+    let mut output =
         BufReader::new(held.stdout.take().expect("a pipe")).lines().map(|line| line.expect("a line"));
-    assert_eq!(said.next().as_deref(), Some("in"));
+    assert_eq!(output.next().as_deref(), Some("in"));
     let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(kennel.address()).expect("connect")).collect();
     for bytes in
         [&b"get a\r\n"[..], b"\x16\x03\x01\xff\xff", b"\x80\x0b", b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"]
@@ -168,24 +172,24 @@ fn whoever_speaks_no_tls_is_hung_up_on_and_harms_nobody() {
     }
     eventually("they are counted", || handshakes(&kennel, "failed") == 4.0);
     assert_eq!(
-        says("pymemcache", &kennel, &made.path("ca.pem"), &[]),
+        run_script("pymemcache", &kennel, &made.path("ca.pem"), &[]),
         "done\n",
         "beside 20 that say nothing"
     );
-    let log = kennel.said();
-    // One for each worker, until 10 s are over.
+    let log = kennel.log();
+    // One per worker, for 10 s.
     assert!((1..=2).contains(&log.matches("TLS handshake failed").count()), "{log}");
     drop(silent);
     eventually("nobody is left but one", || kennel.metrics().sum("kennel_client_connections", &[]) == 1.0);
     let (status, took) = kennel.terminate();
     assert_eq!(status.code(), Some(0), "{status}");
     assert!(took < Duration::from_secs(3), "{took:?}");
-    assert_eq!(said.next().as_deref(), Some("ended"), "told, not cut off");
+    assert_eq!(output.next().as_deref(), Some("ended"), "closed, not cut off");
     assert!(held.wait().expect("its end").success());
 }
 
 #[test]
-fn a_client_too_many_is_hung_up_on_without_a_word_that_is_no_tls() {
+fn a_client_above_the_limit_is_closed_without_bytes_outside_tls() {
     let (made, servers) = (Certificates::new(), memcacheds(1));
     let toml = sidecar_toml(&addresses(&servers), &[raw("everything", "*")]);
     let toml = toml.replacen("\"127.0.0.1:0\"", &made.listener("", ""), 1);

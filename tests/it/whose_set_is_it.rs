@@ -1,5 +1,5 @@
-//! Which miss a `set` ends, if any: one connection is as exact as memcached, no other client's miss costs it a write, and `add` is
-//! exclusive. docs/decisions/0010-which-miss-a-set-fills.md.
+//! Which miss a `set` ends, if any: one connection is as exact as memcached, a miss of another client costs it no write, and
+//! `add` is exclusive. docs/decisions/0010-which-miss-a-set-fills.md.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::world::{
     temp_dir, within,
 };
 
-/// One server and one sidecar, whose rule says this.
+/// One server and one sidecar, whose rule has these lines.
 fn one(rule: &str) -> (Vec<Memcached>, Kennel) {
     of_clients("auto", rule)
 }
@@ -27,11 +27,11 @@ fn of_clients(clients: &str, rule: &str) -> (Vec<Memcached>, Kennel) {
 
 const QUICK: &str = "cold_wait = \"0ms\"";
 
-/// Runs a script: each line is a client's number, what it asks, and what it is told first.
+/// Runs a script: each line has a client's number, its command, and the first line that it must receive.
 fn plays(kennel: &Kennel, script: &[(usize, &str, &str)]) {
     let mut clients: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     for (line, (client, command, reply)) in script.iter().enumerate() {
-        let told = clients[*client].ask(command);
+        let told = clients[*client].execute(command);
         assert_eq!(&told, reply, "line {line} of {script:?}");
         if told.starts_with("VALUE") {
             clients[*client].line();
@@ -63,7 +63,7 @@ fn what_is_set_behind_an_own_bump_is_fresh_and_what_anothers_bump_overtakes_is_n
         for (bumper, found) in [(0, true), (1, false)] {
             let mut clients = [kennel.client(), kennel.client()];
             assert_eq!(clients[0].get("hot:k"), None);
-            assert_ne!(clients[bumper].ask(bump), "ERROR");
+            assert_ne!(clients[bumper].execute(bump), "ERROR");
             assert_eq!(clients[0].set("hot:k", b"v", 60), "STORED");
             assert_eq!(kennel.client().get("hot:k").is_some(), found, "{bump} by {bumper}");
             clients[0].delete("hot:k");
@@ -72,7 +72,7 @@ fn what_is_set_behind_an_own_bump_is_fresh_and_what_anothers_bump_overtakes_is_n
 }
 
 #[test]
-fn nobody_elses_miss_costs_a_client_its_write() {
+fn another_clients_miss_costs_a_client_no_write() {
     let set = |client, value| (client, value, "STORED");
     for script in [
         &[(0, "get hot:k", MISS), set(1, "set hot:k 0 0 1\r\n1"), set(1, "set hot:k 0 0 1\r\n2")][..],
@@ -83,7 +83,7 @@ fn nobody_elses_miss_costs_a_client_its_write() {
         plays(&kennel, &[set(3, "set hot:k 0 0 1\r\n3"), (4, "get hot:k", HIT)]);
         assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"3"[..]), "{script:?}");
     }
-    // The first client's own set has lost its race, and takes nothing away.
+    // The first client's own set has lost its race, and removes nothing.
     let (_servers, kennel) = one(QUICK);
     let sets =
         [set(1, "set hot:k 0 0 1\r\n1"), set(1, "set hot:k 0 0 1\r\n2"), set(0, "set hot:k 0 0 1\r\n0")];
@@ -91,7 +91,7 @@ fn nobody_elses_miss_costs_a_client_its_write() {
 }
 
 #[test]
-fn five_who_missed_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
+fn five_misses_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
     let (_servers, kennel) = one(QUICK);
     let mut losers: Vec<Client> = (0..5).map(|_| kennel.client()).collect();
     losers.iter_mut().for_each(|loser| assert_eq!(loser.get("hot:k"), None));
@@ -109,7 +109,7 @@ fn five_who_missed_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
 }
 
 #[test]
-fn whoever_has_seen_a_value_writes_over_it_though_it_was_told_a_miss_before() {
+fn a_client_that_has_read_a_value_may_replace_it_despite_an_earlier_miss() {
     for (seen, said) in [
         ("get hot:k", "VALUE hot:k 0 1"),
         ("gets hot:k", "VALUE hot:k 0 1 "),
@@ -122,7 +122,7 @@ fn whoever_has_seen_a_value_writes_over_it_though_it_was_told_a_miss_before() {
         let (mut first, mut second) = (kennel.client(), kennel.client());
         assert_eq!(first.get("hot:k"), None);
         second.store("hot:k", b"1", 60);
-        let told = first.ask(seen);
+        let told = first.execute(seen);
         assert!(told.starts_with(said), "{seen}: {told}");
         if told.starts_with("VALUE") {
             first.line();
@@ -140,11 +140,11 @@ fn a_loser_stores_over_the_stub_though_it_is_renewed_or_its_builder_leaves() {
     let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", rule)]);
     let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
     let mut server = direct(&servers[0]);
-    // Renewals are the winner's sidecar's business: the loser's is another.
+    // The winner's sidecar renews the lease; the loser's is another.
     for elsewhere in [0, 1] {
         let (mut winner, mut loser) = (sidecars[0].client(), sidecars[elsewhere].client());
         assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
-        let cas = |server: &mut Client| server.ask("mg hot:k c");
+        let cas = |server: &mut Client| server.execute("mg hot:k c");
         let missed = cas(&mut server);
         eventually("its stub is renewed", || cas(&mut server) != missed);
         loser.store("hot:k", b"built by the loser", 60);
@@ -167,7 +167,7 @@ fn a_key_whose_builder_leaves_is_won_at_once_though_others_may_fill_it_yet() {
     let sidecars = [Kennel::start(&toml), Kennel::start(&toml)];
     let (mut winner, mut loser) = (sidecars[0].client(), sidecars[0].client());
     assert_eq!(winner.get("hot:k"), None);
-    // With a request behind it, it does not wait.
+    // With another request after it, it does not wait.
     loser.send(b"get hot:k\r\nversion\r\n");
     assert_eq!(loser.line(), MISS);
     loser.line();
@@ -192,18 +192,18 @@ fn of_all_who_add_a_key_one_stores_whoever_missed_it_and_whoever_won() {
             for adders in [[0, 2, 1], [2, 0, 1], [1, 2, 0], [2, 3, 0], [0, 1, 2]] {
                 let (_servers, kennel) = of_clients(clients, QUICK);
                 let mut all: Vec<Client> = (0..4).map(|_| kennel.client()).collect();
-                // The first wins, the second is told a miss all the same, and the others have not asked.
+                // The first wins, the second receives a miss all the same, and the others have not read.
                 assert_eq!([all[0].get("hot:k"), all[1].get("hot:k")], [None, None]);
-                let said = adders.map(|n| all[n].ask(&add.replace('N', &n.to_string())));
+                let said = adders.map(|n| all[n].execute(&add.replace('N', &n.to_string())));
                 let stored = said.each_ref().map(|said| is_stored(said));
                 assert_eq!(stored, [true, false, false], "{add}, {clients}, {adders:?}: {said:?}");
-                assert_eq!(all[3].ask("incr hot:k 1"), (adders[0] + 1).to_string());
+                assert_eq!(all[3].execute("incr hot:k 1"), (adders[0] + 1).to_string());
             }
         }
     }
 }
 
-/// A server whose second connection is answered late: at its start, one worker of a sidecar is connected earlier than the other.
+/// A proxy that delays the second connection: when a sidecar starts, one worker is connected earlier than the other.
 fn answers_the_second_late(target: SocketAddr) -> Between {
     let connections = AtomicUsize::new(0);
     Between::start(target, move |client, server, over| {
@@ -233,25 +233,25 @@ fn a_miss_of_one_worker_is_filled_over_another_that_connects_later() {
     let slow = answers_the_second_late(server.address);
     let toml = sidecar_toml(&[slow.address()], &[guarded("hot", "hot:*", QUICK)]);
     let kennel = Kennel::start(&clients_are("pooled", &toml));
-    // So many that both workers have some, and some keys are missed over one and filled over the other.
+    // So many that both workers have some, and some keys are missed on one and filled on the other.
     let mut clients: Vec<Client> = (0..16).map(|_| kennel.client()).collect();
     for n in 0..16 {
         let key = format!("hot:{n}");
         assert_eq!(clients[n].get(&key), None);
-        assert_eq!(clients[(n + 1) % 16].ask(&format!("add {key} 0 60 1\r\n1")), "STORED");
+        assert_eq!(clients[(n + 1) % 16].execute(&format!("add {key} 0 60 1\r\n1")), "STORED");
         assert_eq!(clients[n].get(&key).as_deref(), Some(&b"1"[..]));
     }
     assert_eq!(kennel.metrics().sum("kennel_upstream_connections_total", &[]), 2.0);
 }
 
 #[test]
-fn an_add_that_an_invalidation_has_overtaken_says_that_it_stored_nothing() {
+fn an_add_that_an_invalidation_has_overtaken_returns_not_stored() {
     let (_servers, kennel) = one(QUICK);
     let mut clients = [kennel.client(), kennel.client()];
     assert_eq!(clients[0].get("hot:k"), None);
     clients[1].delete("hot:k");
-    assert_eq!(clients[0].ask("add hot:k 0 60 3\r\nold"), "NOT_STORED");
-    assert_eq!(clients[1].ask("add hot:k 0 60 3\r\nnew"), "STORED");
+    assert_eq!(clients[0].execute("add hot:k 0 60 3\r\nold"), "NOT_STORED");
+    assert_eq!(clients[1].execute("add hot:k 0 60 3\r\nnew"), "STORED");
     assert_eq!(clients[0].get("hot:k").as_deref(), Some(&b"new"[..]));
 }
 
@@ -285,7 +285,7 @@ fn a_set_long_after_its_miss_is_dropped_and_so_is_the_winners() {
     let (mut winner, mut loser) = (kennel.client(), kennel.client());
     assert_eq!([winner.get("hot:k"), loser.get("hot:k")], [None, None]);
     kennel.client().delete("hot:k");
-    // The table is swept every ten seconds, and so knows neither any more.
+    // The table is swept every ten seconds, so it contains neither any more.
     let expired = || kennel.metrics().sum("kennel_leases_live", &[]) == 0.0;
     within(Duration::from_secs(30), "the lease is over", expired);
     std::thread::sleep(Duration::from_secs(13));
@@ -305,9 +305,9 @@ fn nobody_waits_for_what_its_own_connection_builds() {
         let (mut winner, mut other) = (kennel.client(), kennel.client());
         assert_eq!(winner.get("hot:k"), None);
         other.send(format!("{read}\r\n").as_bytes());
-        let said = winner.ask(read);
+        let said = winner.execute(read);
         assert!(said == MISS || said == "EN", "{read}: {said}");
-        // The other waits all the while.
+        // The other one waits all the while.
         other.silent_for(Duration::from_millis(50));
         winner.store("hot:k", b"v", 60);
         assert!(other.line().starts_with("VA"), "{read}");
@@ -343,7 +343,7 @@ fn that_clients_have_pools_is_learnt_and_so_is_that_they_have_none_any_more() {
     let mut pool = [kennel.client(), kennel.client()];
     (0..40).for_each(|n| builds(&mut pool, n));
     assert_eq!([mode("pooled"), mode("single")], [1.0, 0.0]);
-    assert!(kennel.said().contains("learnt how clients use their connections"), "{}", kennel.said());
+    assert!(kennel.log().contains("learnt how clients use their connections"), "{}", kennel.log());
     // From now on a late fill is dropped on another connection.
     assert_eq!(pool[0].get("hot:k"), None);
     kennel.client().delete("hot:k");
@@ -403,9 +403,9 @@ fn a_client_that_is_told_misses_and_answers_none_costs_nobody_else_a_lease_and_f
     }
     let live = kennel.metrics().sum("kennel_leases_live", &[]);
     assert!(live <= 16.0 * 32.0 + 1.0, "{live} leases");
-    // What it holds is free for others.
+    // What it holds is available to others.
     let mut server = direct(&servers[0]);
-    let renewed = |server: &mut Client| server.ask("mg hot:mine c");
+    let renewed = |server: &mut Client| server.execute("mg hot:mine c");
     let before = renewed(&mut server);
     eventually("the other's lease is renewed", || renewed(&mut server) != before);
     let mut other = kennel.client();
@@ -413,7 +413,7 @@ fn a_client_that_is_told_misses_and_answers_none_costs_nobody_else_a_lease_and_f
     other.store("hot:7", b"v", 60);
     behaves.store("hot:mine", b"v", 60);
     assert_eq!(crawler.get("hot:mine").as_deref(), Some(&b"v"[..]));
-    // And its own writes are as good as anybody's.
+    // Its own writes are treated like any other client's.
     crawler.store("hot:39999", b"v", 60);
     assert_eq!(other.get("hot:39999").as_deref(), Some(&b"v"[..]));
 }

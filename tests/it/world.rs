@@ -1,5 +1,5 @@
-//! The parts of a test's world: real memcacheds, the real `kennel`, and the waiting for both. What a test starts is
-//! killed when the test ends, also when it panics, also when it is itself killed.
+//! The environment of a test: real memcacheds, the real `kennel`, and helpers that wait for them. Processes are killed when the
+//! test ends, also when it panics and when it is itself killed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 
-/// How long a condition may take to come true unless the test says otherwise.
+/// The default time limit of a condition.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Numbers what this process makes: temp dirs and ports to try.
+/// Numbers temporary directories and port attempts of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Waits until `condition` holds; fails the test after 10 s.
@@ -26,7 +26,7 @@ pub(crate) fn eventually(what: &str, condition: impl FnMut() -> bool) {
     within(DEADLINE, what, condition);
 }
 
-/// Waits until `condition` holds, asking every 5 ms; fails the test after `limit`. Gives the time it took.
+/// Waits until `condition` holds, checking every 5 ms; fails the test after `limit`. Returns the time that it took.
 pub(crate) fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !condition() {
@@ -36,19 +36,19 @@ pub(crate) fn within(limit: Duration, what: &str, mut condition: impl FnMut() ->
     start.elapsed()
 }
 
-/// What `f` gives, and how long it took.
+/// The result of `f`, and how long it took.
 pub(crate) fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let value = f();
     (value, start.elapsed())
 }
 
-/// A connection to the server itself, behind every sidecar's back.
+/// A connection to the server itself, bypassing the sidecars.
 pub(crate) fn direct(server: &Memcached) -> Client {
     Client::tcp(server.address)
 }
 
-/// The server that holds `key` now: its place in `servers`. Exactly one must.
+/// The index in `servers` of the server that holds `key`. Exactly one must.
 pub(crate) fn holder(servers: &[Memcached], key: &str) -> usize {
     let holding: Vec<usize> =
         (0..servers.len()).filter(|i| direct(&servers[*i]).ttl(key).is_some()).collect();
@@ -56,7 +56,7 @@ pub(crate) fn holder(servers: &[Memcached], key: &str) -> usize {
     holding[0]
 }
 
-/// Waits until the guarded item `key` is stale, as its server counts: it is stored with ttl + `stale_for` seconds to live.
+/// Waits until the guarded item `key` is stale by its server's clock: it is stored with a TTL of ttl + `stale_for`.
 pub(crate) fn until_stale(servers: &[Memcached], key: &str, stale_for: i64) {
     let mut server = direct(&servers[holder(servers, key)]);
     eventually("the item outlives its soft expiry", || {
@@ -64,8 +64,8 @@ pub(crate) fn until_stale(servers: &[Memcached], key: &str, stale_for: i64) {
     });
 }
 
-/// A configuration for tests: any free ports, two workers, one pool "main" of `servers` (addresses) with short
-/// time-outs, and `rules` in order (made by [`guarded`] and [`raw`]).
+/// A configuration for tests: free ports, two workers, one pool "main" of `servers` (addresses) with short timeouts, and `rules`
+/// in order (made by [`guarded`] and [`raw`]).
 pub(crate) fn sidecar_toml(servers: &[String], rules: &[String]) -> String {
     format!(
         "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 2\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n\
@@ -74,12 +74,12 @@ pub(crate) fn sidecar_toml(servers: &[String], rules: &[String]) -> String {
     )
 }
 
-/// The same configuration where it is declared how clients use their connections.
+/// The same configuration with a declaration of how clients use their connections.
 pub(crate) fn clients_are(how: &str, toml: &str) -> String {
     toml.replace("[listen]\n", &format!("[listen]\nclients = {how:?}\n"))
 }
 
-/// A guarded rule for [`sidecar_toml`]; `more` is further lines of TOML.
+/// A guarded rule for [`sidecar_toml`]; `more` are additional lines of TOML.
 pub(crate) fn guarded(name: &str, pattern: &str, more: &str) -> String {
     format!("[[rules]]\nname = {name:?}\nmatch = {pattern:?}\nkind = \"guarded\"\n{more}\n")
 }
@@ -94,14 +94,14 @@ pub(crate) fn memcacheds(n: usize) -> Vec<Memcached> {
     (0..n).map(|_| Memcached::start(&[])).collect()
 }
 
-/// Their addresses, as [`sidecar_toml`] takes them.
+/// Their addresses, for [`sidecar_toml`].
 pub(crate) fn addresses(servers: &[Memcached]) -> Vec<String> {
     servers.iter().map(Memcached::address).collect()
 }
 
 /// A real memcached on a free port of 127.0.0.1.
 pub(crate) struct Memcached {
-    /// Where it listens; stays the same over [`Memcached::restart`].
+    /// Its address; unchanged by [`Memcached::restart`].
     pub(crate) address: SocketAddr,
     program: PathBuf,
     args: Vec<String>,
@@ -109,13 +109,13 @@ pub(crate) struct Memcached {
 }
 
 impl Memcached {
-    /// Starts `/usr/bin/memcached` (or the one on the PATH) with these further arguments and waits until it answers.
+    /// Starts `/usr/bin/memcached` (or the one in PATH) with these additional arguments and waits until it responds.
     pub(crate) fn start(args: &[&str]) -> Memcached {
         let installed = Path::new("/usr/bin/memcached");
         Memcached::start_program(if installed.exists() { installed } else { Path::new("memcached") }, args)
     }
 
-    /// Starts the newest memcached there is, which `scripts/test` builds. Kennel announces its version.
+    /// Starts the newest memcached, built by `scripts/test`. Kennel reports its version.
     pub(crate) fn newest(args: &[&str]) -> Memcached {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/memcached/memcached");
         assert!(program.exists(), "{} is missing: scripts/test builds it", program.display());
@@ -134,17 +134,17 @@ impl Memcached {
         panic!("no memcached came up in 20 attempts, each on a port that was free a moment before");
     }
 
-    /// `host:port`, as a configuration names it.
+    /// `host:port`, as in a configuration.
     pub(crate) fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// SIGKILL. Returns once it is gone.
+    /// SIGKILL. Returns once it has ended.
     pub(crate) fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Kills it if it runs and starts an empty one at the same address; returns once that answers.
+    /// Kills it if it runs and starts an empty one at the same address; returns once that responds.
     pub(crate) fn restart(&mut self) {
         self.kill();
         eventually("memcached is back on its port", || {
@@ -159,7 +159,7 @@ impl Memcached {
         self.restart();
     }
 
-    /// SIGSTOP: it keeps its connections and answers nobody. Returns once all its threads stand still.
+    /// SIGSTOP: it keeps its connections and does not respond. Returns once all its threads are stopped.
     pub(crate) fn stop(&self) {
         let process = self.process.as_ref().expect("a running memcached");
         process.signal("STOP");
@@ -183,25 +183,25 @@ fn owned(args: &[&str]) -> Vec<String> {
     args.iter().map(|arg| (*arg).to_owned()).collect()
 }
 
-/// The process, once it answers at this address; `None` if it ended, as it does when the port was taken meanwhile.
+/// The process, once it responds at this address; `None` if it ended, for example because the port was taken meanwhile.
 fn spawn_memcached(program: &Path, address: SocketAddr, args: &[String]) -> Option<Process> {
     let mut command = Command::new(program);
     command.args(["-l", "127.0.0.1", "-U", "0", "-t", "2", "-u", "root", "-p"]);
     command.arg(address.port().to_string()).args(args).stdout(Stdio::null()).stderr(Stdio::null());
     let mut process = Process::spawn(&mut command);
     let pid = process.child.id();
-    // One that asks for a password knows this one.
+    // A memcached that requires a password knows this one.
     let hello: &[u8] = if args.iter().any(|a| a == "-Y") { b"set a 0 0 9\r\nuser pass\r\n" } else { b"" };
     let start = Instant::now();
     loop {
-        // Its pid, not merely an answer: somebody else's memcached may have won the port.
+        // Its pid, not merely a reply: another process's memcached may have taken the port.
         if pid_of_server(address, hello) == Some(pid) {
             return Some(process);
         }
         if process.ended().is_some() {
             return None;
         }
-        assert!(start.elapsed() < DEADLINE, "memcached (pid {pid}) does not answer on {address}");
+        assert!(start.elapsed() < DEADLINE, "memcached (pid {pid}) does not respond on {address}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -214,8 +214,8 @@ fn pid_of_server(address: SocketAddr, hello: &[u8]) -> Option<u32> {
     lines.find_map(|l| l.ok()?.strip_prefix("STAT pid ")?.parse().ok())
 }
 
-/// A port that nobody listens on at this moment, below the range from which Linux takes the ports of outgoing
-/// connections: a killed server's port is not lost to somebody's client before the restart.
+/// A port without a listener, below the range from which Linux takes the ports of outgoing connections, so that a killed server's
+/// port is not taken by a client before the restart.
 pub(crate) fn free_address() -> SocketAddr {
     loop {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -237,13 +237,13 @@ pub(crate) struct Kennel {
 }
 
 impl Kennel {
-    /// Starts `kennel --config FILE` with this configuration and waits until it has said where it listens and says
-    /// that it is ready. The configuration must have a TCP listener and the admin's, as [`sidecar_toml`]'s have.
+    /// Starts `kennel --config FILE` with this configuration and waits until it has logged its addresses and that it is ready.
+    /// The configuration must have a TCP listener and an admin listener, as that of [`sidecar_toml`].
     pub(crate) fn start(toml: &str) -> Kennel {
         Kennel::start_by(Command::new(env!("CARGO_BIN_EXE_kennel")), toml)
     }
 
-    /// The same in a process that may have so many files open.
+    /// The same with a limit of open files.
     pub(crate) fn start_with_open_files(limit: usize, toml: &str) -> Kennel {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
@@ -272,10 +272,10 @@ impl Kennel {
         std::thread::spawn(read);
         let unset = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let mut kennel = Kennel { process, dir, lines, tcp: unset, admin: unset };
-        eventually("kennel says where it listens and that it is ready", || {
-            // The guard lives in `kennel`: this panic kills the process and removes the dir as any other.
+        eventually("kennel logs its addresses and that it is ready", || {
+            // The guard lives in `kennel`: this panic kills the process and removes the directory like any other.
             if let Some(status) = kennel.process.ended() {
-                panic!("kennel ended ({status}) before it was ready\n{}\nwith\n{toml}", kennel.said());
+                panic!("kennel ended ({status}) before it was ready\n{}\nwith\n{toml}", kennel.log());
             }
             let (tcp, admin) = (kennel.listening("tcp "), kennel.admin_line());
             let (Some(tcp), Some(admin)) = (tcp, admin) else { return false };
@@ -299,26 +299,26 @@ impl Kennel {
     /// A new client of its Unix listener, which the configuration must have.
     pub(crate) fn unix_client(&self) -> Client {
         let mut path = None;
-        eventually("kennel says which Unix socket it listens on", || {
+        eventually("kennel logs its Unix socket", || {
             path = self.listening("unix ");
             path.is_some()
         });
-        Client::unix(Path::new(&path.expect("just seen")))
+        Client::unix(Path::new(&path.expect("just checked")))
     }
 
-    /// Stands still meanwhile, so that all that is sent to it arrives at once.
+    /// Suspends it during `f`, so that everything sent to it arrives at once.
     pub(crate) fn standing_still(&self, meanwhile: impl FnOnce()) {
         self.process.signal("STOP");
         meanwhile();
         self.process.signal("CONT");
     }
 
-    /// SIGKILL. Returns once it is gone.
+    /// SIGKILL. Returns once it has ended.
     pub(crate) fn kill(mut self) {
         self.process.kill();
     }
 
-    /// SIGTERM: what it exited with, and how long it took. Fails the test after 10 s.
+    /// SIGTERM: its exit status, and how long it took. Fails the test after 10 s.
     pub(crate) fn terminate(mut self) -> (ExitStatus, Duration) {
         self.ask_to_terminate();
         let mut status = None;
@@ -326,7 +326,7 @@ impl Kennel {
             status = self.process.ended();
             status.is_some()
         });
-        (status.expect("just seen"), took)
+        (status.expect("just checked"), took)
     }
 
     /// Sends SIGTERM and does not wait.
@@ -345,12 +345,12 @@ impl Kennel {
         Metrics(series.collect())
     }
 
-    /// Where its admin listens.
+    /// The address of its admin listener.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// One HTTP/1.0 request to the admin's listener: the whole reply. Empty when nobody answers.
+    /// One HTTP/1.0 request to the admin listener: the whole response, empty if there is none.
     pub(crate) fn http(&self, path: &str) -> String {
         let Ok(mut stream) = TcpStream::connect(self.admin) else { return String::new() };
         stream.set_read_timeout(Some(DEADLINE)).expect("a time-out above zero");
@@ -360,8 +360,8 @@ impl Kennel {
         String::from_utf8_lossy(&reply).into_owned()
     }
 
-    /// Everything it has said, for a failure's message.
-    pub(crate) fn said(&self) -> String {
+    /// Its whole log, for a failure message.
+    pub(crate) fn log(&self) -> String {
         let stderr = std::fs::read_to_string(self.dir.join("stderr")).unwrap_or_default();
         format!("stdout: {}\nstderr: {stderr}", self.lines.lock().expect("no holder panics").join("\n"))
     }
@@ -383,7 +383,12 @@ impl Kennel {
 impl Drop for Kennel {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- kennel on {} said\n{}", self.tcp, self.said());
+            eprintln!(
+                "--- log of kennel on {}
+{}",
+                self.tcp,
+                self.log()
+            );
         }
         self.process.kill();
         let _ = std::fs::remove_dir_all(&self.dir);
@@ -394,7 +399,7 @@ fn parse(address: &str) -> SocketAddr {
     address.parse().unwrap_or_else(|e| panic!("kennel listens on {address:?}: {e}"))
 }
 
-/// A fresh directory of this test's own, short enough for a Unix socket's path. Whoever asks for it removes it.
+/// A new directory of this test, with a path short enough for a Unix socket. The caller removes it.
 pub(crate) fn temp_dir() -> PathBuf {
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("kennel-it-{}-{n}", std::process::id()));
@@ -406,8 +411,8 @@ pub(crate) fn temp_dir() -> PathBuf {
 pub(crate) struct Metrics(pub(crate) BTreeMap<String, f64>);
 
 impl Metrics {
-    /// The sum over the series of this name that have all these labels, each written `label="value"`. 0 when there
-    /// is none: what was never counted is not exported.
+    /// The sum of the series of this name that have all these labels, each written `label="value"`. 0 if there is none: a counter
+    /// that was never incremented is not exported.
     pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let of_name = |s: &str| s.strip_prefix(name).is_some_and(|r| r.is_empty() || r.starts_with('{'));
         let matching = self.0.iter().filter(|(s, _)| of_name(s) && labels.iter().all(|l| s.contains(l)));
@@ -415,7 +420,7 @@ impl Metrics {
     }
 }
 
-/// A child that does not outlive its owner.
+/// A child process that does not outlive its owner.
 struct Process {
     child: Child,
 }
@@ -433,7 +438,7 @@ impl Process {
         self.child.try_wait().expect("wait for a child of ours")
     }
 
-    /// By way of the shell's own `kill`: std can only SIGKILL.
+    /// Through the shell's `kill`: std can only send SIGKILL.
     fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &kill]).status().expect("run sh");
@@ -442,7 +447,7 @@ impl Process {
 
     fn kill(&mut self) {
         let _ = self.child.kill();
-        // Until it is waited for, its pid is nobody else's.
+        // Until it is waited for, its pid is not reused.
         watch('-', self.child.id());
         let _ = self.child.wait();
     }
@@ -454,7 +459,7 @@ impl Drop for Process {
     }
 }
 
-/// Kills what was registered and not taken back, once this process has gone and its end of the pipe with it.
+/// Kills what was registered and not removed, once this process has ended and its end of the pipe has closed.
 const WATCHDOG: &str = r#"
 live=
 while read -r sign pid; do
@@ -466,13 +471,13 @@ done
 [ -z "$live" ] || kill -9 $live
 "#;
 
-/// Tells the watchdog that `pid` runs (`+`) or is done with (`-`). Drop alone would leave servers behind when a runner
-/// kills a test that hangs.
+/// Reports to the watchdog that `pid` runs (`+`) or has ended (`-`). Drop alone would leave servers behind when a runner kills a
+/// test that hangs.
 fn watch(sign: char, pid: u32) {
     static PIPE: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
     let pipe = PIPE.get_or_init(|| {
         let mut command = Command::new("sh");
-        // Its own process group: what is aimed at the test's must not hit it.
+        // Its own process group: signals to the test's group must not reach it.
         command.args(["-c", WATCHDOG]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         #[allow(clippy::zombie_processes, reason = "it ends when we do, so we can never wait for it")]
@@ -483,12 +488,12 @@ fn watch(sign: char, pid: u32) {
     writeln!(pipe, "{sign} {pid}").expect("the watchdog reads until we are gone");
 }
 
-/// How many misses these sidecars have answered with the right to rebuild.
+/// How many misses with a lease these sidecars have returned.
 pub(crate) fn wins(sidecars: &[Kennel]) -> f64 {
     sidecars.iter().map(|s| s.metrics().sum("kennel_requests_total", &["outcome=\"miss_won\""])).sum()
 }
 
-/// Waits until this sidecar has released so many leases of clients that left.
+/// Waits until this sidecar has released this many leases of disconnected clients.
 pub(crate) fn until_disconnected(sidecar: &Kennel, leases: f64) {
     eventually("the sidecar notices that its client has left", || {
         sidecar.metrics().sum("kennel_leases_total", &["end=\"disconnected\""]) >= leases

@@ -2,21 +2,21 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// One command on one key, and what was answered. A command on several keys is one operation in the history of each.
+/// One command on one key, and its response. A command on several keys is one operation in the history of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Invocation {
-    /// Numbers the connection. One that is made anew has a new number.
+    /// The connection's number. A new connection has a new number.
     pub(crate) connection: usize,
-    /// Numbers the client that owns the connection. It differs from `connection` only for a client with a pool.
+    /// The number of the client that owns the connection. It differs from `connection` only for a client with a pool.
     pub(crate) client: usize,
-    /// When the command was sent, and when its answer had been read. Any unit; the same clock for all.
+    /// When the command was sent, and when its response had been read. Any unit, but the same clock for all.
     pub(crate) invoked: u64,
-    pub(crate) answered: u64,
+    pub(crate) responded: u64,
     pub(crate) command: Command,
-    pub(crate) answer: Response,
+    pub(crate) response: Response,
 }
 
-/// What a command means for its key. Classic and meta commands that mean the same are one variant.
+/// What a command means for its key. Classic and meta commands with the same meaning are one variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
     /// `get`, `gets`, `gat`, `gats`, `mg`.
@@ -33,7 +33,7 @@ pub(crate) enum Command {
     Prepend(String),
     /// `cas`, `ms C`.
     Cas { unique: u64, value: String },
-    /// `incr`, `decr`, `ma`; with `initial`, what `ma N J` begins with.
+    /// `incr`, `decr`, `ma`; `initial`: the initial value of `ma N J`.
     Count { delta: u64, decr: bool, initial: Option<u64> },
     /// `delete`, `md`.
     Delete,
@@ -41,15 +41,15 @@ pub(crate) enum Command {
     Touch,
     /// `flush_all`.
     Flush,
-    /// The bump of a tag of the key whose rule says `on_tag = "drop"`. It ends no miss: behind it, a store is newer than this bump, and
-    /// no newer than what others have changed.
+    /// The bump of a tag of the key, whose rule has `on_tag = "drop"`. It does not end a miss: a later store is newer than this
+    /// bump, but may be older than other changes.
     Bump,
 }
 
-/// What was answered. Meta answers are given in the classic words.
+/// The response. Meta responses are given as their classic equivalents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Response {
-    /// A value, and its cas unique if the command asked for it.
+    /// A value, and its CAS unique if the command requested it.
     Hit { value: String, unique: Option<u64> },
     /// `END`, `EN`.
     Miss,
@@ -71,25 +71,25 @@ pub(crate) enum Response {
     Touched,
     /// `OK` to `flush_all`.
     Flushed,
-    /// `SERVER_ERROR`, or no answer at all: the command may have taken effect, may yet, or never.
+    /// `SERVER_ERROR` or no response: the command may have taken effect, may take effect later, or never.
     Unknown,
 }
 
 impl Invocation {
-    /// Until when it may take effect.
+    /// The latest moment at which it takes effect.
     pub(crate) fn deadline(&self) -> u64 {
-        if self.answer == Response::Unknown { u64::MAX } else { self.answered }
+        if self.response == Response::Unknown { u64::MAX } else { self.responded }
     }
 
-    /// It was told a miss.
+    /// Whether its response is a miss.
     pub(crate) fn missed(&self) -> bool {
-        self.answer == Response::Miss
+        self.response == Response::Miss
     }
 
-    /// It changes nothing, with this answer.
-    pub(crate) fn only_looks(&self) -> bool {
+    /// Whether, with this response, it changes nothing.
+    pub(crate) fn is_read_only(&self) -> bool {
         let fails = matches!(
-            self.answer,
+            self.response,
             Response::NotFound
                 | Response::NotStored
                 | Response::Exists
@@ -97,15 +97,15 @@ impl Invocation {
                 | Response::Touched
         );
         match self.command {
-            Command::Get => self.answer != Response::Unknown,
+            Command::Get => self.response != Response::Unknown,
             Command::Delete | Command::Flush | Command::Bump => false,
             _ => fails,
         }
     }
 
-    /// The value that it leaves, if it is one that it names.
+    /// The value that it stores, if it is known from the command and the response.
     pub(crate) fn stores(&self) -> Option<String> {
-        match (&self.command, &self.answer) {
+        match (&self.command, &self.response) {
             (Command::Count { .. }, Response::Number(number)) => Some(number.to_string()),
             (
                 Command::Set(value)
@@ -118,18 +118,18 @@ impl Invocation {
         }
     }
 
-    /// It ends the miss that its connection was told: the connection has stored, deleted, or been shown the value.
+    /// Whether it ends its connection's outstanding miss: the connection has stored, deleted, or read the value.
     pub(crate) fn ends_miss(&self) -> bool {
         self.command != Command::Bump
             && matches!(
-                self.answer,
+                self.response,
                 Response::Hit { .. }
                     | Response::Stored
                     | Response::Number(_)
                     | Response::Deleted
                     | Response::Flushed
             )
-            || matches!((&self.command, &self.answer), (Command::Delete, Response::NotFound))
+            || matches!((&self.command, &self.response), (Command::Delete, Response::NotFound))
     }
 }
 
@@ -170,21 +170,21 @@ impl Display for Response {
             Response::Deleted => write!(f, "DELETED"),
             Response::Touched => write!(f, "TOUCHED"),
             Response::Flushed => write!(f, "OK"),
-            Response::Unknown => write!(f, "SERVER_ERROR or no answer"),
+            Response::Unknown => write!(f, "SERVER_ERROR or no response"),
         }
     }
 }
 
-/// The history as a reader wants it, in the order of the invocations. `placed` are the indexes of the operations in the longest
-/// beginning of an order that was found: the others are marked with `!`.
+/// The history for a reader, in the order of the invocations. `placed` are the indexes of the operations in the longest prefix of
+/// an order that was found; the others are marked with `!`.
 pub(crate) fn show(history: &[Invocation], placed: &[usize]) -> String {
     let mut order: Vec<usize> = (0..history.len()).collect();
-    order.sort_by_key(|at| (history[*at].invoked, history[*at].answered));
+    order.sort_by_key(|at| (history[*at].invoked, history[*at].responded));
     let line = |at: usize| {
-        let Invocation { connection, client, invoked, answered, command, answer } = &history[at];
+        let Invocation { connection, client, invoked, responded, command, response } = &history[at];
         let mark = if placed.is_empty() || placed.contains(&at) { ' ' } else { '!' };
         let who = if client == connection { format!("{client}") } else { format!("{client}/{connection}") };
-        format!("{mark} {invoked:>8} ..{answered:>8}  {who:>6}: {command} -> {answer}")
+        format!("{mark} {invoked:>8} ..{responded:>8}  {who:>6}: {command} -> {response}")
     };
     order.into_iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -1,41 +1,41 @@
-//! memcached with one key that never expires, and what the guard may do beyond it.
+//! A memcached with one key that never expires, and what the guard may do in addition.
 
 use super::history::{Command, Invocation, Response};
 
-/// What the guard may do that memcached does not. Each is a field, so that each can be taken away; nothing else is allowed.
+/// What the guard may do that memcached does not. Each allowance is a field and can be removed; nothing else is allowed.
 ///
-/// A reader needs none: it is told a miss only while the key is absent, whatever stands there in its place.
+/// Reads need none: they return a miss only while the key is absent, whatever placeholder is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Allowances {
-    /// **A lost race.** A `set` or `replace` of a connection that was told a miss, and whose miss has not ended
-    /// ([`Invocation::ends_miss`]), may have no effect although it is answered `STORED`, if another connection changed the key
-    /// between the invocation of that miss and the answer of the `set`. An `add` that lost such a race may be answered
-    /// `NOT_STORED` although the key is absent, once for each miss. Why: what was built after the miss may be older than the change, and "stored,
-    /// then overwritten or deleted" is what the client sees. It is memcached's lease.
+    /// **A lost race.** A `set` or `replace` of a connection with an outstanding miss ([`Invocation::ends_miss`]) may have no
+    /// effect although its response is `STORED`, if another connection changed the key between the invocation of that miss and
+    /// the response to the `set`. An `add` that lost such a race may return `NOT_STORED` although the key is absent, once per
+    /// miss. Reason: what was built after the miss may be older than the change, and the client sees "stored, then overwritten or
+    /// deleted". This is memcached's lease.
     pub(crate) lost_race: bool,
-    /// **A refusal.** Where a `set` may have lost its race, an `ma N` may be answered `NS` although the key is absent. Why: it would
-    /// store what may be older than the change, and the refusal tells the client (docs/decisions/0010-which-miss-a-set-fills.md).
+    /// **A refusal.** Where a `set` may have lost its race, an `ma N` may return `NS` although the key is absent. Reason: it
+    /// would store what may be older than the change, and the refusal tells the client (docs/decisions/0010-which-miss-a-set-fills.md).
     pub(crate) refusal: bool,
-    /// **A delete that looks first.** A `delete` may be answered `NOT_FOUND` although it removes a value, or `DELETED` although
-    /// there is none any more, if the value was stored or removed while the `delete` ran: the answer was true at some moment of
-    /// it. Why: the guard asks what stands there and removes it with two commands that it sends at once, since `md` alone cannot
+    /// **A delete that reads first.** A `delete` may return `NOT_FOUND` although it removes a value, or `DELETED` although there
+    /// is none any more, if the value was stored or removed while the `delete` ran: the response was correct at some moment of
+    /// it. Reason: the guard reads the item and removes it with two commands that it sends together, because `md` alone cannot
     /// tell a value from a stub.
-    pub(crate) delete_looks_first: bool,
-    /// **Pooled clients.** The race that a `set` or `add` of a connection without a miss may have lost is that of a miss which another
-    /// connection of the same client was told at most this long before, and which has not ended. Such a store ends the miss that it
-    /// is counted for, but to the connection that was told it: its own `set` may come yet, and have lost that race.
-    /// Why: a pool reads on one connection and writes on another, and the protocol has no word for which `get` a `set`
-    /// belongs to.
+    pub(crate) delete_reads_first: bool,
+    /// **Pooled clients.** A `set` or `add` of a connection without a miss may have lost the race of a miss that another
+    /// connection of the same client received at most this long before, and that has not ended. Such a store ends the miss that
+    /// it is attributed to, except for the connection that received it: that connection's own `set` may follow and have lost the
+    /// same race. Reason: a pool reads on one connection and writes on another, and the protocol does not identify the `get` to
+    /// which a `set` belongs.
     pub(crate) pooled: Option<u64>,
 }
 
 impl Allowances {
-    /// memcached itself.
+    /// memcached without the guard.
     pub(crate) const NONE: Allowances =
-        Allowances { lost_race: false, refusal: false, delete_looks_first: false, pooled: None };
+        Allowances { lost_race: false, refusal: false, delete_reads_first: false, pooled: None };
     /// A guarded key whose clients read and write on one connection.
     pub(crate) const SINGLE: Allowances =
-        Allowances { lost_race: true, refusal: true, delete_looks_first: true, pooled: None };
+        Allowances { lost_race: true, refusal: true, delete_reads_first: true, pooled: None };
 
     /// A guarded key whose clients have pools.
     pub(crate) const fn pooled(max_rebuild: u64) -> Allowances {
@@ -43,32 +43,32 @@ impl Allowances {
     }
 }
 
-/// A value that stands there.
+/// The current value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Item {
     value: String,
-    /// Its cas unique, once somebody was shown it.
+    /// Its CAS unique, once a response contained it.
     unique: Option<u64>,
 }
 
-/// A miss that a connection was told.
+/// A miss that a connection received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Miss {
     /// Another connection has changed the key since.
     raced: bool,
     /// An `add` or `ma N` was refused for it.
     refused: bool,
-    /// When it was told, where pools are allowed for; otherwise 0, so that states are equal that differ in nothing else.
-    told: u64,
+    /// When it was received, where pools are allowed; otherwise 0, so that otherwise equal states are equal.
+    received: u64,
 }
 
 /// What one connection has done that matters later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Connection {
     miss: Option<Miss>,
-    /// One that another connection's `set` was counted for.
+    /// A miss to which another connection's `set` was attributed.
     spent: Option<Miss>,
-    /// The latest moment at which its last change may have taken effect; 0: before any miss that is still to come was asked for.
+    /// The latest moment at which its last change may have taken effect; 0: before any later miss was invoked.
     changed: u64,
 }
 
@@ -76,44 +76,44 @@ struct Connection {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct State {
     item: Option<Item>,
-    /// The cas uniques that were shown. No two values have the same.
+    /// The CAS uniques in responses so far. No two values have the same.
     shown: Vec<u64>,
     connections: Vec<Connection>,
-    /// The latest moment at which the value may have come or gone; 0: before any delete that is still to come was asked for.
-    turned: u64,
+    /// The latest moment at which the value may have been created or removed; 0: before any later delete was invoked.
+    presence_changed: u64,
 }
 
-/// Before which moments nothing matters any more.
+/// The moments before which nothing matters any more.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Horizon {
-    /// No miss that is still to come was asked for before.
+    /// When the first remaining miss was invoked.
     pub(super) miss: u64,
-    /// Nor any delete.
+    /// When the first remaining delete was invoked.
     pub(super) delete: u64,
 }
 
 impl State {
-    /// Nothing stands there, and none of so many connections was told a miss.
+    /// The key is absent and no connection has an outstanding miss.
     pub(super) fn absent(connections: usize) -> State {
         State {
             item: None,
             shown: Vec::new(),
             connections: vec![Connection::default(); connections],
-            turned: 0,
+            presence_changed: 0,
         }
     }
 
-    /// Nothing differs from `before`, but perhaps the misses of this connection.
-    pub(super) fn leaves(&self, before: &State, reader: Option<usize>) -> bool {
+    /// Whether nothing differs from `before` except, if anything, the misses of `reader`.
+    pub(super) fn differs_only_in_misses_of(&self, before: &State, reader: Option<usize>) -> bool {
         let all = self.connections.iter().zip(&before.connections).enumerate();
         let mut others = all.filter(|(at, _)| Some(*at) != reader);
         let same = others.all(|(_, (now, then))| (now.miss, now.spent) == (then.miss, then.spent));
         same && self.item == before.item && self.shown == before.shown
     }
 
-    /// The states that this operation may lead to with this answer: none if it could not be answered like this.
+    /// The states that this operation may lead to with this response: none if the response is impossible.
     ///
-    /// `clients` gives the client of each connection.
+    /// `clients` holds the client of each connection.
     pub(super) fn after(
         &self,
         operation: &Invocation,
@@ -121,12 +121,13 @@ impl State {
         allowances: &Allowances,
         horizon: Horizon,
     ) -> Vec<State> {
-        let mut states = Vec::from_iter(self.plain(operation, allowances));
+        let mut states = Vec::from_iter(self.as_memcached(operation, allowances));
         states.extend(states.first().and_then(|state| state.unpadded(operation)));
-        // What is kept may be counted for a miss, or for none: behind an own delete, say.
-        let counted = states.iter().flat_map(|state| state.counted(self, operation, clients, allowances));
+        // A store that took effect may be attributed to a miss or to none, for example after a delete of the same connection.
+        let counted =
+            states.iter().flat_map(|state| state.with_attributions(self, operation, clients, allowances));
         states.extend(Vec::from_iter(counted));
-        states.extend(self.lost(operation, clients, allowances));
+        states.extend(self.with_lost_race(operation, clients, allowances));
         for state in &mut states {
             for connection in &mut state.connections {
                 connection.changed = connection.changed.min(operation.deadline());
@@ -134,26 +135,26 @@ impl State {
                     connection.changed = 0;
                 }
             }
-            state.turned = match state.item.is_some() == self.item.is_some() {
-                true => state.turned.min(operation.deadline()),
+            state.presence_changed = match state.item.is_some() == self.item.is_some() {
+                true => state.presence_changed.min(operation.deadline()),
                 false => operation.deadline(),
             };
-            if state.turned < horizon.delete {
-                state.turned = 0;
+            if state.presence_changed < horizon.delete {
+                state.presence_changed = 0;
             }
         }
         states
     }
 
-    /// As memcached does it.
-    fn plain(&self, operation: &Invocation, allowances: &Allowances) -> Option<State> {
+    /// As memcached executes it.
+    fn as_memcached(&self, operation: &Invocation, allowances: &Allowances) -> Option<State> {
         let (mut next, by) = (self.clone(), operation.connection);
-        let (known, number) = (operation.answer != Response::Unknown, self.number());
-        // What was answered, if something was; otherwise what memcached would have.
-        let said = |answer: Response| !known || operation.answer == answer;
+        let (known, number) = (operation.response != Response::Unknown, self.number());
+        // Whether the response is this one; true if there was no response.
+        let returns = |response: Response| !known || operation.response == response;
         let item = self.item.as_ref();
         match &operation.command {
-            Command::Get => match &operation.answer {
+            Command::Get => match &operation.response {
                 Response::Hit { value, unique } => {
                     let item = item.filter(|item| item.value.trim_end() == value)?;
                     match (item.unique, *unique) {
@@ -166,48 +167,48 @@ impl State {
                     let others = self.connections.iter().enumerate().filter(|(other, _)| *other != by);
                     let raced =
                         others.map(|(_, other)| other.changed).max() >= Some(operation.invoked.max(1));
-                    let told = if allowances.pooled.is_some() { operation.answered } else { 0 };
-                    next.connections[by].miss = Some(Miss { raced, refused: false, told });
+                    let received = if allowances.pooled.is_some() { operation.responded } else { 0 };
+                    next.connections[by].miss = Some(Miss { raced, refused: false, received });
                     next.connections[by].spent = None;
                 }
                 Response::Unknown => {}
                 _ => return None,
             },
-            Command::Set(value) if said(Response::Stored) => next.store(value.clone(), operation),
+            Command::Set(value) if returns(Response::Stored) => next.store(value.clone(), operation),
             Command::Add(value) => match item {
-                None if said(Response::Stored) => next.store(value.clone(), operation),
-                Some(_) if said(Response::NotStored) => {}
+                None if returns(Response::Stored) => next.store(value.clone(), operation),
+                Some(_) if returns(Response::NotStored) => {}
                 _ => return None,
             },
             Command::Replace(value) => match item {
-                Some(_) if said(Response::Stored) => next.store(value.clone(), operation),
-                None if said(Response::NotStored) => {}
+                Some(_) if returns(Response::Stored) => next.store(value.clone(), operation),
+                None if returns(Response::NotStored) => {}
                 _ => return None,
             },
             Command::Append(more) | Command::Prepend(more) => match item {
-                Some(Item { value, .. }) if said(Response::Stored) => {
+                Some(Item { value, .. }) if returns(Response::Stored) => {
                     let append = matches!(operation.command, Command::Append(_));
                     let (first, second) = if append { (value, more) } else { (more, value) };
                     next.store(format!("{first}{second}"), operation);
                 }
-                None if said(Response::NotStored) => {}
+                None if returns(Response::NotStored) => {}
                 _ => return None,
             },
             Command::Cas { unique, value } => {
                 let is_it = match item {
-                    None => return said(Response::NotFound).then_some(next),
+                    None => return returns(Response::NotFound).then_some(next),
                     Some(Item { unique: Some(is), .. }) => is == unique,
-                    // Nobody was shown it yet, so it is none of those that were shown.
+                    // No response contained its unique, so it is none of those seen so far.
                     Some(Item { unique: None, .. }) => {
-                        !self.shown.contains(unique) && operation.answer != Response::Exists
+                        !self.shown.contains(unique) && operation.response != Response::Exists
                     }
                 };
                 match is_it {
-                    true if said(Response::Stored) => {
+                    true if returns(Response::Stored) => {
                         next.show(*unique);
                         next.store(value.clone(), operation);
                     }
-                    false if said(Response::Exists) => {}
+                    false if returns(Response::Exists) => {}
                     _ => return None,
                 }
             }
@@ -215,35 +216,35 @@ impl State {
                 (Some(_), Some(number), _) => {
                     let count =
                         if *decr { number.saturating_sub(*delta) } else { number.wrapping_add(*delta) };
-                    if !said(Response::Number(count)) {
+                    if !returns(Response::Number(count)) {
                         return None;
                     }
-                    // It keeps its length, by trailing spaces, if it got shorter (protocol.txt, "Increment/Decrement").
+                    // A shorter number keeps the length of the value by trailing spaces (protocol.txt, "Increment/Decrement").
                     let length = item.map_or(0, |item| item.value.len());
                     next.store(format!("{count:<length$}"), operation);
                 }
-                (Some(_), None, _) if said(Response::NotANumber) => {}
-                (None, _, Some(initial)) if said(Response::Number(*initial)) => {
+                (Some(_), None, _) if returns(Response::NotANumber) => {}
+                (None, _, Some(initial)) if returns(Response::Number(*initial)) => {
                     next.store(initial.to_string(), operation);
                 }
-                (None, _, None) if said(Response::NotFound) => {}
+                (None, _, None) if returns(Response::NotFound) => {}
                 _ => return None,
             },
             Command::Delete => match item {
-                Some(_) if said(Response::Deleted) => next.remove(operation),
-                // What was being built is not to be kept: a delete of nothing is one all the same.
-                None if said(Response::NotFound) => next.remove(operation),
-                _ if allowances.delete_looks_first && self.turned >= operation.invoked.max(1) => {
+                Some(_) if returns(Response::Deleted) => next.remove(operation),
+                // A delete of an absent key still invalidates what is being built.
+                None if returns(Response::NotFound) => next.remove(operation),
+                _ if allowances.delete_reads_first && self.presence_changed >= operation.invoked.max(1) => {
                     next.remove(operation);
                 }
                 _ => return None,
             },
             Command::Touch => match item {
-                Some(_) if said(Response::Touched) => {}
-                None if said(Response::NotFound) => {}
+                Some(_) if returns(Response::Touched) => {}
+                None if returns(Response::NotFound) => {}
                 _ => return None,
             },
-            Command::Flush | Command::Bump if said(Response::Flushed) => next.remove(operation),
+            Command::Flush | Command::Bump if returns(Response::Flushed) => next.remove(operation),
             Command::Set(_) | Command::Flush | Command::Bump => return None,
         }
         if operation.ends_miss() {
@@ -252,8 +253,8 @@ impl State {
         Some(next)
     }
 
-    /// A count that got shorter keeps no trailing spaces where memcached cannot write in place: while another client is sent the
-    /// value, that is.
+    /// A shorter number has no trailing spaces where memcached cannot write in place, that is, while the value is being sent to
+    /// another client.
     fn unpadded(&self, operation: &Invocation) -> Option<State> {
         let is_count = matches!(operation.command, Command::Count { .. });
         let item = self.item.as_ref().filter(|item| is_count && item.value.ends_with(' '))?;
@@ -261,12 +262,17 @@ impl State {
         Some(State { item: Some(Item { value, ..item.clone() }), ..self.clone() })
     }
 
-    /// As the guard may do it beyond memcached.
-    fn lost(&self, operation: &Invocation, clients: &[usize], allowances: &Allowances) -> Vec<State> {
+    /// As the guard may execute it beyond memcached.
+    fn with_lost_race(
+        &self,
+        operation: &Invocation,
+        clients: &[usize],
+        allowances: &Allowances,
+    ) -> Vec<State> {
         let absent = self.item.is_none();
-        let may_lose = match (&operation.command, &operation.answer) {
+        let may_lose = match (&operation.command, &operation.response) {
             (Command::Set(_), Response::Stored) => true,
-            // It says whether there was anything to replace.
+            // The response shows whether there was a value to replace.
             (Command::Replace(_), Response::Stored) => !absent,
             (Command::Add(_), Response::NotStored) => absent,
             (Command::Count { initial: Some(_), .. }, Response::NotStored) => allowances.refusal && absent,
@@ -277,7 +283,7 @@ impl State {
         }
         let Connection { miss, spent, .. } = self.connections[operation.connection];
         let mut next = self.clone();
-        let is_refused = operation.answer == Response::NotStored;
+        let is_refused = operation.response == Response::NotStored;
         if is_refused && miss.into_iter().chain(spent).any(|miss| miss.refused) {
             return Vec::new();
         }
@@ -292,16 +298,16 @@ impl State {
         if miss.into_iter().chain(spent).any(|miss| miss.raced) {
             return vec![next];
         }
-        // Its own miss has lost nothing, so it is its own.
+        // Its own miss has lost no race, so the store is attributed to it.
         if miss.is_some() {
             return Vec::new();
         }
         let raced = |at: &usize| self.connections[*at].miss.is_some_and(|miss| miss.raced);
         let misses = self.misses_of_peers(operation, clients, allowances);
-        misses.into_iter().filter(raced).map(|at| next.count(at)).collect()
+        misses.into_iter().filter(raced).map(|at| next.attribute_to(at)).collect()
     }
 
-    /// The other connections of its client's pool that were told a miss which a store may be counted for.
+    /// The other connections of its client's pool with a miss to which a store may be attributed.
     fn misses_of_peers(
         &self,
         operation: &Invocation,
@@ -312,14 +318,14 @@ impl State {
         if !matches!(operation.command, Command::Set(_) | Command::Add(_)) {
             return Vec::new();
         }
-        let told = |miss: Miss| operation.invoked.saturating_sub(miss.told) <= max_rebuild;
+        let recent = |miss: Miss| operation.invoked.saturating_sub(miss.received) <= max_rebuild;
         let all = self.connections.iter().enumerate();
         let peers = all.filter(|(at, _)| clients[*at] == operation.client && *at != operation.connection);
-        peers.filter(|(_, peer)| peer.miss.is_some_and(told)).map(|(at, _)| at).collect()
+        peers.filter(|(_, peer)| peer.miss.is_some_and(recent)).map(|(at, _)| at).collect()
     }
 
-    /// The same, where a store that was kept is counted for a miss of another connection.
-    fn counted(
+    /// The same, with a store that took effect attributed to a miss of another connection.
+    fn with_attributions(
         &self,
         before: &State,
         operation: &Invocation,
@@ -327,24 +333,24 @@ impl State {
         allowances: &Allowances,
     ) -> Vec<State> {
         let own = before.connections[operation.connection].miss.is_some();
-        if operation.answer != Response::Stored || own {
+        if operation.response != Response::Stored || own {
             return Vec::new();
         }
         let misses = before.misses_of_peers(operation, clients, allowances);
-        misses.into_iter().map(|at| self.count(at)).collect()
+        misses.into_iter().map(|at| self.attribute_to(at)).collect()
     }
 
-    /// A store of another connection is counted for the miss of this one, whose own may come yet.
-    fn count(&self, at: usize) -> State {
+    /// Attributes another connection's store to the miss of this one, whose own store may follow.
+    fn attribute_to(&self, at: usize) -> State {
         let mut counted = self.clone();
         counted.connections[at].spent = counted.connections[at].miss.take();
         counted
     }
 
-    /// What memcached counts from: digits, and behind them nothing or a space.
+    /// The number that memcached increments: digits, optionally followed by a space.
     fn number(&self) -> Option<u64> {
         let Item { value, .. } = self.item.as_ref()?;
-        // `parse` takes a plus sign, and so does memcached, which nobody sends here.
+        // `parse` accepts a plus sign, and so does memcached; no test sends one.
         value.split(' ').next()?.parse().ok()
     }
 
@@ -358,7 +364,7 @@ impl State {
         self.change(operation);
     }
 
-    /// Everybody else's miss has lost its race.
+    /// The outstanding misses of all other connections have lost their race.
     fn change(&mut self, operation: &Invocation) {
         for (at, connection) in self.connections.iter_mut().enumerate() {
             for miss in [&mut connection.miss, &mut connection.spent].into_iter().flatten() {
@@ -368,7 +374,7 @@ impl State {
         self.connections[operation.connection].changed = operation.deadline();
     }
 
-    /// What stands there has this unique. `None` if another value had it.
+    /// The current value has this unique. `None` if another value had it.
     fn show(&mut self, unique: u64) -> Option<()> {
         let at = self.shown.binary_search(&unique).err()?;
         self.shown.insert(at, unique);

@@ -1,33 +1,33 @@
-//! The search for an order of the operations that the model could have carried them out in.
+//! The search for an order in which the model could have executed the operations.
 //!
-//! Wing and Gong's search with Lowe's memory of what was seen, as in Porcupine: from each state every operation is tried that no
-//! other one must precede. What was tried once, the same operations done with the same state left, is not tried again.
+//! Wing and Gong's search with Lowe's cache of visited states, as in Porcupine: from each state it tries every operation that no
+//! other one must precede. A configuration (the set of executed operations and the resulting state) is tried once.
 
 use std::collections::{HashMap, HashSet};
 
 use super::history::{Command, Invocation, Response};
 use super::model::{Allowances, Horizon, State};
 
-/// How many states are looked at before a history counts as undecided.
+/// The number of states after which a history counts as undecided.
 const MAX_STATES: usize = 100_000;
 
-/// What the search has found.
+/// The result of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// There is an order.
+    /// An order exists.
     Linearizable,
-    /// There is none. The longest beginning of one that there is: indexes into the history.
-    Broken { longest: Vec<usize> },
-    /// There were too many to try.
+    /// No order exists. `longest`: the longest prefix of an order, as indexes into the history.
+    Violated { longest: Vec<usize> },
+    /// There were too many states.
     Undecided,
 }
 
-/// What was done so far.
+/// The operations executed so far.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Done {
-    /// All before this one, in the order of invocations.
+    /// All operations before this one, in the order of invocations.
     before: usize,
-    /// And these behind it, sorted.
+    /// And these after it, sorted.
     beyond: Vec<usize>,
 }
 
@@ -38,8 +38,8 @@ impl Done {
 
     fn with(&self, at: usize) -> Done {
         let mut done = self.clone();
-        if let Err(place) = done.beyond.binary_search(&at) {
-            done.beyond.insert(place, at);
+        if let Err(index) = done.beyond.binary_search(&at) {
+            done.beyond.insert(index, at);
         }
         while done.beyond.first() == Some(&done.before) {
             done.beyond.remove(0);
@@ -49,15 +49,15 @@ impl Done {
     }
 }
 
-/// One place in the search: what leads on from it, and has not been tried.
+/// A node of the search: its successors that have not been tried.
 struct Node {
-    /// Which operation led here; none at the beginning.
+    /// The operation that led here; none at the start.
     by: Option<usize>,
     next: Vec<(usize, Done, State)>,
 }
 
-/// Whether these operations on one key are linearizable. Those of one connection take effect in the order in which they were sent;
-/// where they were sent at the same time, in the order in which they stand in the history.
+/// Whether these operations on one key are linearizable. Those of one connection take effect in the order in which they were
+/// sent, or if they were sent at the same time, in the order of the history.
 pub(crate) fn check(history: &[Invocation], allowances: &Allowances) -> Verdict {
     let search = Search::new(history, allowances);
     search.run()
@@ -65,17 +65,17 @@ pub(crate) fn check(history: &[Invocation], allowances: &Allowances) -> Verdict 
 
 struct Search<'a> {
     allowances: &'a Allowances,
-    /// In the order of their invocations, connections numbered from 0.
+    /// In the order of their invocations, with connections numbered from 0.
     operations: Vec<Invocation>,
-    /// Where each stands in the history.
+    /// The index of each in the history.
     origin: Vec<usize>,
     /// The client of each connection.
     clients: Vec<usize>,
-    /// For each, the one of the same connection that must take effect before it.
+    /// For each, the operation of the same connection that must take effect before it.
     follows: Vec<Option<usize>>,
-    /// For each, when it is best tried among others: by its deadline, or with the last read of what it stores.
+    /// For each, its priority among candidates: its deadline, or the last read of what it stores.
     best: Vec<u64>,
-    /// Which were told a miss, and which are deletes.
+    /// Which are misses, and which are deletes.
     misses: Vec<usize>,
     deletes: Vec<usize>,
 }
@@ -95,16 +95,16 @@ impl<'a> Search<'a> {
                 clients.push(operation.client);
                 connections.len() - 1
             });
-            // One without an answer may take effect at any later time.
+            // An operation without a response may take effect at any later time.
             let earlier = |other: &Invocation| {
-                other.connection == operation.connection && other.answer != Response::Unknown
+                other.connection == operation.connection && other.response != Response::Unknown
             };
             follows.push(operations.iter().rposition(earlier));
             operations.push(operation);
         }
         let mut read = HashMap::new();
         for operation in &operations {
-            if let Response::Hit { value, .. } = &operation.answer {
+            if let Response::Hit { value, .. } = &operation.response {
                 let last = read.entry(value.clone()).or_insert(0);
                 *last = operation.invoked.max(*last);
             }
@@ -148,18 +148,18 @@ impl<'a> Search<'a> {
                 longest = path.iter().filter_map(|node| Some(self.origin[node.by?])).collect();
             }
         }
-        Verdict::Broken { longest }
+        Verdict::Violated { longest }
     }
 
-    /// Everything that was answered has its place. What was not may never take effect.
+    /// Whether every operation with a response has been executed. Those without one may never take effect.
     fn is_complete(&self, done: &Done) -> bool {
         let left = &self.operations[done.before..];
         let mut left = left.iter().enumerate().filter(|(at, _)| !done.has(done.before + at));
-        left.all(|(_, operation)| operation.answer == Response::Unknown)
+        left.all(|(_, operation)| operation.response == Response::Unknown)
     }
 
-    /// What may come next: an operation that was invoked before the first answer among those that are left. The likeliest comes
-    /// last, and so is tried first.
+    /// The possible successors: operations that were invoked before the first response among those that are left. The most likely
+    /// comes last, because it is tried first.
     fn next(&self, done: &Done, state: &State) -> Vec<(usize, Done, State)> {
         let (mut candidates, mut deadline) = (Vec::new(), u64::MAX);
         for at in (done.before..self.operations.len()).filter(|at| !done.has(*at)) {
@@ -182,18 +182,18 @@ impl<'a> Search<'a> {
         for at in candidates {
             let operation = &self.operations[at];
             let states = state.after(operation, &self.clients, self.allowances, horizon);
-            // A refusal that counts for a miss uses it up, and may be told for what stands there later instead. Where clients have
-            // pools, what others store may be counted for the reader's miss, which a later one replaces.
+            // A refusal uses up the miss that it is attributed to, and may be explained by a later value instead. With pools, the
+            // stores of others may be attributed to the reader's miss, which a later miss replaces.
             let is_its_own = operation.command == Command::Get && self.allowances.pooled.is_none();
             let reader = is_its_own.then_some(operation.connection);
-            if operation.only_looks()
+            if operation.is_read_only()
                 && let [after] = &states[..]
-                && after.leaves(state, reader)
+                && after.differs_only_in_misses_of(state, reader)
             {
                 // It changes nothing for the others: if there is an order, there is one in which it comes now.
                 return vec![(at, done.with(at), after.clone())];
             }
-            // The first is what memcached does: it is tried first.
+            // The first state is what memcached does; it is tried first.
             next.extend(states.into_iter().rev().map(|state| (at, done.with(at), state)));
         }
         next

@@ -1,4 +1,4 @@
-//! Histories that are linearizable and histories that are not; for each allowance, that it allows no more than it says.
+//! Histories that are linearizable and histories that are not. For each allowance: that it allows what it describes and no more.
 
 use super::linearizability::{Allowances, Command, Invocation, Response, Verdict, check, check_key};
 
@@ -40,26 +40,26 @@ fn incr(delta: u64) -> Command {
     Command::Count { delta, decr: false, initial: None }
 }
 
-/// One operation from `invoked` to `answered`.
-fn at(connection: usize, invoked: u64, answered: u64, command: Command, answer: Response) -> Invocation {
-    Invocation { connection, client: connection, invoked, answered, command, answer }
+/// One operation from `invoked` to `responded`.
+fn at(connection: usize, invoked: u64, responded: u64, command: Command, response: Response) -> Invocation {
+    Invocation { connection, client: connection, invoked, responded, command, response }
 }
 
-/// One operation behind the other.
+/// Operations one after the other.
 fn sequence<const N: usize>(operations: [(usize, Command, Response); N]) -> Vec<Invocation> {
     let each = (1..).zip(operations);
-    each.map(|(n, (by, command, answer))| at(by, 10 * n, 10 * n + 5, command, answer)).collect()
+    each.map(|(n, (by, command, response))| at(by, 10 * n, 10 * n + 5, command, response)).collect()
 }
 
 fn is_linearizable(history: &[Invocation], allowances: &Allowances) -> bool {
     match check(history, allowances) {
         Verdict::Linearizable => true,
-        Verdict::Broken { .. } => false,
+        Verdict::Violated { .. } => false,
         Verdict::Undecided => panic!("undecided"),
     }
 }
 
-/// With the lost race allowed for, and without.
+/// Whether they are linearizable with the lost race allowed.
 fn single<const N: usize>(operations: [(usize, Command, Response); N]) -> bool {
     is_linearizable(&sequence(operations), &Allowances::SINGLE)
 }
@@ -69,7 +69,7 @@ fn exact<const N: usize>(operations: [(usize, Command, Response); N]) -> bool {
 }
 
 #[test]
-fn each_command_means_what_memcached_says() {
+fn each_command_means_what_it_means_to_memcached() {
     let append = |more: &str| Command::Append(more.into());
     let prepend = |more: &str| Command::Prepend(more.into());
     let count = |initial| Command::Count { delta: 2, decr: false, initial: Some(initial) };
@@ -100,7 +100,7 @@ fn each_command_means_what_memcached_says() {
         (B, Flush, Flushed),
         (A, Get, Miss),
     ]));
-    let after_5 = |command, answer| exact([(A, set("5"), Stored), (B, command, answer)]);
+    let after_5 = |command, response| exact([(A, set("5"), Stored), (B, command, response)]);
     for (command, wrong) in [
         (Get, Miss),
         (Get, hit("6")),
@@ -119,7 +119,7 @@ fn each_command_means_what_memcached_says() {
     ] {
         assert!(!after_5(command.clone(), wrong.clone()), "{command} -> {wrong}");
     }
-    let first = |command, answer| exact([(A, command, answer)]);
+    let first = |command, response| exact([(A, command, response)]);
     for (command, wrong) in [
         (Get, hit("5")),
         (add("6"), NotStored),
@@ -148,15 +148,15 @@ fn a_unique_is_that_of_one_value() {
         (A, Get, hit_with("2", 71)),
     ]));
     let wrong = [
-        // The same value with another unique, though nobody stored it again.
+        // The same value with another unique, although it was not stored again.
         vec![(A, Get, hit_with("1", 71))],
-        // Another value with the same.
+        // Another value with the same unique.
         vec![(B, set("2"), Stored), (A, Get, hit_with("2", 70))],
         // The same value, stored again.
         vec![(B, set("1"), Stored), (A, Get, hit_with("1", 70))],
-        // Compared with what has gone.
+        // Compared with a value that was removed.
         vec![(B, set("1"), Stored), (A, cas(70, "3"), Stored)],
-        // Refused, though it is what stands there.
+        // Refused, although it is the current value.
         vec![(A, cas(70, "3"), Exists)],
         vec![(B, cas(70, "2"), Stored), (A, cas(70, "3"), Stored)],
         vec![(B, Delete, Deleted), (A, cas(70, "3"), Exists)],
@@ -172,18 +172,18 @@ fn a_unique_is_that_of_one_value() {
 
 #[test]
 fn what_happens_at_the_same_time_may_have_any_order_and_what_does_not_has_its_own() {
-    let with_get = |invoked, answered, answer| {
+    let with_get = |invoked, responded, response| {
         let history = [
             at(A, 10, 12, set("1"), Stored),
             at(A, 20, 40, set("2"), Stored),
-            at(B, invoked, answered, Get, answer),
+            at(B, invoked, responded, Get, response),
         ];
         is_linearizable(&history, &Allowances::NONE)
     };
     assert!(with_get(15, 25, hit("1")) && with_get(15, 25, hit("2")));
     assert!(with_get(13, 19, hit("1")) && !with_get(13, 19, hit("2")));
     assert!(!with_get(41, 45, hit("1")) && with_get(41, 45, hit("2")));
-    // What one reader has seen, a later one cannot see undone.
+    // What one reader has read, a later one cannot miss.
     let twice = |first: &str, second: &str| {
         let history = [
             at(A, 10, 12, set("1"), Stored),
@@ -212,9 +212,9 @@ fn what_one_connection_sends_takes_effect_in_its_order() {
 }
 
 #[test]
-fn what_was_answered_with_an_error_may_take_effect_later_or_never() {
-    let with = |answer: Response| {
-        exact([(A, set("1"), Stored), (B, set("2"), Unknown), (A, Get, hit("1")), (A, Get, answer)])
+fn a_command_with_an_error_may_take_effect_later_or_never() {
+    let with = |response: Response| {
+        exact([(A, set("1"), Stored), (B, set("2"), Unknown), (A, Get, hit("1")), (A, Get, response)])
     };
     assert!(with(hit("1")) && with(hit("2")));
     assert!(!with(Miss) && !with(hit("3")));
@@ -232,7 +232,7 @@ fn a_set_behind_a_miss_may_lose_against_a_change_by_another_connection() {
         assert!(!exact(history));
     }
     for store in [(B, set("2"), Stored), (B, add("2"), Stored)] {
-        let with = |answer| [(A, Get, Miss), store.clone(), (A, set("1"), Stored), (C, Get, answer)];
+        let with = |response| [(A, Get, Miss), store.clone(), (A, set("1"), Stored), (C, Get, response)];
         assert!(single(with(hit("2"))) && single(with(hit("1"))));
         assert!(!exact(with(hit("2"))) && exact(with(hit("1"))));
         assert!(!single(with(Miss)), "what was stored meanwhile is removed by nobody");
@@ -244,17 +244,17 @@ fn a_set_behind_a_miss_may_lose_against_a_change_by_another_connection() {
 #[test]
 fn a_set_that_lost_no_race_is_kept() {
     let wrong = [
-        // Nobody changed anything.
+        // There was no change.
         vec![(A, Get, Miss), (A, set("1"), Stored), (C, Get, Miss)],
-        // It was told no miss.
+        // It received no miss.
         vec![(B, Delete, NotFound), (A, set("1"), Stored), (C, Get, Miss)],
-        // Another was told the miss.
+        // Another connection received the miss.
         vec![(A, Get, Miss), (B, Flush, Flushed), (B, set("1"), Stored), (B, Get, Miss)],
-        // The change was before the miss.
+        // The change came before the miss.
         vec![(B, Delete, NotFound), (A, Get, Miss), (A, set("1"), Stored), (C, Get, Miss)],
-        // What changed it was its own.
+        // The change was its own.
         vec![(A, Get, Miss), (A, Delete, NotFound), (A, set("1"), Stored), (C, Get, Miss)],
-        // The miss has ended: by a set, kept or lost,
+        // The miss has ended: by a set, effective or lost,
         vec![
             (A, Get, Miss),
             (B, Delete, NotFound),
@@ -277,7 +277,7 @@ fn a_set_that_lost_no_race_is_kept() {
             (A, set("1"), Stored),
             (C, Get, Miss),
         ],
-        // or by the sight of the value.
+        // or by a read of the value.
         vec![
             (A, Get, Miss),
             (B, set("1"), Stored),
@@ -285,7 +285,7 @@ fn a_set_that_lost_no_race_is_kept() {
             (A, set("2"), Stored),
             (C, Get, hit("1")),
         ],
-        // Readers and failed stores change nothing.
+        // Reads and failed stores change nothing.
         vec![
             (A, Get, Miss),
             (B, Get, Miss),
@@ -296,7 +296,7 @@ fn a_set_that_lost_no_race_is_kept() {
         ],
         // A later miss is a new one.
         vec![(A, Get, Miss), (B, Delete, NotFound), (A, Get, Miss), (A, set("1"), Stored), (C, Get, Miss)],
-        // One that lost has changed nothing, so the next cannot have lost against it.
+        // A lost store has changed nothing, so the next one cannot have lost against it.
         vec![
             (A, Get, Miss),
             (B, Delete, NotFound),
@@ -305,9 +305,9 @@ fn a_set_that_lost_no_race_is_kept() {
             (C, set("2"), Stored),
             (D, Get, Miss),
         ],
-        // Five that missed do not make the sets of others vanish.
+        // Five misses do not make the sets of others vanish.
         vec![(A, Get, Miss), (B, Get, Miss), (C, Delete, NotFound), (D, set("1"), Stored), (D, Get, Miss)],
-        // Only set and replace may be answered STORED for nothing.
+        // Only set and replace may return STORED without an effect.
         vec![(A, Get, Miss), (B, Delete, NotFound), (A, add("1"), Stored), (C, Get, Miss)],
         vec![
             (A, Get, Miss),
@@ -328,7 +328,7 @@ fn a_set_that_lost_no_race_is_kept() {
 
 #[test]
 fn a_change_counts_from_the_invocation_of_the_miss() {
-    // The delete was carried out before the miss was, and after it was asked for.
+    // The delete was executed before the miss, and after the miss was invoked.
     let history = |deleted: (u64, u64), found: (u64, u64)| {
         let history = [
             at(D, 1, 2, set("0"), Stored),
@@ -342,7 +342,7 @@ fn a_change_counts_from_the_invocation_of_the_miss() {
     assert!(history((10, 30), (20, 40)));
     assert!(history((20, 30), (10, 40)));
     assert!(!history((10, 18), (20, 40)));
-    // Somebody has read a miss before the one that counts was asked for: so the delete was carried out by then.
+    // A read returned a miss before the relevant miss was invoked: the delete had been executed by then.
     let seen_before = [
         at(D, 1, 2, set("0"), Stored),
         at(B, 10, 30, Delete, Deleted),
@@ -352,10 +352,10 @@ fn a_change_counts_from_the_invocation_of_the_miss() {
         at(C, 60, 65, Get, Miss),
     ];
     assert!(!is_linearizable(&seen_before, &Allowances::SINGLE));
-    // At the same time as the set, it may come before or behind it.
-    let late = |answer| {
+    // At the same time as the set, it may come before or after it.
+    let late = |response| {
         let set = at(A, 20, 40, set("1"), Stored);
-        [at(A, 10, 15, Get, Miss), set, at(B, 30, 50, Delete, answer), at(C, 60, 65, Get, Miss)]
+        [at(A, 10, 15, Get, Miss), set, at(B, 30, 50, Delete, response), at(C, 60, 65, Get, Miss)]
     };
     assert!(is_linearizable(&late(NotFound), &Allowances::SINGLE));
     assert!(!is_linearizable(&late(NotFound), &Allowances::NONE));
@@ -383,7 +383,7 @@ fn an_ma_that_lost_a_race_may_be_refused_and_no_other_is_nor_is_a_replace() {
     let without = Allowances { refusal: false, ..Allowances::SINGLE };
     let refused = [(A, Get, Miss), (B, Delete, NotFound), (A, begin(), NotStored), (C, Get, Miss)];
     assert!(single(refused.clone()) && !is_linearizable(&sequence(refused), &without));
-    // Nobody changed anything; it was told no miss; it is refused though it could have counted what stands there.
+    // There was no change; it received no miss; it is refused although it could have incremented the value.
     assert!(!single([(A, Get, Miss), (A, begin(), NotStored)]));
     assert!(!single([(A, Get, Miss), (B, set("1"), Stored), (A, replace("2"), NotStored)]));
     assert!(!single([(A, Get, Miss), (B, set("1"), Stored), (A, begin(), NotStored)]));
@@ -392,7 +392,7 @@ fn an_ma_that_lost_a_race_may_be_refused_and_no_other_is_nor_is_a_replace() {
 
 #[test]
 fn a_delete_may_answer_for_any_moment_at_which_it_ran_and_for_no_other() {
-    let without = Allowances { delete_looks_first: false, ..Allowances::SINGLE };
+    let without = Allowances { delete_reads_first: false, ..Allowances::SINGLE };
     let added = |deleted: (u64, u64)| {
         [
             at(A, 10, 30, add("1"), Stored),
@@ -413,7 +413,7 @@ fn a_delete_may_answer_for_any_moment_at_which_it_ran_and_for_no_other() {
     assert!(is_linearizable(&twice((20, 40)), &Allowances::SINGLE));
     assert!(!is_linearizable(&twice((20, 40)), &without));
     assert!(!is_linearizable(&twice((31, 40)), &Allowances::SINGLE));
-    // Somebody has seen the value before it began.
+    // A read returned the value before it began.
     let seen = [
         at(A, 10, 30, add("1"), Stored),
         at(C, 12, 15, Get, hit("1")),
@@ -429,11 +429,11 @@ fn a_present_value_is_found_by_every_reader() {
     assert!(!single([(A, set("1"), Stored), (B, Get, Miss)]));
 }
 
-/// Operations of clients that use a connection each time.
+/// Operations of clients that use another connection each time.
 fn pooled<const N: usize>(operations: [(usize, usize, Command, Response); N]) -> Vec<Invocation> {
-    let each = (1..).zip(operations).map(|(n, (client, connection, command, answer))| Invocation {
+    let each = (1..).zip(operations).map(|(n, (client, connection, command, response))| Invocation {
         client,
-        ..at(connection, 10 * n, 10 * n + 5, command, answer)
+        ..at(connection, 10 * n, 10 * n + 5, command, response)
     });
     each.collect()
 }
@@ -472,7 +472,7 @@ fn a_value_from_before_a_delete_is_not_served_after_it() {
     assert!(single(stale.clone()) && resurrects(&sequence(stale)));
     let fine = [
         vec![(A, Get, Miss), (B, Delete, NotFound), (A, set("1"), Stored), (C, Get, Miss)],
-        // It followed its own delete, its own set, or a miss told after the delete.
+        // It followed its own delete, its own set, or a miss after the delete.
         vec![
             (A, Get, Miss),
             (B, Delete, NotFound),
@@ -494,7 +494,7 @@ fn a_value_from_before_a_delete_is_not_served_after_it() {
             (A, set("1"), Stored),
             (C, Get, hit("1")),
         ],
-        // Nobody was told a miss.
+        // There was no miss.
         vec![(B, Delete, NotFound), (A, set("1"), Stored), (C, Get, hit("1"))],
     ];
     for all in fine {
@@ -510,7 +510,7 @@ fn a_value_from_before_a_delete_is_not_served_after_it() {
         at(C, 50, 55, Get, hit("1")),
     ];
     assert!(!resurrects(&unacknowledged));
-    // Eighty were told a miss, and the first fills after the delete.
+    // Eighty misses, and the first client fills after the delete.
     let mut eighty: Vec<Invocation> = (0..80).map(|n| at(n, 10, 20, Get, Miss)).collect();
     eighty.push(at(80, 30, 35, Delete, NotFound));
     eighty.push(at(0, 40, 45, set("1"), Stored));

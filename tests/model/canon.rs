@@ -1,8 +1,8 @@
 //! When two states are the same.
 //!
-//! Numbers that are only ever compared with each other, those of CASes, tickets, waiters and tag versions, are called by the
-//! order in which they are met. So a state that comes again with higher numbers is the same, and clients that go on for ever
-//! have finitely many. What nothing is ever decided on is left out. docs/model.md says what, and why that is sound.
+//! CASes, tokens, waiters and tag versions are only ever compared with each other, so they are renamed in the order in which they
+//! occur. A state that recurs with higher numbers is then the same, and clients that never stop have finitely many states. Fields
+//! on which no decision depends are left out. docs/model.md lists them and shows why that is sound.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -13,19 +13,19 @@ use smallvec::SmallVec;
 use super::server::{FIRST_CAS, FIRST_CAS_OF_TAGS};
 use super::world::{FIRST_EPOCH, MONO, WALL};
 
-/// In a sidecar these are numbers of tickets and waiters, which count from one.
+/// Within a sidecar these are ids of tokens and waiters, which count from one.
 const IDS: Range<u64> = 1..1000;
 const CASES: Range<u64> = FIRST_CAS..FIRST_CAS + (1 << 20);
-/// Moments of the wall clock, and so versions of tags.
+/// Wall clock times, and so versions of tags.
 const VERSIONS: Range<u64> = WALL..WALL + 1000;
-/// What a stub says in its flags begins here; these bits behind its age are a part of its first CAS.
+/// The flags of stubs begin here; the bits after its age are part of its first CAS.
 const STUBS: u32 = 1 << 31;
 const STUB_IDS: u32 = (1 << 22) - 1;
-/// Connections are told from tickets by where they begin.
+/// Connections have their own range so that they differ from tokens.
 pub const OWNERS: u64 = 1 << 40;
 const PEOPLE: Range<u64> = OWNERS..OWNERS + 100;
 
-/// A client, a sidecar, or an operation of one: the same state if those of both sides are exchanged.
+/// A client, a sidecar, or an operation of one: the state with both sides exchanged is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who(pub usize);
 
@@ -35,12 +35,12 @@ impl Hash for Who {
     }
 }
 
-/// What was written last, held back until it is known what follows it.
+/// The number written last. It is kept until the next one is known.
 #[derive(Clone, Copy)]
 enum Word {
     Long(u64),
     Byte(u8),
-    /// The CAS of a stub that was never renewed: which stub it is.
+    /// The CAS of a stub that was never renewed: it identifies the stub.
     Stub(u64),
 }
 
@@ -51,45 +51,45 @@ pub struct Canon {
     ids: SmallVec<[u64; 8]>,
     versions: SmallVec<[u64; 8]>,
     last: Option<Word>,
-    /// How much of an item without a value has been seen: its size, its flags.
+    /// The progress in an item without a value: its size, its flags.
     empty: u8,
-    /// In a table of leases: its last number is the next ticket's, and no part of the state.
+    /// In a lease table: its last number is the next token's id, which is not part of the state.
     table: bool,
     inside: bool,
-    /// Of the connections to the server, and to that of the tags.
+    /// The epochs of the connections to the server and to the tags' server.
     epochs: [u32; 2],
     /// Both sides are exchanged.
     flipped: bool,
-    /// The CASes that stand somewhere or may yet be heard of, if all others are the same: those that have gone for ever.
-    standing: Option<SmallVec<[u64; 8]>>,
+    /// The CASes that are stored or may still occur, if all others are equal: those that are gone for good.
+    live: Option<SmallVec<[u64; 8]>>,
 }
 
 impl Canon {
     pub fn new(epochs: [u32; 2], flipped: bool) -> Canon {
         let (cases, ids, versions) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         let (table, inside, last, lanes) = (false, false, None, [0; 2]);
-        Canon { lanes, cases, ids, versions, last, empty: 0, table, inside, epochs, flipped, standing: None }
+        Canon { lanes, cases, ids, versions, last, empty: 0, table, inside, epochs, flipped, live: None }
     }
 
-    /// No CAS but these will ever stand anywhere again, nor be compared with anything but what stands there.
-    pub fn only(&mut self, standing: impl Iterator<Item = u64>) {
-        self.standing = Some(standing.collect());
+    /// No CAS but these will be stored again, or compared with anything but the stored one.
+    pub fn only(&mut self, live: impl Iterator<Item = u64>) {
+        self.live = Some(live.collect());
     }
 
-    /// Tickets and waiters are numbered by each sidecar for itself.
+    /// Each sidecar numbers its own tokens and waiters.
     pub fn sidecar(&mut self) {
         self.flush();
         self.ids.clear();
         self.inside = true;
     }
 
-    /// What follows is no sidecar's.
+    /// What follows belongs to no sidecar.
     pub fn outside(&mut self) {
         self.flush();
         self.inside = false;
     }
 
-    /// Hashes all of a table of leases but the number it will give next.
+    /// Hashes a lease table without the number that it will assign next.
     pub fn table(&mut self, leases: &impl Hash) {
         self.flush();
         self.table = true;
@@ -98,7 +98,7 @@ impl Canon {
         self.last = None;
     }
 
-    /// Which of these numbers is how large among them.
+    /// The rank of each number among these.
     pub fn order<T: Ord>(&mut self, numbers: &[T]) {
         self.flush();
         for number in numbers {
@@ -128,7 +128,7 @@ impl Canon {
         let (found, count, kind) = if self.inside && IDS.contains(&number) {
             (at(&mut self.ids), self.ids.len(), 1 << 60)
         } else if CASES.contains(&number) {
-            if self.standing.as_ref().is_some_and(|standing| !standing.contains(&number)) {
+            if self.live.as_ref().is_some_and(|live| !live.contains(&number)) {
                 return self.mix(4 << 60);
             }
             (at(&mut self.cases), self.cases.len(), 2 << 60)
@@ -149,22 +149,22 @@ impl Canon {
         self.mix(kind + found.unwrap_or(count) as u64);
     }
 
-    /// Which stub it is, by the CAS that it had first: that is compared though it may have gone.
+    /// The stub that this first CAS identifies: it is compared although it may be gone.
     fn rename_stub(&mut self, cas: u64) {
-        let standing = self.standing.take();
+        let live = self.live.take();
         self.rename(cas);
-        self.standing = standing;
+        self.live = live;
     }
 
     fn person(&self, number: u64) -> u64 {
-        // Behind these come the operations that are nobody's, and then the connections through the other sidecar.
+        // The numbers of background operations follow, then the connections through the other sidecar.
         let has_a_twin = matches!(number - OWNERS, 0 | 1 | 10 | 11);
         if self.flipped && has_a_twin { number ^ 1 } else { number }
     }
 
     fn flush(&mut self) {
         match self.last.take() {
-            // The CAS that a client was shown with its miss: only meta clients name it.
+            // The CAS that a client received with its miss: only meta clients pass it.
             Some(Word::Long(cas)) if self.table && CASES.contains(&cas) => {}
             Some(Word::Long(number)) => self.rename(number),
             Some(Word::Stub(cas)) => self.rename_stub(cas),
@@ -195,7 +195,7 @@ impl Hasher for Canon {
         self.lanes[0] ^ self.lanes[1].rotate_left(32)
     }
 
-    /// What is stored says when it was built and by whom, which decides nothing.
+    /// What is stored contains when and by whom it was built; no decision depends on that.
     fn write(&mut self, bytes: &[u8]) {
         self.flush();
         self.empty = 0;
@@ -216,12 +216,12 @@ impl Hasher for Canon {
         }
     }
 
-    /// How often a machine has tried decides nothing below sixteen times. A read has that behind the moment it began, and
-    /// what gathers tags before what it creates them with.
+    /// No decision depends on a state machine's number of attempts below sixteen. A read's is over when it began; that of a tag
+    /// read before what it creates tags with.
     fn write_u8(&mut self, number: u8) {
         self.empty = 0;
         if self.table {
-            // Twice in vain is as good as more often.
+            // Two failed attempts are equivalent to more.
             return self.plain(u64::from(number.min(2)));
         }
         let behind_a_moment = matches!(self.last, Some(Word::Long(MONO)));
@@ -254,7 +254,7 @@ impl Hasher for Canon {
     fn write_u64(&mut self, number: u64) {
         match self.last {
             Some(Word::Byte(_)) if number == 0 || VERSIONS.contains(&number) => {}
-            // A moment by both clocks, of which the wall's dates what is sealed.
+            // A time by both clocks; the wall clock's dates what is sealed.
             Some(Word::Long(wall)) if number == MONO && VERSIONS.contains(&wall) => {}
             _ => self.flush(),
         }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn states_that_differ_only_in_the_names_of_cases_and_tickets_are_one() {
+    fn states_that_differ_only_in_the_numbers_of_cases_and_tokens_are_one() {
         let state = |a: u64, b: u64| (a, b, a, 5_u32);
         assert!(same(&state(FIRST_CAS + 1, FIRST_CAS + 2), &state(FIRST_CAS + 9, FIRST_CAS + 4)));
         assert!(!same(&state(FIRST_CAS + 1, FIRST_CAS + 2), &state(FIRST_CAS + 9, FIRST_CAS + 9)));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn which_stub_it_is_is_part_of_the_state_though_no_cas_of_it_stands() {
+    fn a_stubs_identity_is_part_of_the_state_though_its_cas_is_gone() {
         let print = |state: &dyn Fn(&mut Canon)| {
             let mut canon = Canon::new([FIRST_EPOCH; 2], false);
             canon.only([].into_iter());
@@ -337,7 +337,7 @@ mod tests {
         };
         let cas = |n| Cas { number: FIRST_CAS + n, epoch: FIRST_EPOCH };
         let renewed = |n: u32| STUBS | n << 8;
-        // An item, as a machine keeps it: its size, its flags, its CAS; and the stub that a ticket was told.
+        // An item as a state machine keeps it: its size, flags and CAS; and the stub of a token.
         let seen = |size: usize, n| move |canon: &mut Canon| (size, 0_u32, cas(n), renewed(1)).hash(canon);
         assert_ne!(print(&seen(0, 1)), print(&seen(0, 2)));
         assert_eq!(print(&seen(7, 1)), print(&seen(7, 2)));

@@ -1,31 +1,32 @@
-//! All states, and what must hold of them.
+//! Explores all states and checks the guarantees.
 //!
-//! Safety is checked on every step. Liveness needs the whole graph (`graph.rs`): from every state, without any further fault or
-//! invalidation, a good one must be within reach. The graph is finite, so that is the same as: whoever keeps taking, from
-//! the states that come again and again, every step that is possible there again and again, comes to a good one.
+//! Safety is checked at every step. Liveness needs the whole graph (`graph.rs`): from every state, without any further fault or
+//! invalidation, a good state must be reachable. The graph is finite, so this is equivalent to: an execution that takes, from the
+//! states that recur forever, every step that is possible infinitely often, reaches a good state.
 
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use super::graph::{Graph, NOBODY, Steps};
+use super::graph::{Graph, NO_PARENT, Steps};
 use super::plan::Plan;
 use super::steps::Kind;
-use super::world::{Broken, World};
+use super::world::{Violation, World};
 
-/// What must be within reach from everywhere.
+/// What must be reachable from every state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Good {
     /// The key is fresh.
     Fresh,
-    /// This client is owed no answer.
+    /// This client has no pending request.
     Answered(usize),
 }
 
 pub const GOODS: [Good; 3] = [Good::Fresh, Good::Answered(0), Good::Answered(1)];
 
 impl Good {
-    /// Whether a step may lead there. What only the end of the old value or of a reader's patience makes good is not.
+    /// Whether a step of this kind may be used to reach it. A state is not good if only the expiry of the old value or the end of
+    /// a reader's wait makes it so.
     pub fn may_take(self, kind: Kind) -> bool {
         match kind {
             Kind::Step => true,
@@ -36,17 +37,17 @@ impl Good {
     }
 }
 
-/// What was explored.
+/// The size of an exploration.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Explored {
     pub states: usize,
     pub steps: usize,
 }
 
-/// A broken promise, with the steps that lead to it.
+/// A violation, with the steps that lead to it.
 #[derive(Debug)]
 pub struct Found {
-    pub broken: Broken,
+    pub broken: Violation,
     pub states: usize,
     pub trace: Vec<String>,
 }
@@ -54,29 +55,29 @@ pub struct Found {
 /// A state's number.
 pub type StepIndex = u32;
 
-/// A state, by the number it is known by.
-struct Met {
+/// A state and the number by which it is known.
+struct KnownState {
     world: World,
     at: StepIndex,
-    /// It is known by what it looks like with both sides exchanged.
+    /// It is known by its fingerprint with both sides exchanged.
     flipped: bool,
 }
 
-/// States that nobody has gone on from yet.
+/// States whose successors have not been explored.
 ///
-/// The nearest come first, so that a trace is the shortest. In a long run those come first in which the least can still go
-/// wrong: of the few in which more can, each leads to few states that are not known by then, and few have to wait.
+/// The nearest come first, so that a trace is the shortest. In a long run, the states with the fewest remaining faults come
+/// first: each of the few others leads to few states that are not known by then, so that few have to be kept.
 struct Frontier {
-    by_what_is_left: Vec<VecDeque<Met>>,
+    by_remaining_steps: Vec<VecDeque<KnownState>>,
     /// How many workers may still find states.
     busy: usize,
-    ended: Option<Result<(), (StepIndex, String, Broken)>>,
+    ended: Option<Result<(), (StepIndex, String, Violation)>>,
 }
 
 /// How many states a worker takes at once.
 const BATCH: usize = 32;
-/// How often a long run says how far it has come, in states.
-const TOLD_EVERY: usize = 5_000_000;
+/// How often a long run reports its progress, in states.
+const REPORT_EVERY: usize = 5_000_000;
 
 struct Search<'p> {
     plan: &'p Plan,
@@ -90,10 +91,10 @@ pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     let first = World::start(plan);
     let graph = Graph::default();
     let (print, flipped) = first.fingerprint(plan);
-    let (root, _) = graph.meet(print, NOBODY, goods_of(&first, flipped));
-    let frontier = Frontier { by_what_is_left: Vec::new(), busy: plan.workers, ended: None };
+    let (root, _) = graph.meet(print, NO_PARENT, goods_of(&first, flipped));
+    let frontier = Frontier { by_remaining_steps: Vec::new(), busy: plan.workers, ended: None };
     let mut search = Search { plan, graph, frontier: Mutex::new(frontier), grown: Condvar::new() };
-    search.add(vec![Met { world: first, at: root, flipped }]);
+    search.add(vec![KnownState { world: first, at: root, flipped }]);
     let all: Vec<Steps> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..plan.workers).map(|_| scope.spawn(|| search.work())).collect();
         workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
@@ -112,25 +113,25 @@ pub fn explore(plan: &Plan) -> Result<Explored, Found> {
     }
     match search.graph.cannot_reach(&all) {
         Some((good, lost)) => {
-            let broken = Broken(format!("liveness: {good:?} is out of reach"));
+            let broken = Violation(format!("liveness: {good:?} cannot be reached"));
             Err(Found { broken, states, trace: search.trace(lost) })
         }
         None => Ok(explored),
     }
 }
 
-/// What is good in a state, as it is known.
+/// What is good in a state, in the orientation in which it is known.
 pub fn goods_of(world: &World, flipped: bool) -> u8 {
     let goods = GOODS.iter().enumerate().fold(0, |bits, (n, good)| bits | u8::from(world.is(*good)) << n);
     exchanged(goods, flipped)
 }
 
-/// The goods with those of both clients exchanged, or not.
+/// The goods, with those of the two clients exchanged if `flipped`.
 pub fn exchanged(goods: u8, flipped: bool) -> u8 {
     if flipped { goods & 1 | (goods & 2) << 1 | (goods & 4) >> 1 } else { goods }
 }
 
-/// When one worker panics, the others have nothing to wait for.
+/// Ends the search if a worker panics.
 struct EndsWithAPanic<'s, 'p>(&'s Search<'p>);
 
 impl Drop for EndsWithAPanic<'_, '_> {
@@ -146,27 +147,27 @@ impl Search<'_> {
         self.frontier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, found: Vec<Met>) {
+    fn add(&self, found: Vec<KnownState>) {
         let mut frontier = self.lock();
         for met in found {
-            let left = if self.plan.long { met.world.what_is_left() } else { 0 };
-            while frontier.by_what_is_left.len() <= left {
-                frontier.by_what_is_left.push(VecDeque::new());
+            let left = if self.plan.long { met.world.remaining_steps() } else { 0 };
+            while frontier.by_remaining_steps.len() <= left {
+                frontier.by_remaining_steps.push(VecDeque::new());
             }
-            frontier.by_what_is_left[left].push_back(met);
+            frontier.by_remaining_steps[left].push_back(met);
         }
         self.grown.notify_all();
     }
 
-    /// The next states to go on from; none when there will be no more.
-    fn next(&self) -> Vec<Met> {
+    /// The next states to explore; none when there will be no more.
+    fn next(&self) -> Vec<KnownState> {
         let mut frontier = self.lock();
         frontier.busy -= 1;
         loop {
             if frontier.ended.is_some() {
                 break Vec::new();
             }
-            if let Some(queue) = frontier.by_what_is_left.iter_mut().find(|queue| !queue.is_empty()) {
+            if let Some(queue) = frontier.by_remaining_steps.iter_mut().find(|queue| !queue.is_empty()) {
                 let count = if self.plan.workers > 1 { queue.len().min(BATCH) } else { 1 };
                 let batch = queue.drain(..count).collect();
                 frontier.busy += 1;
@@ -180,7 +181,7 @@ impl Search<'_> {
         }
     }
 
-    fn end(&self, how: Result<(), (StepIndex, String, Broken)>) {
+    fn end(&self, how: Result<(), (StepIndex, String, Violation)>) {
         self.lock().ended.get_or_insert(how);
         self.grown.notify_all();
     }
@@ -199,7 +200,7 @@ impl Search<'_> {
                     self.end(Ok(()));
                     break;
                 }
-                if let Err((label, broken)) = self.go_on(&met, &mut steps, &mut found) {
+                if let Err((label, broken)) = self.explore_from(&met, &mut steps, &mut found) {
                     self.end(Err((met.at, label, broken)));
                     break;
                 }
@@ -208,7 +209,12 @@ impl Search<'_> {
         }
     }
 
-    fn go_on(&self, from: &Met, steps: &mut Steps, found: &mut Vec<Met>) -> Result<(), (String, Broken)> {
+    fn explore_from(
+        &self,
+        from: &KnownState,
+        steps: &mut Steps,
+        found: &mut Vec<KnownState>,
+    ) -> Result<(), (String, Violation)> {
         steps.from(from.at);
         for label in from.world.labels(self.plan) {
             let next = from.world.after(label, self.plan).map_err(|broken| (format!("{label:?}"), broken))?;
@@ -216,9 +222,9 @@ impl Search<'_> {
             let (to, new) = self.graph.meet(print, from.at, goods_of(&next, flipped));
             steps.to(to, label.kind(), flipped != from.flipped);
             if new {
-                found.push(Met { world: next, at: to, flipped });
+                found.push(KnownState { world: next, at: to, flipped });
                 let states = self.graph.states();
-                if states.is_multiple_of(TOLD_EVERY) {
+                if states.is_multiple_of(REPORT_EVERY) {
                     eprintln!("{}: {states} states", self.plan.name);
                 }
             }
@@ -226,7 +232,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The steps from the beginning to a state, found again by taking them.
+    /// The steps from the start to a state, found by taking them again.
     fn trace(&self, to: StepIndex) -> Vec<String> {
         let path = self.graph.path(to);
         let mut world = World::start(self.plan);

@@ -1,10 +1,10 @@
-//! What may go wrong.
+//! Faults.
 
 use std::sync::Arc;
 
 use kennel::guard::{ItemRef, ServerCommand};
 
-use super::operation::Command;
+use super::operation::QueuedCommand;
 use super::plan::{Fault, Plan};
 use super::server::Server;
 use super::steps::Label;
@@ -23,16 +23,19 @@ impl World {
             }
             Fault::Lose => {
                 for (s, sidecar) in self.sidecars.iter().enumerate() {
-                    let owed = sidecar.queue.iter().enumerate().filter(|(_, command)| command.owed.is_some());
-                    labels.extend(owed.map(|(n, _)| Label::Lose(s, n)));
+                    let reply_to =
+                        sidecar.queue.iter().enumerate().filter(|(_, command)| command.reply_to.is_some());
+                    labels.extend(reply_to.map(|(n, _)| Label::Lose(s, n)));
                 }
             }
             Fault::Kill => {
                 for (s, sidecar) in self.sidecars.iter().enumerate().filter(|(_, sidecar)| {
                     // There is nothing to lose.
-                    !sidecar.ops.is_empty() || !sidecar.keeps.is_empty()
+                    !sidecar.ops.is_empty() || !sidecar.held_leases.is_empty()
                 }) {
-                    let matters = |kept: &usize| *kept == 0 || self.may_matter(&sidecar.queue[*kept - 1].ask);
+                    let matters = |kept: &usize| {
+                        *kept == 0 || self.may_matter(&sidecar.queue[*kept - 1].server_command)
+                    };
                     labels.extend((0..=sidecar.queue.len()).filter(matters).map(|kept| Label::Kill(s, kept)));
                 }
             }
@@ -42,27 +45,27 @@ impl World {
             }
             Fault::Slow => {
                 for (s, sidecar) in self.sidecars.iter().enumerate() {
-                    let kept = sidecar.keeps.iter().filter(|(id, _)| !sidecar.renews(*id));
+                    let kept = sidecar.held_leases.iter().filter(|(id, _)| !sidecar.renews(*id));
                     labels.extend(kept.map(|(id, _)| Label::TooSlow(s, *id)));
                 }
             }
         }
     }
 
-    /// The CAS numbers on which somebody's right to rebuild rests.
+    /// The CASes on which leases and their renewals depend.
     pub fn remembered(&self) -> Vec<u64> {
-        let tickets = self.sidecars.iter().flat_map(|sidecar| &sidecar.keeps);
-        let cases = tickets.flat_map(|(_, ticket)| [ticket.base, ticket.lock]).flatten();
+        let tokens = self.sidecars.iter().flat_map(|sidecar| &sidecar.held_leases);
+        let cases = tokens.flat_map(|(_, token)| [token.base, token.lock]).flatten();
         let mut numbers: Vec<_> = cases.map(|cas| cas.number).collect();
         numbers.sort_unstable();
         numbers.dedup();
         numbers
     }
 
-    /// Whatever else anybody remembers is below what is given out from now on: in truth the numbers may come again one after the
+    /// All other remembered CASes are lower than those assigned from now on. In memcached the numbers may recur one after the
     /// other, or after any others.
     pub fn restart(&mut self, again: Option<u64>, plan: &Plan) {
-        let stays = |ask: &ServerCommand| plan.tags_elsewhere && matches!(ask.at, ItemRef::Tag(_));
+        let stays = |command: &ServerCommand| plan.tags_elsewhere && matches!(command.at, ItemRef::Tag(_));
         self.server = Server {
             again,
             last: self.server.last,
@@ -76,11 +79,11 @@ impl World {
             self.lose_tag();
         }
         for orphans in &mut self.orphans {
-            orphans.retain(|command| stays(&command.ask));
+            orphans.retain(|command| stays(&command.server_command));
         }
         for s in 0..2 {
             for command in std::mem::take(&mut self.sidecars[s].queue) {
-                if stays(&command.ask) {
+                if stays(&command.server_command) {
                     self.sidecars[s].queue.push(command);
                 } else {
                     self.fail(s, &command);
@@ -89,7 +92,7 @@ impl World {
         }
     }
 
-    /// That invalidates whatever carries it.
+    /// This invalidates every value that has the tag.
     pub fn lose_tag(&mut self) {
         self.losses += 1;
         self.disturb();
@@ -98,17 +101,17 @@ impl World {
     pub fn lose(&mut self, s: usize, n: usize) {
         let command = self.sidecars[s].queue[n].clone();
         self.fail(s, &command);
-        self.sidecars[s].queue[n].owed = None;
+        self.sidecars[s].queue[n].reply_to = None;
     }
 
     pub fn kill(&mut self, s: usize, kept: usize, plan: &Plan) {
         let dead = std::mem::replace(&mut self.sidecars[s], Shared(Arc::new(Sidecar::start())));
-        let orphan = |command: &Command| Command { owed: None, ..command.clone() };
+        let orphan = |command: &QueuedCommand| QueuedCommand { reply_to: None, ..command.clone() };
         self.orphans.push(dead.queue.iter().take(kept).map(orphan).collect());
         for (c, client) in self.clients.iter_mut().enumerate() {
-            let moves_here = matches!(client.job, Job::Moving { at, .. } if at == s);
-            let moves_elsewhere = matches!(client.job, Job::Moving { at, .. } if at != s);
-            if moves_here || (plan.placed[c] == s && !moves_elsewhere) {
+            let moves_here = matches!(client.job, Job::Invalidating { at, .. } if at == s);
+            let moves_elsewhere = matches!(client.job, Job::Invalidating { at, .. } if at != s);
+            if moves_here || (plan.sidecar_of[c] == s && !moves_elsewhere) {
                 client.job = Job::Idle;
                 client.disturbed = false;
             }
@@ -118,7 +121,8 @@ impl World {
         {
             entry.by = entry.by.filter(|by| *by != s);
         }
-        self.lock_before = self.lock_before.filter(|_| matches!(self.clients[1].job, Job::Moving { .. }));
-        self.quiet_down();
+        self.lock_before =
+            self.lock_before.filter(|_| matches!(self.clients[1].job, Job::Invalidating { .. }));
+        self.reset_idle_clients();
     }
 }

@@ -1,4 +1,4 @@
-//! The states that have been met, as fingerprints, and the steps between them: about fifty bytes for each.
+//! The states as fingerprints, and the steps between them: about fifty bytes for each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,22 +6,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::checker::{GOODS, Good, StepIndex, exchanged};
 use super::steps::Kind;
 
-/// Each part is locked by itself, and grows by itself.
+/// Each part has its own lock and grows by itself.
 const PARTS: usize = 64;
 const PART_BITS: u32 = 6;
-/// States are numbered below this. The bit above says that a step exchanges the two sides, and the two highest are its kind.
+/// States are numbered below this. The next bit marks a step that exchanges the two sides; the two highest bits are its kind.
 const INDEX: u32 = (1 << 29) - 1;
 const FLIPPED: u32 = 1 << 29;
-/// The parent of the first.
-pub const NOBODY: StepIndex = StepIndex::MAX;
-/// In place of a kind: not a step, but where those behind it begin.
+/// The parent of the first state.
+pub const NO_PARENT: StepIndex = StepIndex::MAX;
+/// In place of a kind: not a step, but the state from which the following steps start.
 const FROM: u32 = 3;
 const KINDS: [Kind; 3] = [Kind::Step, Kind::Aging, Kind::Patience];
 
-/// States of which these bits of the fingerprint are the same.
+/// States whose fingerprints have these bits in common.
 #[derive(Default)]
 struct Part {
-    /// An open table: a fingerprint's upper half, and its number in this part plus one.
+    /// An open-addressing table: the upper half of a fingerprint, and its number in this part plus one.
     prints: Vec<u64>,
     numbers: Vec<u32>,
     parents: Vec<StepIndex>,
@@ -29,7 +29,7 @@ struct Part {
 }
 
 impl Part {
-    /// Where a fingerprint stands, or would.
+    /// The slot of a fingerprint, or the free one where it belongs.
     fn slot(&self, print: u64) -> usize {
         let mask = self.prints.len() - 1;
         let mut slot = print as usize & mask;
@@ -62,11 +62,11 @@ impl Default for Graph {
     }
 }
 
-/// The steps that one worker has taken: where they begin, and behind it where they end.
+/// The steps that one worker has taken: the state they start from, followed by the states they lead to.
 #[derive(Default)]
 pub struct Steps {
     chunks: Vec<Vec<u32>>,
-    /// How many, with the faults and invalidations, which are not kept.
+    /// Their number, including faults and invalidations, which are not stored.
     pub taken: usize,
 }
 
@@ -100,7 +100,7 @@ impl Graph {
         self.parts[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many have been met.
+    /// The number of states.
     pub fn states(&self) -> usize {
         self.states.load(Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ impl Graph {
         (number - 1) << PART_BITS | part as u32
     }
 
-    /// A state is met, after a step from another. Its number, and whether it is new.
+    /// Adds a state reached by a step from `parent`. Returns its number and whether it is new.
     pub fn meet(&self, print: u128, parent: StepIndex, goods: u8) -> (StepIndex, bool) {
         let (n, print) = Graph::split(print);
         let mut part = self.part(n);
@@ -134,7 +134,7 @@ impl Graph {
         (at, true)
     }
 
-    /// The number of a state that has been met.
+    /// The number of a known state.
     pub fn find(&self, print: u128) -> Option<StepIndex> {
         let (n, print) = Graph::split(print);
         let part = self.part(n);
@@ -142,13 +142,13 @@ impl Graph {
         (number != 0).then(|| Graph::number(n, number))
     }
 
-    /// From the beginning to a state.
+    /// From the start to a state.
     pub fn path(&self, to: StepIndex) -> Vec<StepIndex> {
         let mut path = vec![to];
         loop {
             let at = path[path.len() - 1];
             let parent = self.part(at as usize % PARTS).parents[(at >> PART_BITS) as usize];
-            if parent == NOBODY {
+            if parent == NO_PARENT {
                 path.reverse();
                 return path;
             }
@@ -156,10 +156,10 @@ impl Graph {
         }
     }
 
-    /// A good, and a state from which it is out of reach.
+    /// A good, and a state from which it cannot be reached.
     ///
-    /// What is within reach of a state's next ones is within its reach: that is carried on until nothing is new. Backwards,
-    /// because most states were met after those that lead to them.
+    /// A state reaches what its successors reach; this is propagated until nothing changes. Backwards, because most states have
+    /// higher numbers than their predecessors.
     pub fn cannot_reach(&mut self, all: &[Steps]) -> Option<(Good, StepIndex)> {
         let mut reached: Vec<Vec<u8>> = Vec::new();
         for part in &mut self.parts {
@@ -213,12 +213,12 @@ mod tests {
         u128::from(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | u128::from(n % 7) << 60
     }
 
-    /// States as the goods they are themselves, with the steps between them.
+    /// Makes a graph of states given by their goods, with the steps between them.
     fn graph(goods: &[u8], steps: &[(usize, usize, Kind)]) -> Option<(Good, usize)> {
         let mut graph = Graph::default();
         let mut at = Vec::new();
         for (n, goods) in goods.iter().enumerate() {
-            at.push(graph.meet(print(n as u64), at.last().copied().unwrap_or(NOBODY), *goods).0);
+            at.push(graph.meet(print(n as u64), at.last().copied().unwrap_or(NO_PARENT), *goods).0);
         }
         let mut all = Steps::default();
         for n in 0..at.len() {
@@ -252,11 +252,11 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_only_changes_its_name_is_not_answered() {
-        // Each state is known by either of two looks; in each, the one client is answered and the other waits.
+    fn exchanging_the_clients_does_not_make_a_good_reachable() {
+        // Each state is known in one of two orientations; in each, one client is answered and the other waits.
         let answered = |flipped| {
             let mut graph = Graph::default();
-            let at = graph.meet(print(0), NOBODY, 0b011).0;
+            let at = graph.meet(print(0), NO_PARENT, 0b011).0;
             let mut all = Steps::default();
             all.from(at);
             all.to(at, Kind::Step, flipped);

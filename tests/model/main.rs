@@ -1,7 +1,8 @@
-//! The guard under a model checker: every state that two sidecars, two clients, one key and one tag can come to, and what
-//! must hold of them. docs/model.md says what is modelled, what is left out, and what that took.
+//! The guard under a model checker: every reachable state of two sidecars, two clients, one key and one tag. docs/model.md
+//! describes what is modelled, what is left out, and how long it takes.
 //!
-//! `KENNEL_MODEL=full` explores to the end what takes minutes, and wants an optimised build; else the first states of it are.
+//! `KENNEL_MODEL=full` explores the plans that take minutes to the end and needs an optimised build; otherwise only their first
+//! states are explored.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
@@ -9,7 +10,7 @@ mod plan;
 mod server;
 mod canon;
 mod operation;
-mod behind;
+mod background;
 mod mutants;
 mod world;
 mod steps;
@@ -43,14 +44,14 @@ fn keeps_the_promises(plan: &Plan) {
     }
 }
 
-/// The most memory that this process has had.
+/// The peak memory of this process.
 fn memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.map_or("?".into(), |line| line.trim().to_owned())
 }
 
-/// `KENNEL_MODEL=full`, and no typing error.
+/// Whether `KENNEL_MODEL=full`; panics on any other value.
 fn in_full() -> bool {
     match std::env::var("KENNEL_MODEL") {
         Err(_) => false,
@@ -80,7 +81,7 @@ fn two_sidecars_keep_the_promises_though_something_is_evicted() {
     keeps_the_promises(&Plan { kinds: EVICTIONS, ..plan });
 }
 
-/// Up to millions of states: the nearest two thousand, unless all are asked for.
+/// Up to millions of states: only the nearest two thousand unless `KENNEL_MODEL=full`.
 fn keeps_the_promises_in_full(plan: &Plan) {
     let plan = match in_full() {
         true => Plan { workers: workers(), long: true, ..plan.clone() },
@@ -89,7 +90,7 @@ fn keeps_the_promises_in_full(plan: &Plan) {
     keeps_the_promises(&plan);
 }
 
-/// `KENNEL_MODEL_THREADS`, or one a core.
+/// `KENNEL_MODEL_THREADS`, or one thread per core.
 fn workers() -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let asked = std::env::var("KENNEL_MODEL_THREADS").ok();
@@ -200,7 +201,7 @@ fn in_full_two_faults_and_an_invalidation() {
     keeps_the_promises_in_full(&whole(Plan::apart("apart, invalidated, two faults", 1, 2)));
 }
 
-/// What is broken on purpose shows, as the breaking of this promise.
+/// The mutant is detected, as a violation of this guarantee.
 fn is_caught(mutant: Mutant, plan: Plan, as_breaking: &str) {
     let plan = Plan { mutant: Some(mutant), ..plan };
     match explore(&plan) {
@@ -217,7 +218,7 @@ fn is_caught(mutant: Mutant, plan: Plan, as_breaking: &str) {
     }
 }
 
-/// Both clients apart, rounds as a whole: the smallest in which most mutants show.
+/// Each client with its own sidecar, rounds executed as a whole: the smallest plan in which most mutants are detected.
 fn small(expiries: u32, invalidations: u32, faults: &'static [Fault]) -> Plan {
     Plan {
         expiries,
@@ -274,8 +275,8 @@ fn an_invalidation_acknowledged_without_knowing_is_caught() {
 }
 
 #[test]
-fn a_waiter_that_nobody_wakes_is_caught_as_waiting_for_ever() {
-    is_caught(Mutant::BellsAreLost, small(0, 0, &[]), "liveness: Answered");
+fn a_waiter_that_is_never_woken_is_caught_as_waiting_for_ever() {
+    is_caught(Mutant::WakesAreLost, small(0, 0, &[]), "liveness: Answered");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The guard's machines, driven step by step.
+//! Drives the guard's state machines step by step.
 
 use std::hash::{Hash, Hasher};
 
@@ -15,20 +15,20 @@ use kennel::guard::{
 use kennel::proxy::wire;
 
 use super::canon::{OWNERS, Who};
-use super::mutants::mutate_answers;
-use super::plan::{Move, Mutant, Plan, TTL};
-use super::world::{Broken, Job, MONO, World, made_from};
+use super::mutants::mutate_replies;
+use super::plan::{Invalidation, Mutant, Plan, TTL};
+use super::world::{Job, MONO, Violation, World, made_from};
 
 pub const KEY: &[u8] = b"k";
 
-/// An operation of one sidecar: a client's, by its number, or one behind the requests.
+/// An operation of one sidecar: a client's, by the client's number, or a background operation.
 pub type OpRef = usize;
-const FIRST_BEHIND: OpRef = 2;
+const FIRST_BACKGROUND: OpRef = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Doing {
+pub enum Task {
     Read(Read),
-    /// With what its miss saw, and whose that was if another connection's.
+    /// With the miss that it fills, and the miss's connection if that is another one.
     Fill(Fill, MissToken, Option<Owner>),
     Set(Set),
     Delete(Delete),
@@ -37,49 +37,49 @@ pub enum Doing {
     Parked,
     Renewal(MissTokenId),
     /// A lease has ended without a value.
-    Freeing,
-    /// A lease has been superseded: what it left is taken away.
+    Release,
+    /// A lease was superseded: its lock or stub is removed.
     Superseded,
-    /// A lease has ended because its value is another by now: its lock is taken away.
+    /// A lease has ended because the value was replaced: its lock is removed.
     Lost,
     Polling,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
-    pub doing: Doing,
-    pub asks: Commands,
-    pub answers: Vec<Option<ServerReply>>,
-    /// The number of its wait.
+    pub task: Task,
+    pub commands: Commands,
+    pub replies: Vec<Option<ServerReply>>,
+    /// The id of its wait.
     pub waits: Option<u64>,
-    /// Whether the item was in time when it was last read.
+    /// Whether the item was within its time when it was last read.
     in_time: bool,
-    /// The CAS of the lock or stub that it holds: just given to it, or about to be given up by it. It takes far less time
-    /// than that has left.
-    pub gained: Option<Cas>,
-    /// The item as last read, for whoever is to be shown it again.
+    /// The CAS of the lock or stub that it holds: just granted, or about to be released. Both take far less time than the lock
+    /// has left.
+    pub held_cas: Option<Cas>,
+    /// The item as last read, for mutants that return it again.
     pub read: Option<Item>,
 }
 
-/// A command on its way, and to which place of which operation its reply is owed.
+/// A command on its way, and the operation and position to which its reply belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
-    pub ask: ServerCommand,
-    pub owed: Option<(OpRef, usize)>,
+pub struct QueuedCommand {
+    pub server_command: ServerCommand,
+    pub reply_to: Option<(OpRef, usize)>,
 }
 
 impl Hash for Op {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // What was asked is on its way, or was carried out.
-        let Op { doing, asks: _, answers, waits, in_time, gained, read } = self;
-        let in_time = *in_time && matches!(doing, Doing::Read(_));
-        (doing, answers, waits, in_time, gained, read).hash(state);
+        // Its commands are on their way, or were executed.
+        let Op { task, commands: _, replies, waits, in_time, held_cas, read } = self;
+        let in_time = *in_time && matches!(task, Task::Read(_));
+        (task, replies, waits, in_time, held_cas, read).hash(state);
     }
 }
 
-impl Hash for Command {
+impl Hash for QueuedCommand {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.ask, self.owed.map(|(of, index)| (Who(of), index))).hash(state);
+        (&self.server_command, self.reply_to.map(|(of, index)| (Who(of), index))).hash(state);
     }
 }
 
@@ -87,25 +87,25 @@ enum End {
     Read(ReadEnd),
     Fill(FillEnd, MissToken, Option<Owner>),
     Set,
-    Moved { known: bool, wakes: bool },
+    Invalidation { known: bool, wakes: bool },
 }
 
 impl Op {
-    fn new(doing: Doing) -> Op {
+    fn new(task: Task) -> Op {
         Op {
-            doing,
-            asks: Commands::new(),
-            answers: Vec::new(),
+            task,
+            commands: Commands::new(),
+            replies: Vec::new(),
             waits: None,
             in_time: false,
-            gained: None,
+            held_cas: None,
             read: None,
         }
     }
 
-    /// Whether all it asked is answered.
-    pub fn is_answered(&self) -> bool {
-        !self.answers.is_empty() && self.answers.iter().all(Option::is_some)
+    /// Whether every command of the round has its reply.
+    pub fn has_all_replies(&self) -> bool {
+        !self.replies.is_empty() && self.replies.iter().all(Option::is_some)
     }
 }
 
@@ -113,7 +113,7 @@ pub fn tags() -> [TagName; 1] {
     [TagName::from_slice(b"t")]
 }
 
-fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
+fn with_inputs<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
     then(&Inputs {
         policy: &plan.policy,
         tags: &tags(),
@@ -128,65 +128,67 @@ fn on_scene<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>) -
 }
 
 pub fn owner(client: usize, at: usize, plan: &Plan) -> Owner {
-    // Through another sidecar it is another connection.
-    Owner::from(OWNERS + (if plan.placed[client] == at { client } else { 10 + client }) as u64)
+    // Another sidecar sees it as another connection.
+    Owner::from(OWNERS + (if plan.sidecar_of[client] == at { client } else { 10 + client }) as u64)
 }
 
 impl World {
-    pub fn get(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
-        let s = plan.placed[client];
-        let job = Job::Getting { floor: self.acked };
+    pub fn get(&mut self, client: usize, plan: &Plan) -> Result<(), Violation> {
+        let s = plan.sidecar_of[client];
+        let job = Job::Reading { floor: self.acked };
         self.clients[client].job = job;
         self.clients[client].disturbed = self.is_being_changed();
-        let (read, asks) = on_scene(plan, s, self.now(), Read::start);
-        self.ask(s, client, Op::new(Doing::Read(read)), asks, plan)
+        let (read, commands) = with_inputs(plan, s, self.now(), Read::start);
+        self.send_round(s, client, Op::new(Task::Read(read)), commands, plan)
     }
 
-    pub fn invalidate(&mut self, how: Move, at: usize, plan: &Plan) -> Result<(), Broken> {
+    pub fn invalidate(&mut self, how: Invalidation, at: usize, plan: &Plan) -> Result<(), Violation> {
         self.invalidations -= 1;
         self.source += 1;
-        self.clients[1].job = Job::Moving { version: self.source, at };
+        self.clients[1].job = Job::Invalidating { version: self.source, at };
         self.disturb();
-        let (doing, asks) = match how {
-            Move::Delete => {
+        let (task, commands) = match how {
+            Invalidation::Delete => {
                 self.lock_before = self.server.lock.as_ref().map(|lock| lock.cas);
                 self.sidecars[at].leases.invalidate(KEY, owner(1, at, plan));
-                let (delete, asks) = on_scene(plan, at, self.now(), Delete::start);
-                (Doing::Delete(delete), asks)
+                let (delete, commands) = with_inputs(plan, at, self.now(), Delete::start);
+                (Task::Delete(delete), commands)
             }
-            Move::Bump => {
-                let (bump, asks) = on_scene(plan, at, self.now(), Bump::start);
-                (Doing::Bump(bump), asks)
+            Invalidation::Bump => {
+                let (bump, commands) = with_inputs(plan, at, self.now(), Bump::start);
+                (Task::Bump(bump), commands)
             }
         };
-        self.ask(at, 1, Op::new(doing), asks, plan)
+        self.send_round(at, 1, Op::new(task), commands, plan)
     }
 
-    /// Sends a round.
-    pub fn ask(
+    /// Sends a round of commands.
+    pub fn send_round(
         &mut self,
         s: usize,
         of: OpRef,
         mut op: Op,
-        asks: Commands,
+        commands: Commands,
         plan: &Plan,
-    ) -> Result<(), Broken> {
-        op.answers = vec![None; asks.len()];
-        op.asks = asks;
-        if let (Doing::Read(_), Some(ServerCommand { at: ItemRef::Value, what: Operation::Store { .. } })) =
-            (&op.doing, op.asks.first())
+    ) -> Result<(), Violation> {
+        op.replies = vec![None; commands.len()];
+        op.commands = commands;
+        if let (Task::Read(_), Some(ServerCommand { at: ItemRef::Value, what: Operation::Store { .. } })) =
+            (&op.task, op.commands.first())
         {
-            // A stub takes the lock's place, if the value still stands when it arrives.
-            op.gained = None;
+            // A stub replaces the lock, if the value is still there when it arrives.
+            op.held_cas = None;
         }
-        for index in 0..op.asks.len() {
-            let ask = self.mutated(&op, op.asks[index].clone(), plan);
-            let epoch = self.epoch_at(ask.at);
-            let other_epoch = wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch);
+        for index in 0..op.commands.len() {
+            let command = self.mutated(&op, op.commands[index].clone(), plan);
+            let epoch = self.epoch_at(command.at);
+            let other_epoch = wire::depends_on(&command.what).is_some_and(|seen| seen != epoch);
             if other_epoch && !plan.is(Mutant::CasOutlivesConnection) {
-                op.answers[index] = Some(ServerReply::Exists);
+                op.replies[index] = Some(ServerReply::Exists);
             } else {
-                self.sidecars[s].queue.push(Command { ask, owed: Some((of, index)) });
+                self.sidecars[s]
+                    .queue
+                    .push(QueuedCommand { server_command: command, reply_to: Some((of, index)) });
             }
         }
         self.insert(s, of, op);
@@ -205,141 +207,154 @@ impl World {
         Some(ops.remove(at).1)
     }
 
-    pub fn ask_behind(&mut self, s: usize, doing: Doing, asks: Commands, plan: &Plan) -> Result<(), Broken> {
-        let free = (FIRST_BEHIND..).find(|of| self.sidecars[s].op(*of).is_none());
-        self.ask(s, free.unwrap_or(FIRST_BEHIND), Op::new(doing), asks, plan)
+    pub fn send_in_background(
+        &mut self,
+        s: usize,
+        task: Task,
+        commands: Commands,
+        plan: &Plan,
+    ) -> Result<(), Violation> {
+        let free = (FIRST_BACKGROUND..).find(|of| self.sidecars[s].op(*of).is_none());
+        self.send_round(s, free.unwrap_or(FIRST_BACKGROUND), Op::new(task), commands, plan)
     }
 
-    /// The server carries out a command.
-    pub fn execute(&mut self, s: usize, command: Command) {
-        let epoch = self.epoch_at(command.ask.at);
-        let mut answer = self.server.execute(&command.ask, epoch, Some(s));
-        // As in what is the same: whom the mark of a value is shown to decides nothing.
-        if let ServerReply::Item(item) = &mut answer {
+    /// The server executes a command.
+    pub fn execute(&mut self, s: usize, command: QueuedCommand) {
+        let epoch = self.epoch_at(command.server_command.at);
+        let mut reply = self.server.execute(&command.server_command, epoch, Some(s));
+        // As for fingerprints: the client that received a value's mark decides nothing.
+        if let ServerReply::Item(item) = &mut reply {
             item.won &= item.size == 0;
         }
         let in_time = self.server.item.as_ref().is_some_and(|item| item.is_in_time());
-        let Some((of, index)) = command.owed else { return };
+        let Some((of, index)) = command.reply_to else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
         if let Some((_, op)) = found {
             if let ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) } =
-                command.ask
+                command.server_command
             {
                 op.in_time = in_time;
             }
-            match (&op.doing, &answer) {
-                _ if matches!(command.ask.at, ItemRef::Tag(_)) => {}
-                (Doing::Read(_), ServerReply::Stored(cas)) => op.gained = Some(*cas),
-                (Doing::Read(_), ServerReply::Item(item)) if item.won && item.size == 0 => {
-                    op.gained = Some(item.cas);
+            match (&op.task, &reply) {
+                _ if matches!(command.server_command.at, ItemRef::Tag(_)) => {}
+                (Task::Read(_), ServerReply::Stored(cas)) => op.held_cas = Some(*cas),
+                (Task::Read(_), ServerReply::Item(item)) if item.won && item.size == 0 => {
+                    op.held_cas = Some(item.cas);
                 }
                 _ => {}
             }
-            op.answers[index] = Some(answer);
+            op.replies[index] = Some(reply);
         }
     }
 
-    /// Nothing will be heard of a command.
-    pub fn fail(&mut self, s: usize, command: &Command) {
-        let Some((of, index)) = command.owed else { return };
+    /// A command's reply is lost.
+    pub fn fail(&mut self, s: usize, command: &QueuedCommand) {
+        let Some((of, index)) = command.reply_to else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
         if let Some((_, op)) = found {
-            op.answers[index] = Some(ServerReply::Failed(Failure::TimedOut));
+            op.replies[index] = Some(ServerReply::Failed(Failure::TimedOut));
         }
     }
 
-    /// Whatever happens at once.
-    pub fn settle(&mut self, plan: &Plan) -> Result<(), Broken> {
-        while plan.hears_at_once() {
+    /// Performs everything that happens at once.
+    pub fn settle(&mut self, plan: &Plan) -> Result<(), Violation> {
+        while plan.receives_at_once() {
             let answered = (0..2).find_map(|s| {
-                let answered = self.sidecars[s].ops.iter().find(|(_, op)| op.is_answered());
+                let answered = self.sidecars[s].ops.iter().find(|(_, op)| op.has_all_replies());
                 answered.map(|(of, _)| (s, *of))
             });
             match answered {
-                Some((s, of)) => self.hear(s, of, plan)?,
+                Some((s, of)) => self.receive(s, of, plan)?,
                 None => break,
             }
         }
-        self.forget_ended(plan);
-        self.forget_what_cannot_matter(plan);
+        self.remove_ended_leases(plan);
+        self.remove_irrelevant(plan);
         Ok(())
     }
 
-    /// A sidecar hears the answers to a round.
-    pub fn hear(&mut self, s: usize, of: OpRef, plan: &Plan) -> Result<(), Broken> {
+    /// A sidecar processes the replies to a round.
+    pub fn receive(&mut self, s: usize, of: OpRef, plan: &Plan) -> Result<(), Violation> {
         let Some(mut op) = self.remove(s, of) else { return Ok(()) };
-        let mut answers: Replies = op.answers.drain(..).flatten().collect();
-        match op.doing {
-            Doing::Renewal(id) => self.renewed(s, id, &answers, plan),
-            Doing::Freeing => {
+        let mut replies: Replies = op.replies.drain(..).flatten().collect();
+        match op.task {
+            Task::Renewal(id) => self.renewed(s, id, &replies, plan),
+            Task::Release => {
                 let now = self.now();
-                let bells = self.sidecars[s].leases.release_waiters(KEY, now);
-                self.wake(s, bells, plan)
+                let waiters = self.sidecars[s].leases.release_waiters(KEY, now);
+                self.wake(s, waiters, plan)
             }
-            Doing::Superseded => Ok(()),
-            Doing::Lost => {
-                let bells = self.sidecars[s].leases.wake(KEY);
-                self.wake(s, bells, plan)
+            Task::Superseded => Ok(()),
+            Task::Lost => {
+                let waiters = self.sidecars[s].leases.wake(KEY);
+                self.wake(s, waiters, plan)
             }
-            Doing::Polling => self.polled(s, &answers, plan),
+            Task::Polling => self.polled(s, &replies, plan),
             _ => {
                 if let Some(mutant) = plan.mutant {
-                    mutate_answers(mutant, &mut op, &mut answers);
+                    mutate_replies(mutant, &mut op, &mut replies);
                 }
-                self.resume(s, of, op, Event::Replies(answers), plan)
+                self.resume(s, of, op, Event::Replies(replies), plan)
             }
         }
     }
 
-    fn resume(&mut self, s: usize, of: OpRef, mut op: Op, event: Event, plan: &Plan) -> Result<(), Broken> {
+    fn resume(
+        &mut self,
+        s: usize,
+        of: OpRef,
+        mut op: Op,
+        event: Event,
+        plan: &Plan,
+    ) -> Result<(), Violation> {
         let now = self.now();
-        let step = on_scene(plan, s, now, |scene| match &mut op.doing {
-            Doing::Read(read) => step(read, event, scene, End::Read),
-            Doing::Fill(fill, ticket, spent) => {
-                let (ticket, spent) = (ticket.clone(), *spent);
-                step(fill, event, scene, |end| End::Fill(end, ticket, spent))
+        let step = with_inputs(plan, s, now, |inputs| match &mut op.task {
+            Task::Read(read) => step(read, event, inputs, End::Read),
+            Task::Fill(fill, token, spent) => {
+                let (token, spent) = (token.clone(), *spent);
+                step(fill, event, inputs, |end| End::Fill(end, token, spent))
             }
-            Doing::Set(set) => step(set, event, scene, |_| End::Set),
-            Doing::Delete(delete) => step(delete, event, scene, |end| End::Moved {
+            Task::Set(set) => step(set, event, inputs, |_| End::Set),
+            Task::Delete(delete) => step(delete, event, inputs, |end| End::Invalidation {
                 known: !matches!(end, DeleteEnd::Failed(_)),
                 wakes: true,
             }),
-            Doing::Bump(bump) => step(bump, event, scene, |end| End::Moved {
+            Task::Bump(bump) => step(bump, event, inputs, |end| End::Invalidation {
                 known: !matches!(end, BumpEnd::Failed(_)),
                 wakes: false,
             }),
             other => panic!("{other:?} is no machine"),
         });
         match step {
-            Step::Send(asks) => self.ask(s, of, op, asks, plan),
+            Step::Send(commands) => self.send_round(s, of, op, commands, plan),
             Step::AddTags(_) => panic!("no value here has tags of its own"),
             Step::Wait(_) => self.wait(s, of, op, plan),
             Step::Done(End::Read(end)) => self.read_done(s, of, op.in_time, end, plan),
-            Step::Done(End::Fill(end, ticket, spent)) => self.fill_done(s, of, end, &ticket, spent, plan),
+            Step::Done(End::Fill(end, token, spent)) => self.fill_done(s, of, end, &token, spent, plan),
             Step::Done(End::Set) => {
-                let bells = self.sidecars[s].leases.wake(KEY);
-                self.wake(s, bells, plan)?;
+                let waiters = self.sidecars[s].leases.wake(KEY);
+                self.wake(s, waiters, plan)?;
                 self.stored(of);
                 Ok(())
             }
-            Step::Done(End::Moved { known, wakes }) => {
+            Step::Done(End::Invalidation { known, wakes }) => {
                 if wakes {
-                    let bells = self.sidecars[s].leases.wake(KEY);
-                    self.wake(s, bells, plan)?;
+                    let waiters = self.sidecars[s].leases.wake(KEY);
+                    self.wake(s, waiters, plan)?;
                 }
-                self.moved(of, known || plan.is(Mutant::FailureIsAcknowledged))
+                self.invalidation_done(of, known || plan.is(Mutant::FailureIsAcknowledged))
             }
         }
     }
 
-    fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Broken> {
+    fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Violation> {
         let now = self.now();
         match self.sidecars[s].leases.wait(KEY, owner(of, s, plan), now, &plan.policy, Who(of)) {
             Admission::Refused | Admission::Full => self.resume(s, of, op, Event::WaitEnded, plan),
             Admission::Waits { waiter, poll } => {
                 op.waits = Some(waiter);
-                op.gained = None;
-                op.asks.clear();
+                op.held_cas = None;
+                op.commands.clear();
                 self.insert(s, of, op);
                 if poll.is_some() {
                     self.sidecars[s].poller = Some(None);
@@ -349,8 +364,8 @@ impl World {
         }
     }
 
-    pub fn give_up(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
-        let s = plan.placed[client];
+    pub fn give_up(&mut self, client: usize, plan: &Plan) -> Result<(), Violation> {
+        let s = plan.sidecar_of[client];
         let Some(mut op) = self.remove(s, client) else { return Ok(()) };
         if let Some(waiter) = op.waits.take() {
             self.sidecars[s].leases.leave(KEY, waiter);
@@ -358,17 +373,17 @@ impl World {
         self.resume(s, client, op, Event::WaitEnded, plan)
     }
 
-    pub fn wake(&mut self, s: usize, bells: Vec<Who>, plan: &Plan) -> Result<(), Broken> {
-        for Who(client) in bells {
+    pub fn wake(&mut self, s: usize, waiters: Vec<Who>, plan: &Plan) -> Result<(), Violation> {
+        for Who(client) in waiters {
             let Some(mut op) = self.remove(s, client) else { continue };
-            match (&op.doing, op.waits.take()) {
-                (Doing::Parked, _) => {
-                    let Job::Putting { version, .. } = self.clients[client].job else {
+            match (&op.task, op.waits.take()) {
+                (Task::Parked, _) => {
+                    let Job::Storing { version, .. } = self.clients[client].job else {
                         panic!("client {client} put nothing");
                     };
                     self.store(client, version, plan)?;
                 }
-                (_, Some(_)) if plan.is(Mutant::BellsAreLost) => {
+                (_, Some(_)) if plan.is(Mutant::WakesAreLost) => {
                     op.waits = Some(0);
                     self.insert(s, client, op);
                 }
@@ -389,9 +404,9 @@ impl World {
         in_time: bool,
         end: ReadEnd,
         plan: &Plan,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Violation> {
         let (now, owner) = (self.now(), owner(client, s, plan));
-        let Job::Getting { floor } = self.clients[client].job else {
+        let Job::Reading { floor } = self.clients[client].job else {
             panic!("client {client} asked nothing")
         };
         let leases = &mut self.sidecars[s].leases;
@@ -402,26 +417,28 @@ impl World {
                     AfterHit::Over(ended) => ended,
                     AfterHit::Refreshes => Vec::new(),
                 };
-                for Ended { asks, .. } in overtaken.into_iter().filter(|ended| !ended.asks.is_empty()) {
-                    self.ask_behind(s, Doing::Lost, asks, plan)?;
+                for Ended { asks: commands, .. } in
+                    overtaken.into_iter().filter(|ended| !ended.asks.is_empty())
+                {
+                    self.send_in_background(s, Task::Lost, commands, plan)?;
                 }
                 let version = made_from(&hit.payload);
                 if version < Some(floor) {
-                    return Err(Broken(format!(
+                    return Err(Violation(format!(
                         "promise 2: a value of {version:?} was served as fresh to a get that began after {floor}"
                     )));
                 }
                 if !in_time && !plan.is(Mutant::FillWithoutCas) {
-                    return Err(Broken("promise 3: a value past its end was served as fresh".into()));
+                    return Err(Violation("promise 3: an expired value was served as fresh".into()));
                 }
                 false
             }
             ReadEnd::Stale(_) => false,
             ReadEnd::Won { lease, .. } => {
                 let (id, ended) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
-                self.sidecars[s].keeps.extend(id.map(|id| (id, lease)));
-                for Ended { asks, .. } in ended {
-                    self.ask_behind(s, Doing::Superseded, asks, plan)?;
+                self.sidecars[s].held_leases.extend(id.map(|id| (id, lease)));
+                for Ended { asks: commands, .. } in ended {
+                    self.send_in_background(s, Task::Superseded, commands, plan)?;
                 }
                 won = true;
                 true
@@ -445,34 +462,34 @@ impl World {
         Ok(())
     }
 
-    /// A client has made its value, and sends it.
-    pub fn put(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+    /// A client has made its value and sends it.
+    pub fn put(&mut self, client: usize, plan: &Plan) -> Result<(), Violation> {
         let Job::Building { version, won } = self.clients[client].job else { return Ok(()) };
-        self.clients[client].job = Job::Putting { version, won };
+        self.clients[client].job = Job::Storing { version, won };
         self.clients[client].lapsed = false;
         if !won {
-            // It may be stored over the stub of whoever builds the same, and end before that.
+            // It may be stored over the stub of a client that builds the same key, and expire before that one fills.
             self.disturb();
         }
         self.store(client, version, plan)
     }
 
-    fn store(&mut self, client: usize, version: u64, plan: &Plan) -> Result<(), Broken> {
-        let s = plan.placed[client];
-        let offer = NewValue {
+    fn store(&mut self, client: usize, version: u64, plan: &Plan) -> Result<(), Violation> {
+        let s = plan.sidecar_of[client];
+        let new_value = NewValue {
             body: Bytes::from(format!("v{version}")),
             flags: 0,
             lifetime: Expiry::Seconds(TTL),
             explicit: None,
             tags: Vec::new(),
         };
-        // Nobody here sets what they were told no miss of.
-        let setter = Writer { owner: owner(client, s, plan), told: KnownMiss::Yes, pooled: false };
+        // No client of the model sets without a miss.
+        let writer = Writer { owner: owner(client, s, plan), told: KnownMiss::Yes, pooled: false };
         let now = self.now();
-        match self.sidecars[s].leases.attribute(KEY, setter, now) {
+        match self.sidecars[s].leases.attribute(KEY, writer, now) {
             Attribution::Renewing => {
                 self.sidecars[s].leases.await_renewal(KEY, Who(client));
-                self.insert(s, client, Op::new(Doing::Parked));
+                self.insert(s, client, Op::new(Task::Parked));
                 Ok(())
             }
             Attribution::Invalidated | Attribution::Unknown => {
@@ -480,25 +497,26 @@ impl World {
                 Ok(())
             }
             Attribution::NoMiss => {
-                let (set, asks) = on_scene(plan, s, self.now(), |scene| Set::start(offer, scene));
-                self.ask(s, client, Op::new(Doing::Set(set)), asks, plan)
+                let (set, commands) =
+                    with_inputs(plan, s, self.now(), |inputs| Set::start(new_value, inputs));
+                self.send_round(s, client, Op::new(Task::Set(set)), commands, plan)
             }
-            Attribution::Fill { mut ticket, owner, lease } => {
+            Attribution::Fill { ticket: mut token, owner, lease } => {
                 if plan.is(Mutant::SnapshotAtSet)
                     && let Some(tag) = &self.server.tag
                 {
                     let version = std::str::from_utf8(&tag.value).ok().and_then(|text| text.parse().ok());
-                    ticket.versions = version.into_iter().collect();
+                    token.versions = version.into_iter().collect();
                 }
-                let start = |scene: &Inputs<'_>| Fill::start(&ticket, offer, false, scene);
-                let (fill, step) = on_scene(plan, s, self.now(), start);
-                let held = ticket.lock.or(ticket.base).filter(|_| lease);
+                let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, false, inputs);
+                let (fill, step) = with_inputs(plan, s, self.now(), start);
+                let held = token.lock.or(token.base).filter(|_| lease);
                 match step {
-                    Step::Send(asks) => {
-                        let op = Op { gained: held, ..Op::new(Doing::Fill(fill, ticket, owner)) };
-                        self.ask(s, client, op, asks, plan)
+                    Step::Send(commands) => {
+                        let op = Op { held_cas: held, ..Op::new(Task::Fill(fill, token, owner)) };
+                        self.send_round(s, client, op, commands, plan)
                     }
-                    // Nobody knows what it would be stored over.
+                    // It is unknown what it would be stored over.
                     _ => {
                         self.stored(client);
                         Ok(())
@@ -513,44 +531,46 @@ impl World {
         s: usize,
         client: usize,
         end: FillEnd,
-        ticket: &MissToken,
+        token: &MissToken,
         spent: Option<Owner>,
         plan: &Plan,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Violation> {
         let now = self.now();
         let leases = &mut self.sidecars[s].leases;
-        let bells = match end {
-            FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, ticket, spent),
+        let waiters = match end {
+            FillEnd::Stored { cas, .. } => leases.filled(KEY, cas, token, spent),
             FillEnd::Dropped { .. } | FillEnd::Outdated => leases.wake(KEY),
             FillEnd::TooLarge | FillEnd::Failed(_) => leases.release_waiters(KEY, now),
         };
-        self.wake(s, bells, plan)?;
+        self.wake(s, waiters, plan)?;
         self.stored(client);
         Ok(())
     }
 
     fn stored(&mut self, client: usize) {
-        if let Job::Putting { won: false, .. } = self.clients[client].job {
+        if let Job::Storing { won: false, .. } = self.clients[client].job {
             self.disturb();
         }
         self.clients[client].job = Job::Idle;
     }
 
     /// An invalidation has ended.
-    fn moved(&mut self, client: usize, known: bool) -> Result<(), Broken> {
-        let Job::Moving { version, .. } = self.clients[client].job else { panic!("nothing was invalidated") };
+    fn invalidation_done(&mut self, client: usize, known: bool) -> Result<(), Violation> {
+        let Job::Invalidating { version, .. } = self.clients[client].job else {
+            panic!("nothing was invalidated")
+        };
         self.clients[client].job = Job::Idle;
         self.disturb();
         let lock_before = self.lock_before.take();
         if known {
             if lock_before.is_some() && lock_before == self.server.lock.as_ref().map(|lock| lock.cas) {
-                return Err(Broken(
-                    "promise 7: a delete is acknowledged, and whoever built before it has the lock".into(),
+                return Err(Violation(
+                    "promise 7: a delete is acknowledged, but the lock of an earlier rebuild remains".into(),
                 ));
             }
-            if self.stands_fresh_before(version) {
-                return Err(Broken(format!(
-                    "promise 7: the invalidation to {version} is acknowledged, and an older value stands there as fresh"
+            if self.is_fresh_before(version) {
+                return Err(Violation(format!(
+                    "promise 7: the invalidation to {version} is acknowledged, and an older value is still fresh"
                 )));
             }
             self.acked = version;
@@ -562,11 +582,11 @@ impl World {
 fn step<M: Machine>(
     machine: &mut M,
     event: Event,
-    scene: &Inputs<'_>,
+    inputs: &Inputs<'_>,
     end: impl FnOnce(M::End) -> End,
 ) -> Step<End> {
-    match machine.resume(event, scene) {
-        Step::Send(asks) => Step::Send(asks),
+    match machine.resume(event, inputs) {
+        Step::Send(commands) => Step::Send(commands),
         Step::AddTags(tags) => Step::AddTags(tags),
         Step::Wait(until) => {
             assert!(until > MONO);

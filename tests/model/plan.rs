@@ -1,4 +1,4 @@
-//! What is explored: who is where, what may happen to them, and what a mutant breaks.
+//! What is explored: which client uses which sidecar, what may happen, and what a mutant removes.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use kennel::guard::{OnInvalidate, Policy};
 
 /// An invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Move {
+pub enum Invalidation {
     Delete,
     Bump,
 }
 
-/// What may go wrong. Each costs one of the plan's faults.
+/// Faults. Each counts against the plan's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Whatever stands under the key: a stub or a value.
+    /// Whatever is stored under the key: a stub or a value.
     EvictItem,
     EvictLock,
     EvictTag,
-    /// The server comes back empty; what was on its way has failed.
+    /// The server restarts empty; commands on their way have failed.
     Restart,
-    /// A reply is lost, or its command comes so late that nobody waits for the reply any more.
+    /// A reply is lost, or its command arrives after its timeout.
     Lose,
-    /// A sidecar ends without a word; of what it has sent, any part still arrives.
+    /// A sidecar ends without notice; any prefix of what it has sent still arrives.
     Kill,
     /// A client leaves while it rebuilds.
     Leave,
@@ -43,75 +43,75 @@ pub const EVERY_FAULT: &[Fault] = &[
 
 pub const EVICTIONS: &[Fault] = &[Fault::EvictItem, Fault::EvictLock, Fault::EvictTag];
 
-/// What is broken on purpose, between the guard and its server.
+/// Mutants: each removes one defence, between the guard and its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// A fill stores whatever stands there.
+    /// A fill is stored without comparing the CAS.
     FillWithoutCas,
-    /// The look behind the lock sees what the read saw, and the mark is put on whatever stands there.
+    /// The read after the lock returns what the first read returned, and the mark is set without comparing the CAS.
     NoDoubleCheck,
-    /// A lock is deleted whoever holds it.
+    /// A lock is deleted without comparing the CAS.
     UnlockWithoutCompare,
-    /// A lost tag answers with the version that the value was sealed with.
+    /// A lost tag has the version that the value was sealed with.
     LostTagIsUnmoved,
-    /// A fill is sealed with the versions of its own moment.
+    /// A fill is sealed with the versions at the time of the `set`.
     SnapshotAtSet,
-    /// No lease is ever renewed.
+    /// Leases are never renewed.
     NoRenewal,
-    /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
+    /// A delete does not remove a stub.
     DeleteSparesStub,
-    /// Everybody gets the lock.
+    /// Every client gets the lock.
     LockIsShared,
-    /// An invalidation whose outcome is not known is acknowledged.
+    /// An invalidation with an unknown outcome is acknowledged.
     FailureIsAcknowledged,
-    /// Whoever waits is not told of a fill.
-    BellsAreLost,
-    /// A lock has no end of its own.
+    /// A fill wakes no waiter.
+    WakesAreLost,
+    /// A lock does not expire.
     LocksNeverEnd,
-    /// A value is fresh for as long as it stands there.
+    /// A value is fresh for as long as it is stored.
     StaleIsFresh,
-    /// A delete leaves the lock to its holder.
+    /// A delete leaves the lock.
     DeleteSparesLock,
-    /// A CAS is sent though it was read on a connection that has ended.
+    /// A CAS from a connection that has ended is still sent.
     CasOutlivesConnection,
 }
 
-/// One exploration.
+/// The parameters of one exploration.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub name: &'static str,
     /// Each client's sidecar.
-    pub placed: [usize; 2],
-    /// Through which sidecars the second client invalidates.
+    pub sidecar_of: [usize; 2],
+    /// The sidecars through which the second client invalidates.
     pub invalidates_through: &'static [usize],
-    pub moves: &'static [Move],
-    /// How many of them at most.
+    pub invalidation_kinds: &'static [Invalidation],
+    /// The maximum number of invalidations.
     pub invalidations: u32,
-    /// How often a value comes to its soft end, at most.
+    /// The maximum number of soft expiries of a value.
     pub expiries: u32,
-    /// The commands of a round reach the server together, and nothing comes between them.
+    /// The commands of a round reach the server together, with nothing in between.
     pub whole_rounds: bool,
     pub kinds: &'static [Fault],
-    /// How many of them at most.
+    /// The maximum number of faults.
     pub faults: u32,
-    /// Whether leases are renewed while their end is far.
+    /// Whether leases are renewed long before they expire.
     pub renews: bool,
     pub policy: Policy,
     pub mutant: Option<Mutant>,
-    /// Tags are kept by another server, which is never restarted.
+    /// Tags are stored on another server, which is never restarted.
     pub tags_elsewhere: bool,
-    /// What only one sidecar knows of is done when somebody else can learn of it, and states that differ by an exchange of
-    /// both sides are one. Less is explored, and no less found.
+    /// Steps of which only one sidecar knows are taken when another one can learn of them, and states that differ by an exchange
+    /// of both sides are one. Fewer states are explored, without missing a violation.
     pub reduced: bool,
-    /// How many threads explore it.
+    /// The number of threads.
     pub workers: usize,
-    /// It goes to the end and takes minutes: memory matters more than the shortest trace.
+    /// It runs to the end and takes minutes: memory matters more than the shortest trace.
     pub long: bool,
-    /// Only about so many states are explored, the nearest first; what must be reachable in the end is not asked then.
+    /// Only about this many states are explored, the nearest first; liveness is not checked then.
     pub most: Option<usize>,
 }
 
-/// Seconds that a value is fresh. No number of a ticket or waiter.
+/// How long a value is fresh, in seconds. It differs from any id of a token or waiter.
 pub const TTL: u64 = 5_000;
 
 pub fn policy() -> Policy {
@@ -134,9 +134,9 @@ impl Plan {
     pub fn apart(name: &'static str, invalidations: u32, faults: u32) -> Plan {
         Plan {
             name,
-            placed: [0, 1],
+            sidecar_of: [0, 1],
             invalidates_through: &[1],
-            moves: &[Move::Delete, Move::Bump],
+            invalidation_kinds: &[Invalidation::Delete, Invalidation::Bump],
             invalidations,
             expiries: 1,
             whole_rounds: false,
@@ -153,22 +153,23 @@ impl Plan {
         }
     }
 
-    /// Both clients share one sidecar, and invalidations come through either.
+    /// Both clients share one sidecar, and invalidations come through either sidecar.
     pub fn together(name: &'static str, invalidations: u32, faults: u32) -> Plan {
-        Plan { placed: [0, 0], invalidates_through: &[0, 1], ..Plan::apart(name, invalidations, faults) }
+        Plan { sidecar_of: [0, 0], invalidates_through: &[0, 1], ..Plan::apart(name, invalidations, faults) }
     }
 
     pub fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
 
-    /// Whether the two sides are alike, but for the second client's invalidations.
+    /// Whether the two sides are alike, except for the second client's invalidations.
     pub fn has_two_alike(&self) -> bool {
-        self.reduced && self.placed == [0, 1]
+        self.reduced && self.sidecar_of == [0, 1]
     }
 
-    /// Whether a reply may as well be heard as soon as it is given: nobody else's doings in that sidecar can come between.
-    pub fn hears_at_once(&self) -> bool {
-        self.placed[0] != self.placed[1] && self.invalidates_through.iter().all(|at| *at == self.placed[1])
+    /// Whether a reply may be processed as soon as it is sent: no other operation of that sidecar can come between.
+    pub fn receives_at_once(&self) -> bool {
+        self.sidecar_of[0] != self.sidecar_of[1]
+            && self.invalidates_through.iter().all(|at| *at == self.sidecar_of[1])
     }
 }

@@ -1,4 +1,4 @@
-//! What is not explored, because it would show nothing new: whether that is so, where all of it can be explored.
+//! Checks that the states that are not explored would show nothing new, in plans that can be explored without the reductions.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -7,7 +7,7 @@ use super::plan::{EVICTIONS, Fault, Plan};
 use super::steps::Kind;
 use super::world::World;
 
-/// What may come of a state: what kind of step leads where, and what is good there; or a promise that it breaks.
+/// What may follow from a state: the kind of each step, where it leads and what is good there; or a violation.
 type Future = Vec<(Option<Kind>, u128, u8)>;
 
 fn future(world: &World, plan: &Plan) -> (Future, Vec<World>) {
@@ -27,9 +27,8 @@ fn future(world: &World, plan: &Plan) -> (Future, Vec<World>) {
     (future, worlds)
 }
 
-/// Goes to states again and again, on every way that leads there, and compares what may come of them. At most about so many
-/// states.
-fn that_are_called_the_same_are(plan: &Plan, most: usize) {
+/// Reaches states repeatedly, on every path that leads there, and compares what may follow. Explores about `most` states.
+fn equal_fingerprints_have_equal_futures(plan: &Plan, most: usize) {
     let mut known: HashMap<u128, Future> = HashMap::new();
     let first = World::start(plan);
     let (its, frontier) = future(&first, plan);
@@ -69,12 +68,12 @@ fn states_that_are_called_the_same_have_the_same_future() {
         Plan { whole_rounds: false, ..whole(Plan::apart("apart, a fault, command by command", 0, 1)) },
         Plan { expiries: 1, ..whole(Plan::together("together, invalidated, an expiry, a fault", 1, 1)) },
     ] {
-        that_are_called_the_same_are(&plan, most);
+        equal_fingerprints_have_equal_futures(&plan, most);
     }
 }
 
-/// The states in which nothing is on its way, without what only tells whether a promise is broken. `named`: as this plan calls
-/// them.
+/// The states in which nothing is on its way, without the fields that only the checks use. `named`: the plan that determines
+/// their fingerprints.
 fn at_rest(plan: &Plan, named: &Plan) -> HashMap<u128, String> {
     let (mut known, mut rests) = (HashSet::new(), HashMap::new());
     let mut frontier = VecDeque::from([World::start(plan)]);
@@ -83,7 +82,7 @@ fn at_rest(plan: &Plan, named: &Plan) -> HashMap<u128, String> {
             continue;
         }
         if world.is_at_rest() {
-            rests.entry(world.unwatched(named)).or_insert_with(|| world.summary());
+            rests.entry(world.without_checks(named)).or_insert_with(|| world.summary());
         }
         let after = |label| world.after(label, plan).unwrap_or_else(|broken| panic!("{broken:?}"));
         frontier.extend(world.labels(plan).into_iter().map(after));
@@ -93,7 +92,7 @@ fn at_rest(plan: &Plan, named: &Plan) -> HashMap<u128, String> {
 }
 
 #[test]
-fn whatever_can_be_come_to_when_nobody_is_put_first_is_come_to() {
+fn every_state_at_rest_is_reached_with_the_reductions_too() {
     let whole = |plan: Plan| Plan { whole_rounds: true, renews: false, expiries: 0, ..plan };
     let mut plans = vec![
         whole(Plan::apart("apart, invalidated", 1, 0)),

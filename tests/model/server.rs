@@ -1,5 +1,4 @@
-//! A memcached small enough to be part of a state: one item, its lock, one tag. Time stands still in it; that an item's time
-//! is over is something that happens to it.
+//! A memcached small enough to be part of a state: one item, its lock, one tag. It has no clock: that an item expires is a step.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,11 +8,11 @@ use kennel::guard::{Cas, GetFlags, Item, ItemRef, Operation, ServerCommand, Serv
 use super::canon::Who;
 use super::plan::policy;
 
-/// CAS numbers are told from other numbers by where they begin.
+/// CASes have their own range so that they differ from other numbers.
 pub const FIRST_CAS: u64 = 1 << 50;
 pub const FIRST_CAS_OF_TAGS: u64 = FIRST_CAS + (1 << 19);
 
-/// How much longer an item stands.
+/// The remaining time of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Term {
     Endless,
@@ -23,13 +22,13 @@ pub enum Term {
     Stale,
     /// Less than a second.
     Last,
-    /// A lock's or stub's.
+    /// That of a lock or stub.
     Hold,
-    /// That of a stub in a missing tag's place.
+    /// That of a stub stored for a missing tag.
     Missing,
 }
 
-/// What stands under a key.
+/// The item stored under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub value: Bytes,
@@ -38,9 +37,9 @@ pub struct Entry {
     pub term: Term,
     /// Marked by `md I`.
     pub stale: bool,
-    /// Its mark has been shown to somebody as a win.
+    /// A client has received its mark as a win.
     offered: bool,
-    /// The sidecar that wrote it, if that still lives. memcached does not know.
+    /// The sidecar that wrote it, if that still runs. memcached does not know it.
     pub by: Option<usize>,
 }
 
@@ -50,11 +49,11 @@ pub struct Server {
     pub item: Option<Entry>,
     pub lock: Option<Entry>,
     pub tag: Option<Entry>,
-    /// The last CAS given out.
+    /// The last CAS assigned.
     pub last: u64,
-    /// One that is given out before the next.
+    /// A CAS that is assigned before the next.
     pub again: Option<u64>,
-    /// The last one of a tag: its server may be another.
+    /// The last CAS of a tag, whose server may be another.
     pub last_of_tags: u64,
 }
 
@@ -71,7 +70,7 @@ impl Term {
         }
     }
 
-    /// As `t` says it.
+    /// As returned by `t`.
     fn seconds(self) -> Option<u32> {
         let stale = policy().stale_seconds();
         match self {
@@ -88,7 +87,7 @@ impl Term {
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Entry { value, flags, cas, term, stale, offered, by } = self;
-        // Whom the mark of a value was shown to decides nothing; whom a stub was shown to, everything.
+        // Which client received a value's mark decides nothing; which client received a stub's mark decides everything.
         let offered = *offered && self.is_stub();
         (value, flags, cas, term, stale, offered, by.map(Who)).hash(state);
     }
@@ -137,11 +136,11 @@ impl Server {
         *last
     }
 
-    /// Carries out a command.
-    pub fn execute(&mut self, ask: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
-        let stands = self.at(ask.at).clone();
-        match (&ask.what, stands) {
-            (Operation::Get(look), stands) => self.get(ask.at, look, stands, epoch, by),
+    /// Executes a command.
+    pub fn execute(&mut self, command: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
+        let stored = self.at(command.at).clone();
+        match (&command.what, stored) {
+            (Operation::Get(look), stored) => self.get(command.at, look, stored, epoch, by),
             (Operation::Store { mode: StoreMode::Add, .. }, Some(_)) => ServerReply::NotStored,
             (
                 Operation::Store { cas: Some(_), .. }
@@ -153,26 +152,26 @@ impl Server {
                 Operation::Store { cas: Some(cas), .. }
                 | Operation::Delete { cas: Some(cas) }
                 | Operation::MarkStale { cas: Some(cas), .. },
-                Some(stands),
-            ) if cas.number != stands.cas => ServerReply::Exists,
+                Some(stored),
+            ) if cas.number != stored.cas => ServerReply::Exists,
             (Operation::Store { value, flags, exptime, .. }, _) => {
-                let number = self.next(ask.at);
+                let number = self.next(command.at);
                 let value: Bytes = [&value.header[..], &value.body[..]].concat().into();
-                // A stub that is given up stands for as long as anybody may fill it.
+                // A released stub remains for as long as a client may fill it.
                 let term = if *flags >= 1 << 31 { Term::Hold } else { Term::of(*exptime) };
                 let entry =
                     Entry { value, flags: *flags, cas: number, term, stale: false, offered: false, by };
-                *self.at(ask.at) = Some(entry);
+                *self.at(command.at) = Some(entry);
                 ServerReply::Stored(Cas { number, epoch })
             }
             (Operation::Delete { .. }, Some(_)) => {
-                *self.at(ask.at) = None;
+                *self.at(command.at) = None;
                 ServerReply::Done
             }
-            (Operation::MarkStale { seconds, .. }, Some(stands)) => {
-                let cas = self.next(ask.at);
-                let term = seconds.map_or(stands.term, |seconds| Term::of(i64::from(seconds)));
-                *self.at(ask.at) = Some(Entry { cas, term, stale: true, offered: false, ..stands });
+            (Operation::MarkStale { seconds, .. }, Some(stored)) => {
+                let cas = self.next(command.at);
+                let term = seconds.map_or(stored.term, |seconds| Term::of(i64::from(seconds)));
+                *self.at(command.at) = Some(Entry { cas, term, stale: true, offered: false, ..stored });
                 ServerReply::Done
             }
         }
@@ -182,7 +181,7 @@ impl Server {
         &mut self,
         at: ItemRef,
         look: &GetFlags,
-        stands: Option<Entry>,
+        stored: Option<Entry>,
         epoch: u32,
         by: Option<usize>,
     ) -> ServerReply {
@@ -196,7 +195,7 @@ impl Server {
             stale: false,
             usage: Usage::default(),
         };
-        match stands {
+        match stored {
             Some(entry) => {
                 item.won = entry.stale && !entry.offered;
                 item.size = entry.value.len();
@@ -241,42 +240,42 @@ mod tests {
 
     const WALL: u64 = 1_700_000_000_000;
 
-    fn through_the_wire(store: &mut Store, ask: &ServerCommand) -> ServerReply {
-        let key: &[u8] = match ask.at {
+    fn through_the_wire(store: &mut Store, command: &ServerCommand) -> ServerReply {
+        let key: &[u8] = match command.at {
             ItemRef::Value => b"k",
             ItemRef::Lock => b"l",
             ItemRef::Tag(_) | ItemRef::TagCopy(_) => b"t",
         };
-        let (mut command, mut reply) = (BytesMut::new(), Vec::new());
-        wire::encode(&ask.what, key, &mut command);
-        match parse(&command, &Limits { max_value: 1 << 20 }) {
+        let (mut buffer, mut reply) = (BytesMut::new(), Vec::new());
+        wire::encode(&command.what, key, &mut buffer);
+        match parse(&buffer, &Limits { max_value: 1 << 20 }) {
             Parsed::Request { request, .. } => store.answer(&request, WALL, &mut reply),
-            other => panic!("{} {other:?}", command.escape_ascii()),
+            other => panic!("{} {other:?}", buffer.escape_ascii()),
         };
-        wire::decode(ask, Reply::Answered { bytes: reply.into(), epoch: 1 })
+        wire::decode(command, Reply::Answered { bytes: reply.into(), epoch: 1 })
     }
 
-    /// Commands as the guard asks them, about CAS numbers that it may remember.
-    fn any(chance: &mut Random, known: &[Cas]) -> ServerCommand {
-        let at = [ItemRef::Value, ItemRef::Value, ItemRef::Lock, ItemRef::Tag(0)][chance.below(4) as usize];
-        let known = (!known.is_empty()).then(|| known[chance.below(known.len() as u64) as usize]);
-        let cas = known.filter(|_| chance.below(3) > 0);
-        let body = Bytes::from_static([&b""[..], b"v1", b"v22"][chance.below(3) as usize]);
-        let what = match chance.below(8) {
+    /// Commands as the guard sends them, with CASes that it may remember.
+    fn any(random: &mut Random, known: &[Cas]) -> ServerCommand {
+        let at = [ItemRef::Value, ItemRef::Value, ItemRef::Lock, ItemRef::Tag(0)][random.below(4) as usize];
+        let known = (!known.is_empty()).then(|| known[random.below(known.len() as u64) as usize]);
+        let cas = known.filter(|_| random.below(3) > 0);
+        let body = Bytes::from_static([&b""[..], b"v1", b"v22"][random.below(3) as usize]);
+        let what = match random.below(8) {
             0..=2 => {
                 let vivify = match at {
                     ItemRef::Value => Some(6),
                     ItemRef::Tag(_) => Some(30),
                     _ => None,
                 };
-                let vivify = vivify.filter(|_| chance.below(2) == 0);
-                Operation::Get(GetFlags { value: chance.below(2) == 0, vivify, ..GetFlags::default() })
+                let vivify = vivify.filter(|_| random.below(2) == 0);
+                Operation::Get(GetFlags { value: random.below(2) == 0, vivify, ..GetFlags::default() })
             }
             3..=4 => {
                 let (mode, cas) =
-                    if chance.below(3) == 0 { (StoreMode::Add, None) } else { (StoreMode::Set, cas) };
-                let exptime = [0, 6, 20 + super::super::plan::TTL as i64][chance.below(3) as usize];
-                let flags = chance.below(3) as u32;
+                    if random.below(3) == 0 { (StoreMode::Add, None) } else { (StoreMode::Set, cas) };
+                let exptime = [0, 6, 20 + super::super::plan::TTL as i64][random.below(3) as usize];
+                let flags = random.below(3) as u32;
                 Operation::Store { mode, value: Stored::plain(body), flags, exptime, cas, explicit: None }
             }
             5 => Operation::Delete { cas },
@@ -286,34 +285,34 @@ mod tests {
     }
 
     #[test]
-    fn the_models_server_answers_the_guards_commands_as_the_embedded_memcached_does() {
+    fn the_models_server_replies_to_the_guards_commands_as_the_embedded_memcached_does() {
         for seed in 0..300 {
-            let mut chance = Random::seeded(seed);
+            let mut random = Random::seeded(seed);
             let (mut model, mut store) = (Server::start(), Store::new(64 << 20, WALL));
-            // The same items under the numbers of each.
+            // The same items, each server with its own CASes.
             let (mut ours, mut theirs) = (Vec::new(), Vec::new());
             for step in 0..60 {
-                let ask = any(&mut chance, &ours);
-                let mut same = ask.clone();
+                let command = any(&mut random, &ours);
+                let mut same = command.clone();
                 if let Operation::Store { cas: Some(cas), .. }
                 | Operation::Delete { cas: Some(cas) }
                 | Operation::MarkStale { cas: Some(cas), .. } = &mut same.what
                 {
                     *cas = theirs[ours.iter().position(|known| known == cas).unwrap()];
                 }
-                let mut answers = [model.execute(&ask, 1, None), through_the_wire(&mut store, &same)];
-                let numbers = answers.each_mut().map(|answer| match answer {
+                let mut replies = [model.execute(&command, 1, None), through_the_wire(&mut store, &same)];
+                let numbers = replies.each_mut().map(|reply| match reply {
                     ServerReply::Item(Item { cas, .. }) | ServerReply::Stored(cas) => {
                         Some(std::mem::replace(cas, Cas::NONE))
                     }
                     _ => None,
                 });
-                assert_eq!(answers[0], answers[1], "seed {seed}, step {step}: {ask:?}");
+                assert_eq!(replies[0], replies[1], "seed {seed}, step {step}: {command:?}");
                 if let [Some(our), Some(their)] = numbers {
                     match ours.iter().position(|known| *known == our) {
-                        Some(at) => assert_eq!(theirs[at], their, "seed {seed}, step {step}: {ask:?}"),
+                        Some(at) => assert_eq!(theirs[at], their, "seed {seed}, step {step}: {command:?}"),
                         None => {
-                            assert!(!theirs.contains(&their), "seed {seed}, step {step}: {ask:?}");
+                            assert!(!theirs.contains(&their), "seed {seed}, step {step}: {command:?}");
                             ours.push(our);
                             theirs.push(their);
                         }

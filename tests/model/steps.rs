@@ -4,50 +4,50 @@ use kennel::guard::leases::{MissToken, MissTokenId};
 use kennel::guard::{ItemRef, Operation, ServerCommand};
 
 use super::canon::Who;
-use super::operation::{Command, Doing, OpRef};
-use super::plan::{Fault, Move, Mutant, Plan};
+use super::operation::{OpRef, QueuedCommand, Task};
+use super::plan::{Fault, Invalidation, Mutant, Plan};
 use super::server::Term;
-use super::world::{Broken, First, Job, MONO, World};
+use super::world::{First, Job, MONO, Violation, World};
 
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Label {
     Get(usize),
-    Put(usize),
-    Invalidate(Move, usize),
-    /// A sidecar's next command is carried out.
+    Store(usize),
+    Invalidate(Invalidation, usize),
+    /// A sidecar's next command is executed.
     Execute(usize),
-    /// The same for those of dead sidecars.
+    /// The same for commands of ended sidecars.
     ExecuteOrphan(usize),
-    /// A sidecar hears the answers to a round.
-    Hear(usize, OpRef),
-    /// A reader waits no longer.
+    /// A sidecar processes the replies to a round.
+    Receive(usize, OpRef),
+    /// A reader's wait ends.
     GiveUp(usize),
     Renew(usize, MissTokenId),
-    /// The value under a lease is about to vanish.
+    /// The value under a lease is about to expire.
     Clear(usize, MissTokenId),
-    Look(usize),
+    Poll(usize),
     Ages,
     Vanishes,
     StubEnds,
     LockEnds,
     Evict(ItemRef),
-    /// The first CAS number after it may be one that somebody remembers.
+    /// The first CAS after the restart may be one that is still remembered.
     Restart(Option<u64>),
     Lose(usize, usize),
-    /// So many of what it has sent arrive.
+    /// This many of the commands that it has sent arrive.
     Kill(usize, usize),
     Leave(usize),
     TooSlow(usize, MissTokenId),
 }
 
-/// What kind of step.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Step = 0,
-    /// The value comes nearer to its end.
+    /// The value comes closer to its expiry.
     Aging = 1,
-    /// A reader's patience ends.
+    /// A reader's wait ends.
     Patience = 2,
     /// A fault or an invalidation.
     Wrong = 3,
@@ -64,11 +64,11 @@ impl Label {
         }
     }
 
-    /// Whether it happens in this sidecar, to its client, or to all.
+    /// Whether it happens in this sidecar, to its client, or to both sides.
     fn is_of(self, s: usize, plan: &Plan) -> bool {
         match self {
-            Label::Get(c) | Label::Put(c) | Label::GiveUp(c) | Label::Leave(c) => plan.placed[c] == s,
-            Label::Execute(at) | Label::Hear(at, _) | Label::Look(at) => at == s,
+            Label::Get(c) | Label::Store(c) | Label::GiveUp(c) | Label::Leave(c) => plan.sidecar_of[c] == s,
+            Label::Execute(at) | Label::Receive(at, _) | Label::Poll(at) => at == s,
             Label::Renew(at, _) | Label::Clear(at, _) | Label::TooSlow(at, _) => at == s,
             Label::Lose(at, _) | Label::Kill(at, _) => at == s,
             Label::Restart(_) => true,
@@ -77,10 +77,10 @@ impl Label {
         }
     }
 
-    /// Whether this sidecar sends something of its own accord.
+    /// Whether this sidecar sends something on its own initiative.
     fn begins(self, s: usize, plan: &Plan) -> bool {
         match self {
-            Label::Get(_) | Label::Put(_) | Label::Leave(_) | Label::Look(_) => self.is_of(s, plan),
+            Label::Get(_) | Label::Store(_) | Label::Leave(_) | Label::Poll(_) => self.is_of(s, plan),
             Label::Renew(..) | Label::Clear(..) | Label::TooSlow(..) => self.is_of(s, plan),
             _ => false,
         }
@@ -88,22 +88,22 @@ impl Label {
 }
 
 impl World {
-    /// Everything that may happen now.
+    /// Every possible step.
     pub fn labels(&self, plan: &Plan) -> Vec<Label> {
         let mut labels = Vec::new();
         for (c, client) in self.clients.iter().enumerate() {
             match client.job {
                 Job::Idle => labels.push(Label::Get(c)),
-                Job::Building { .. } => labels.push(Label::Put(c)),
+                Job::Building { .. } => labels.push(Label::Store(c)),
                 _ => {}
             }
-            let waits = self.sidecars[plan.placed[c]].op(c).is_some_and(|op| op.waits.is_some());
-            if matches!(client.job, Job::Getting { .. }) && waits {
+            let waits = self.sidecars[plan.sidecar_of[c]].op(c).is_some_and(|op| op.waits.is_some());
+            if matches!(client.job, Job::Reading { .. }) && waits {
                 labels.push(Label::GiveUp(c));
             }
         }
         if self.clients[1].job == Job::Idle && self.invalidations > 0 {
-            for how in plan.moves {
+            for how in plan.invalidation_kinds {
                 labels.extend(plan.invalidates_through.iter().map(|at| Label::Invalidate(*how, *at)));
             }
         }
@@ -113,13 +113,17 @@ impl World {
                 labels.push(Label::Execute(s));
             }
             labels.extend(
-                sidecar.ops.iter().filter(|(_, op)| op.is_answered()).map(|(of, _)| Label::Hear(s, *of)),
+                sidecar
+                    .ops
+                    .iter()
+                    .filter(|(_, op)| op.has_all_replies())
+                    .map(|(of, _)| Label::Receive(s, *of)),
             );
-            let polls = sidecar.ops.iter().any(|(_, op)| op.doing == Doing::Polling);
+            let polls = sidecar.ops.iter().any(|(_, op)| op.task == Task::Polling);
             if sidecar.poller.is_some() && !polls {
-                labels.push(Label::Look(s));
+                labels.push(Label::Poll(s));
             }
-            for (id, ticket) in sidecar.keeps.iter().filter(|(id, _)| !sidecar.renews(*id)) {
+            for (id, token) in sidecar.held_leases.iter().filter(|(id, _)| !sidecar.renews(*id)) {
                 if plan.is(Mutant::NoRenewal) {
                     continue;
                 }
@@ -127,7 +131,7 @@ impl World {
                     labels.push(Label::Renew(s, *id));
                 }
                 let ends = self.server.item.as_ref().is_some_and(|item| item.term == Term::Last);
-                if ticket.vanishes.is_some() && ends {
+                if token.vanishes.is_some() && ends {
                     labels.push(Label::Clear(s, *id));
                 }
             }
@@ -138,16 +142,16 @@ impl World {
                 self.faulty(*kind, &mut labels);
             }
         }
-        self.put_first(plan, &mut labels);
+        self.restrict_to_first(plan, &mut labels);
         labels
     }
 
-    /// Leaves out what may as well have happened before.
-    pub fn put_first(&self, plan: &Plan, labels: &mut Vec<Label>) {
+    /// Removes steps that could as well have happened before.
+    pub fn restrict_to_first(&self, plan: &Plan, labels: &mut Vec<Label>) {
         match self.first {
-            First::Nobody => {}
+            First::Neither => {}
             First::One(Who(s)) => {
-                // But a restart is the end of what both have begun.
+                // But a restart ends what both have begun.
                 let both = self.may_restart(plan) && self.sidecars[1 - s].queue.is_empty();
                 labels.retain(|label| label.is_of(s, plan) || (both && label.begins(1 - s, plan)));
             }
@@ -155,7 +159,7 @@ impl World {
         }
     }
 
-    /// What time may end.
+    /// The steps by which time ends something.
     pub fn ends(&self, plan: &Plan, labels: &mut Vec<Label>) {
         let lock_is_kept = self.server.lock.as_ref().is_some_and(|lock| self.is_kept(lock, plan));
         if let Some(lock) = &self.server.lock
@@ -168,57 +172,58 @@ impl World {
             Some(item) if item.is_stub() && !self.is_kept(item, plan) => labels.push(Label::StubEnds),
             Some(item) if item.term == Term::Fresh && self.expiries > 0 => labels.push(Label::Ages),
             Some(item) if item.term == Term::Stale => labels.push(Label::Ages),
-            // Whoever holds its lock puts a stub in its place before.
+            // The lock's holder stores a stub in its place before it expires.
             Some(item) if item.term == Term::Last && !lock_is_kept => labels.push(Label::Vanishes),
             _ => {}
         }
     }
 
     /// The state after a step.
-    pub fn after(&self, label: Label, plan: &Plan) -> Result<World, Broken> {
+    pub fn after(&self, label: Label, plan: &Plan) -> Result<World, Violation> {
         let mut world = self.clone();
         world.take(label, plan)?;
         let goes_on = |s: usize| self.sidecars[s].queue.is_empty() && !world.sidecars[s].queue.is_empty();
-        // An invalidation begins with the change of the source, of which others know at once.
+        // An invalidation begins with the change of the source, which the other side sees at once.
         let may_begin = !matches!(label, Label::Invalidate(..) | Label::Lose(..));
         let begins = |s: &usize| may_begin && label.is_of(*s, plan) && goes_on(*s);
         world.first = match (self.first, label, (0..2).find(begins)) {
-            _ if !plan.reduced || !plan.hears_at_once() => First::Nobody,
+            _ if !plan.reduced || !plan.receives_at_once() => First::Neither,
             (First::Both, Label::Execute(s), _) => First::One(Who(1 - s)),
             (First::One(first), _, None) if !label.is_of(first.0, plan) => self.first,
             (First::One(first), _, Some(s)) if s != first.0 => First::Both,
-            (First::Nobody, _, Some(s)) => First::One(Who(s)),
-            _ => First::Nobody,
+            (First::Neither, _, Some(s)) => First::One(Who(s)),
+            _ => First::Neither,
         };
         world.settle(plan)?;
         Ok(world)
     }
 
-    pub fn take(&mut self, label: Label, plan: &Plan) -> Result<(), Broken> {
+    pub fn take(&mut self, label: Label, plan: &Plan) -> Result<(), Violation> {
         if label.kind() == Kind::Wrong && !matches!(label, Label::Invalidate(..)) {
             self.faults -= 1;
         }
         match label {
             Label::Get(client) => return self.get(client, plan),
-            Label::Put(client) => return self.put(client, plan),
+            Label::Store(client) => return self.put(client, plan),
             Label::Invalidate(how, at) => return self.invalidate(how, at, plan),
             Label::Execute(s) => {
                 let command = self.sidecars[s].queue.remove(0);
-                let of = command.owed.map(|(of, _)| of);
+                let of = command.reply_to.map(|(of, _)| of);
                 self.execute(s, command);
-                // All of a round at once.
+                // All commands of a round at once.
                 while plan.whole_rounds
                     && of.is_some()
-                    && let Some(Command { owed: Some((next, _)), .. }) = self.sidecars[s].queue.first()
+                    && let Some(QueuedCommand { reply_to: Some((next, _)), .. }) =
+                        self.sidecars[s].queue.first()
                     && Some(*next) == of
                 {
                     let command = self.sidecars[s].queue.remove(0);
                     self.execute(s, command);
                 }
-                // A look at what nothing can change any more may as well come at once.
+                // A read of something that can no longer change may as well come at once.
                 while self.tag_is_settled(plan)
-                    && let Some(Command {
-                        ask: ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
+                    && let Some(QueuedCommand {
+                        server_command: ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
                         ..
                     }) = self.sidecars[s].queue.first()
                 {
@@ -228,20 +233,20 @@ impl World {
             }
             Label::ExecuteOrphan(n) => {
                 let command = self.orphans[n].remove(0);
-                let epoch = self.epoch_at(command.ask.at);
-                self.server.execute(&command.ask, epoch, None);
+                let epoch = self.epoch_at(command.server_command.at);
+                self.server.execute(&command.server_command, epoch, None);
             }
-            Label::Hear(s, of) => return self.hear(s, of, plan),
+            Label::Receive(s, of) => return self.receive(s, of, plan),
             Label::GiveUp(client) => return self.give_up(client, plan),
             Label::Renew(s, id) => return self.due(s, id, MONO, plan),
             Label::Clear(s, id) => {
-                let vanishes = self.ticket(s, id).and_then(|ticket| ticket.vanishes);
+                let vanishes = self.token(s, id).and_then(|token| token.vanishes);
                 return self.due(s, id, vanishes.unwrap_or(MONO), plan);
             }
             Label::TooSlow(s, id) => {
                 return self.due(s, id, MONO + plan.policy.max_rebuild.as_millis() as u64, plan);
             }
-            Label::Look(s) => return self.look(s, plan),
+            Label::Poll(s) => return self.start_poll(s, plan),
             Label::Ages => {
                 let Some(item) = &mut self.server.item else { return Ok(()) };
                 self.reason |= item.is_in_time();
@@ -271,19 +276,22 @@ impl World {
         Ok(())
     }
 
-    /// Whether the tag keeps its version for ever.
+    /// Whether the tag keeps its version for good.
     pub fn tag_is_settled(&self, plan: &Plan) -> bool {
         let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
         let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
-        let moves = self.clients.iter().any(|client| matches!(client.job, Job::Moving { .. }));
-        let orphaned = self.orphans.iter().flatten().any(|command| matches!(command.ask.at, ItemRef::Tag(_)));
-        let late = |command: &Command| command.owed.is_none() && matches!(command.ask.at, ItemRef::Tag(_));
+        let moves = self.clients.iter().any(|client| matches!(client.job, Job::Invalidating { .. }));
+        let orphaned =
+            self.orphans.iter().flatten().any(|command| matches!(command.server_command.at, ItemRef::Tag(_)));
+        let late = |command: &QueuedCommand| {
+            command.reply_to.is_none() && matches!(command.server_command.at, ItemRef::Tag(_))
+        };
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
-        let stands = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
-        stands && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
+        let stored = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());
+        stored && self.invalidations == 0 && !(may_be_lost || moves || orphaned || late)
     }
 
-    pub fn ticket(&self, s: usize, id: MissTokenId) -> Option<&MissToken> {
-        self.sidecars[s].keeps.iter().find(|(kept, _)| *kept == id).map(|(_, ticket)| ticket)
+    pub fn token(&self, s: usize, id: MissTokenId) -> Option<&MissToken> {
+        self.sidecars[s].held_leases.iter().find(|(kept, _)| *kept == id).map(|(_, token)| token)
     }
 }

@@ -1,4 +1,4 @@
-//! A state, and what must hold of it.
+//! A state, and what must hold in it.
 
 use std::hash::Hash;
 use std::ops::{Deref, DerefMut};
@@ -9,34 +9,34 @@ use kennel::guard::{Cas, ItemRef, Now, envelope::Header, envelope::Opened};
 
 use super::canon::Who;
 use super::checker::Good;
-use super::operation::{Command, Doing, Op, OpRef};
+use super::operation::{Op, OpRef, QueuedCommand, Task};
 use super::plan::{Mutant, Plan};
 use super::server::{Entry, FIRST_CAS, Server};
 
-/// Where the clock that measures waits stands, for ever: that a wait or a lease ends is something that happens to it.
+/// The monotonic clock, which never advances: that a wait or a lease ends is a step.
 pub const MONO: u64 = 10_000_000_000;
-/// Where the wall clocks start. Every invalidation and every loss of the tag finds them later.
+/// The wall clock at the start. Every invalidation and every loss of the tag advances it.
 pub const WALL: u64 = 1_700_000_000_000;
-/// How often the server has been connected to, told from other numbers by where it begins.
+/// The epoch of the first connection to the server. Epochs have their own range so that they differ from other numbers.
 pub const FIRST_EPOCH: u32 = 1 << 30;
 
-/// A promise, broken.
+/// The description of a violated guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct Violation(pub String);
 
 #[derive(Clone)]
 pub struct Sidecar {
     pub leases: Leases<Who>,
-    /// What is on its way to the server, the first first.
-    pub queue: Vec<Command>,
+    /// Commands on their way to the server, in order.
+    pub queue: Vec<QueuedCommand>,
     pub ops: Vec<(OpRef, Op)>,
-    /// The leases that it renews, with what it knows of them.
-    pub keeps: Vec<(MissTokenId, MissToken)>,
-    /// It looks now and then for those who wait; with the item's CAS when it last did.
+    /// The leases that it renews, with their tokens.
+    pub held_leases: Vec<(MissTokenId, MissToken)>,
+    /// The poller for its waiters, with the item's CAS of its last poll.
     pub poller: Option<Option<u64>>,
 }
 
-/// A sidecar as long as nothing happens to it: most steps are another's.
+/// A sidecar, shared between states until it changes: most steps concern the other one.
 #[derive(Clone)]
 pub struct Shared(pub Arc<Sidecar>);
 
@@ -56,8 +56,8 @@ impl DerefMut for Shared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Job {
     Idle,
-    /// A get, begun when this version of the source had been acknowledged.
-    Getting {
+    /// A get that began when this version of the source had been acknowledged.
+    Reading {
         floor: u64,
     },
     /// A value is made from this version of the source.
@@ -65,11 +65,11 @@ pub enum Job {
         version: u64,
         won: bool,
     },
-    Putting {
+    Storing {
         version: u64,
         won: bool,
     },
-    Moving {
+    Invalidating {
         version: u64,
         at: usize,
     },
@@ -78,51 +78,51 @@ pub enum Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Client {
     pub job: Job,
-    /// Something was being invalidated since its get began.
+    /// An invalidation was in progress at some time since its get began.
     pub disturbed: bool,
-    /// What it rebuilds has overlapped with another rebuild, and that was counted.
+    /// Its rebuild has overlapped with another one, and that was counted.
     pub lapsed: bool,
 }
 
 #[derive(Clone)]
 pub struct World {
     pub server: Server,
-    /// How often the server has been connected to.
+    /// The epoch of the connection to the server.
     pub epoch: u32,
-    /// The same for that of the tags, which may be another.
+    /// The epoch of the connection to the tags' server, which may be another.
     pub epoch_of_tags: u32,
     pub sidecars: [Shared; 2],
     pub clients: [Client; 2],
-    /// What dead sidecars have sent, on a connection each.
-    pub orphans: Vec<Vec<Command>>,
+    /// What ended sidecars have sent, per connection.
+    pub orphans: Vec<Vec<QueuedCommand>>,
     /// The source of truth.
     pub source: u64,
-    /// Its version whose invalidation was acknowledged last.
+    /// The version of the source whose invalidation was acknowledged last.
     pub acked: u64,
     /// How often the tag was lost. That takes time, too.
     pub losses: u64,
     pub faults: u32,
     pub invalidations: u32,
-    /// How often a value may still come to its soft end.
+    /// How many soft expiries of a value remain.
     pub expiries: u32,
-    /// The value has come to its soft end, or there was none, and nobody has been told to rebuild it since.
+    /// The value has expired, or there was none, and no client has won since.
     pub reason: bool,
-    /// Since the last win's get began nothing was invalidated.
+    /// There was no invalidation since the get of the last win began.
     pub undisturbed: bool,
     pub last_winner: Option<usize>,
     /// Wins without a reason.
     pub needless: u32,
-    /// The lock that stood when a delete began.
+    /// The lock that existed when a delete began.
     pub lock_before: Option<u64>,
-    /// Who goes on before all others.
+    /// Which side proceeds before all others.
     pub first: First,
 }
 
-/// Who has begun something of which nobody else can know, since none of it has arrived. Whatever else happens may as well have
-/// happened before.
+/// The side that has begun something of which the other cannot know, because none of it has arrived. All other steps may as well
+/// have happened before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum First {
-    Nobody,
+    Neither,
     One(Who),
     Both,
 }
@@ -133,7 +133,7 @@ impl Sidecar {
             leases: Leases::default(),
             queue: Vec::new(),
             ops: Vec::new(),
-            keeps: Vec::new(),
+            held_leases: Vec::new(),
             poller: None,
         }
     }
@@ -143,16 +143,16 @@ impl Sidecar {
     }
 
     pub fn renews(&self, id: MissTokenId) -> bool {
-        self.ops.iter().any(|(_, op)| op.doing == Doing::Renewal(id))
+        self.ops.iter().any(|(_, op)| op.task == Task::Renewal(id))
     }
 
     /// Whether it holds, or is about to learn that it holds, the lock or stub with this CAS.
     pub fn holds(&self, cas: Cas) -> bool {
         let kept = self
-            .keeps
+            .held_leases
             .iter()
-            .any(|(id, ticket)| ticket.lock.or(ticket.base) == Some(cas) || self.renews(*id));
-        kept || self.ops.iter().any(|(_, op)| op.gained == Some(cas))
+            .any(|(id, token)| token.lock.or(token.base) == Some(cas) || self.renews(*id));
+        kept || self.ops.iter().any(|(_, op)| op.held_cas == Some(cas))
     }
 }
 
@@ -176,16 +176,16 @@ impl World {
             last_winner: None,
             needless: 0,
             lock_before: None,
-            first: First::Nobody,
+            first: First::Neither,
         }
     }
 
-    /// The moment, the same for all.
+    /// The time, the same for all.
     pub fn now(&self) -> Now {
         Now { wall: WALL + 2 * (self.source + self.losses), mono: MONO }
     }
 
-    /// How often the server of this has been connected to.
+    /// The epoch of the connection to this target's server.
     pub fn epoch_at(&self, at: ItemRef) -> u32 {
         match at {
             ItemRef::Value | ItemRef::Lock => self.epoch,
@@ -193,8 +193,8 @@ impl World {
         }
     }
 
-    /// How much may still be begun from outside. It never grows.
-    pub fn what_is_left(&self) -> usize {
+    /// How many external steps remain. The number never increases.
+    pub fn remaining_steps(&self) -> usize {
         (self.faults + self.invalidations + self.expiries) as usize
     }
 
@@ -206,7 +206,9 @@ impl World {
     pub fn is(&self, good: Good) -> bool {
         match good {
             Good::Fresh => self.server.item.as_ref().is_some_and(|item| {
-                item.is_in_time() && self.is_sealed_with_what_is(item) && version_of(item) >= Some(self.acked)
+                item.is_in_time()
+                    && self.is_sealed_with_current_tags(item)
+                    && version_of(item) >= Some(self.acked)
             }),
             Good::Answered(client) => {
                 matches!(self.clients[client].job, Job::Idle | Job::Building { .. })
@@ -214,49 +216,49 @@ impl World {
         }
     }
 
-    pub fn is_sealed_with_what_is(&self, item: &Entry) -> bool {
+    pub fn is_sealed_with_current_tags(&self, item: &Entry) -> bool {
         let Some(tag) = &self.server.tag else { return false };
         let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
         envelope.tags().all(|(_, version)| version.to_string().as_bytes() == &tag.value[..])
     }
 
-    /// Whether the item would be served as fresh though it is older than that.
-    pub fn stands_fresh_before(&self, version: u64) -> bool {
+    /// Whether the item would be served as fresh although its version is older than this.
+    pub fn is_fresh_before(&self, version: u64) -> bool {
         self.server.item.as_ref().is_some_and(|item| {
-            item.is_in_time() && self.is_sealed_with_what_is(item) && version_of(item) < Some(version)
+            item.is_in_time() && self.is_sealed_with_current_tags(item) && version_of(item) < Some(version)
         })
     }
 
-    /// Whether a stub or lock is held by somebody who keeps it from ending.
+    /// Whether a stub or lock has a holder that keeps it from expiring.
     pub fn is_kept(&self, entry: &Entry, plan: &Plan) -> bool {
         let cas = Cas { number: entry.cas, epoch: self.epoch };
         let held = entry.by.is_some_and(|by| self.sidecars[by].holds(cas));
         (held && !plan.is(Mutant::NoRenewal)) || plan.is(Mutant::LocksNeverEnd)
     }
 
-    /// Something has been, or may have been, invalidated: what is won now may well be won again.
+    /// Something has been, or may have been, invalidated: what is won now may be won again.
     pub fn disturb(&mut self) {
         self.undisturbed = false;
         for client in &mut self.clients {
-            client.disturbed |= matches!(client.job, Job::Getting { .. });
+            client.disturbed |= matches!(client.job, Job::Reading { .. });
         }
     }
 
     pub fn is_being_changed(&self) -> bool {
-        let moves = |job: Job| matches!(job, Job::Moving { .. } | Job::Putting { won: false, .. });
+        let moves = |job: Job| matches!(job, Job::Invalidating { .. } | Job::Storing { won: false, .. });
         self.clients.iter().any(|client| moves(client.job))
     }
 
-    /// Who is not in a get has seen nothing.
-    pub fn quiet_down(&mut self) {
+    /// A client without a get has observed nothing.
+    pub fn reset_idle_clients(&mut self) {
         for client in &mut self.clients {
-            client.disturbed &= matches!(client.job, Job::Getting { .. });
+            client.disturbed &= matches!(client.job, Job::Reading { .. });
             client.lapsed &= matches!(client.job, Job::Building { .. });
         }
     }
 
-    /// A client is told to rebuild.
-    pub fn won(&mut self, client: usize, plan: &Plan) -> Result<(), Broken> {
+    /// A client wins.
+    pub fn won(&mut self, client: usize, plan: &Plan) -> Result<(), Violation> {
         let builds = |other: &Client| matches!(other.job, Job::Building { won: true, .. }) && !other.lapsed;
         let overlaps = self.last_winner.is_some_and(|other| other != client && builds(&self.clients[other]));
         if self.undisturbed && !self.clients[client].disturbed && (overlaps || !self.reason) {
@@ -267,7 +269,7 @@ impl World {
             let faults = plan.faults - self.faults;
             if self.needless > faults {
                 let how = if overlaps { "overlapping" } else { "needless" };
-                return Err(Broken(format!(
+                return Err(Violation(format!(
                     "promise 1: {how} rebuild: {} of them after {faults} faults",
                     self.needless
                 )));
@@ -307,13 +309,13 @@ impl World {
     }
 }
 
-/// Of the source, when the value was made.
+/// The version of the source from which the value was made.
 pub fn version_of(entry: &Entry) -> Option<u64> {
     let Opened::Sealed { payload_at, .. } = Header::open(&entry.value) else { return None };
     made_from(&entry.value[payload_at..])
 }
 
-/// A value says which version of the source it was made from.
+/// The version of the source that is part of the value.
 pub fn made_from(payload: &[u8]) -> Option<u64> {
     std::str::from_utf8(payload).ok()?.strip_prefix('v')?.parse().ok()
 }

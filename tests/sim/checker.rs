@@ -1,84 +1,84 @@
-//! What the promises of the design say about everything that was seen. Knows the truth, and nothing of the guard.
+//! The guarantees of the design, checked against everything observed. It knows the source of truth and nothing of the guard.
 
-use super::counting::{History, Why};
+use super::counting::{Cause, History};
 use super::plan::Plan;
 
-/// A value that some client made: an index.
+/// Index of a value that a client has made.
 pub type ValueId = usize;
-/// A rebuild that some client was told to do: an index.
+/// Index of a rebuild that a client has won.
 pub type RebuildId = usize;
 
-/// How one value came to be.
+/// A value that a client has made.
 #[derive(Debug, Clone)]
 pub struct Value {
     pub key: usize,
-    /// Of the source of truth, when it was read.
+    /// The version of the source of truth that it was made from.
     pub version: u64,
-    /// Stored by a client that was told no miss.
+    /// Stored by a client without a miss.
     pub blind: bool,
-    /// Its exptime, in seconds; 0: none.
+    /// Its exptime in seconds; 0: none.
     pub ttl: u64,
-    /// The tags it came with, beyond those of its rule.
+    /// The tags that it names in addition to those of its rule.
     pub extra: Vec<usize>,
-    /// When its `set` was sent, and answered.
+    /// When its `set` was sent, and acknowledged.
     pub sent: Option<u64>,
     pub acked: Option<u64>,
-    /// When its client was answered, if only with an error.
+    /// When its client received a response, if only an error.
     pub ended: Option<u64>,
-    /// What of it may take away what stands there, among the moves.
-    moves: Vec<usize>,
+    /// Those disruptions that its store may cause.
+    disruptions: Vec<usize>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Rebuild {
     pub key: usize,
-    /// When its client last began to look at the value.
-    pub looked: u64,
-    /// When the server did what it was won with.
+    /// When its client's last read of the value was sent.
+    pub last_read: u64,
+    /// When the server executed the command that won.
     pub won: u64,
-    /// When its client was told.
+    /// When its client received the win.
     pub start: u64,
-    /// Its value was still fresh.
+    /// Won before the value expired.
     pub early: bool,
-    /// When its `set` was sent, or it was given up.
+    /// When its `set` was sent, or it was abandoned.
     pub end: Option<u64>,
     pub acked: Option<u64>,
     pub value: Option<ValueId>,
 }
 
-/// What an invalidation takes away.
+/// What a disruption removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moving {
-    /// The key; `leaves`: the old value stays, as stale.
+pub enum DisruptionKind {
+    /// The key. `leaves_stale`: the old value remains as stale.
     Key { leaves: bool },
-    /// A tag. `named`: no rule has it for this key, so that it concerns only the values that came with it.
+    /// A tag. `named`: the key's rule does not have it, so only values that name it are concerned.
     Tag { tag: usize, named: bool },
-    /// Nothing: another value is put in place of what stands there, whatever that is.
+    /// Nothing: the current value is replaced or changed, whatever it is.
     Value,
 }
 
-/// Something that makes a key's value end before its time.
+/// Something that ends the validity of a key's value early.
 #[derive(Debug, Clone)]
-pub struct Move {
+pub struct Disruption {
     pub key: usize,
-    pub what: Moving,
+    pub what: DisruptionKind,
     pub begin: u64,
     pub acked: Option<u64>,
-    /// Which sidecar acknowledged it.
+    /// The sidecar that acknowledged it.
     pub by: usize,
-    /// The source's version from then on; 0 for what is no invalidation.
+    /// The source's version from then on; 0 if it is no invalidation.
     pub version: u64,
 }
 
-/// A reader was given a stale value, or a miss because somebody else rebuilds.
+/// A reader received a stale value, or a miss because another client rebuilds.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct NotFresh {
     pub key: usize,
     pub begin: u64,
     pub end: u64,
 }
 
-/// A command that gives whatever stands there another end.
+/// A command that changes the expiry of the current value.
 #[derive(Debug, Clone)]
 pub struct Touch {
     key: usize,
@@ -87,17 +87,17 @@ pub struct Touch {
     acked: Option<u64>,
 }
 
-/// One request for one key, and what became of it until now.
+/// One request for one key and its progress.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked {
+pub struct Request {
     pub sidecar: usize,
     pub began: u64,
     pub now: u64,
-    /// Since when it may not wait any more.
-    pub hurried: Option<u64>,
-    /// When the server last did something for it.
+    /// Since when it must not wait.
+    pub no_wait_since: Option<u64>,
+    /// When a server last executed one of its commands.
     pub served: u64,
-    /// How many rounds of questions it took: of whoever takes a lock over while tags move, many.
+    /// The number of rounds of commands. Taking a lock over while tags are bumped takes many.
     pub rounds: u64,
 }
 
@@ -109,29 +109,29 @@ struct Filled {
     expires: u64,
 }
 
-/// One promise, broken.
+/// The description of a violated guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct Violation(pub String);
 
-pub fn broken<T>(why: String) -> Result<T, Broken> {
-    Err(Broken(why))
+pub fn violation<T>(why: String) -> Result<T, Violation> {
+    Err(Violation(why))
 }
 
-macro_rules! seen {
+macro_rules! coverage {
     ($($field:ident),*) => {
-        /// How often each thing happened: that a run was worth running.
+        /// How often each event happened, to check that the runs covered it.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub struct Seen { $(pub $field: u64),* }
+        pub struct Coverage { $(pub $field: u64),* }
 
-        impl Seen {
-            pub fn add(&mut self, other: &Seen) {
+        impl Coverage {
+            pub fn add(&mut self, other: &Coverage) {
                 $(self.$field += other.$field;)*
             }
         }
     };
 }
 
-seen!(
+coverage!(
     fresh,
     stale,
     won,
@@ -141,13 +141,13 @@ seen!(
     dropped,
     blind,
     invalidations,
-    asks,
+    server_commands,
     named,
     elsewhere,
     changed,
     cached,
     large,
-    hurried,
+    no_wait,
     waited,
     near,
     joined,
@@ -155,40 +155,41 @@ seen!(
     copies_lost,
     learnt,
     unmoved,
-    glances,
+    fresh_hits,
     commands,
     undecided
 );
 
 pub struct Checker {
     pub plan: Plan,
-    pub seen: Seen,
+    pub coverage: Coverage,
     /// The source of truth: each key's version.
     pub source: Vec<u64>,
     pub values: Vec<Value>,
     pub rebuilds: Vec<Rebuild>,
-    pub moves: Vec<Move>,
-    pub held: Vec<Held>,
-    pub ledger: History,
-    /// Until when the lock of a key may stand that was filled in a way that the sidecar with its lease does not know.
-    pub astray: Vec<Option<u64>>,
+    pub disruptions: Vec<Disruption>,
+    pub not_fresh: Vec<NotFresh>,
+    pub reasons: History,
+    /// For each key, until when a lock may remain whose key was filled without the knowledge of the sidecar that granted the
+    /// lease.
+    pub lock_outlives_fill: Vec<Option<u64>>,
     touches: Vec<Touch>,
-    /// Keys whose item was given another end by a command that came late, and the latest that may be.
+    /// Keys whose item's expiry was changed by a late command, and the latest moment that it may be.
     put_off: Vec<(usize, u64)>,
-    /// What `incr` answered, by value: no number twice.
+    /// The results of `incr`, by value: no number may occur twice.
     counts: Vec<(ValueId, u64)>,
-    /// When each key was filled last, and how it must have stood from then on.
+    /// The last fill of each key.
     fills: Vec<Option<Filled>>,
     /// When a fill of each key was last stored.
     pub stored: Vec<Option<u64>>,
-    /// Each key's fresh hits after the quiet began: the first.
+    /// The first fresh hit of each key in the quiet period.
     pub first_fresh: Vec<Option<u64>>,
 }
 
 impl Value {
-    /// Whether an invalidation of this kind concerns it.
-    fn has(&self, what: Moving) -> bool {
-        !matches!(what, Moving::Tag { tag, named: true } if !self.extra.contains(&tag))
+    /// Whether a disruption of this kind concerns it.
+    fn has(&self, what: DisruptionKind) -> bool {
+        !matches!(what, DisruptionKind::Tag { tag, named: true } if !self.extra.contains(&tag))
     }
 }
 
@@ -196,14 +197,14 @@ impl Checker {
     pub fn new(plan: &Plan) -> Checker {
         Checker {
             plan: plan.clone(),
-            seen: Seen::default(),
+            coverage: Coverage::default(),
             source: vec![1; plan.keys.len()],
             values: Vec::new(),
             rebuilds: Vec::new(),
-            moves: Vec::new(),
-            held: Vec::new(),
-            ledger: History::default(),
-            astray: vec![None; plan.keys.len()],
+            disruptions: Vec::new(),
+            not_fresh: Vec::new(),
+            reasons: History::default(),
+            lock_outlives_fill: vec![None; plan.keys.len()],
             touches: Vec::new(),
             put_off: Vec::new(),
             counts: Vec::new(),
@@ -213,15 +214,15 @@ impl Checker {
         }
     }
 
-    /// A client has made a value from a version of the source.
+    /// A client makes a value from the source's current version.
     pub fn value(&mut self, key: usize, ttl: u64, blind: bool, extra: Vec<usize>) -> ValueId {
         let (version, sent, acked, ended) = (self.source[key], None, None, None);
-        let moves = Vec::new();
-        self.values.push(Value { key, version, blind, ttl, extra, sent, acked, ended, moves });
+        let disruptions = Vec::new();
+        self.values.push(Value { key, version, blind, ttl, extra, sent, acked, ended, disruptions });
         self.values.len() - 1
     }
 
-    /// A value is sent to be stored: as the end of a rebuild, or in place of whatever stands there.
+    /// A value is sent: as the end of a rebuild, or to replace the current value.
     pub fn sent(&mut self, value: ValueId, rebuild: Option<RebuildId>, now: u64) {
         self.values[value].sent = Some(now);
         match rebuild {
@@ -230,18 +231,25 @@ impl Checker {
                 self.rebuilds[rebuild].value = Some(value);
             }
             None => {
-                self.seen.blind += u64::from(self.values[value].blind);
-                self.disturbs(value, now);
+                self.coverage.blind += u64::from(self.values[value].blind);
+                self.may_replace(value, now);
             }
         }
     }
 
-    /// A value is being stored that may, instead, take away what stands there.
-    pub fn disturbs(&mut self, value: ValueId, now: u64) {
+    /// A value is being stored that may instead remove the current one.
+    pub fn may_replace(&mut self, value: ValueId, now: u64) {
         let key = self.values[value].key;
         self.values[value].sent = Some(now);
-        self.values[value].moves.push(self.moves.len());
-        self.moves.push(Move { key, what: Moving::Value, begin: now, acked: None, by: 0, version: 0 });
+        self.values[value].disruptions.push(self.disruptions.len());
+        self.disruptions.push(Disruption {
+            key,
+            what: DisruptionKind::Value,
+            begin: now,
+            acked: None,
+            by: 0,
+            version: 0,
+        });
     }
 
     pub fn acked(&mut self, value: ValueId, now: u64) {
@@ -252,112 +260,127 @@ impl Checker {
         self.ended(value, now, now);
     }
 
-    /// Its client has been answered, if only with an error. Nothing of it is on its way after `by`.
+    /// The client has received a response, if only an error. None of the value's commands is on its way after `by`.
     pub fn ended(&mut self, value: ValueId, now: u64, by: u64) {
-        let Value { moves, ended, .. } = &mut self.values[value];
+        let Value { disruptions, ended, .. } = &mut self.values[value];
         ended.get_or_insert(now);
-        for moved in moves {
-            self.moves[*moved].acked.get_or_insert(by);
+        for disruption in disruptions {
+            self.disruptions[*disruption].acked.get_or_insert(by);
         }
     }
 
-    /// A command that came late has given what stands there so many seconds, or no end.
+    /// A late command has set the remaining time of the current value to `seconds`; 0: no expiry.
     pub fn put_off(&mut self, key: usize, seconds: i64, now: u64) {
         let until = if seconds == 0 { u64::MAX } else { now + seconds.unsigned_abs() * 1000 };
         self.put_off.push((key, until));
     }
 
-    /// Something that is no invalidation may leave nothing under the key.
-    pub fn takes_away(&mut self, key: usize, from: u64, to: u64) {
-        self.moves.push(Move { key, what: Moving::Value, begin: from, acked: Some(to), by: 0, version: 0 });
-        self.ledger.note(key, Why::Lost, from, Some(to));
+    /// Something other than an invalidation may remove the key's value.
+    pub fn may_remove(&mut self, key: usize, from: u64, to: u64) {
+        self.disruptions.push(Disruption {
+            key,
+            what: DisruptionKind::Value,
+            begin: from,
+            acked: Some(to),
+            by: 0,
+            version: 0,
+        });
+        self.reasons.note(key, Cause::Lost, from, Some(to));
     }
 
-    /// A command that looks before it writes begins, or has ended: it moves the CAS of what stands there.
+    /// A command that reads before it writes begins. It changes the CAS of the current value.
     pub fn changes(&mut self, key: usize, ttl: Option<u64>, now: u64) -> (usize, Option<usize>) {
-        self.seen.changed += 1;
-        self.moves.push(Move { key, what: Moving::Value, begin: now, acked: None, by: 0, version: 0 });
+        self.coverage.changed += 1;
+        self.disruptions.push(Disruption {
+            key,
+            what: DisruptionKind::Value,
+            begin: now,
+            acked: None,
+            by: 0,
+            version: 0,
+        });
         let touch = ttl.map(|ttl| {
             self.touches.push(Touch { key, ttl, sent: now, acked: None });
             self.touches.len() - 1
         });
-        (self.moves.len() - 1, touch)
+        (self.disruptions.len() - 1, touch)
     }
 
-    pub fn changed(&mut self, (moved, touch): (usize, Option<usize>), now: u64) {
-        self.moves[moved].acked = Some(now);
+    pub fn changed(&mut self, (disruption, touch): (usize, Option<usize>), now: u64) {
+        self.disruptions[disruption].acked = Some(now);
         if let Some(touch) = touch {
             self.touches[touch].acked = Some(now);
         }
     }
 
-    /// `incr` has answered: no two of the same value may give the same number.
-    pub fn counted(&mut self, value: ValueId, count: u64) -> Result<(), Broken> {
+    /// `incr` has returned a number: no two of the same value may be equal.
+    pub fn counted(&mut self, value: ValueId, count: u64) -> Result<(), Violation> {
         if self.counts.contains(&(value, count)) {
-            return broken(format!("two counts of value {value} gave {count}"));
+            return violation(format!("two counts of value {value} gave {count}"));
         }
         self.counts.push((value, count));
         Ok(())
     }
 
-    pub fn rebuild(&mut self, key: usize, looked: u64, won: u64, now: u64, early: bool) -> RebuildId {
-        self.seen.won += 1;
-        self.seen.early += u64::from(early);
-        if now > looked + super::world::TIMEOUT {
-            // A copy of a tag did not answer: the stub that was won may have been filled before its winner is told.
-            self.ledger.note(key, Why::Lost, looked, Some(now));
+    pub fn rebuild(&mut self, key: usize, last_read: u64, won: u64, now: u64, early: bool) -> RebuildId {
+        self.coverage.won += 1;
+        self.coverage.early += u64::from(early);
+        if now > last_read + super::world::TIMEOUT {
+            // A copy of a tag did not respond in time: the stub may have been filled before its winner received the win.
+            self.reasons.note(key, Cause::Lost, last_read, Some(now));
         }
-        let unfinished = Rebuild { key, looked, won, start: now, early, end: None, acked: None, value: None };
+        let unfinished =
+            Rebuild { key, last_read, won, start: now, early, end: None, acked: None, value: None };
         self.rebuilds.push(unfinished);
         self.rebuilds.len() - 1
     }
 
-    /// Its client has gone, or never fills: its lease may last for `hold` ms more.
+    /// The client has left or never fills: its lease may last for `hold` ms more.
     pub fn given_up(&mut self, rebuild: RebuildId, now: u64, hold: u64) {
         let Rebuild { key, end, .. } = &mut self.rebuilds[rebuild];
         end.get_or_insert(now);
         let key = *key;
-        self.ledger.note(key, Why::GivenUp, now, Some(now + hold));
+        self.reasons.note(key, Cause::GivenUp, now, Some(now + hold));
     }
 
-    /// The source has changed; an invalidation of these keys begins. Gives what names it.
-    pub fn invalidation(&mut self, keys: &[(usize, Moving)], now: u64) -> Vec<usize> {
-        self.seen.invalidations += 1;
-        let begin = |&(key, what): &(usize, Moving)| {
+    /// The source has changed and an invalidation of these keys begins. Returns its disruptions.
+    pub fn invalidation(&mut self, keys: &[(usize, DisruptionKind)], now: u64) -> Vec<usize> {
+        self.coverage.invalidations += 1;
+        let begin = |&(key, what): &(usize, DisruptionKind)| {
             self.source[key] += 1;
             let version = self.source[key];
-            self.moves.push(Move { key, what, begin: now, acked: None, by: 0, version });
-            self.moves.len() - 1
+            self.disruptions.push(Disruption { key, what, begin: now, acked: None, by: 0, version });
+            self.disruptions.len() - 1
         };
         keys.iter().map(begin).collect()
     }
 
-    /// It is tried, for the first time or again; gives what names the attempt.
-    pub fn attempted(&mut self, moves: &[usize], now: u64) -> Vec<usize> {
-        // A sidecar that reuses versions it has read may build with old ones, and what it stores is stale: nobody says how often.
-        let again = |at: &&usize| match self.moves[**at].what {
-            Moving::Tag { .. } if self.plan.tag_cache > 0 => 32,
+    /// The invalidation is sent, for the first time or again. Returns the attempt's reasons.
+    pub fn attempted(&mut self, disruptions: &[usize], now: u64) -> Vec<usize> {
+        // With cached versions, clients may build any number of values that are stale from the start.
+        let again = |at: &&usize| match self.disruptions[**at].what {
+            DisruptionKind::Tag { .. } if self.plan.tag_cache > 0 => 32,
             _ => 1,
         };
-        let each = moves.iter().flat_map(|at| std::iter::repeat_n(*at, again(&at)));
-        each.map(|at| self.ledger.note(self.moves[at].key, Why::Invalidated, now, None)).collect()
+        let each = disruptions.iter().flat_map(|at| std::iter::repeat_n(*at, again(&at)));
+        each.map(|at| self.reasons.note(self.disruptions[at].key, Cause::Invalidated, now, None)).collect()
     }
 
-    /// An attempt has ended at its sidecar; what was on its way has arrived by `now`.
+    /// An attempt has ended at its sidecar; its commands have arrived by `now`.
     pub fn attempt_ended(&mut self, attempt: &[usize], now: u64) {
         for &at in attempt {
-            self.ledger.close(at, now + self.plan.tag_cache);
+            self.reasons.close(at, now + self.plan.tag_cache);
         }
     }
 
-    pub fn invalidated(&mut self, moves: &[usize], by: usize, now: u64) {
-        for &at in moves {
-            self.moves[at].acked = Some(now);
-            self.moves[at].by = by;
+    pub fn invalidated(&mut self, disruptions: &[usize], by: usize, now: u64) {
+        for &at in disruptions {
+            self.disruptions[at].acked = Some(now);
+            self.disruptions[at].by = by;
         }
     }
 
-    /// A key is fresh again. Its fill says so as well as a reader: it may expire before anybody reads it.
+    /// A key is fresh again. Its fill counts as well as a read: it may expire before the first read.
     pub fn filled(&mut self, key: usize, value: ValueId, sidecar: usize, now: u64) {
         self.is_fresh(key, now);
         let ttl = self.soft_ttl(key, self.values[value].ttl);
@@ -365,7 +388,7 @@ impl Checker {
         self.fills[key] = Some(Filled { at: now, sidecar, expires });
     }
 
-    /// Whether a fill was stored at that moment or later, if only one that is stale from the start.
+    /// Whether a fill was stored at or after that moment, including one that is stale from the start.
     pub fn is_stored_since(&self, key: usize, moment: u64) -> bool {
         self.stored[key].is_some_and(|stored| stored >= moment)
     }
@@ -376,68 +399,75 @@ impl Checker {
         }
     }
 
-    /// A reader is given a value as fresh.
-    pub fn fresh(&mut self, key: usize, value: ValueId, asked: Asked) -> Result<(), Broken> {
-        self.seen.fresh += 1;
+    /// A reader receives a value as fresh.
+    pub fn fresh(&mut self, key: usize, value: ValueId, asked: Request) -> Result<(), Violation> {
+        self.coverage.fresh += 1;
         self.is_fresh(key, asked.now);
         let of = &self.values[value];
         if of.key != key {
-            return broken(format!("key {key} was answered with a value of key {}", of.key));
+            return violation(format!("key {key} was answered with a value of key {}", of.key));
         }
-        if let Some(moved) = self.killed(value, asked, |_| true) {
-            let Asked { began, .. } = asked;
-            return broken(format!(
-                "promise 2: resurrection: a request of {began} was given value {value} {of:?} as fresh, after {moved:?}"
+        if let Some(disruption) = self.ended_before(value, asked, |_| true) {
+            let Request { began, .. } = asked;
+            return violation(format!(
+                "promise 2: resurrection: a request of {began} received value {value} {of:?} as fresh, after {disruption:?}"
             ));
         }
-        self.in_time(key, value, asked, 0)
+        self.check_expiry(key, value, asked, 0)
     }
 
-    /// A reader is given a value as stale. `won`: and the right to rebuild it.
-    pub fn stale(&mut self, key: usize, value: ValueId, asked: Asked, won: bool) -> Result<(), Broken> {
-        self.seen.stale += 1;
+    /// A reader receives a value as stale. `won`: it also receives the lease.
+    pub fn stale(&mut self, key: usize, value: ValueId, asked: Request, won: bool) -> Result<(), Violation> {
+        self.coverage.stale += 1;
         if !won {
-            self.held.push(Held { key, begin: asked.began, end: asked.now });
+            self.not_fresh.push(NotFresh { key, begin: asked.began, end: asked.now });
         }
         let policy = &self.plan.keys[key].policy;
-        let drops = |what: Moving| match what {
-            Moving::Key { leaves } => !leaves,
-            Moving::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
-            Moving::Value => false,
+        let drops = |what: DisruptionKind| match what {
+            DisruptionKind::Key { leaves } => !leaves,
+            DisruptionKind::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
+            DisruptionKind::Value => false,
         };
-        if let Some(moved) = self.killed(value, asked, drops) {
+        if let Some(disruption) = self.ended_before(value, asked, drops) {
             let of = &self.values[value];
-            return broken(format!("promise 2: value {value} {of:?} was served as stale, after {moved:?}"));
+            return violation(format!(
+                "promise 2: value {value} {of:?} was served as stale, after {disruption:?}"
+            ));
         }
         let extra = millis(policy.stale_for) + millis(policy.stale_wait);
-        self.in_time(key, value, asked, extra)
+        self.check_expiry(key, value, asked, extra)
     }
 
-    /// The invalidation, of a kind that counts here, by which this value was gone before the request began.
-    fn killed(&self, value: ValueId, asked: Asked, counts: impl Fn(Moving) -> bool) -> Option<&Move> {
+    /// The disruption, of a kind that `counts`, that had ended this value before the request began.
+    fn ended_before(
+        &self,
+        value: ValueId,
+        asked: Request,
+        counts: impl Fn(DisruptionKind) -> bool,
+    ) -> Option<&Disruption> {
         let of = &self.values[value];
-        self.moves.iter().find(|moved| {
-            if moved.key != of.key || moved.version <= of.version {
+        self.disruptions.iter().find(|disruption| {
+            if disruption.key != of.key || disruption.version <= of.version {
                 return false;
             }
-            // What this very sidecar has bumped it knows at once, unless the tag was lost, and is younger now than it was.
-            let knows = moved.by == asked.sidecar && !self.plan.faults_matter();
-            let cached = matches!(moved.what, Moving::Tag { .. }) && !knows;
+            // A sidecar sees its own bumps at once, unless the tag was lost and its version may be smaller now.
+            let knows = disruption.by == asked.sidecar && !self.plan.faults_matter();
+            let cached = matches!(disruption.what, DisruptionKind::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
-            let cache = cache + self.near(moved.key, moved.by, asked.sidecar);
-            counts(moved.what)
-                && of.has(moved.what)
-                && moved.acked.is_some_and(|acked| acked + cache < asked.began)
-                && (!of.blind || of.ended.is_some_and(|ended| ended < moved.begin))
+            let cache = cache + self.near(disruption.key, disruption.by, asked.sidecar);
+            counts(disruption.what)
+                && of.has(disruption.what)
+                && disruption.acked.is_some_and(|acked| acked + cache < asked.began)
+                && (!of.blind || of.ended.is_some_and(|ended| ended < disruption.begin))
         })
     }
 
-    pub fn missed(&mut self, key: usize, asked: Asked) {
-        self.seen.held += 1;
-        self.held.push(Held { key, begin: asked.began, end: asked.now });
+    pub fn missed(&mut self, key: usize, asked: Request) {
+        self.coverage.held += 1;
+        self.not_fresh.push(NotFresh { key, begin: asked.began, end: asked.now });
     }
 
-    /// How long a value of this key is fresh, in seconds; `None`: without end.
+    /// How long a value of this key is fresh, in seconds; `None`: without limit.
     pub fn soft_ttl(&self, key: usize, ttl: u64) -> Option<u64> {
         match (ttl, self.plan.keys[key].policy.max_ttl.as_secs()) {
             (0, 0) => None,
@@ -447,8 +477,8 @@ impl Checker {
         }
     }
 
-    fn in_time(&self, key: usize, value: ValueId, asked: Asked, extra: u64) -> Result<(), Broken> {
-        let Asked { now, rounds, .. } = asked;
+    fn check_expiry(&self, key: usize, value: ValueId, asked: Request, extra: u64) -> Result<(), Violation> {
+        let Request { now, rounds, .. } = asked;
         let Value { acked: Some(acked), ttl, sent, .. } = self.values[value] else { return Ok(()) };
         if self.plan.is_storm() {
             return Ok(());
@@ -459,85 +489,95 @@ impl Checker {
         let end = |(at, ttl): (Option<u64>, u64)| Some(at? + self.soft_ttl(key, ttl)? * 1000);
         let Some(ends) = ends.map(end).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let last = ends.into_iter().max().unwrap_or(0);
-        // What is counted up is stored anew, and memcached's clock may tick between the look before that and the store itself.
-        let again = |moved: &&Move| moved.key == key && moved.version == 0 && moved.acked >= sent;
-        let ticks = if self.plan.changes { self.moves.iter().filter(again).count() as u64 * 1000 } else { 0 };
+        // `incr` and the like store the value again, and memcached's clock may tick between their read and their store.
+        let again = |disruption: &&Disruption| {
+            disruption.key == key && disruption.version == 0 && disruption.acked >= sent
+        };
+        let ticks =
+            if self.plan.changes { self.disruptions.iter().filter(again).count() as u64 * 1000 } else { 0 };
         let last = last + ticks;
-        // Whoever wins a value while it is fresh may serve it some rounds later.
-        let took = rounds.max(2) * self.plan.trip() + rounds.max(1) * self.grace() + self.hangs();
+        // A value that is won while fresh may be served some rounds later.
+        let took = rounds.max(2) * self.plan.trip() + rounds.max(1) * self.grace() + self.copy_grace();
         let put_off = self.put_off.iter().any(|(of, until)| *of == key && until.saturating_add(extra) >= now);
         if !unknown && !put_off && now > last + extra + took {
-            return broken(format!("promise 3: value {value} {:?} was served at {now}", self.values[value]));
+            return violation(format!(
+                "promise 3: value {value} {:?} was served at {now}",
+                self.values[value]
+            ));
         }
         Ok(())
     }
 
-    /// The latest moment to which a touch may have put off the end of what stands there.
+    /// The touches of every key: key, exptime, when sent, when acknowledged.
     pub fn touched(&self) -> impl Iterator<Item = (usize, u64, u64, Option<u64>)> {
         self.touches.iter().map(|touch| (touch.key, touch.ttl, touch.sent, touch.acked))
     }
 
-    /// What lost replies add to anything that takes time.
+    /// The delay that lost replies add to anything that takes time.
     pub fn grace(&self) -> u64 {
         if self.plan.faults.lost > 0 || self.plan.holds_back() { super::world::TIMEOUT } else { 0 }
     }
 
-    /// How long a copy of a tag that does not answer is waited for, round by round, until its connection is remade.
-    fn hangs(&self) -> u64 {
+    /// How long rounds wait for a copy of a tag that does not respond, until its connection is replaced.
+    fn copy_grace(&self) -> u64 {
         if self.plan.copies && self.plan.holds_back() { 5 * self.grace() } else { 0 }
     }
 
-    /// A reader has been answered.
-    pub fn answered(&mut self, key: usize, asked: Asked) -> Result<(), Broken> {
-        let Asked { began, now, hurried, rounds, .. } = asked;
+    /// A reader has received its response.
+    pub fn answered(&mut self, key: usize, asked: Request) -> Result<(), Violation> {
+        let Request { began, now, no_wait_since, rounds, .. } = asked;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
-        let rounds =
-            rounds.max(12) * self.plan.trip() + rounds.max(3) * self.grace() + self.hangs() + self.joins(key);
-        self.seen.waited += u64::from(now > began + rounds);
+        let rounds = rounds.max(12) * self.plan.trip()
+            + rounds.max(3) * self.grace()
+            + self.copy_grace()
+            + self.join_wait(key);
+        self.coverage.waited += u64::from(now > began + rounds);
         if self.plan.is_storm() {
             return Ok(());
         }
         if now > began + wait + rounds {
-            return broken(format!("promise 4: a reader of key {key} waited from {began} to {now}"));
+            return violation(format!("promise 4: a reader of key {key} waited from {began} to {now}"));
         }
-        if let Some(hurried) = hurried {
-            self.seen.hurried += 1;
-            if now > hurried.max(began) + rounds {
-                return broken(format!(
-                    "promise 4: a reader of key {key} that may not wait since {hurried} waited from {began} to {now}"
+        if let Some(no_wait_since) = no_wait_since {
+            self.coverage.no_wait += 1;
+            if now > no_wait_since.max(began) + rounds {
+                return violation(format!(
+                    "promise 4: a reader of key {key} that may not wait since {no_wait_since} waited from {began} to {now}"
                 ));
             }
         }
-        self.waits_for_something(key, asked)
+        self.check_woken_in_time(key, asked)
     }
 
-    /// Once a key is filled, whoever waits for it is told: at once, or, if that was elsewhere, by the next look of a poller.
-    fn waits_for_something(
+    /// Once a key is filled, its waiters are woken: at once, or, if another sidecar filled it, by the next poll.
+    fn check_woken_in_time(
         &self,
         key: usize,
-        Asked { sidecar, began, now, .. }: Asked,
-    ) -> Result<(), Broken> {
+        Request { sidecar, began, now, .. }: Request,
+    ) -> Result<(), Violation> {
         let Some(Filled { at: filled, sidecar: by, expires }) = self.fills[key] else { return Ok(()) };
         let look = if by == sidecar { 0 } else { 200 };
-        let polled = look + 16 * self.plan.trip() + self.joins(key);
+        let polled = look + 16 * self.plan.trip() + self.join_wait(key);
         let due = filled.max(began) + polled;
-        let calm = expires > now && !self.moved_between(key, filled, now);
+        let calm = expires > now && !self.disrupted_between(key, filled, now);
         let early =
             self.rebuilds.iter().any(|rebuild| rebuild.key == key && rebuild.start + polled >= filled);
-        // Where a lock stands that nobody needs, a poller takes the new value for the old one.
-        let exact = !self.plan.faults_matter() && self.astray[key].is_none();
+        // If a lock remains after the fill, a poll mistakes the new value for the old one.
+        let exact = !self.plan.faults_matter() && self.lock_outlives_fill[key].is_none();
         if exact && calm && !early && now > due {
-            return broken(format!(
+            return violation(format!(
                 "promise 4: a reader of key {key} waited from {began} to {now} though it was filled at {filled}"
             ));
         }
         Ok(())
     }
 
-    pub fn moved_between(&self, key: usize, from: u64, to: u64) -> bool {
-        self.moves.iter().any(|moved| {
-            moved.key == key && moved.begin <= to && moved.acked.is_none_or(|acked| acked >= from)
+    pub fn disrupted_between(&self, key: usize, from: u64, to: u64) -> bool {
+        self.disruptions.iter().any(|disruption| {
+            disruption.key == key
+                && disruption.begin <= to
+                && disruption.acked.is_none_or(|acked| acked >= from)
         })
     }
 }

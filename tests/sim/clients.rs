@@ -3,34 +3,34 @@
 use kennel::guard::leases::{Leases, MissToken, Owner};
 use kennel::guard::{Inputs, Read, ReadEnd, ReadOptions, TagName};
 
-use super::checker::{Asked, Broken, RebuildId, millis};
+use super::checker::{RebuildId, Request, Violation, millis};
 use super::mutants::Mutant;
-use super::operation::{Doing, OpId, Purpose};
+use super::operation::{OpId, Purpose, Task};
 use super::world::{Event, World};
-use super::writes::{How, Making};
+use super::writes::{Build, StoreMethod};
 
 pub struct Client {
     pub sidecar: usize,
-    pub life: u32,
-    /// The connections on which it reads and writes: a client with a pool has two.
+    pub generation: u32,
+    /// The connections on which it reads and writes. They differ if the client has a pool.
     pub owners: [Owner; 2],
-    /// It speaks meta commands.
+    /// It sends meta commands.
     pub meta: bool,
-    /// It names tags with what it stores.
+    /// It names tags with its values.
     pub names: bool,
     pub job: Job,
 }
 
 pub enum Job {
     Idle,
-    Getting {
+    Reading {
         waits_for: usize,
-        /// Since when nothing of it may wait: it holds a win, or has a request behind.
-        hurried: Option<u64>,
-        missed: Vec<Making>,
+        /// Since when its request must not wait: it holds a win, or another request is pipelined behind it.
+        no_wait_since: Option<u64>,
+        missed: Vec<Build>,
     },
-    Making(Vec<Making>),
-    Putting(Vec<Making>),
+    Building(Vec<Build>),
+    Storing(Vec<Build>),
 }
 
 impl World {
@@ -43,30 +43,31 @@ impl World {
         let meta = self.plan.metas && self.below(2) == 0;
         let names = self.below(3) > 0;
         let owners = self.new_owners(client, meta);
-        self.clients.push(Client { sidecar, life: 0, owners, meta, names, job: Job::Idle });
+        self.clients.push(Client { sidecar, generation: 0, owners, meta, names, job: Job::Idle });
     }
 
-    /// The first client has a pool, and its sidecar for itself: beside others, nobody could tell whose `set` is whose. A meta
-    /// client names its misses, and may have one anywhere.
+    /// The first client has a pool and a sidecar of its own, because a pooled client's `set` could be attributed to another
+    /// client's miss. A meta client identifies its misses by CAS, so any of them may have a pool.
     fn new_owners(&mut self, client: usize, meta: bool) -> [Owner; 2] {
         self.next += 2;
         let pooled = (self.plan.pooled && client == 0) || (meta && client % 2 == 1);
         [self.next, if pooled { self.next - 1 } else { self.next }].map(Owner::from)
     }
 
-    /// Its connections close. Whatever it was at is forgotten.
+    /// Closes the client's connections and discards its state.
     pub fn disconnect(&mut self, client: usize) {
         let Client { sidecar, owners, .. } = self.clients[client];
         let (mut left, mut unanswered) = (Vec::new(), Vec::new());
         self.ops.retain(|_, op| {
             let keep = match &op.purpose {
                 Purpose::Get { client: its, .. } => *its != client,
-                // A sidecar finishes what it was asked before it forgets who asked; here it never came.
-                Purpose::Put(put) => put.client != client || !op.is_parked(),
+                // A sidecar completes a store that it has received before it removes the connection; this one has not been
+                // received.
+                Purpose::Store(put) => put.client != client || !op.is_parked(),
                 _ => true,
             };
-            if let (false, Purpose::Put(put)) = (keep, &op.purpose) {
-                unanswered.extend(put.making.rebuild);
+            if let (false, Purpose::Store(put)) = (keep, &op.purpose) {
+                unanswered.extend(put.build.rebuild);
             }
             if let (false, Some(waiter)) = (keep, op.waiting) {
                 left.push((op.key, waiter));
@@ -80,11 +81,11 @@ impl World {
             let name = self.plan.keys[key].key.clone();
             self.sidecars[sidecar].leases.leave(&name, waiter);
         }
-        let twice = if owners[0] == owners[1] { &owners[..1] } else { &owners[..] };
-        for &owner in twice {
+        let copied_tags = if owners[0] == owners[1] { &owners[..1] } else { &owners[..] };
+        for &owner in copied_tags {
             let ended = self.sidecars[sidecar].leases.disconnect(owner);
-            self.sidecars[sidecar].told.retain(|(its, _)| *its != owner);
-            self.give_back(sidecar, ended, &Purpose::Freeing);
+            self.sidecars[sidecar].known_misses.retain(|(its, _)| *its != owner);
+            self.remove_ended(sidecar, ended, &Purpose::Release);
         }
         self.restart_client(client);
     }
@@ -92,20 +93,20 @@ impl World {
     pub fn restart_client(&mut self, client: usize) {
         let owners = self.new_owners(client, self.clients[client].meta);
         let of = &mut self.clients[client];
-        of.life += 1;
+        of.generation += 1;
         of.owners = owners;
-        let life = of.life;
-        self.at(20, Event::Client { client, life });
-        if let Job::Getting { missed: makings, .. } | Job::Making(makings) | Job::Putting(makings) =
+        let generation = of.generation;
+        self.at(20, Event::Client { client, generation });
+        if let Job::Reading { missed: builds, .. } | Job::Building(builds) | Job::Storing(builds) =
             std::mem::replace(&mut self.clients[client].job, Job::Idle)
         {
-            for rebuild in makings.iter().filter_map(|making| making.rebuild) {
+            for rebuild in builds.iter().filter_map(|build| build.rebuild) {
                 self.give_up(rebuild);
             }
         }
     }
 
-    /// Nobody fills for it any more; what stands for it in memcached ends by itself.
+    /// The rebuild is abandoned; its lock or stub expires by itself.
     pub fn give_up(&mut self, rebuild: RebuildId) {
         let policy = &self.plan.keys[self.checker.rebuilds[rebuild].key].policy;
         let hold = 1000 * u64::from(policy.lock_seconds()) + self.plan.trip();
@@ -114,41 +115,41 @@ impl World {
 
     pub fn is_patient(&self, purpose: &Purpose) -> bool {
         match purpose {
-            Purpose::Get { client, .. } => self.hurried(*client).is_none() || self.waits_on(),
+            Purpose::Get { client, .. } => self.no_wait_since(*client).is_none() || self.waits_on(),
             _ => true,
         }
     }
 
-    /// A mutant: it waits though it may not.
+    /// A mutant waits although it must not.
     fn waits_on(&self) -> bool {
         matches!(self.plan.mutant, Some(Mutant::WaitsWithWin | Mutant::WaitsThoughPipelined))
     }
 
-    /// Since when nothing of its request may wait.
-    pub fn hurried(&self, client: usize) -> Option<u64> {
+    /// Since when its request must not wait.
+    pub fn no_wait_since(&self, client: usize) -> Option<u64> {
         match self.clients[client].job {
-            Job::Getting { hurried, .. } => hurried,
+            Job::Reading { no_wait_since, .. } => no_wait_since,
             _ => None,
         }
     }
 
-    pub fn client_goes_on(&mut self, client: usize, life: u32) -> Result<(), Broken> {
-        if self.clients[client].life != life {
+    pub fn client_step(&mut self, client: usize, generation: u32) -> Result<(), Violation> {
+        if self.clients[client].generation != generation {
             return Ok(());
         }
         match std::mem::replace(&mut self.clients[client].job, Job::Idle) {
-            Job::Making(makings) => return self.put_next(client, makings),
+            Job::Building(builds) => return self.store_next(client, builds),
             Job::Idle => {}
             _ => panic!("client {client} is busy"),
         }
         let keys = self.plan.keys.len() as u64;
         let key = self.below(keys) as usize;
-        // Beside a client with a pool, a blind set may pass for the fill of its miss, and that for a blind one.
+        // With pools, a `set` without a miss could be attributed to a miss, and a fill could not be.
         let [reads, writes] = self.clients[client].owners;
         let alone = !self.plan.pooled && reads == writes;
         if self.below(self.plan.blind) == 0 && alone {
-            let making = self.blind(client, key, How::Set);
-            return self.put_next(client, vec![making]);
+            let build = self.blind(client, key, StoreMethod::Set);
+            return self.store_next(client, vec![build]);
         }
         match self.below(40) {
             0 => {
@@ -164,36 +165,38 @@ impl World {
     }
 
     fn get(&mut self, client: usize, keys: &[usize]) {
-        self.clients[client].job = Job::Getting { waits_for: keys.len(), hurried: None, missed: Vec::new() };
+        self.clients[client].job =
+            Job::Reading { waits_for: keys.len(), no_wait_since: None, missed: Vec::new() };
         if self.below(8) == 0 {
-            let (behind, life) = (1 + self.below(1000), self.clients[client].life);
-            self.at(behind, Event::Behind { client, life });
+            let (behind, generation) = (1 + self.below(1000), self.clients[client].generation);
+            self.at(behind, Event::Pipelined { client, generation });
         }
         for &key in keys {
             let Client { sidecar, meta, .. } = self.clients[client];
             let began = self.now;
-            let mut wish = ReadOptions::default();
+            let mut options = ReadOptions::default();
             if meta {
-                wish.recache = (self.below(4) == 0).then(|| 1 + self.chance.below(3) as u32);
-                wish.at_once = self.below(4) == 0;
+                options.recache = (self.below(4) == 0).then(|| 1 + self.random.below(3) as u32);
+                options.at_once = self.below(4) == 0;
             }
-            let purpose = Purpose::Get { client, began, at_once: wish.at_once };
-            if self.look_near(client, key, wish, purpose.clone()) {
+            let purpose = Purpose::Get { client, began, at_once: options.at_once };
+            if self.start_near_read(client, key, options, purpose.clone()) {
                 continue;
             }
-            let (read, asks) = self.on_scene(sidecar, key, |scene| Read::with_options(wish, scene));
-            let mut op = self.op(sidecar, key, Doing::Read(read), purpose);
-            op.glances = wish.recache.is_none();
-            self.ask(op, asks);
+            let (read, commands) =
+                self.with_inputs(sidecar, key, |inputs| Read::with_options(options, inputs));
+            let mut op = self.op(sidecar, key, Task::Read(read), purpose);
+            op.first_round = options.recache.is_none();
+            self.send_round(op, commands);
         }
     }
 
-    pub fn on_scene<T>(&self, sidecar: usize, key: usize, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
-        self.on_scene_with(sidecar, key, &[], then)
+    pub fn with_inputs<T>(&self, sidecar: usize, key: usize, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
+        self.with_inputs_and_tags(sidecar, key, &[], then)
     }
 
-    /// With tags that come with a value.
-    pub fn on_scene_with<T>(
+    /// With tags that a value names.
+    pub fn with_inputs_and_tags<T>(
         &self,
         sidecar: usize,
         key: usize,
@@ -208,7 +211,7 @@ impl World {
             room: self.plan.room,
             learnt: extra.len(),
             copies: self.plan.copies,
-            now: self.moment(sidecar),
+            now: self.local_now(sidecar),
             patient: true,
             chance: 1.0,
         })
@@ -218,28 +221,28 @@ impl World {
         &mut self,
         client: usize,
         key: usize,
-        looked: u64,
-        asked: Asked,
+        last_read: u64,
+        asked: Request,
         end: ReadEnd,
-    ) -> Result<(), Broken> {
-        let Asked { sidecar, now, .. } = asked;
-        let moment = self.moment(sidecar);
+    ) -> Result<(), Violation> {
+        let Request { sidecar, now, .. } = asked;
+        let moment = self.local_now(sidecar);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
         let Client { owners: [owner, _], meta, .. } = self.clients[client];
-        let life = self.sidecars[sidecar].life;
+        let generation = self.sidecars[sidecar].generation;
         let forgets = |mutant| self.plan.is(mutant);
         let (loser_forgets, unknown_forgets) =
-            (forgets(Mutant::LoserLeavesNoTicket), forgets(Mutant::UnknownLeavesNoTicket));
+            (forgets(Mutant::LoserLeavesNoToken), forgets(Mutant::UnknownLeavesNoToken));
         self.checker.answered(key, asked)?;
-        let mut making = None;
+        let mut build = None;
         match end {
             ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit) => {
-                self.has_seen(sidecar, key, owner, hit.cas.number);
+                self.note_hit(sidecar, key, owner, hit.cas.number);
                 let (value, _) = World::value_of(&hit.payload)?;
                 self.checker.fresh(key, value, asked)?;
                 if self.plan.changes && !self.plan.pooled && self.below(10) == 0 {
-                    making = Some(self.making(client, key, How::Cas(hit.cas.number), None));
+                    build = Some(self.build(client, key, StoreMethod::Cas(hit.cas.number), None));
                 }
             }
             ReadEnd::Stale(hit) => {
@@ -247,7 +250,7 @@ impl World {
                 self.checker.stale(key, value, asked, false)?;
             }
             ReadEnd::Won { lease, early, old } => {
-                // As under `meta_winner = "stale"`, where most is shown.
+                // As under `meta_winner = "stale"`, which returns most.
                 if let (true, Some(hit)) = (meta, &old) {
                     let (value, _) = World::value_of(&hit.payload)?;
                     match early {
@@ -257,113 +260,115 @@ impl World {
                 }
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
                 let shown = lease.base.map(|base| base.number);
-                self.is_told_a_miss(sidecar, key, owner);
+                self.note_miss(sidecar, key, owner);
                 let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
-                self.give_back(sidecar, ended, &Purpose::Superseded);
+                self.remove_ended(sidecar, ended, &Purpose::Superseded);
                 if let Some(id) = id {
-                    self.at(due - now, Event::Due { sidecar, life, key, id });
-                    let rebuild = self.checker.rebuild(key, looked, asked.served, now, early);
-                    let how = self.how_to_fill(client, shown);
-                    making = how.map(|how| self.making(client, key, how, Some(rebuild)));
+                    self.at(due - now, Event::Due { sidecar, generation, key, id });
+                    let rebuild = self.checker.rebuild(key, last_read, asked.served, now, early);
+                    let method = self.fill_method(client, shown);
+                    build = method.map(|method| self.build(client, key, method, Some(rebuild)));
                 }
             }
             ReadEnd::Missed { seen, held } => {
                 let shown = seen.base.filter(|_| held).map(|base| base.number);
                 if !loser_forgets {
-                    self.is_told_a_miss(sidecar, key, owner);
+                    self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
                 self.checker.missed(key, asked);
-                // A meta client was told that somebody builds, and seldom does all the same.
+                // The reply showed a meta client that another client rebuilds; it seldom rebuilds too.
                 if !meta || shown.is_none() || self.below(4) == 0 {
-                    let how = self.how_to_fill(client, shown);
-                    making = how.map(|how| self.making(client, key, how, None));
+                    let method = self.fill_method(client, shown);
+                    build = method.map(|method| self.build(client, key, method, None));
                 }
             }
             ReadEnd::Failed(_) => {
-                // The client may be told a miss, and its `set` must undo nothing.
+                // The client may receive a miss, and its `set` must not overwrite anything newer.
                 let seen = MissToken::nothing(moment);
                 if !unknown_forgets {
-                    self.is_told_a_miss(sidecar, key, owner);
+                    self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
-                self.checker.seen.failed += 1;
-                let how = self.how_to_fill(client, None);
-                making = how.map(|how| self.making(client, key, how, None));
+                self.checker.coverage.failed += 1;
+                let method = self.fill_method(client, None);
+                build = method.map(|method| self.build(client, key, method, None));
             }
         }
-        let won = making.as_ref().is_some_and(|making| making.rebuild.is_some());
-        let Job::Getting { waits_for, missed, .. } = &mut self.clients[client].job else {
-            panic!("client {client} asked nothing");
+        let won = build.as_ref().is_some_and(|build| build.rebuild.is_some());
+        let Job::Reading { waits_for, missed, .. } = &mut self.clients[client].job else {
+            panic!("client {client} has no read in progress");
         };
         *waits_for -= 1;
-        missed.extend(making.map(|making| making.since(looked)));
+        missed.extend(build.map(|build| build.since(last_read)));
         if *waits_for == 0 {
             let missed = std::mem::take(missed);
             self.make(client, missed);
         } else if won {
-            self.hurry(client, self.plan.is(Mutant::WaitsWithWin));
+            self.forbid_waiting(client, self.plan.is(Mutant::WaitsWithWin));
         }
         Ok(())
     }
 
-    /// A classic client can only `set` or `add`; a meta client may name the CAS that it was shown with its miss. One with a
-    /// pool must, or its `set` would pass for those of others.
-    fn how_to_fill(&mut self, client: usize, shown: Option<u64>) -> Option<How> {
+    /// A classic client can only `set` or `add`. A meta client may pass the CAS that it received with its miss. With a pool it
+    /// must, otherwise its `set` could be attributed to another connection's miss.
+    fn fill_method(&mut self, client: usize, shown: Option<u64>) -> Option<StoreMethod> {
         let Client { owners: [reads, writes], meta, .. } = self.clients[client];
         match (meta, shown) {
             (true, Some(cas)) if reads != writes || self.below(3) > 0 => {
                 let elsewhere = self.plan.elsewhere && self.below(5) == 0;
-                Some(How::MetaCas { cas, elsewhere })
+                Some(StoreMethod::MetaCas { cas, elsewhere })
             }
             (true, None) if reads != writes => None,
-            _ if self.plan.changes && self.below(4) == 0 => Some(How::Add),
-            _ => Some(How::Set),
+            _ if self.plan.changes && self.below(4) == 0 => Some(StoreMethod::Add),
+            _ => Some(StoreMethod::Set),
         }
     }
 
-    /// Something is pipelined behind its request.
-    pub fn behind(&mut self, client: usize, life: u32) {
-        if self.clients[client].life == life {
-            self.hurry(client, self.plan.is(Mutant::WaitsThoughPipelined));
+    /// A request is pipelined behind the client's current one.
+    pub fn behind(&mut self, client: usize, generation: u32) {
+        if self.clients[client].generation == generation {
+            self.forbid_waiting(client, self.plan.is(Mutant::WaitsThoughPipelined));
         }
     }
 
-    /// From now on nothing of its request may wait.
-    fn hurry(&mut self, client: usize, waits_all_the_same: bool) {
+    /// The client's request must not wait from now on.
+    fn forbid_waiting(&mut self, client: usize, waits_all_the_same: bool) {
         let now = self.now;
-        if let Job::Getting { hurried, .. } = &mut self.clients[client].job {
-            hurried.get_or_insert(now);
+        if let Job::Reading { no_wait_since, .. } = &mut self.clients[client].job {
+            no_wait_since.get_or_insert(now);
         }
         let over: Vec<Event> = self
             .ops
             .values()
             .filter(|op| matches!(op.purpose, Purpose::Get { client: its, .. } if its == client))
-            .filter_map(|op| op.over_now())
+            .filter_map(|op| op.end_of_wait())
             .collect();
         for event in over.into_iter().filter(|_| !waits_all_the_same) {
             self.at(0, event);
         }
     }
 
-    pub fn make(&mut self, client: usize, mut missed: Vec<Making>) {
-        let life = self.clients[client].life;
-        let sloth = self.plan.faults.sloth;
+    pub fn make(&mut self, client: usize, mut missed: Vec<Build>) {
+        let generation = self.clients[client].generation;
+        let slow_winner = self.plan.faults.slow_winner;
         let mut think = 1 + self.below(self.plan.think);
-        if !missed.is_empty() && sloth > 0 && self.now < self.plan.quiet && self.below(sloth) == 0 {
+        if !missed.is_empty() && slow_winner > 0 && self.now < self.plan.quiet && self.below(slow_winner) == 0
+        {
             let Client { owners, meta, names, .. } = &self.clients[client];
-            // A pool's `set` that comes so late on another connection counts as new, unless it names its miss.
+            // A pooled `set` after `max_rebuild` on another connection counts as one without a miss unless it carries the CAS of
+            // its miss.
             let counts_as_new = owners[0] != owners[1] && !(*meta && *names);
             match self.below(2) {
                 0 if !counts_as_new => {
-                    // Longer than `max_rebuild`: then what those were told who won nothing is forgotten.
-                    missed.retain(|making| making.rebuild.is_some());
+                    // Longer than `max_rebuild`: misses without a lease have expired from the lease table by then.
+                    missed.retain(|build| build.rebuild.is_some());
                     think += 5000;
                 }
                 _ => {
-                    for making in missed.drain(..) {
-                        let max_rebuild = millis(self.plan.keys[making.key].policy.max_rebuild);
-                        if let Some(rebuild) = making.rebuild {
+                    for build in missed.drain(..) {
+                        let max_rebuild = millis(self.plan.keys[build.key].policy.max_rebuild);
+                        if let Some(rebuild) = build.rebuild {
                             self.checker.given_up(rebuild, self.now, max_rebuild + self.plan.trip());
                         }
                     }
@@ -373,9 +378,9 @@ impl World {
         if missed.is_empty() {
             self.clients[client].job = Job::Idle;
             let pause = 1 + self.below(self.plan.pause);
-            return self.at(pause, Event::Client { client, life });
+            return self.at(pause, Event::Client { client, generation });
         }
-        self.clients[client].job = Job::Making(missed);
-        self.at(think, Event::Client { client, life });
+        self.clients[client].job = Job::Building(missed);
+        self.at(think, Event::Client { client, generation });
     }
 }

@@ -1,5 +1,5 @@
-//! Clients that send ordinary commands on few keys in random order, and hardly pause. What they are told is judged by the
-//! linearizability checker. Nothing expires here and nothing goes wrong: what is wrong with a history is wrong by itself.
+//! Clients that send ordinary commands on few keys in random order with short pauses. The linearizability checker judges the
+//! responses. Nothing expires and there are no faults, so every inconsistent history is an error.
 
 use bytes::Bytes;
 use kennel::error::Failure;
@@ -9,50 +9,50 @@ use kennel::guard::{
     ReadEnd, ReadOptions, Removal, Set, SetEnd, Step, TagNames,
 };
 
-use super::checker::{Broken, broken, millis};
+use super::checker::{Violation, millis, violation};
 use super::linearizability::{Allowances, Command, Invocation, Response, Verdict, check_key};
-use super::operation::{Doing, End, OpId, Purpose};
+use super::operation::{End, OpId, Purpose, Task};
 use super::world::{Event, World};
 
 /// How many commands each client sends.
 const COMMANDS: usize = 24;
-/// The connections of one with a pool.
+/// The number of connections in a pool.
 const POOL: usize = 3;
 
 /// One client: one connection, or a pool.
 #[derive(Debug, Clone)]
-pub struct Commander {
+pub struct CommandClient {
     sidecar: usize,
     connections: Vec<Owner>,
     sent: usize,
-    /// The cas unique that it was shown last, by key.
+    /// The CAS unique that it last received, by key.
     shown: Vec<Option<u64>>,
-    /// It was just told a miss of this key.
+    /// It has just received a miss of this key.
     missed: Option<usize>,
 }
 
-/// A command on its way.
+/// A command in progress.
 #[derive(Debug, Clone)]
-pub struct Sent {
+pub struct PendingCommand {
     which: usize,
     pub owner: Owner,
     key: usize,
     command: Command,
-    /// Where it stands in the history of its key.
-    place: usize,
-    /// What its miss saw, and whose that was if another connection's.
+    /// Its index in the history of its key.
+    index: usize,
+    /// The miss that it fills, and the miss's connection if that is another one.
     fills: Option<(MissToken, Option<Owner>)>,
-    /// That was a lease.
-    leads: bool,
+    /// The miss holds the lease.
+    holds_lease: bool,
 }
 
 impl World {
-    pub fn new_commander(&mut self) {
-        let which = self.commanders.len();
+    pub fn new_command_client(&mut self) {
+        let which = self.command_clients.len();
         let connections = if self.plan.pooled { POOL } else { 1 };
         let connections = (0..connections).map(|_| self.new_owner()).collect();
         let (sidecar, shown) = (which % self.plan.sidecars, vec![None; self.plan.keys.len()]);
-        self.commanders.push(Commander { sidecar, connections, sent: 0, shown, missed: None });
+        self.command_clients.push(CommandClient { sidecar, connections, sent: 0, shown, missed: None });
         let first = 1 + self.below(self.plan.pause);
         self.at(first, Event::Command { which });
     }
@@ -63,14 +63,14 @@ impl World {
     }
 
     /// A client sends its next command.
-    pub fn next_command(&mut self, which: usize) -> Result<(), Broken> {
-        if self.commanders[which].sent == COMMANDS {
+    pub fn next_command(&mut self, which: usize) -> Result<(), Violation> {
+        if self.command_clients[which].sent == COMMANDS {
             return Ok(());
         }
-        self.commanders[which].sent += 1;
+        self.command_clients[which].sent += 1;
         let (key, command) = self.draw_command(which);
-        let Commander { connections, .. } = &self.commanders[which];
-        let owner = connections[self.chance.below(connections.len() as u64) as usize];
+        let CommandClient { connections, .. } = &self.command_clients[which];
+        let owner = connections[self.random.below(connections.len() as u64) as usize];
         self.trace(|| format!("client {which} on {}: key {key} {command}", owner.connection));
         if command == Command::Flush {
             for key in 0..self.plan.keys.len() {
@@ -78,20 +78,28 @@ impl World {
             }
             return self.flush(which, owner);
         }
-        let place = self.invoked(which, owner, key, &command);
-        self.carry_out(Sent { which, owner, key, command, place, fills: None, leads: false })
+        let index = self.invoked(which, owner, key, &command);
+        self.start_command(PendingCommand {
+            which,
+            owner,
+            key,
+            command,
+            index,
+            fills: None,
+            holds_lease: false,
+        })
     }
 
-    /// No `flush_all` where there are tags: it takes those at one moment and the keys at another.
+    /// No `flush_all` in runs with tags: it removes tags and keys at different moments.
     fn draw_command(&mut self, which: usize) -> (usize, Command) {
         let keys = self.plan.keys.len() as u64;
-        let missed = self.commanders[which].missed.take();
+        let missed = self.command_clients[which].missed.take();
         let missed = missed.filter(|_| self.below(2) == 0);
-        let key = missed.unwrap_or_else(|| self.chance.below(keys) as usize);
+        let key = missed.unwrap_or_else(|| self.random.below(keys) as usize);
         self.next += 1;
         let value = (self.next * 100).to_string();
         let number = self.next * 100;
-        let unique = self.commanders[which].shown[key];
+        let unique = self.command_clients[which].shown[key];
         let drawn = if missed.is_some() { 10 + self.below(6) } else { self.below(32) };
         let command = match drawn {
             0..=9 => Command::Get,
@@ -113,42 +121,42 @@ impl World {
         (key, command)
     }
 
-    /// Nobody has answered yet; if nobody does, it stays like this.
+    /// Records a command without a response. If none arrives, it stays unknown.
     fn invoked(&mut self, which: usize, owner: Owner, key: usize, command: &Command) -> usize {
         let connection = owner.connection as usize;
-        // Whose pool a connection belongs to nobody can see: it may be that of any client of its sidecar.
-        let client = if self.plan.pooled { self.commanders[which].sidecar } else { connection };
-        let (invoked, answered, command) = (self.now, u64::MAX, command.clone());
-        let answer = Response::Unknown;
-        self.histories[key].push(Invocation { connection, client, invoked, answered, command, answer });
+        // Kennel cannot tell which connections form a pool: a connection may belong to any client of its sidecar.
+        let client = if self.plan.pooled { self.command_clients[which].sidecar } else { connection };
+        let (invoked, responded, command) = (self.now, u64::MAX, command.clone());
+        let response = Response::Unknown;
+        self.histories[key].push(Invocation { connection, client, invoked, responded, command, response });
         self.histories[key].len() - 1
     }
 
-    fn answered(&mut self, sent: &Sent, answer: Response) -> Result<(), Broken> {
-        let Sent { which, key, place, .. } = *sent;
-        let commander = &mut self.commanders[which];
-        match &answer {
-            Response::Miss => commander.missed = Some(key),
-            Response::Hit { unique, .. } => commander.shown[key] = *unique,
+    fn responded(&mut self, pending: &PendingCommand, response: Response) -> Result<(), Violation> {
+        let PendingCommand { which, key, index, .. } = *pending;
+        let client = &mut self.command_clients[which];
+        match &response {
+            Response::Miss => client.missed = Some(key),
+            Response::Hit { unique, .. } => client.shown[key] = *unique,
             _ => {}
         }
-        self.checker.seen.commands += 1;
-        let operation = &mut self.histories[key][place];
-        (operation.answered, operation.answer) = (self.now, answer);
-        self.pauses(which);
+        self.checker.coverage.commands += 1;
+        let operation = &mut self.histories[key][index];
+        (operation.responded, operation.response) = (self.now, response);
+        self.schedule_next(which);
         Ok(())
     }
 
-    fn pauses(&mut self, which: usize) {
+    fn schedule_next(&mut self, which: usize) {
         let pause = 1 + self.below(self.plan.pause);
         self.at(pause, Event::Command { which });
     }
 
-    /// `flush_all`: to every server, each at its own time.
-    fn flush(&mut self, which: usize, owner: Owner) -> Result<(), Broken> {
-        let sidecar = self.commanders[which].sidecar;
+    /// `flush_all`: sent to each server, with a latency of its own.
+    fn flush(&mut self, which: usize, owner: Owner) -> Result<(), Violation> {
+        let sidecar = self.command_clients[which].sidecar;
         let of = &mut self.sidecars[sidecar];
-        of.told.retain(|(its, _)| *its != owner);
+        of.known_misses.retain(|(its, _)| *its != owner);
         of.leases.flush(owner);
         let mut last = 0;
         for server in 0..self.plan.servers {
@@ -161,112 +169,113 @@ impl World {
         Ok(())
     }
 
-    /// It arrives at a server, or (`which`) its client is answered.
-    pub fn flushes(&mut self, server: usize, which: Option<usize>) {
+    /// A `flush_all` reaches a server or, with `which`, its client receives the response.
+    pub fn flush_step(&mut self, server: usize, which: Option<usize>) {
         let Some(which) = which else {
             let wall = self.wall();
             return self.servers[server].flush(wall);
         };
         let now = self.now;
-        let connections = self.commanders[which].connections.clone();
+        let connections = self.command_clients[which].connections.clone();
         for history in &mut self.histories {
             let its = |operation: &&mut Invocation| {
                 operation.command == Command::Flush
                     && connections.contains(&Owner::from(operation.connection as u64))
             };
-            for operation in history.iter_mut().filter(its).filter(|flush| flush.answered == u64::MAX) {
-                (operation.answered, operation.answer) = (now, Response::Flushed);
+            for operation in history.iter_mut().filter(its).filter(|flush| flush.responded == u64::MAX) {
+                (operation.responded, operation.response) = (now, Response::Flushed);
             }
         }
-        self.pauses(which);
+        self.schedule_next(which);
     }
 
-    /// It is at its sidecar, or may go on there. The same as in src/proxy/guarded.rs.
-    pub fn carry_out(&mut self, mut sent: Sent) -> Result<(), Broken> {
-        let (key, owner) = (sent.key, sent.owner);
-        let sidecar = self.commanders[sent.which].sidecar;
+    /// A sidecar receives a command, or may proceed after a wait. The same as in src/proxy/guarded.
+    pub fn start_command(&mut self, mut pending: PendingCommand) -> Result<(), Violation> {
+        let (key, owner) = (pending.key, pending.owner);
+        let sidecar = self.command_clients[pending.which].sidecar;
         let name = self.plan.keys[key].key.clone();
-        let offer = |value: &str| NewValue {
+        let new_value = |value: &str| NewValue {
             body: Bytes::copy_from_slice(value.as_bytes()),
             flags: 0,
             lifetime: Expiry::Never,
             explicit: None,
             tags: TagNames::new(),
         };
-        let (told, now) = (self.told(sidecar, key, owner), self.moment(sidecar));
-        let refused = self.is_refused(sidecar, key, owner);
+        let (known_miss, now) = (self.known_miss(sidecar, key, owner), self.local_now(sidecar));
+        let refused = self.is_add_refused(sidecar, key, owner);
         let leases = &mut self.sidecars[sidecar].leases;
-        let change = match &sent.command {
+        let change = match &pending.command {
             Command::Get => {
-                let (read, asks) =
-                    self.on_scene(sidecar, key, |scene| Read::with_options(ReadOptions::default(), scene));
-                let mut op = self.op(sidecar, key, Doing::Read(read), Purpose::Command(sent));
-                op.glances = true;
-                self.ask(op, asks);
+                let (read, commands) = self
+                    .with_inputs(sidecar, key, |inputs| Read::with_options(ReadOptions::default(), inputs));
+                let mut op = self.op(sidecar, key, Task::Read(read), Purpose::Command(pending));
+                op.first_round = true;
+                self.send_round(op, commands);
                 return Ok(());
             }
             Command::Delete => {
                 leases.invalidate(&name, owner);
-                self.sidecars[sidecar].told.remove(&(owner, key));
-                let start = |scene: &Inputs<'_>| Delete::with_removal(Removal::default(), scene);
-                let (delete, asks) = self.on_scene(sidecar, key, start);
-                let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::Command(sent));
-                self.ask(op, asks);
+                self.sidecars[sidecar].known_misses.remove(&(owner, key));
+                let start = |inputs: &Inputs<'_>| Delete::with_removal(Removal::default(), inputs);
+                let (delete, commands) = self.with_inputs(sidecar, key, start);
+                let op = self.op(sidecar, key, Task::Delete(delete), Purpose::Command(pending));
+                self.send_round(op, commands);
                 return Ok(());
             }
             Command::Set(value) | Command::Add(value) => {
                 let pooled = self.plan.pooled;
-                let adds = matches!(sent.command, Command::Add(_));
+                let adds = matches!(pending.command, Command::Add(_));
                 let attribution = match adds && refused {
                     true => Attribution::NoMiss,
-                    false => leases.attribute(&name, Writer { owner, told, pooled }, now),
+                    false => leases.attribute(&name, Writer { owner, told: known_miss, pooled }, now),
                 };
                 if attribution != Attribution::Renewing && !adds {
-                    self.sidecars[sidecar].told.remove(&(owner, key));
+                    self.sidecars[sidecar].known_misses.remove(&(owner, key));
                 }
                 match attribution {
-                    Attribution::Renewing => return self.parks(sidecar, sent),
+                    Attribution::Renewing => return self.park(sidecar, pending),
                     Attribution::Invalidated if adds => {
-                        self.sidecars[sidecar].refused.insert((owner, key));
-                        return self.answered(&sent, Response::NotStored);
+                        self.sidecars[sidecar].refused_adds.insert((owner, key));
+                        return self.responded(&pending, Response::NotStored);
                     }
-                    Attribution::Invalidated => return self.answered(&sent, Response::Stored),
+                    Attribution::Invalidated => return self.responded(&pending, Response::Stored),
                     Attribution::Unknown => {
-                        return broken(format!("no miss is forgotten here: {sent:?}"));
+                        return violation(format!("no miss is discarded in these runs: {pending:?}"));
                     }
-                    Attribution::Fill { ticket, owner: whose, .. } if adds && ticket.filled => {
-                        if whose.is_none() {
+                    Attribution::Fill { ticket: token, owner: miss_owner, .. } if adds && token.filled => {
+                        if miss_owner.is_none() {
                             let policy = self.plan.keys[key].policy.clone();
-                            self.sidecars[sidecar].leases.record_miss(&name, owner, ticket, &policy);
+                            self.sidecars[sidecar].leases.record_miss(&name, owner, token, &policy);
                         }
-                        self.sidecars[sidecar].refused.insert((owner, key));
-                        return self.answered(&sent, Response::NotStored);
+                        self.sidecars[sidecar].refused_adds.insert((owner, key));
+                        return self.responded(&pending, Response::NotStored);
                     }
-                    Attribution::Fill { ticket, owner, lease } => {
-                        let offer = offer(value);
-                        let start = |scene: &Inputs<'_>| Fill::start(&ticket, offer, adds, scene);
-                        let (fill, step) = self.on_scene(sidecar, key, start);
-                        (sent.fills, sent.leads) = (Some((ticket, owner)), lease);
-                        let Step::Send(asks) = step else {
-                            return broken(format!("nothing is unknown here: {sent:?}"));
+                    Attribution::Fill { ticket: token, owner, lease } => {
+                        let new_value = new_value(value);
+                        let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, adds, inputs);
+                        let (fill, step) = self.with_inputs(sidecar, key, start);
+                        (pending.fills, pending.holds_lease) = (Some((token, owner)), lease);
+                        let Step::Send(commands) = step else {
+                            return violation(format!("nothing is unknown in these runs: {pending:?}"));
                         };
-                        let op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Command(sent));
-                        self.ask(op, asks);
+                        let op = self.op(sidecar, key, Task::Fill(fill), Purpose::Command(pending));
+                        self.send_round(op, commands);
                         return Ok(());
                     }
                     Attribution::NoMiss if !adds => {
-                        let offer = offer(value);
-                        let (set, asks) = self.on_scene(sidecar, key, |scene| Set::start(offer, scene));
-                        let op = self.op(sidecar, key, Doing::Set(set), Purpose::Command(sent));
-                        self.ask(op, asks);
+                        let new_value = new_value(value);
+                        let (set, commands) =
+                            self.with_inputs(sidecar, key, |inputs| Set::start(new_value, inputs));
+                        let op = self.op(sidecar, key, Task::Set(set), Purpose::Command(pending));
+                        self.send_round(op, commands);
                         return Ok(());
                     }
-                    Attribution::NoMiss => Change::Add(offer(value)),
+                    Attribution::NoMiss => Change::Add(new_value(value)),
                 }
             }
-            Command::Replace(value) => Change::Replace(offer(value)),
+            Command::Replace(value) => Change::Replace(new_value(value)),
             Command::Cas { unique: number, value } => {
-                Change::Cas { number: *number, offer: offer(value), sees_stale: false, invalidate: false }
+                Change::Cas { number: *number, offer: new_value(value), sees_stale: false, invalidate: false }
             }
             Command::Append(more) => {
                 Change::Append { more: more.clone().into(), compare: None, create: None, explicit: None }
@@ -279,71 +288,83 @@ impl World {
                 Change::Count(Count { delta: *delta, decr: *decr, create, ..Count::default() })
             }
             Command::Touch => Change::Touch(Expiry::Never),
-            Command::Flush | Command::Bump => return broken(format!("it goes to every server: {sent:?}")),
+            Command::Flush | Command::Bump => {
+                return violation(format!("it is sent to every server: {pending:?}"));
+            }
         };
-        let over = match &change {
+        let condition = match &change {
             Change::Replace(_) | Change::Count(Count { create: Some(_), .. })
                 if matches!(change, Change::Replace(_)) || !refused =>
             {
-                match self.sidecars[sidecar].leases.bound(&name, owner, told) {
+                match self.sidecars[sidecar].leases.bound(&name, owner, known_miss) {
                     StoreCondition::Unconditional => None,
-                    StoreCondition::Observed(base) => Some(base),
-                    StoreCondition::Unknown => return broken(format!("no miss is forgotten here: {sent:?}")),
-                    StoreCondition::Renewing => return self.parks(sidecar, sent),
+                    StoreCondition::Observed(observed) => Some(observed),
+                    StoreCondition::Unknown => {
+                        return violation(format!("no miss is discarded in these runs: {pending:?}"));
+                    }
+                    StoreCondition::Renewing => return self.park(sidecar, pending),
                 }
             }
             _ => None,
         };
-        let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::bound(change, over, scene));
-        let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Command(sent));
-        self.ask(op, asks);
+        let (modify, commands) =
+            self.with_inputs(sidecar, key, |inputs| Modify::bound(change, condition, inputs));
+        let op = self.op(sidecar, key, Task::Modify(modify), Purpose::Command(pending));
+        self.send_round(op, commands);
         Ok(())
     }
 
-    /// Until the renewal of its lease has ended.
-    fn parks(&mut self, sidecar: usize, sent: Sent) -> Result<(), Broken> {
-        let key = sent.key;
-        let op = self.op(sidecar, key, Doing::Parked, Purpose::Command(sent));
+    /// Waits for the renewal of its lease.
+    fn park(&mut self, sidecar: usize, pending: PendingCommand) -> Result<(), Violation> {
+        let key = pending.key;
+        let op = self.op(sidecar, key, Task::Parked, Purpose::Command(pending));
         let name = &self.plan.keys[key].key;
         self.sidecars[sidecar].leases.await_renewal(name, op.id);
         self.ops.insert(op.id, op);
         Ok(())
     }
 
-    /// Its machine has ended: what that means for the leases of the key, and for the client.
-    pub fn command_done(&mut self, sidecar: usize, sent: Sent, end: End) -> Result<(), Broken> {
-        let (key, owner) = (sent.key, sent.owner);
+    /// The state machine has ended: updates the leases of the key and responds to the client.
+    pub fn command_done(
+        &mut self,
+        sidecar: usize,
+        pending: PendingCommand,
+        end: End,
+    ) -> Result<(), Violation> {
+        let (key, owner) = (pending.key, pending.owner);
         let name = self.plan.keys[key].key.clone();
-        let answer = match end {
-            End::Read(end) => self.command_read(sidecar, &sent, end)?,
+        let response = match end {
+            End::Read(end) => self.command_read(sidecar, &pending, end)?,
             End::Fill(FillEnd::Stored { cas, .. }) => {
-                self.sidecars[sidecar].told.remove(&(owner, key));
-                let Some((ticket, spent)) = &sent.fills else {
-                    return broken(format!("it fills no miss: {sent:?}"));
+                self.sidecars[sidecar].known_misses.remove(&(owner, key));
+                let Some((token, spent)) = &pending.fills else {
+                    return violation(format!("it has no miss to fill: {pending:?}"));
                 };
-                let bells = self.sidecars[sidecar].leases.filled(&name, cas, ticket, *spent);
-                self.wake_all(bells);
+                let waiters = self.sidecars[sidecar].leases.filled(&name, cas, token, *spent);
+                self.wake_all(waiters);
                 Response::Stored
             }
             End::Fill(end @ (FillEnd::Dropped { .. } | FillEnd::Outdated)) => {
-                if let (FillEnd::Outdated, true, Some((ticket, _))) = (end, sent.leads, &sent.fills) {
-                    self.ask_plainly(
+                if let (FillEnd::Outdated, true, Some((token, _))) =
+                    (end, pending.holds_lease, &pending.fills)
+                {
+                    self.send_direct(
                         sidecar,
                         key,
-                        ticket.release(&self.plan.keys[key].policy),
+                        token.release(&self.plan.keys[key].policy),
                         Purpose::Superseded,
                     );
                 }
                 self.wake_key(sidecar, key);
-                match sent.command {
+                match pending.command {
                     Command::Add(_) => {
-                        self.sidecars[sidecar].refused.insert((owner, key));
+                        self.sidecars[sidecar].refused_adds.insert((owner, key));
                         Response::NotStored
                     }
                     _ => Response::Stored,
                 }
             }
-            // Too many others have changed it meanwhile.
+            // Too many concurrent changes.
             End::Fill(FillEnd::Failed(Failure::Overloaded))
             | End::Set(SetEnd::Failed(Failure::Overloaded))
             | End::Modify(ModifyEnd::Failed(Failure::Overloaded)) => Response::Unknown,
@@ -356,14 +377,14 @@ impl World {
                 match end {
                     DeleteEnd::Deleted => Response::Deleted,
                     DeleteEnd::NotFound => Response::NotFound,
-                    end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
+                    end => return violation(format!("nothing fails in these runs: {pending:?} {end:?}")),
                 }
             }
             End::Modify(end) => match self.modified(sidecar, key, owner, end) {
                 ModifyEnd::Stored(_) | ModifyEnd::Extended { .. } | ModifyEnd::Dropped => Response::Stored,
                 ModifyEnd::NotStored => {
-                    if matches!(sent.command, Command::Count { initial: Some(_), .. }) {
-                        self.sidecars[sidecar].refused.insert((owner, key));
+                    if matches!(pending.command, Command::Count { initial: Some(_), .. }) {
+                        self.sidecars[sidecar].refused_adds.insert((owner, key));
                     }
                     Response::NotStored
                 }
@@ -372,53 +393,60 @@ impl World {
                 ModifyEnd::NotANumber => Response::NotANumber,
                 ModifyEnd::Touched(_) => Response::Touched,
                 ModifyEnd::Counted(counted) => Response::Number(counted.number),
-                end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
+                end => return violation(format!("nothing fails in these runs: {pending:?} {end:?}")),
             },
-            end => return broken(format!("nothing fails here: {sent:?} {end:?}")),
+            end => return violation(format!("nothing fails in these runs: {pending:?} {end:?}")),
         };
-        self.answered(&sent, answer)
+        self.responded(&pending, response)
     }
 
-    fn command_read(&mut self, sidecar: usize, sent: &Sent, end: ReadEnd) -> Result<Response, Broken> {
-        let (key, owner) = (sent.key, sent.owner);
+    fn command_read(
+        &mut self,
+        sidecar: usize,
+        pending: &PendingCommand,
+        end: ReadEnd,
+    ) -> Result<Response, Violation> {
+        let (key, owner) = (pending.key, pending.owner);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
         match end {
             ReadEnd::Fresh(hit) => {
-                self.has_seen(sidecar, key, owner, hit.cas.number);
+                self.note_hit(sidecar, key, owner, hit.cas.number);
                 let value = String::from_utf8_lossy(&hit.payload).into_owned();
                 Ok(Response::Hit { value, unique: Some(hit.cas.number) })
             }
             ReadEnd::Won { lease, early: false, old: None } => {
-                let (now, life) = (self.moment(sidecar), self.sidecars[sidecar].life);
+                let (now, generation) = (self.local_now(sidecar), self.sidecars[sidecar].generation);
                 let due = Leases::<OpId>::next_due(&lease, &policy, now);
-                self.is_told_a_miss(sidecar, key, owner);
+                self.note_miss(sidecar, key, owner);
                 let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
-                self.give_back(sidecar, ended, &Purpose::Superseded);
+                self.remove_ended(sidecar, ended, &Purpose::Superseded);
                 if let Some(id) = id {
-                    self.at(due - self.now, Event::Due { sidecar, life, key, id });
+                    self.at(due - self.now, Event::Due { sidecar, generation, key, id });
                 }
                 Ok(Response::Miss)
             }
             ReadEnd::Missed { seen, .. } => {
-                self.is_told_a_miss(sidecar, key, owner);
+                self.note_miss(sidecar, key, owner);
                 self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 Ok(Response::Miss)
             }
-            end => broken(format!("nothing is stale here, and nothing fails: {sent:?} {end:?}")),
+            end => {
+                violation(format!("nothing is stale and nothing fails in these runs: {pending:?} {end:?}"))
+            }
         }
     }
 
-    /// Whether what was told could have been told by memcached, and by what the guard may do beyond it.
-    pub fn check_histories(&mut self) -> Result<(), Broken> {
+    /// Whether memcached, with the guard's documented allowances, could have given these responses.
+    pub fn check_histories(&mut self) -> Result<(), Violation> {
         for (key, history) in self.histories.iter().enumerate() {
             let allowances = match self.plan.pooled {
                 true => Allowances::pooled(millis(self.plan.keys[key].policy.max_rebuild)),
                 false => Allowances::SINGLE,
             };
             match check_key(history, &allowances) {
-                Ok(verdict) => self.checker.seen.undecided += u64::from(verdict == Verdict::Undecided),
-                Err(why) => return broken(format!("key {key}: {why}")),
+                Ok(verdict) => self.checker.coverage.undecided += u64::from(verdict == Verdict::Undecided),
+                Err(why) => return violation(format!("key {key}: {why}")),
             }
         }
         Ok(())

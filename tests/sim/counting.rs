@@ -1,28 +1,28 @@
-//! What can only be told in the end: how many rebuilds there were, and whether each had a reason of its own.
+//! Checks at the end of a run: how many rebuilds there were, and whether each had a cause of its own.
 
-use super::checker::{Broken, Checker, Held, Moving, Rebuild, broken, millis};
+use super::checker::{Checker, DisruptionKind, NotFresh, Rebuild, Violation, millis, violation};
 use super::plan::Plan;
 
-/// Why a key may have to be rebuilt once more.
+/// Why a key may have to be rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// A value's time was over.
+pub enum Cause {
+    /// A value expired.
     Expired,
     /// It was invalidated.
     Invalidated,
-    /// What stood there was replaced, or may have been.
+    /// The current value was replaced, or may have been.
     Replaced,
-    /// Its item, its stub, its lock or its tag was lost.
+    /// Its item, stub, lock or tag was lost.
     Lost,
-    /// A rebuild ended without a value that could be kept.
+    /// A rebuild ended without a value that could be stored.
     GivenUp,
 }
 
-/// Something that took effect at one moment between these two.
+/// A cause that took effect at one moment between `from` and `to`.
 #[derive(Debug, Clone)]
 struct Reason {
     key: usize,
-    why: Why,
+    why: Cause,
     from: u64,
     to: Option<u64>,
 }
@@ -33,8 +33,8 @@ pub struct History {
 }
 
 impl History {
-    /// Gives what names it, for [`History::close`].
-    pub fn note(&mut self, key: usize, why: Why, from: u64, to: Option<u64>) -> usize {
+    /// Returns its index, for [`Reasons::close`].
+    pub fn note(&mut self, key: usize, why: Cause, from: u64, to: Option<u64>) -> usize {
         self.reasons.push(Reason { key, why, from, to });
         self.reasons.len() - 1
     }
@@ -44,14 +44,14 @@ impl History {
     }
 }
 
-/// The span in which there must have been a reason for a rebuild: from the decision before it to its own.
+/// The interval that must contain a reason for a rebuild: from the preceding rebuild's decision to its own.
 #[derive(Debug, Clone)]
 struct Gap {
     from: u64,
     to: u64,
 }
 
-/// Whether each gap can be given a reason of its own; else the index of one that cannot.
+/// Whether each gap can be assigned a reason of its own. Otherwise the index of a gap that cannot.
 fn matched(gaps: &[Gap], reasons: &[&Reason]) -> Result<(), usize> {
     let fits =
         |gap: &Gap, reason: &Reason| reason.from <= gap.to && reason.to.is_none_or(|to| to >= gap.from);
@@ -65,7 +65,7 @@ fn matched(gaps: &[Gap], reasons: &[&Reason]) -> Result<(), usize> {
     Ok(())
 }
 
-/// One step of Kuhn's algorithm: a reason for this gap, if need be by moving another gap to another reason.
+/// One step of Kuhn's matching algorithm: assigns a reason to this gap, if necessary by assigning another one to another gap.
 fn place(
     gap: usize,
     gaps: &[Gap],
@@ -89,30 +89,30 @@ fn place(
 }
 
 impl Checker {
-    pub fn finish(&mut self, faulty: bool) -> Result<(), Broken> {
+    pub fn finish(&mut self, faulty: bool) -> Result<(), Violation> {
         if self.plan.is_storm() {
             return Ok(());
         }
         self.note_expiries();
         for key in 0..self.plan.keys.len() {
-            self.becomes_fresh(key)?;
-            self.every_rebuild_has_a_reason(key)?;
+            self.check_becomes_fresh(key)?;
+            self.check_rebuild_reasons(key)?;
             if !faulty {
-                self.held_for_a_reason(key)?;
+                self.check_withheld_reasons(key)?;
             }
         }
         Ok(())
     }
 
-    /// Each value that was stored, or may have been, ends once.
+    /// Each value that was stored, or may have been, expires once.
     fn note_expiries(&mut self) {
         let slack = 2 * self.plan.trip();
         let mut ends = Vec::new();
         if self.plan.faults_matter() {
-            // Two that build over the same stale value because a lock was lost: the first to fill ends the other's lease too.
+            // If a lock is lost, two clients may rebuild the same stale value: the first to fill ends the other's lease too.
             for value in &self.values {
                 if let Some(sent) = value.sent {
-                    self.ledger.note(value.key, Why::Replaced, sent, value.acked);
+                    self.reasons.note(value.key, Cause::Replaced, sent, value.acked);
                 }
             }
         }
@@ -122,7 +122,7 @@ impl Checker {
                 let to = value.acked.map(|acked| acked + ttl * 1000 + slack);
                 ends.push((value.key, sent + (ttl - 1) * 1000, to));
             }
-            // Sealed with versions from before an invalidation, it is stale from the start.
+            // Sealed with versions from before a bump, it is stale from the start.
             if value.blind && self.bumped_between(value.key, sent, value.acked.unwrap_or(u64::MAX)) {
                 ends.push((value.key, sent, value.acked));
             }
@@ -137,52 +137,52 @@ impl Checker {
             }
         }
         for (key, from, to) in ends {
-            self.ledger.note(key, Why::Expired, from, to);
+            self.reasons.note(key, Cause::Expired, from, to);
         }
         for rebuild in &self.rebuilds {
             let policy = &self.plan.keys[rebuild.key].policy;
             let late = rebuild.start + millis(policy.max_rebuild);
             if rebuild.end.is_none_or(|end| end > late) {
-                // Its lease has ended by itself.
+                // Its lease expires.
                 let hold = 1000 * u64::from(policy.lock_seconds()) + slack;
-                self.ledger.note(rebuild.key, Why::GivenUp, late, Some(late + hold));
+                self.reasons.note(rebuild.key, Cause::GivenUp, late, Some(late + hold));
             }
         }
-        for moved in self.moves.iter().filter(|moved| moved.version == 0) {
-            self.ledger.note(moved.key, Why::Replaced, moved.begin, moved.acked);
+        for disruption in self.disruptions.iter().filter(|disruption| disruption.version == 0) {
+            self.reasons.note(disruption.key, Cause::Replaced, disruption.begin, disruption.acked);
         }
     }
 
     fn bumped_between(&self, key: usize, from: u64, to: u64) -> bool {
-        self.moves.iter().any(|moved| {
-            moved.key == key
-                && matches!(moved.what, Moving::Tag { .. })
-                && moved.begin <= to
-                && moved.acked.is_none_or(|acked| acked + self.plan.tag_cache >= from)
+        self.disruptions.iter().any(|disruption| {
+            disruption.key == key
+                && matches!(disruption.what, DisruptionKind::Tag { .. })
+                && disruption.begin <= to
+                && disruption.acked.is_none_or(|acked| acked + self.plan.tag_cache >= from)
         })
     }
 
-    /// Promise 1. Between the decisions for two rebuilds that follow each other lies a reason, and no two share one: an expiry,
-    /// an invalidation, something lost, or the end of the first without a value. Where the first has not ended, it must be
-    /// something that took away what it stood on.
-    fn every_rebuild_has_a_reason(&self, key: usize) -> Result<(), Broken> {
-        // A win may be told so late that another began and ended meanwhile: it is enough if one order is sound.
+    /// Promise 1. Between the decisions for two consecutive rebuilds lies a reason, and no two share one: an expiry, an
+    /// invalidation, a loss, or the end of the first without a value. If the first has not ended, the reason must be one that
+    /// removed what its lease was based on.
+    fn check_rebuild_reasons(&self, key: usize) -> Result<(), Violation> {
+        // A win may be delivered so late that another rebuild began and ended meanwhile: one sound order is enough.
         let told = self.has_reasons(key, |rebuild| rebuild.start);
-        let others: [fn(&Rebuild) -> u64; 2] = [|rebuild| rebuild.looked, |rebuild| rebuild.won];
+        let others: [fn(&Rebuild) -> u64; 2] = [|rebuild| rebuild.last_read, |rebuild| rebuild.won];
         match others.iter().any(|order| self.has_reasons(key, *order).is_ok()) {
             true => Ok(()),
             false => told,
         }
     }
 
-    fn has_reasons(&self, key: usize, order: fn(&Rebuild) -> u64) -> Result<(), Broken> {
+    fn has_reasons(&self, key: usize, order: fn(&Rebuild) -> u64) -> Result<(), Violation> {
         let max_rebuild = millis(self.plan.keys[key].policy.max_rebuild);
         let mut rebuilds: Vec<&Rebuild> = self.rebuilds.iter().filter(|rebuild| rebuild.key == key).collect();
         rebuilds.sort_by_key(|rebuild| order(rebuild));
         let (mut gaps, mut overlaps) = (Vec::new(), Vec::new());
         for pair in rebuilds.windows(2) {
             let [first, second] = pair else { continue };
-            let gap = Gap { from: first.looked.min(second.looked), to: second.start };
+            let gap = Gap { from: first.last_read.min(second.last_read), to: second.start };
             let ends = first.end.unwrap_or(u64::MAX).min(first.start + max_rebuild);
             if second.start < ends {
                 overlaps.push((gap.clone(), pair));
@@ -191,16 +191,16 @@ impl Checker {
                 gaps.push((gap, pair));
             }
         }
-        let of = |counts: fn(Why) -> bool| -> Vec<&Reason> {
-            self.ledger.reasons.iter().filter(|reason| reason.key == key && counts(reason.why)).collect()
+        let of = |counts: fn(Cause) -> bool| -> Vec<&Reason> {
+            self.reasons.reasons.iter().filter(|reason| reason.key == key && counts(reason.why)).collect()
         };
         for (what, gaps, reasons) in [
             (
                 "overlapping rebuilds",
                 overlaps,
-                of(|why| matches!(why, Why::Invalidated | Why::Replaced | Why::Lost)),
+                of(|why| matches!(why, Cause::Invalidated | Cause::Replaced | Cause::Lost)),
             ),
-            ("a rebuild without a reason", gaps, of(|why| why != Why::Replaced)),
+            ("a rebuild without a reason", gaps, of(|why| why != Cause::Replaced)),
         ] {
             let spans: Vec<Gap> = gaps.iter().map(|(gap, _)| gap.clone()).collect();
             if let Err(at) = matched(&spans, &reasons) {
@@ -209,7 +209,7 @@ impl Checker {
                     reason.from <= gap.to + 1000 && reason.to.is_none_or(|to| to + 1000 >= gap.from)
                 };
                 let near: Vec<_> = reasons.iter().filter(near).collect();
-                return broken(format!(
+                return violation(format!(
                     "promise 1: {what}: key {key} {pair:?}, where there is only {near:?}"
                 ));
             }
@@ -217,45 +217,47 @@ impl Checker {
         Ok(())
     }
 
-    fn becomes_fresh(&self, key: usize) -> Result<(), Broken> {
+    fn check_becomes_fresh(&self, key: usize) -> Result<(), Violation> {
         let Plan { quiet, think, faults, .. } = &self.plan;
         let policy = &self.plan.keys[key].policy;
-        let hold = if faults.sloth > 0 { policy.max_rebuild } else { policy.lock_ttl };
+        let hold = if faults.slow_winner > 0 { policy.max_rebuild } else { policy.lock_ttl };
         let slack = 20 * self.plan.trip() + 2 * self.grace() + self.plan.tag_cache;
-        // A tag that comes with a value for the first time makes it stale, if it has moved of late: the next one counts.
+        // A value that names a tag for the first time is stale if the tag was bumped recently: then the next rebuild counts.
         let again = if self.plan.keys[key].extra.is_empty() { 1 } else { 2 };
-        // Whatever was held when the quiet began has ended by then, renewed at the last moment or not.
-        let held = (quiet + millis(hold)).max(self.astray[key].unwrap_or(0));
+        // Leases that were held when the quiet period began have ended by then, even if they were renewed at the last moment.
+        let held = (quiet + millis(hold)).max(self.lock_outlives_fill[key].unwrap_or(0));
         let free = held + 1000 * u64::from(policy.lock_seconds()) + think + slack;
-        let mut asked = self.held.iter().filter(|held| held.key == key && held.begin > free);
+        let mut asked = self.not_fresh.iter().filter(|held| held.key == key && held.begin > free);
         let Some(first) = asked.clone().map(|held| held.begin).min() else { return Ok(()) };
-        let late = |held: &&Held| {
+        let late = |held: &&NotFresh| {
             held.begin > first + again * (think + slack)
                 && self.first_fresh[key].is_none_or(|fresh| fresh > held.end)
         };
         match asked.find(late) {
-            // What is stored without a lease, or is too large, may take away what another has just begun to build.
-            Some(held) if self.moved_between(key, first, held.end) => Ok(()),
-            Some(held) => broken(format!("promise 5: {held:?} got nothing fresh since {first}")),
+            // A value that is stored without a lease, or is too large, may remove what another client has just begun to build.
+            Some(held) if self.disrupted_between(key, first, held.end) => Ok(()),
+            Some(held) => violation(format!("promise 5: {held:?} received no fresh value since {first}")),
             None => Ok(()),
         }
     }
 
-    fn held_for_a_reason(&self, key: usize) -> Result<(), Broken> {
+    fn check_withheld_reasons(&self, key: usize) -> Result<(), Violation> {
         let slack = 4 * self.plan.trip();
-        // Whoever had the lock when the run was over may have been about to begin.
-        let in_time = |held: &&Held| held.end + slack <= self.plan.end;
-        for held in self.held.iter().filter(|held| held.key == key).filter(in_time) {
+        // The lock's holder may have been about to begin when the run ended.
+        let check_expiry = |held: &&NotFresh| held.end + slack <= self.plan.end;
+        for held in self.not_fresh.iter().filter(|held| held.key == key).filter(check_expiry) {
             let reason = self.rebuilds.iter().any(|rebuild| {
                 rebuild.key == key
                     && rebuild.start <= held.end + slack
                     && rebuild.acked.is_none_or(|acked| acked + slack >= held.begin)
             });
-            // A claim that finds the value moved, be it while a stub is put in its place, holds the lock for a moment, and
-            // gives it back. Where versions are reused, what others have built since may look stale.
+            // A claim that finds the value changed, if only because a stub was put in its place, holds the lock briefly and
+            // releases it. With cached versions, values that others have built since may look stale.
             let before = slack + self.plan.tag_cache;
-            if !reason && !self.moved_between(key, held.begin.saturating_sub(before), held.end + slack) {
-                return broken(format!("nobody rebuilt what was withheld: key {key} {held:?}"));
+            if !reason && !self.disrupted_between(key, held.begin.saturating_sub(before), held.end + slack) {
+                return violation(format!(
+                    "a reader got nothing fresh though no client rebuilt: key {key} {held:?}"
+                ));
             }
         }
         Ok(())
@@ -266,7 +268,7 @@ mod tests {
     use super::*;
 
     fn reason(from: u64, to: u64) -> Reason {
-        Reason { key: 0, why: Why::Lost, from, to: Some(to) }
+        Reason { key: 0, why: Cause::Lost, from, to: Some(to) }
     }
 
     #[test]

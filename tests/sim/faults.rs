@@ -1,6 +1,6 @@
-//! What goes wrong, and when.
+//! Which faults occur, when, and what they do.
 
-use super::counting::Why;
+use super::counting::Cause;
 use super::mutants::Mutant;
 use super::operation::{OpId, Purpose};
 use super::plan::{Plan, tag_name};
@@ -16,11 +16,11 @@ pub enum Fault {
     Reset,
     Kill,
     Disconnect,
-    /// A clock is set.
+    /// A sidecar's wall clock is set.
     Step,
-    /// What goes over one connection is held back.
+    /// The commands on one connection are delayed.
     Stall,
-    /// A server is stopped, and goes on later.
+    /// A server is suspended and resumes later.
     Stop,
 }
 
@@ -52,7 +52,7 @@ impl World {
         let wall = self.wall();
         let key = self.below(self.plan.keys.len() as u64) as usize;
         let home = key % self.plan.servers;
-        let server = self.plan.weak.unwrap_or(home);
+        let server = self.plan.faulty_server.unwrap_or(home);
         match fault {
             Fault::EvictItem => {
                 let name = self.plan.keys[key].key.clone();
@@ -66,18 +66,18 @@ impl World {
             }
             Fault::EvictTag => {
                 if self.plan.all_tags() > 0 {
-                    let tag = self.chance.below(self.plan.all_tags() as u64) as usize;
+                    let tag = self.random.below(self.plan.all_tags() as u64) as usize;
                     let name = tag_name(tag);
-                    let (keepers, key) = (self.plan.keepers(&name), self.tag_key(&name));
-                    match self.plan.weak {
+                    let (tag_servers, key) = (self.plan.tag_servers(&name), self.tag_key(&name));
+                    match self.plan.faulty_server {
                         None => {
-                            self.servers[keepers[0]].evict(&key, wall);
+                            self.servers[tag_servers[0]].evict(&key, wall);
                             self.tag_lost(tag);
                         }
-                        // The other server has it: nothing is lost.
-                        Some(weak) if keepers.contains(&weak) => {
-                            self.checker.seen.copies_lost += 1;
-                            self.servers[weak].evict(&key, wall);
+                        // The other server has a copy: nothing is lost.
+                        Some(faulty_server) if tag_servers.contains(&faulty_server) => {
+                            self.checker.coverage.copies_lost += 1;
+                            self.servers[faulty_server].evict(&key, wall);
                         }
                         Some(_) => {}
                     }
@@ -94,7 +94,7 @@ impl World {
                     self.reconnect(sidecar, server);
                 }
                 for tag in 0..self.plan.all_tags() {
-                    if self.plan.keepers(&tag_name(tag)) == [server] {
+                    if self.plan.tag_servers(&tag_name(tag)) == [server] {
                         self.tag_lost(tag);
                     }
                 }
@@ -119,26 +119,26 @@ impl World {
             Fault::Step => {
                 let sidecar = self.below(self.plan.sidecars as u64) as usize;
                 let spread = self.plan.faults.offset.max(1000);
-                self.sidecars[sidecar].offset = self.chance.below(2 * spread + 1) as i64 - spread as i64;
+                self.sidecars[sidecar].offset = self.random.below(2 * spread + 1) as i64 - spread as i64;
             }
         }
     }
 
-    /// A key's item, stub or lock may be lost, now or once what is not renewed any more runs out.
+    /// A key's item, stub or lock may be lost: now, or in up to `expires_in` ms because it is no longer renewed.
     pub fn lost(&mut self, key: usize, runs_out: u64) {
-        self.checker.ledger.note(key, Why::Lost, self.now, Some(self.now + runs_out));
+        self.checker.reasons.note(key, Cause::Lost, self.now, Some(self.now + runs_out));
     }
 
     pub fn tag_lost(&mut self, tag: usize) {
         let keys = self.plan.tagged(tag);
-        // Whoever has read the old version a moment ago, or reuses it, may yet build with it.
+        // A client that has just read the old version, or a sidecar that caches it, may still build with it.
         let again = if self.plan.tag_cache > 0 { 32 } else { 1 };
         for key in keys.into_iter().flat_map(|key| std::iter::repeat_n(key, again)) {
             self.lost(key, self.plan.trip() + self.plan.tag_cache);
         }
     }
 
-    /// A sidecar does not hear what became of a command.
+    /// The reply to a command is lost.
     pub fn reply_lost(&mut self, op: OpId) {
         let Some(op) = self.ops.get(&op) else { return };
         if matches!(op.purpose, Purpose::Renewal(_)) {
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// How long a lease may stand that is not renewed any more, in ms.
+    /// The longest remaining time of a lease that is no longer renewed, in ms.
     pub fn runs_out(&self, key: usize) -> u64 {
         1000 * u64::from(self.plan.keys[key].policy.lock_seconds()) + self.plan.trip() + super::world::TIMEOUT
     }
@@ -155,7 +155,7 @@ impl World {
     pub fn reconnect(&mut self, sidecar: usize, server: usize) {
         let (link, epoch) = self.sidecars[sidecar].links[server];
         self.links[link].closed = true;
-        // Its leases there are not renewed any more.
+        // Its leases there are no longer renewed.
         for key in (server..self.plan.keys.len()).step_by(self.plan.servers) {
             self.lost(key, self.runs_out(key));
         }
@@ -165,7 +165,7 @@ impl World {
 }
 
 impl Plan {
-    /// Whether anything can go wrong in this run.
+    /// Whether any fault can occur in this run.
     pub fn faults_matter(&self) -> bool {
         let f = self.faults;
         f.evict_item
@@ -176,7 +176,7 @@ impl Plan {
             + f.kill
             + f.disconnect
             + f.lost
-            + f.sloth
+            + f.slow_winner
             + f.offset
             + f.step
             + f.stall

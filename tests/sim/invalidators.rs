@@ -1,22 +1,22 @@
-//! Who changes the source of truth, and tells it to the caches until it is acknowledged.
+//! Clients that change the source of truth and repeat each invalidation until it is acknowledged.
 
 use kennel::guard::leases::Owner;
 use kennel::guard::{Bump, Delete, ItemRef, OnInvalidate, Removal};
 
-use super::checker::{Broken, Moving};
-use super::operation::{Doing, Purpose};
+use super::checker::{DisruptionKind, Violation};
+use super::operation::{Purpose, Task};
 use super::plan::tag_name;
 use super::world::{Event, World};
 
-/// The connection of whoever invalidates.
+/// The invalidators' connection.
 const INVALIDATOR: Owner = Owner { connection: 0, peers: 0 };
 
-/// What is being invalidated.
+/// An invalidation in progress.
 #[derive(Debug, Clone)]
 pub struct Invalidation {
     target: Target,
-    moves: Vec<usize>,
-    /// How it is being tried at this moment.
+    disruptions: Vec<usize>,
+    /// The reasons of the current attempt.
     attempt: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl World {
         if at < keys { Target::Key(at, removal) } else { Target::Tag(at - keys) }
     }
 
-    pub fn invalidate(&mut self, which: usize) -> Result<(), Broken> {
+    pub fn invalidate(&mut self, which: usize) -> Result<(), Violation> {
         if self.invalidations[which].is_none() {
             if self.now >= self.plan.quiet {
                 return Ok(());
@@ -52,56 +52,60 @@ impl World {
                 Target::Key(key, removal) => {
                     let policy = &self.plan.keys[key].policy;
                     let stale = removal.stale || policy.on_delete == OnInvalidate::Stale;
-                    vec![(key, Moving::Key { leaves: stale && policy.stale_seconds() > 0 })]
+                    vec![(key, DisruptionKind::Key { leaves: stale && policy.stale_seconds() > 0 })]
                 }
                 Target::Tag(tag) => {
                     let named = |key: usize| self.plan.keys[key].extra.contains(&tag);
                     let all = self.plan.tagged(tag).into_iter();
-                    all.map(|key| (key, Moving::Tag { tag, named: named(key) })).collect::<Vec<_>>()
+                    all.map(|key| (key, DisruptionKind::Tag { tag, named: named(key) })).collect::<Vec<_>>()
                 }
             };
-            let moves = self.checker.invalidation(&all, self.now);
+            let disruptions = self.checker.invalidation(&all, self.now);
             self.trace(|| format!("invalidator {which}: {target:?}"));
-            self.invalidations[which] = Some(Invalidation { target, moves, attempt: Vec::new() });
+            self.invalidations[which] = Some(Invalidation { target, disruptions, attempt: Vec::new() });
         }
         let sidecar = self.below(self.plan.sidecars as u64) as usize;
         let Some(invalidation) = &mut self.invalidations[which] else { return Ok(()) };
-        invalidation.attempt = self.checker.attempted(&invalidation.moves, self.now);
+        invalidation.attempt = self.checker.attempted(&invalidation.disruptions, self.now);
         match invalidation.target {
             Target::Key(key, removal) => {
                 let name = self.plan.keys[key].key.clone();
                 self.sidecars[sidecar].leases.invalidate(&name, INVALIDATOR);
-                let (delete, asks) =
-                    self.on_scene(sidecar, key, |scene| Delete::with_removal(removal, scene));
-                let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::Invalidation(which));
-                self.ask(op, asks);
+                let (delete, commands) =
+                    self.with_inputs(sidecar, key, |inputs| Delete::with_removal(removal, inputs));
+                let op = self.op(sidecar, key, Task::Delete(delete), Purpose::Invalidation(which));
+                self.send_round(op, commands);
             }
             Target::Tag(tag) => {
-                let (bump, asks) = self.on_scene(sidecar, 0, Bump::start);
-                let mut op = self.op(sidecar, 0, Doing::Bump(bump), Purpose::Invalidation(which));
+                let (bump, commands) = self.with_inputs(sidecar, 0, Bump::start);
+                let mut op = self.op(sidecar, 0, Task::Bump(bump), Purpose::Invalidation(which));
                 op.tags = vec![tag_name(tag)];
-                assert!(asks.iter().all(|ask| matches!(ask.at, ItemRef::Tag(0) | ItemRef::TagCopy(0))));
-                self.ask(op, asks);
+                assert!(
+                    commands
+                        .iter()
+                        .all(|command| matches!(command.at, ItemRef::Tag(0) | ItemRef::TagCopy(0)))
+                );
+                self.send_round(op, commands);
             }
         }
         Ok(())
     }
 
-    /// It was answered, or will never be; all of it that was sent has arrived by then.
+    /// The attempt was answered or never will be. All of its commands have arrived by `by`.
     pub fn attempt_ended(&mut self, which: usize, by: u64) {
         if let Some(Invalidation { attempt, .. }) = &self.invalidations[which] {
             self.checker.attempt_ended(&attempt.clone(), by);
         }
     }
 
-    pub fn invalidation_done(&mut self, which: usize, sidecar: usize, done: bool) -> Result<(), Broken> {
+    pub fn invalidation_done(&mut self, which: usize, sidecar: usize, done: bool) -> Result<(), Violation> {
         self.attempt_ended(which, self.now);
         if !done {
             self.at(20, Event::Invalidate { which });
             return Ok(());
         }
-        if let Some(Invalidation { target, moves, .. }) = self.invalidations[which].take() {
-            self.checker.invalidated(&moves, sidecar, self.now);
+        if let Some(Invalidation { target, disruptions, .. }) = self.invalidations[which].take() {
+            self.checker.invalidated(&disruptions, sidecar, self.now);
             if let Target::Key(key, _) = target {
                 self.wake_key(sidecar, key);
             }

@@ -1,5 +1,5 @@
-//! The guard in simulated time: a fleet of sidecars, servers and clients in one thread, another one for every seed.
-//! docs/testing.md says what is simulated, what is checked, and how to run a million seeds.
+//! The guard in simulated time: sidecars, servers and clients run in one thread, one schedule per seed. docs/testing.md describes
+//! what is simulated, what is checked and how to run a million seeds.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 

@@ -1,4 +1,4 @@
-//! What is broken on purpose, between the guard and its servers: one defence each. The simulation must catch every one.
+//! Mutants: each removes one defence, between the guard and its servers. The simulation must catch every one.
 
 use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, Opened};
@@ -7,183 +7,183 @@ use kennel::guard::{
     incarnation_of, version_millis,
 };
 
-use super::operation::{Doing, Op, Purpose};
+use super::operation::{Op, Purpose, Task};
 use super::world::World;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// A fill stores whatever stands there.
+    /// A fill is stored without comparing the CAS.
     FillWithoutCas,
-    /// The look behind the lock sees what the read saw, and the mark is put on whatever stands there.
+    /// The read after the lock returns what the first read returned, and the mark is set without comparing the CAS.
     NoDoubleCheck,
-    /// A lock is deleted whoever holds it.
+    /// A lock is deleted without comparing the CAS.
     UnlockWithoutCompare,
-    /// A lost tag answers with the version that the value was sealed with.
+    /// A lost tag has the version that the value was sealed with.
     LostTagIsUnmoved,
-    /// A fill is sealed with the versions of its own moment.
+    /// A fill is sealed with the versions at the time of the `set`.
     SnapshotAtSet,
-    /// No lease is ever renewed.
+    /// Leases are never renewed.
     NoRenewal,
-    /// A delete leaves alone what it does not find worth a `DELETED`: the stub.
+    /// A delete does not remove a stub.
     DeleteSparesStub,
-    /// Who holds a win waits for other keys all the same.
+    /// A client that holds a win still waits for other keys.
     WaitsWithWin,
-    /// Who has a request behind waits all the same.
+    /// A request with another one pipelined behind it still waits.
     WaitsThoughPipelined,
-    /// A bump takes the larger of the old version and now, not of the old one + 1 and now.
+    /// A bump stores the larger of the old version and the current time, instead of the old version + 1 and the current time.
     BumpByNow,
-    /// A CAS that was read before the connection was remade is compared all the same.
+    /// A CAS from before the connection was replaced is still compared.
     NoEpochCheck,
-    /// Whatever the poller finds, it wakes nobody.
+    /// A poll wakes no waiter, whatever it finds.
     PollerNeverWakes,
-    /// A fill wakes nobody.
-    FillWakesNobody,
-    /// A lease that is given back deletes its lock or stub whoever holds it by now.
+    /// A fill wakes no waiter.
+    FillWakesNoWaiter,
+    /// Releasing a lease deletes its lock or stub without comparing the CAS.
     ReleaseWithoutCompare,
-    /// A lease is renewed whatever stands there by now.
+    /// A lease is renewed without comparing the CAS.
     RenewalWithoutCompare,
-    /// A delete that is to leave the old value as stale leaves it as it was.
+    /// A delete that must leave the old value as stale does not mark it.
     DeleteMarkLost,
-    /// Whoever wins a stale value, or takes its lock over, does not mark it.
+    /// A client that wins a stale value, or takes its lock over, does not mark it.
     WinWithoutMark,
     /// A delete leaves the lock.
     DeleteKeepsLock,
-    /// The lock is taken by `set`: everyone wins.
+    /// The lock is claimed with `set`: every client wins.
     LockBySet,
-    /// Every reader of a stub has won it.
+    /// Every reader of a stub wins it.
     EveryStubIsWon,
-    /// A bump stores its version whatever the tag's is by now.
+    /// A bump is stored without comparing the CAS.
     BumpWithoutCompare,
-    /// A miss without the right to rebuild leaves no ticket.
-    LoserLeavesNoTicket,
-    /// A miss of a server that did not answer leaves no ticket.
-    UnknownLeavesNoTicket,
-    /// A value is stale a second late.
+    /// A miss without a lease leaves no token.
+    LoserLeavesNoToken,
+    /// A miss because a server did not respond leaves no token.
+    UnknownLeavesNoToken,
+    /// A value becomes stale one second late.
     StaleASecondLate,
-    /// A value in its last second is won as if it stood for long.
+    /// A value in its last second is won as if it had longer to live.
     NoClearing,
-    /// A version that was read once is used for good.
+    /// A tag version is cached for good.
     CacheForever,
-    /// `cas` seals with the versions of its own moment.
+    /// `cas` seals with the versions at the time of the command.
     CasSealedNow,
-    /// `incr`, `prepend`, `append`, `cas` and `replace` store whatever stands there.
+    /// `incr`, `prepend`, `append`, `cas` and `replace` store without comparing the CAS.
     ChangeWithoutCompare,
-    /// `incr`, `touch`, `append` … take a stale value for a fresh one.
+    /// `incr`, `touch`, `append` … accept a stale value as fresh.
     ChangesStale,
     /// A fill leaves its lock.
     FillLeavesLock,
     /// A claim that came too late leaves its lock.
     ClaimLeavesLock,
-    /// What is kept near counts its age from the answer.
+    /// The age of a near value counts from the reply instead of the request.
     NearFromTheAnswer,
-    /// What is kept near is served until `near` is over, stale or not.
+    /// A near value is served until `near` is over, even if it has expired.
     NearBeyondExpiry,
-    /// Changes through a sidecar count only when they begin.
+    /// A change through a sidecar is noted only when it begins.
     ChangesCountWhenTheyBegin,
-    /// Bumps do not count as changes.
+    /// Bumps are not noted as changes.
     BumpsDoNotCount,
-    /// A tag is created, and a copy of it brought up, whatever stands there by then.
+    /// A tag is created, and a copy of it repaired, without comparing the CAS.
     TagCreatedWithoutCompare,
-    /// A `set` without a miss stores whatever stands there.
+    /// A `set` without a miss is stored without comparing the CAS.
     SetWithoutCas,
     /// A bump reaches only the first of two copies of its tag.
     OnlyFirstCopyIsBumped,
-    /// Of two copies of a tag the smaller version counts.
+    /// The smaller version of two copies of a tag counts.
     SmallerCopyCounts,
-    /// A version that brought up a copy may be used again as if it had been read then.
+    /// A version stored to repair a copy is cached as if it had been read then.
     RepairIsReused,
-    /// A bump that finds the tag bumped by somebody else leaves in the cache what was read of it before.
-    OvertakenBumpIsNotTold,
-    /// A tag that is first named with the value has not moved since the miss.
+    /// A bump that finds the tag bumped by another client does not remove the cached version.
+    OvertakenBumpIsNotNoted,
+    /// A tag that the value names for the first time counts as not bumped since the miss.
     NamedTagIsUnmoved,
-    /// Any stub is the one that was missed.
+    /// A fill is stored over any stub, not only over the one that was missed.
     AnyStubIsTheSame,
-    /// A set whose miss the table has forgotten is one without a miss.
+    /// A `set` whose miss the lease table has discarded counts as one without a miss.
     ForgottenMissIsNone,
 }
 
-/// An item so many seconds before its end as it would be later.
+/// The item as it was `seconds` earlier.
 fn younger(item: &Item, seconds: u32) -> ServerReply {
     ServerReply::Item(Item { ttl: item.ttl.map(|ttl| ttl + seconds), ..item.clone() })
 }
 
 impl World {
-    pub fn mutate_ask(&self, op: &Op, mut ask: ServerCommand) -> ServerCommand {
+    pub fn mutate_command(&self, op: &Op, mut command: ServerCommand) -> ServerCommand {
         use Mutant as M;
-        let Some(mutant) = self.plan.mutant else { return ask };
+        let Some(mutant) = self.plan.mutant else { return command };
         let nothing = Operation::Get(GetFlags::default());
-        match (mutant, &op.doing, ask.at, &mut ask.what) {
-            (M::FillWithoutCas, Doing::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
+        match (mutant, &op.doing, command.at, &mut command.what) {
+            (M::FillWithoutCas, Task::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 M::TagCreatedWithoutCompare,
-                Doing::Read(_),
+                Task::Read(_),
                 ItemRef::Tag(_) | ItemRef::TagCopy(_),
                 Operation::Store { cas, .. },
             )
-            | (M::SetWithoutCas, Doing::Set(_), ItemRef::Value, Operation::Store { cas, .. })
+            | (M::SetWithoutCas, Task::Set(_), ItemRef::Value, Operation::Store { cas, .. })
             | (M::UnlockWithoutCompare, _, ItemRef::Lock, Operation::Delete { cas })
-            | (M::NoDoubleCheck, Doing::Read(_), ItemRef::Value, Operation::MarkStale { cas, .. })
-            | (M::BumpWithoutCompare, Doing::Bump(_), _, Operation::Store { cas, .. })
-            | (M::ChangeWithoutCompare, Doing::Modify(_), ItemRef::Value, Operation::Store { cas, .. }) => {
+            | (M::NoDoubleCheck, Task::Read(_), ItemRef::Value, Operation::MarkStale { cas, .. })
+            | (M::BumpWithoutCompare, Task::Bump(_), _, Operation::Store { cas, .. })
+            | (M::ChangeWithoutCompare, Task::Modify(_), ItemRef::Value, Operation::Store { cas, .. }) => {
                 *cas = None
             }
             (
                 M::ReleaseWithoutCompare,
-                Doing::Plain,
+                Task::Direct,
                 _,
                 Operation::Delete { cas } | Operation::Store { cas, .. },
-            ) if matches!(op.purpose, Purpose::Freeing) => {
+            ) if matches!(op.purpose, Purpose::Release) => {
                 *cas = None;
             }
-            (M::RenewalWithoutCompare, Doing::Plain, _, Operation::Store { cas, .. })
+            (M::RenewalWithoutCompare, Task::Direct, _, Operation::Store { cas, .. })
                 if matches!(op.purpose, Purpose::Renewal(_)) =>
             {
                 *cas = None;
             }
-            (M::DeleteSparesStub, Doing::Delete(_), ItemRef::Value, what @ Operation::Delete { .. })
-                if self.stands_a_stub(op.key) =>
+            (M::DeleteSparesStub, Task::Delete(_), ItemRef::Value, what @ Operation::Delete { .. })
+                if self.has_stub(op.key) =>
             {
                 *what = nothing;
             }
-            (M::BumpByNow, Doing::Bump(_), _, Operation::Store { mode: StoreMode::Set, value, .. }) => {
-                let now = self.moment(op.sidecar).wall;
+            (M::BumpByNow, Task::Bump(_), _, Operation::Store { mode: StoreMode::Set, value, .. }) => {
+                let now = self.local_now(op.sidecar).wall;
                 let old = number(&value.body).saturating_sub(1);
                 *value = Stored::plain(Bytes::from(old.max(now).to_string()));
             }
-            (M::DeleteMarkLost, Doing::Delete(_), ItemRef::Value, what @ Operation::MarkStale { .. })
-            | (M::WinWithoutMark, Doing::Read(_), ItemRef::Value, what @ Operation::MarkStale { .. })
-            | (M::DeleteKeepsLock, Doing::Delete(_), ItemRef::Lock, what @ Operation::Delete { .. })
-            | (M::FillLeavesLock, Doing::Fill(_), ItemRef::Lock, what @ Operation::Delete { .. })
-            | (M::ClaimLeavesLock, Doing::Read(_), ItemRef::Lock, what @ Operation::Delete { .. }) => {
+            (M::DeleteMarkLost, Task::Delete(_), ItemRef::Value, what @ Operation::MarkStale { .. })
+            | (M::WinWithoutMark, Task::Read(_), ItemRef::Value, what @ Operation::MarkStale { .. })
+            | (M::DeleteKeepsLock, Task::Delete(_), ItemRef::Lock, what @ Operation::Delete { .. })
+            | (M::FillLeavesLock, Task::Fill(_), ItemRef::Lock, what @ Operation::Delete { .. })
+            | (M::ClaimLeavesLock, Task::Read(_), ItemRef::Lock, what @ Operation::Delete { .. }) => {
                 *what = nothing
             }
             (
                 M::OnlyFirstCopyIsBumped,
-                Doing::Bump(_),
+                Task::Bump(_),
                 ItemRef::TagCopy(_),
                 what @ Operation::Store { .. },
             ) => *what = nothing,
-            (M::NamedTagIsUnmoved, Doing::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
-                self.seal_anew(value, |old| old == 0);
+            (M::NamedTagIsUnmoved, Task::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
+                self.reseal(value, |old| old == 0);
             }
-            (M::LockBySet, Doing::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
+            (M::LockBySet, Task::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
                 *mode = StoreMode::Set
             }
             (
                 M::CasSealedNow,
-                Doing::Modify(_),
+                Task::Modify(_),
                 ItemRef::Value,
                 Operation::Store { mode: StoreMode::Set, value, cas: Some(_), .. },
             ) => {
-                self.seal_anew(value, |_| true);
+                self.reseal(value, |_| true);
             }
             _ => {}
         }
-        ask
+        command
     }
 
-    /// Seals it with the versions of this moment in place of those that are meant.
-    fn seal_anew(&self, value: &mut Stored, which: impl Fn(u64) -> bool) {
+    /// Replaces those versions in the seal that `which` selects by the current ones.
+    fn reseal(&self, value: &mut Stored, which: impl Fn(u64) -> bool) {
         let Opened::Sealed { envelope, .. } = Envelope::open(&value.header) else { return };
         let tags = envelope.tags.iter().map(|(name, old)| {
             let now = self.peek_tags(std::slice::from_ref(name)).into_iter().next().flatten();
@@ -195,109 +195,108 @@ impl World {
         }
     }
 
-    pub fn mutate_answers(&self, op: &Op, answers: &mut Replies) {
+    pub fn mutate_replies(&self, op: &Op, replies: &mut Replies) {
         use Mutant as M;
         let Some(mutant) = self.plan.mutant else { return };
         let stale_for = self.plan.keys[op.key].policy.stale_seconds();
         match (mutant, &op.doing) {
-            (M::NoDoubleCheck, Doing::Read(_)) => {
+            (M::NoDoubleCheck, Task::Read(_)) => {
                 if let (true, [ServerReply::Stored(_), second, ..], Some(read)) =
-                    (op.claims(), &mut answers[..], &op.read)
+                    (op.claims(), &mut replies[..], &op.read)
                 {
                     *second = ServerReply::Item(read.clone());
                 }
             }
-            (M::LostTagIsUnmoved, Doing::Read(_)) => {
-                let Some(ServerReply::Item(item)) = answers.first().cloned() else { return };
+            (M::LostTagIsUnmoved, Task::Read(_)) => {
+                let Some(ServerReply::Item(item)) = replies.first().cloned() else { return };
                 let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
-                for (ask, answer) in op.asks.iter().zip(answers) {
-                    let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag)) = ask.at else { continue };
+                for (command, reply) in op.commands.iter().zip(replies) {
+                    let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag)) = command.at else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
-                    if let (ServerReply::Item(Item { size: 0, .. }), Some((_, version))) = (&answer, sealed) {
+                    if let (ServerReply::Item(Item { size: 0, .. }), Some((_, version))) = (&reply, sealed) {
                         let (value, flags) = (version_millis(version).to_string(), incarnation_of(version));
                         let size = value.len();
-                        *answer =
-                            ServerReply::Item(Item { size, flags, value: value.into(), ..item.clone() });
+                        *reply = ServerReply::Item(Item { size, flags, value: value.into(), ..item.clone() });
                     }
                 }
             }
-            (M::DeleteSparesStub | M::DeleteMarkLost, Doing::Delete(_)) => {
-                for (ask, answer) in op.asks.iter().zip(answers) {
-                    if let (ItemRef::Value, ServerReply::Item(_)) = (ask.at, &answer) {
-                        match &ask.what {
-                            Operation::Delete { .. } => *answer = ServerReply::Absent,
-                            Operation::MarkStale { .. } => *answer = ServerReply::Done,
+            (M::DeleteSparesStub | M::DeleteMarkLost, Task::Delete(_)) => {
+                for (command, reply) in op.commands.iter().zip(replies) {
+                    if let (ItemRef::Value, ServerReply::Item(_)) = (command.at, &reply) {
+                        match &command.what {
+                            Operation::Delete { .. } => *reply = ServerReply::Absent,
+                            Operation::MarkStale { .. } => *reply = ServerReply::Done,
                             _ => {}
                         }
                     }
                 }
             }
-            (M::WinWithoutMark, Doing::Read(_)) => {
-                if let (true, [first, ServerReply::Item(item), ..]) = (op.marks(), &mut answers[..]) {
+            (M::WinWithoutMark, Task::Read(_)) => {
+                if let (true, [first, ServerReply::Item(item), ..]) = (op.marks(), &mut replies[..]) {
                     (*first, item.stale) = (ServerReply::Done, true);
                 }
             }
-            (M::OnlyFirstCopyIsBumped, Doing::Bump(_)) => {
-                for (ask, answer) in op.asks.iter().zip(answers) {
+            (M::OnlyFirstCopyIsBumped, Task::Bump(_)) => {
+                for (command, reply) in op.commands.iter().zip(replies) {
                     if let (
                         ItemRef::TagCopy(_),
                         Operation::Store { .. },
                         ServerReply::Item(_) | ServerReply::Absent,
-                    ) = (ask.at, &ask.what, &answer)
+                    ) = (command.at, &command.what, &reply)
                     {
-                        *answer = ServerReply::Stored(Cas::NONE);
+                        *reply = ServerReply::Stored(Cas::NONE);
                     }
                 }
             }
-            (M::SmallerCopyCounts, Doing::Read(_)) => {
-                for at in 1..answers.len() {
+            (M::SmallerCopyCounts, Task::Read(_)) => {
+                for at in 1..replies.len() {
                     let is_copy = matches!(
-                        (&op.asks[at - 1], &op.asks[at]),
+                        (&op.commands[at - 1], &op.commands[at]),
                         (
                             ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
                             ServerCommand { at: ItemRef::TagCopy(_), what: Operation::Get(_) },
                         )
                     );
                     if let (true, [ServerReply::Item(first), ServerReply::Item(copy)]) =
-                        (is_copy, &mut answers[at - 1..=at])
+                        (is_copy, &mut replies[at - 1..=at])
                     {
                         let smaller = number(&first.value).min(number(&copy.value)).to_string();
                         (first.value, copy.value) = (smaller.clone().into(), smaller.into());
                     }
                 }
             }
-            (M::AnyStubIsTheSame, Doing::Fill(_)) => {
+            (M::AnyStubIsTheSame, Task::Fill(_)) => {
                 let seen = match &op.purpose {
-                    Purpose::Put(put) => put.stub(),
+                    Purpose::Store(put) => put.stub(),
                     _ => None,
                 };
                 if let (Some(stub), Some(ServerReply::Item(item @ Item { size: 0, .. }))) =
-                    (seen, answers.first_mut())
+                    (seen, replies.first_mut())
                 {
                     item.flags = stub.flags();
                 }
             }
-            (M::EveryStubIsWon, Doing::Read(_)) => {
-                if let Some(ServerReply::Item(item)) = answers.first_mut() {
+            (M::EveryStubIsWon, Task::Read(_)) => {
+                if let Some(ServerReply::Item(item)) = replies.first_mut() {
                     item.won |= item.size == 0;
                 }
             }
-            (M::StaleASecondLate, Doing::Read(_)) | (M::ChangesStale, Doing::Modify(_)) => {
+            (M::StaleASecondLate, Task::Read(_)) | (M::ChangesStale, Task::Modify(_)) => {
                 let seconds = if mutant == M::ChangesStale { stale_for + 1 } else { 1 };
-                for (ask, answer) in op.asks.iter().zip(answers) {
+                for (command, reply) in op.commands.iter().zip(replies) {
                     if let (
                         ItemRef::Value,
                         Operation::Get(GetFlags { value: true, .. }),
                         ServerReply::Item(item),
-                    ) = (ask.at, &ask.what, &answer)
+                    ) = (command.at, &command.what, &reply)
                     {
-                        *answer = younger(item, seconds);
+                        *reply = younger(item, seconds);
                     }
                 }
             }
-            (M::NoClearing, Doing::Read(_)) => {
+            (M::NoClearing, Task::Read(_)) => {
                 if let (true, [_, ServerReply::Item(item), ..]) =
-                    (op.claims() || op.marks(), &mut answers[..])
+                    (op.claims() || op.marks(), &mut replies[..])
                 {
                     item.ttl = item.ttl.map(|ttl| ttl + 60);
                 }
@@ -312,17 +311,17 @@ fn number(text: &[u8]) -> u64 {
 }
 
 impl Op {
-    /// Whether it has asked for the lock.
+    /// Whether its last commands claim the lock.
     fn claims(&self) -> bool {
-        let first = self.asks.first();
+        let first = self.commands.first();
         matches!(
             first,
             Some(ServerCommand { at: ItemRef::Lock, what: Operation::Store { mode: StoreMode::Add, .. } })
         )
     }
 
-    /// Whether it has marked what it won.
+    /// Whether its last commands mark what it won.
     fn marks(&self) -> bool {
-        matches!(self.asks.first(), Some(ServerCommand { what: Operation::MarkStale { .. }, .. }))
+        matches!(self.commands.first(), Some(ServerCommand { what: Operation::MarkStale { .. }, .. }))
     }
 }

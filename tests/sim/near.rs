@@ -1,4 +1,4 @@
-//! Hits that are kept near: the sidecars' two workers, what they share, and a witness that knows when each value was last read.
+//! Near values: each sidecar has two workers, and a checker that knows when each value was last read.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,31 +12,31 @@ use kennel::guard::near::{
 use kennel::guard::{Hit, Read, ReadEnd, ReadOptions};
 use kennel::random::Random;
 
-use super::checker::{Broken, Checker, broken, millis};
+use super::checker::{Checker, Violation, millis, violation};
 use super::mutants::Mutant;
-use super::operation::{Doing, End, Op, OpId, Purpose};
+use super::operation::{End, Op, OpId, Purpose, Task};
 use super::plan::Plan;
 use super::world::{Event, World};
 
-pub type Bell = Sender<SharedResult>;
+pub type ResultSender = Sender<SharedResult>;
 
-/// What one sidecar keeps: each of its workers for itself.
-pub struct Shelf {
-    workers: [NearValues<Bell>; 2],
+/// The near values of a sidecar, one set per worker.
+pub struct NearState {
+    workers: [NearValues<ResultSender>; 2],
     changes: Changes,
-    /// When what was last asked for, by worker, key and payload.
+    /// When the last read that returned a value was sent, by worker, key and payload.
     read: BTreeMap<(usize, usize, Vec<u8>), u64>,
-    /// When a change of each key was done, or of a tag of it.
+    /// When changes of each key, or of one of its tags, were completed.
     changed: BTreeMap<usize, Vec<u64>>,
 }
 
-/// Enough for some of the values of a run.
+/// Enough for some of the values of a run, in bytes.
 const MEMORY: usize = 4096;
 
-impl Default for Shelf {
-    fn default() -> Shelf {
+impl Default for NearState {
+    fn default() -> NearState {
         let (read, changed) = (BTreeMap::new(), BTreeMap::new());
-        Shelf {
+        NearState {
             workers: [NearValues::new(MEMORY), NearValues::new(MEMORY)],
             changes: Changes::new(true),
             read,
@@ -45,35 +45,35 @@ impl Default for Shelf {
     }
 }
 
-/// Not a read of its own.
+/// A read without commands of its own.
 #[derive(Debug)]
-pub enum Sharing {
-    /// Served as it is.
+pub enum SharedRead {
+    /// A value that is kept near.
     Kept(Rc<NearValue>),
-    /// Waits for another's.
+    /// Waits for another reader's result.
     Joined(JoinedRead),
 }
 
 #[derive(Debug)]
 pub struct JoinedRead {
-    hears: Receiver<SharedResult>,
+    receiver: Receiver<SharedResult>,
     until: u64,
     moment: u64,
-    wish: ReadOptions,
+    options: ReadOptions,
 }
 
-/// Gives some runs rules with `near`: by a chance of its own, so that all else is as it was.
-pub fn sometimes(mut plan: Plan) -> Plan {
-    let mut chance = Random::seeded(plan.seed ^ 0x6e65_6172);
-    if plan.mutant.is_none() && chance.below(3) == 0 {
+/// Gives some runs rules with `near`. It uses a generator of its own, so that everything else is unchanged.
+pub fn with_near_in_some(mut plan: Plan) -> Plan {
+    let mut random = Random::seeded(plan.seed ^ 0x6e65_6172);
+    if plan.mutant.is_none() && random.below(3) == 0 {
         for guarded in &mut plan.keys {
-            guarded.policy.near = Duration::from_millis([20, 150, 1500][chance.below(3) as usize]);
+            guarded.policy.near = Duration::from_millis([20, 150, 1500][random.below(3) as usize]);
         }
     }
     plan
 }
 
-/// One in which every key is kept near, and changed often.
+/// Every key has `near`, and is invalidated often.
 pub fn plan_near(seed: u64, mutant: Option<Mutant>) -> Plan {
     let mut plan = Plan::new(seed, false, mutant);
     for guarded in &mut plan.keys {
@@ -89,8 +89,8 @@ impl Checker {
         if by == sidecar { 0 } else { millis(self.plan.keys[key].policy.near) }
     }
 
-    /// How long a reader may wait for another's answer.
-    pub fn joins(&self, key: usize) -> u64 {
+    /// How long a reader may wait for another reader's result.
+    pub fn join_wait(&self, key: usize) -> u64 {
         millis(self.plan.keys[key].policy.near).min(100)
     }
 }
@@ -100,112 +100,124 @@ fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> NearRequest<'a> {
 }
 
 impl World {
-    /// A client begins to read a key: by itself, or not.
-    pub fn look_near(&mut self, client: usize, key: usize, wish: ReadOptions, purpose: Purpose) -> bool {
+    /// Begins to read a key, unless its rule has no `near` or the client must read the server. Returns whether it did.
+    pub fn start_near_read(
+        &mut self,
+        client: usize,
+        key: usize,
+        options: ReadOptions,
+        purpose: Purpose,
+    ) -> bool {
         let sidecar = self.clients[client].sidecar;
         let [owner, _] = self.clients[client].owners;
         let guarded = &self.plan.keys[key];
-        let told_a_miss = self.told(sidecar, key, owner) == KnownMiss::Yes;
-        if guarded.policy.near.is_zero() || wish.recache.is_some() || told_a_miss {
+        let has_miss = self.known_miss(sidecar, key, owner) == KnownMiss::Yes;
+        if guarded.policy.near.is_zero() || options.recache.is_some() || has_miss {
             return false;
         }
-        let moment = self.sidecars[sidecar].shelf.workers[client % 2].moment();
-        let op = self.op(sidecar, key, Doing::Parked, purpose);
-        self.look_again(op, moment, wish);
+        let moment = self.sidecars[sidecar].near_state.workers[client % 2].moment();
+        let op = self.op(sidecar, key, Task::Parked, purpose);
+        self.lookup_near(op, moment, options);
         true
     }
 
-    fn look_again(&mut self, mut op: Box<Op>, moment: u64, wish: ReadOptions) {
-        let now = self.moment(op.sidecar);
+    fn lookup_near(&mut self, mut op: Box<Op>, moment: u64, options: ReadOptions) {
+        let now = self.local_now(op.sidecar);
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
-        let Shelf { workers, changes, .. } = &mut self.sidecars[op.sidecar].shelf;
-        let looked = workers[worker(&op)].look(&wanted(&name, &op, &self.plan), now, changes);
-        op.doing = match looked {
-            NearLookup::Hit(kept) => Doing::Sharing(Sharing::Kept(kept)),
-            NearLookup::Join(flight) => {
-                let (bell, hears) = channel();
-                flight.join(bell);
-                Doing::Sharing(Sharing::Joined(JoinedRead { hears, until: flight.until(), moment, wish }))
+        let NearState { workers, changes, .. } = &mut self.sidecars[op.sidecar].near_state;
+        let last_read = workers[worker(&op)].look(&wanted(&name, &op, &self.plan), now, changes);
+        op.doing = match last_read {
+            NearLookup::Hit(kept) => Task::SharedRead(SharedRead::Kept(kept)),
+            NearLookup::Join(in_flight) => {
+                let (sender, receiver) = channel();
+                in_flight.join(sender);
+                Task::SharedRead(SharedRead::Joined(JoinedRead {
+                    receiver,
+                    until: in_flight.until(),
+                    moment,
+                    options,
+                }))
             }
-            NearLookup::Read(reading) => return self.read_near(op, reading, wish),
+            NearLookup::Read(reading) => return self.read_from_server(op, reading, options),
         };
-        self.at(0, Event::Near(op.id));
+        self.at(0, Event::SharedRead(op.id));
         self.ops.insert(op.id, op);
     }
 
-    fn read_near(&mut self, mut op: Box<Op>, reading: NearRead<Bell>, wish: ReadOptions) {
-        let (read, asks) = self.on_scene(op.sidecar, op.key, |scene| Read::with_options(wish, scene));
-        op.doing = Doing::Read(read);
-        op.glances = true;
+    fn read_from_server(&mut self, mut op: Box<Op>, reading: NearRead<ResultSender>, options: ReadOptions) {
+        let (read, commands) =
+            self.with_inputs(op.sidecar, op.key, |inputs| Read::with_options(options, inputs));
+        op.doing = Task::Read(read);
+        op.first_round = true;
         op.reading = Some((reading, self.now));
-        self.ask(op, asks);
+        self.send_round(op, commands);
     }
 
-    /// One that shares an answer looks whether it is here.
-    pub fn shares(&mut self, id: OpId) -> Result<(), Broken> {
+    /// A reader that uses another's result checks whether it is available.
+    pub fn poll_shared(&mut self, id: OpId) -> Result<(), Violation> {
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
-        let now = self.moment(op.sidecar);
-        let Doing::Sharing(sharing) = std::mem::replace(&mut op.doing, Doing::Parked) else {
-            panic!("{op:?} shares nothing");
+        let now = self.local_now(op.sidecar);
+        let Task::SharedRead(sharing) = std::mem::replace(&mut op.doing, Task::Parked) else {
+            panic!("{op:?} waits for no shared result");
         };
         let joined = match sharing {
-            Sharing::Kept(kept) => return self.serve_near(op, &kept),
-            Sharing::Joined(joined) => joined,
+            SharedRead::Kept(kept) => return self.serve_near(op, &kept),
+            SharedRead::Joined(joined) => joined,
         };
-        let landing = match joined.hears.try_recv() {
-            Ok(landing) => landing,
+        let result = match joined.receiver.try_recv() {
+            Ok(result) => result,
             Err(TryRecvError::Empty) if now.mono < joined.until => {
-                op.doing = Doing::Sharing(Sharing::Joined(joined));
-                self.at(1, Event::Near(id));
+                op.doing = Task::SharedRead(SharedRead::Joined(joined));
+                self.at(1, Event::SharedRead(id));
                 self.ops.insert(id, op);
                 return Ok(());
             }
             Err(_) => SharedResult::Nothing,
         };
-        let JoinedRead { moment, wish, .. } = joined;
+        let JoinedRead { moment, options, .. } = joined;
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
-        let Shelf { workers, changes, .. } = &mut self.sidecars[op.sidecar].shelf;
+        let NearState { workers, changes, .. } = &mut self.sidecars[op.sidecar].near_state;
         let worker = &mut workers[worker(&op)];
-        match landing {
+        match result {
             SharedResult::Fresh(kept) if worker.serves(&kept, moment, now, changes) => {
-                self.checker.seen.joined += 1;
+                self.checker.coverage.joined += 1;
                 self.serve_near(op, &kept)
             }
             SharedResult::Fresh(_) => {
-                self.look_again(op, moment, wish);
+                self.lookup_near(op, moment, options);
                 Ok(())
             }
             SharedResult::Failed(failure) => self.done(op, End::Read(ReadEnd::Failed(failure))),
             SharedResult::Nothing => {
                 let reading = worker.alone(&wanted(&name, &op, &self.plan), now, changes);
-                self.read_near(op, reading, wish);
+                self.read_from_server(op, reading, options);
                 Ok(())
             }
         }
     }
 
-    fn serve_near(&mut self, op: Box<Op>, kept: &NearValue) -> Result<(), Broken> {
-        self.checker.seen.near += 1;
-        let Purpose::Get { began, .. } = op.purpose else { panic!("{op:?} reads for nobody") };
-        let Shelf { read, changed, .. } = &self.sidecars[op.sidecar].shelf;
+    fn serve_near(&mut self, op: Box<Op>, kept: &NearValue) -> Result<(), Violation> {
+        self.checker.coverage.near += 1;
+        let Purpose::Get { began, .. } = op.purpose else { panic!("{op:?} is no get") };
+        let NearState { read, changed, .. } = &self.sidecars[op.sidecar].near_state;
         let payload = kept.hit().payload.to_vec();
         let sent = read.get(&(worker(&op), op.key, payload)).copied().unwrap_or(0);
         let done = changed.get(&op.key).into_iter().flatten().find(|at| (sent + 1..began).contains(*at));
         if let Some(done) = done {
-            return broken(format!(
-                "promise 2: a request of {began} was given what was last read at {sent}, though a change through the same \
+            return violation(format!(
+                "promise 2: a request of {began} received a value last read at {sent}, though a change through the same \
                  sidecar was done at {done}"
             ));
         }
-        self.trace(|| format!("op {} is served what is kept near: {:?}", op.id, kept.hit()));
+        self.trace(|| format!("op {} is served a near value: {:?}", op.id, kept.hit()));
         let hit = kept.hit().clone();
         self.done(op, End::Read(ReadEnd::Fresh(hit)))
     }
 
-    /// A read has ended, or waits for another client from now on (`None`).
+    /// A read has ended or, with `None`, waits for another client from now on.
     pub fn near_read(&mut self, op: &mut Op, end: Option<&ReadEnd>) {
         let Some((reading, sent)) = op.reading.take() else { return };
-        let now = self.moment(op.sidecar);
+        let now = self.local_now(op.sidecar);
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
         let mut wanted = wanted(&name, op, &self.plan);
         let mut end = end.cloned();
@@ -217,24 +229,24 @@ impl World {
         {
             *hit = Hit { ttl: None, ..hit.clone() };
         }
-        let shelf = &mut self.sidecars[op.sidecar].shelf;
+        let near_state = &mut self.sidecars[op.sidecar].near_state;
         if let Some(ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) = &end {
-            let last = shelf.read.entry((worker(op), op.key, hit.payload.to_vec())).or_default();
+            let last = near_state.read.entry((worker(op), op.key, hit.payload.to_vec())).or_default();
             *last = sent.max(*last);
         }
-        let worker = &mut shelf.workers[worker(op)];
-        let (bells, landing) = worker.ended(&wanted, reading, end.as_ref(), now, &shelf.changes);
-        for bell in bells {
-            let _ = bell.send(landing.clone());
+        let worker = &mut near_state.workers[worker(op)];
+        let (waiters, result) = worker.ended(&wanted, reading, end.as_ref(), now, &near_state.changes);
+        for sender in waiters {
+            let _ = sender.send(result.clone());
         }
         assert!(worker.bytes() <= MEMORY);
     }
 
-    /// A machine that may change something begins, or has ended (`done`).
+    /// A state machine that may change something begins or, with `done`, has ended.
     pub fn near_changed(&mut self, op: &Op, done: bool) {
         let keys: Vec<usize> = match &op.doing {
-            Doing::Fill(_) | Doing::Set(_) | Doing::Modify(_) | Doing::Delete(_) => vec![op.key],
-            Doing::Bump(_) => {
+            Task::Fill(_) | Task::Set(_) | Task::Modify(_) | Task::Delete(_) => vec![op.key],
+            Task::Bump(_) => {
                 let tagged = |key: &usize| self.plan.keys[*key].tags.contains(&op.tags[0]);
                 (0..self.plan.keys.len()).filter(tagged).collect()
             }
@@ -242,21 +254,21 @@ impl World {
         };
         let now = self.now;
         let uncounted = self.plan.is(Mutant::ChangesCountWhenTheyBegin) && done
-            || self.plan.is(Mutant::BumpsDoNotCount) && matches!(op.doing, Doing::Bump(_));
-        let shelf = &mut self.sidecars[op.sidecar].shelf;
+            || self.plan.is(Mutant::BumpsDoNotCount) && matches!(op.doing, Task::Bump(_));
+        let near_state = &mut self.sidecars[op.sidecar].near_state;
         if !uncounted {
-            shelf.changes.note(match op.doing {
-                Doing::Bump(_) => Changed::Tag(&op.tags[0]),
+            near_state.changes.note(match op.doing {
+                Task::Bump(_) => Changed::Tag(&op.tags[0]),
                 _ => Changed::Key(&self.plan.keys[op.key].key),
             });
         }
         for key in keys.into_iter().filter(|_| done) {
-            shelf.changed.entry(key).or_default().push(now);
+            near_state.changed.entry(key).or_default().push(now);
         }
     }
 }
 
-/// Which worker its client is served by.
+/// The worker that serves the client.
 fn worker(op: &Op) -> usize {
     match op.purpose {
         Purpose::Get { client, .. } => client % 2,

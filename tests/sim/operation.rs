@@ -1,4 +1,4 @@
-//! One machine of the guard on its way: its questions go to the servers, their answers come back to it.
+//! Drives one state machine of the guard: sends its commands to the servers and passes it their replies.
 
 use bytes::Bytes;
 use kennel::guard::leases::{Admission, PollRate};
@@ -9,30 +9,30 @@ use kennel::guard::{
     ServerReply, Set, SetEnd, Step, TagName, TagNames, fresh_hit, parse_version, version_of,
 };
 
-use super::checker::{Broken, ValueId, broken};
-use super::commands::Sent;
-use super::counting::Why;
+use super::checker::{ValueId, Violation, violation};
+use super::commands::PendingCommand;
+use super::counting::Cause;
 use super::mutants::Mutant;
-use super::near::{Bell, Sharing};
+use super::near::{ResultSender, SharedRead};
 use super::world::{Event, World};
-use super::writes::{Changing, Put};
+use super::writes::{PendingChange, PendingStore};
 
 pub type OpId = u64;
 
 #[derive(Debug)]
-pub enum Doing {
+pub enum Task {
     Read(Read),
     Fill(Fill),
     Set(Set),
     Modify(Modify),
     Delete(Delete),
     Bump(Bump),
-    /// Questions without a machine.
-    Plain,
+    /// Commands sent without a state machine.
+    Direct,
     /// A `set` that waits for the renewal of its lease.
     Parked,
-    /// A read that shares what another has read.
-    Sharing(Sharing),
+    /// A read that uses another reader's result.
+    SharedRead(SharedRead),
 }
 
 #[derive(Debug)]
@@ -43,36 +43,36 @@ pub enum End {
     Modify(ModifyEnd),
     Delete(DeleteEnd),
     Bump(BumpEnd),
-    Plain(Replies),
+    Direct(Replies),
 }
 
-/// What for.
+/// Why an operation runs.
 #[allow(clippy::large_enum_variant, reason = "one an operation, and operations are few")]
 #[derive(Debug, Clone)]
 pub enum Purpose {
     Get {
         client: usize,
         began: u64,
-        /// It wants to be answered without waiting.
+        /// It must not wait for another client's fill.
         at_once: bool,
     },
-    Put(Put),
-    Change(Changing),
-    /// A command of a client that sends any.
-    Command(Sent),
-    /// A meta client gives its win back.
-    GivingBack {
+    Store(PendingStore),
+    Change(PendingChange),
+    /// A command of a client of [`super::plan::Plan::commands`].
+    Command(PendingCommand),
+    /// A meta client releases its win.
+    ReleaseWin {
         client: usize,
-        life: u32,
+        generation: u32,
         cas: u64,
     },
     Invalidation(usize),
     Renewal(u64),
     /// A lease has ended without a value.
-    Freeing,
-    /// A lease has been superseded: what it left is taken away.
+    Release,
+    /// A lease was superseded: its lock or stub is removed.
     Superseded,
-    /// A lease has ended because its value is another by now: its lock is taken away.
+    /// A lease has ended because the value was replaced: its lock is removed.
     Lost,
     Polling {
         pause: u64,
@@ -86,37 +86,37 @@ pub struct Op {
     pub sidecar: usize,
     pub key: usize,
     pub tags: Vec<TagName>,
-    /// How many of them its rule does not name.
+    /// How many of `tags` its rule does not name.
     pub learnt: usize,
-    /// It has asked only what production asks before there is a machine.
-    pub glances: bool,
-    pub doing: Doing,
+    /// No command has been sent except those of the first round, which production sends before it creates a state machine.
+    pub first_round: bool,
+    pub doing: Task,
     pub purpose: Purpose,
-    pub asks: Commands,
-    /// How often each tag among them had been written by then.
+    pub commands: Commands,
+    /// The write count of each tag among `commands` when they were sent.
     writes: Vec<u64>,
-    /// With whether it was known without asking.
-    answers: Vec<Option<(ServerReply, bool)>>,
+    /// The replies, and for each whether it came from the tag cache.
+    replies: Vec<Option<(ServerReply, bool)>>,
     pub round: u32,
-    /// When the last questions were sent.
+    /// When the last round of commands was sent.
     pub asked: Now,
-    /// Which wait this is, and its number in the table of leases.
+    /// The number of this wait; `waiting` is its id in the lease table.
     wait: u32,
     pub waiting: Option<u64>,
     /// The item as last read with its value.
     pub read: Option<Item>,
-    /// When it was asked for.
-    pub looked: u64,
-    /// When the server last did something with its key.
+    /// When that read was sent.
+    pub last_read: u64,
+    /// When a server last executed a command on its key.
     pub served: u64,
-    /// What it reads may be kept near; and when it was sent.
-    pub reading: Option<(NearRead<Bell>, u64)>,
-    /// When the last of its commands arrives that were held back beyond their time-out.
+    /// The near read that this read serves, and when it was sent.
+    pub reading: Option<(NearRead<ResultSender>, u64)>,
+    /// The latest arrival of those of its commands that were delayed beyond their timeout.
     pub late: u64,
 }
 
 impl Op {
-    /// These are tags of its key too, though no rule names them.
+    /// Adds tags that the value names and the rule does not.
     pub fn learn(&mut self, tags: TagNames) {
         self.learnt += tags.len();
         self.tags.extend(tags);
@@ -124,83 +124,83 @@ impl Op {
 
     /// Whether it waits for the renewal of its lease.
     pub fn is_parked(&self) -> bool {
-        matches!(self.doing, Doing::Parked)
+        matches!(self.doing, Task::Parked)
     }
 
-    /// What ends its wait at once, if it waits.
-    pub fn over_now(&self) -> Option<Event> {
+    /// The event that ends its wait at once, if it waits.
+    pub fn end_of_wait(&self) -> Option<Event> {
         self.waiting.map(|_| Event::WaitEnded { op: self.id, wait: self.wait })
     }
 }
 
 impl World {
-    pub fn op(&mut self, sidecar: usize, key: usize, doing: Doing, purpose: Purpose) -> Box<Op> {
+    pub fn op(&mut self, sidecar: usize, key: usize, doing: Task, purpose: Purpose) -> Box<Op> {
         self.next += 1;
-        let asked = self.moment(sidecar);
+        let asked = self.local_now(sidecar);
         Box::new(Op {
             id: self.next,
             sidecar,
             key,
             tags: self.plan.keys[key].tags.clone(),
             learnt: 0,
-            glances: false,
+            first_round: false,
             doing,
             purpose,
-            asks: Commands::new(),
+            commands: Commands::new(),
             writes: Vec::new(),
-            answers: Vec::new(),
+            replies: Vec::new(),
             round: 0,
             asked,
             wait: 0,
             waiting: None,
             read: None,
-            looked: self.now,
+            last_read: self.now,
             served: self.now,
             reading: None,
             late: 0,
         })
     }
 
-    /// Sends a round of questions.
-    pub fn ask(&mut self, mut op: Box<Op>, asks: Commands) {
-        assert!(!asks.is_empty(), "{op:?} asks nothing");
-        op.asked = self.moment(op.sidecar);
+    /// Sends a round of commands.
+    pub fn send_round(&mut self, mut op: Box<Op>, commands: Commands) {
+        assert!(!commands.is_empty(), "{op:?} sends nothing");
+        op.asked = self.local_now(op.sidecar);
         op.round += 1;
         if op.round == 1 {
             self.near_changed(&op, false);
         }
-        op.answers = vec![None; asks.len()];
+        op.replies = vec![None; commands.len()];
         let cache = &self.sidecars[op.sidecar].tag_cache;
-        let writes = |ask: &ServerCommand| match ask.at {
+        let writes = |command: &ServerCommand| match command.at {
             ItemRef::Tag(tag) | ItemRef::TagCopy(tag) => cache.writes(&op.tags[usize::from(tag)]),
             ItemRef::Value | ItemRef::Lock => 0,
         };
-        op.writes = asks.iter().map(writes).collect();
-        op.asks = asks;
-        let looks = |ask: &ServerCommand| {
+        op.writes = commands.iter().map(writes).collect();
+        op.commands = commands;
+        let reads_value = |command: &ServerCommand| {
             matches!(
-                ask,
+                command,
                 ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) }
             )
         };
-        if op.asks.iter().any(looks) {
-            op.looked = self.now;
+        if op.commands.iter().any(reads_value) {
+            op.last_read = self.now;
         }
-        if let (Doing::Delete(_), 1..) = (&op.doing, op.round - 1) {
-            // A delete that leaves the old value marks it, then takes the lock away, again and again until the mark holds:
-            // a claim may come between.
+        if let (Task::Delete(_), 1..) = (&op.doing, op.round - 1) {
+            // A delete that leaves the old value as stale marks it, then removes the lock, and repeats both until the mark holds,
+            // because a claim may come between.
             let until = self.now + 2 * self.plan.trip() + self.checker.grace();
-            self.checker.ledger.note(op.key, Why::Invalidated, self.now, Some(until));
+            self.checker.reasons.note(op.key, Cause::Invalidated, self.now, Some(until));
         }
-        for index in 0..op.asks.len() {
-            let ask = self.mutate_ask(&op, op.asks[index].clone());
-            self.trace_ask(&op, &ask);
-            if let (Purpose::Put(put), ItemRef::Value, Operation::Store { value, .. }) =
-                (&mut op.purpose, ask.at, &ask.what)
+        for index in 0..op.commands.len() {
+            let command = self.mutate_command(&op, op.commands[index].clone());
+            self.trace_command(&op, &command);
+            if let (Purpose::Store(put), ItemRef::Value, Operation::Store { value, .. }) =
+                (&mut op.purpose, command.at, &command.what)
             {
-                put.is_sealed(value, op.learnt > 0, &mut self.checker.seen);
+                put.check_seal(value, op.learnt > 0, &mut self.checker.coverage);
             }
-            if let Some(arrives) = self.send(&op, index, ask) {
+            if let Some(arrives) = self.send(&op, index, command) {
                 op.late = op.late.max(arrives);
                 if matches!(op.purpose, Purpose::Renewal(_)) {
                     self.renewal_late(op.key, arrives);
@@ -210,78 +210,79 @@ impl World {
         self.ops.insert(op.id, op);
     }
 
-    fn trace_ask(&mut self, op: &Op, ask: &ServerCommand) {
+    fn trace_command(&mut self, op: &Op, command: &ServerCommand) {
         let (id, sidecar, key) = (op.id, op.sidecar, op.key);
-        self.trace(|| format!("op {id} (s{sidecar} k{key}) asks {:?} {:?}", ask.at, ask.what));
+        self.trace(|| format!("op {id} (s{sidecar} k{key}) sends {:?} {:?}", command.at, command.what));
     }
 
-    /// `known`: without asking.
+    /// `cached`: the reply comes from the tag cache.
     pub fn replied(
         &mut self,
         id: OpId,
         index: usize,
         round: u32,
-        answer: ServerReply,
+        reply: ServerReply,
         known: bool,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Violation> {
         let Some(op) = self.ops.get_mut(&id) else { return Ok(()) };
-        // What comes late finds it answered, or waiting.
-        if op.round != round || !matches!(op.answers.get(index), Some(None)) {
+        // The operation timed out, or this is a late reply of an earlier round.
+        if op.round != round || !matches!(op.replies.get(index), Some(None)) {
             return Ok(());
         }
-        op.answers[index] = Some((answer, known));
-        if op.answers.iter().any(Option::is_none) {
+        op.replies[index] = Some((reply, known));
+        if op.replies.iter().any(Option::is_none) {
             return Ok(());
         }
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
-        for ((ask, writes), answer) in op.asks.iter().zip(&op.writes).zip(op.answers.iter().flatten()) {
-            let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), (answer, false)) = (ask.at, answer) else {
+        for ((command, writes), reply) in op.commands.iter().zip(&op.writes).zip(op.replies.iter().flatten())
+        {
+            let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), (reply, false)) = (command.at, reply) else {
                 continue;
             };
             let (name, sidecar) = (&op.tags[usize::from(tag)], &self.sidecars[op.sidecar]);
-            match (&ask.what, answer) {
-                // As in production, where what machines read is not noted.
-                (Operation::Get(_), ServerReply::Item(item)) if op.glances => {
+            match (&command.what, reply) {
+                // As in production, only the first round's reads enter the tag cache.
+                (Operation::Get(_), ServerReply::Item(item)) if op.first_round => {
                     sidecar.note_tag(name, version_of(item), op.asked, *writes);
                 }
                 (Operation::Store { .. }, ServerReply::Stored(_)) => sidecar.tag_cache.written(name),
                 _ => {}
             }
-            // What brings up a copy was read before it was sent, and says nothing about now.
-            if let (Operation::Store { value, .. }, ServerReply::Stored(_)) = (&ask.what, answer)
+            // A version that was stored to repair a copy was read earlier: it is not the current version.
+            if let (Operation::Store { value, .. }, ServerReply::Stored(_)) = (&command.what, reply)
                 && self.plan.is(Mutant::RepairIsReused)
             {
                 let version = parse_version(&value.body);
                 sidecar.note_tag(name, version, op.asked, sidecar.tag_cache.writes(name));
             }
         }
-        let mut answers: Replies = op.answers.drain(..).flatten().map(|(answer, _)| answer).collect();
-        self.mutate_answers(&op, &mut answers);
-        for (ask, answer) in op.asks.iter().zip(&answers) {
+        let mut replies: Replies = op.replies.drain(..).flatten().map(|(reply, _)| reply).collect();
+        self.mutate_replies(&op, &mut replies);
+        for (command, reply) in op.commands.iter().zip(&replies) {
             if let (
                 ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) },
                 ServerReply::Item(item),
-            ) = (ask, answer)
+            ) = (command, reply)
             {
                 op.read = Some(item.clone());
             }
         }
-        self.resume(op, GuardEvent::Replies(answers))
+        self.resume(op, GuardEvent::Replies(replies))
     }
 
-    pub fn woken(&mut self, id: OpId) -> Result<(), Broken> {
+    pub fn woken(&mut self, id: OpId) -> Result<(), Violation> {
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
-        if let (Doing::Parked, Purpose::Put(put)) = (&op.doing, &op.purpose) {
+        if let (Task::Parked, Purpose::Store(put)) = (&op.doing, &op.purpose) {
             let put = put.clone();
             return self.put(put);
         }
-        if let (Doing::Parked, Purpose::Command(sent)) = (&op.doing, &op.purpose) {
+        if let (Task::Parked, Purpose::Command(sent)) = (&op.doing, &op.purpose) {
             let sent = sent.clone();
-            return self.carry_out(sent);
+            return self.start_command(sent);
         }
-        if let (Doing::Parked, Purpose::GivingBack { client, life, cas }) = (&op.doing, &op.purpose) {
-            if self.clients[*client].life == *life {
-                self.remove_named(*client, op.key, *cas);
+        if let (Task::Parked, Purpose::ReleaseWin { client, generation, cas }) = (&op.doing, &op.purpose) {
+            if self.clients[*client].generation == *generation {
+                self.remove_won(*client, op.key, *cas);
             }
             return Ok(());
         }
@@ -293,7 +294,7 @@ impl World {
         self.resume(op, GuardEvent::Woken)
     }
 
-    pub fn over(&mut self, id: OpId, wait: u32) -> Result<(), Broken> {
+    pub fn wait_ended(&mut self, id: OpId, wait: u32) -> Result<(), Violation> {
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         match op.waiting.take() {
             Some(waiter) if op.wait == wait => {
@@ -313,13 +314,13 @@ impl World {
         self.sidecars[op.sidecar].leases.leave(&key, waiter);
     }
 
-    fn resume(&mut self, mut op: Box<Op>, told: GuardEvent) -> Result<(), Broken> {
-        let now = self.moment(op.sidecar);
+    fn resume(&mut self, mut op: Box<Op>, event: GuardEvent) -> Result<(), Violation> {
+        let now = self.local_now(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
         let patient = self.is_patient(&op.purpose);
-        let chance = self.chance.unit();
+        let chance = self.random.unit();
         let tags = std::mem::take(&mut op.tags);
-        let scene = Inputs {
+        let inputs = Inputs {
             policy: &policy,
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
@@ -330,35 +331,35 @@ impl World {
             patient,
             chance,
         };
-        let glance = at_a_glance(&op, &told, &scene);
-        op.glances = false;
+        let expected = expected_fresh_hit(&op, &event, &inputs);
+        op.first_round = false;
         let step = match &mut op.doing {
-            Doing::Read(machine) => step(machine, told, &scene, End::Read),
-            Doing::Fill(machine) => step(machine, told, &scene, End::Fill),
-            Doing::Set(machine) => step(machine, told, &scene, End::Set),
-            Doing::Modify(machine) => step(machine, told, &scene, End::Modify),
-            Doing::Delete(machine) => step(machine, told, &scene, End::Delete),
-            Doing::Bump(machine) => step(machine, told, &scene, End::Bump),
-            Doing::Plain | Doing::Parked | Doing::Sharing(_) => match told {
-                GuardEvent::Replies(answers) => Step::Done(End::Plain(answers)),
+            Task::Read(machine) => step(machine, event, &inputs, End::Read),
+            Task::Fill(machine) => step(machine, event, &inputs, End::Fill),
+            Task::Set(machine) => step(machine, event, &inputs, End::Set),
+            Task::Modify(machine) => step(machine, event, &inputs, End::Modify),
+            Task::Delete(machine) => step(machine, event, &inputs, End::Delete),
+            Task::Bump(machine) => step(machine, event, &inputs, End::Bump),
+            Task::Direct | Task::Parked | Task::SharedRead(_) => match event {
+                GuardEvent::Replies(replies) => Step::Done(End::Direct(replies)),
                 _ => return Ok(()),
             },
         };
         op.tags = tags;
-        if let Some(glance) = glance {
-            self.checker.seen.glances += 1;
+        if let Some(expected) = expected {
+            self.checker.coverage.fresh_hits += 1;
             match &step {
-                Step::Done(End::Read(ReadEnd::Fresh(hit))) if without_header(hit) == glance => {}
-                _ => return broken(format!("a glance saw {glance:?}, and the machine {step:?}")),
+                Step::Done(End::Read(ReadEnd::Fresh(hit))) if without_header(hit) == expected => {}
+                _ => return violation(format!("a expected saw {expected:?}, and the machine {step:?}")),
             }
         }
         match step {
-            Step::Send(asks) => {
-                self.ask(op, asks);
+            Step::Send(commands) => {
+                self.send_round(op, commands);
                 Ok(())
             }
             Step::AddTags(tags) => {
-                self.checker.seen.learnt += 1;
+                self.checker.coverage.learnt += 1;
                 op.learn(tags);
                 self.resume(op, GuardEvent::TagsAdded)
             }
@@ -370,7 +371,7 @@ impl World {
                 let id = op.id;
                 self.trace(|| format!("op {id} ends {end:?}"));
                 if let End::Bump(BumpEnd::Bumped(_)) = end
-                    && !self.plan.is(Mutant::OvertakenBumpIsNotTold)
+                    && !self.plan.is(Mutant::OvertakenBumpIsNotNoted)
                 {
                     self.sidecars[op.sidecar].tag_cache.written(&op.tags[0]);
                 }
@@ -385,7 +386,7 @@ impl World {
 
     fn wait(&mut self, mut op: Box<Op>, until: u64) {
         self.near_read(&mut op, None);
-        let now = self.moment(op.sidecar);
+        let now = self.local_now(op.sidecar);
         let guarded = self.plan.keys[op.key].clone();
         let reader = match &op.purpose {
             Purpose::Get { client, .. } => self.clients[*client].owners[0],
@@ -393,7 +394,7 @@ impl World {
             _ => panic!("only readers wait: {op:?}"),
         };
         let sidecar = &mut self.sidecars[op.sidecar];
-        let life = sidecar.life;
+        let generation = sidecar.generation;
         op.wait += 1;
         let (delay, poll) = match sidecar.leases.wait(&guarded.key, reader, now, &guarded.policy, op.id) {
             Admission::Refused | Admission::Full => {
@@ -410,56 +411,57 @@ impl World {
         self.at(delay, Event::WaitEnded { op: op.id, wait: op.wait });
         if let Some(pace) = poll {
             let pause = if pace == PollRate::Fast { 10 } else { 100 };
-            self.at(pause, Event::Poll { sidecar: op.sidecar, life, key: op.key, pause, before: None });
+            self.at(pause, Event::Poll { sidecar: op.sidecar, generation, key: op.key, pause, before: None });
         }
         self.ops.insert(op.id, op);
     }
 
-    /// What was sent with a value: its number and how often it was counted up, with what was put around it.
-    pub fn value_of(payload: &[u8]) -> Result<(ValueId, u64), Broken> {
+    /// The number of the value in this payload, and how often it was incremented. Appended and prepended bytes are ignored.
+    pub fn value_of(payload: &[u8]) -> Result<(ValueId, u64), Violation> {
         let text = std::str::from_utf8(payload).unwrap_or_default();
         let number: Option<u64> = text.trim_matches(|around| matches!(around, 'x' | '.' | ' ')).parse().ok();
         match number {
             Some(number) => Ok(((number / COUNTS) as ValueId, number % COUNTS)),
-            None => Err(Broken(format!("nobody ever stored {}", payload.escape_ascii()))),
+            None => Err(Violation(format!("no client stored {}", payload.escape_ascii()))),
         }
     }
 }
 
-/// A value is a number that can be counted up so often before it passes for the next.
+/// How often a value can be incremented before it equals the next value.
 pub const COUNTS: u64 = 1_000_000;
 
 fn step<M: Machine>(
     machine: &mut M,
-    told: GuardEvent,
-    scene: &Inputs<'_>,
+    event: GuardEvent,
+    inputs: &Inputs<'_>,
     end: fn(M::End) -> End,
 ) -> Step<End> {
-    match machine.resume(told, scene) {
-        Step::Send(asks) => Step::Send(asks),
+    match machine.resume(event, inputs) {
+        Step::Send(commands) => Step::Send(commands),
         Step::AddTags(tags) => Step::AddTags(tags),
         Step::Wait(until) => Step::Wait(until),
         Step::Done(done) => Step::Done(end(done)),
     }
 }
 
-/// The fresh value that production serves without a machine, seeing what this one is told first.
-fn at_a_glance(op: &Op, told: &GuardEvent, scene: &Inputs<'_>) -> Option<Hit> {
-    let (true, GuardEvent::Replies(answers)) = (op.glances, told) else { return None };
-    let [ServerReply::Item(item), tags @ ..] = &answers[..] else { return None };
-    let version = |answer: &ServerReply| match answer {
+/// The fresh value that production serves from the first round without a state machine.
+fn expected_fresh_hit(op: &Op, event: &GuardEvent, inputs: &Inputs<'_>) -> Option<Hit> {
+    let (true, GuardEvent::Replies(replies)) = (op.first_round, event) else { return None };
+    let [ServerReply::Item(item), tags @ ..] = &replies[..] else { return None };
+    let version = |reply: &ServerReply| match reply {
         ServerReply::Item(tag) => version_of(tag),
         _ => None,
     };
-    let copies = 1 + usize::from(scene.copies);
+    let copies = 1 + usize::from(inputs.copies);
     let versions: Option<Vec<u64>> = tags
         .chunks(copies)
-        .map(|sides| {
-            version(&sides[0]).filter(|first| sides.iter().all(|side| version(side) == Some(*first)))
+        .map(|copies_of_tag| {
+            version(&copies_of_tag[0])
+                .filter(|first| copies_of_tag.iter().all(|copy| version(copy) == Some(*first)))
         })
         .collect();
-    let names = scene.tags.iter().map(|name| &name[..]);
-    fresh_hit(&mut item.clone(), names.zip(versions?), scene.policy)
+    let names = inputs.tags.iter().map(|name| &name[..]);
+    fresh_hit(&mut item.clone(), names.zip(versions?), inputs.policy)
 }
 
 fn without_header(hit: &Hit) -> Hit {

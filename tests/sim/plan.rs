@@ -1,4 +1,4 @@
-//! What is different from seed to seed: sizes, rules, clients, delays, faults.
+//! The parameters of a run, drawn from its seed: sizes, rules, clients, delays and faults.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use kennel::random::Random;
 
 use super::mutants::Mutant;
 
-/// What may go wrong. Each kind happens about once in so many milliseconds; 0: never.
+/// The faults of a run. A field is the mean interval in ms unless stated otherwise; 0: never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     pub evict_item: u64,
@@ -19,17 +19,17 @@ pub struct Faults {
     pub reset: u64,
     pub kill: u64,
     pub disconnect: u64,
-    /// One reply in so many is lost.
+    /// One reply in this many is lost.
     pub lost: u64,
-    /// One winner in so many never fills, or only after `max_rebuild`.
-    pub sloth: u64,
-    /// How far a sidecar's clock may be off, in ms.
+    /// One winner in this many never fills, or fills after `max_rebuild`.
+    pub slow_winner: u64,
+    /// The maximum offset of a sidecar's wall clock, in ms.
     pub offset: u64,
-    /// A sidecar's clock is set, forwards or back.
+    /// A sidecar's wall clock is set forwards or back.
     pub step: u64,
-    /// What a sidecar sends to a server is held back, beyond its time-out.
+    /// Commands from one sidecar to one server are delayed beyond their timeout.
     pub stall: u64,
-    /// A server is stopped, and goes on with what it has and with what was sent to it.
+    /// A server is suspended. When it resumes it has its items and executes the commands that were sent to it.
     pub stop: u64,
 }
 
@@ -44,7 +44,7 @@ impl Faults {
             kill: 6000,
             disconnect: 1500,
             lost: 60,
-            sloth: 20,
+            slow_winner: 20,
             offset: 5000,
             step: 3000,
             stall: 2500,
@@ -52,8 +52,8 @@ impl Faults {
         }
     }
 
-    /// Some kinds of them, by chance.
-    pub fn some(chance: &mut Random) -> Faults {
+    /// A random subset of the fault kinds.
+    pub fn some(random: &mut Random) -> Faults {
         let mut faults = Faults::all();
         for kind in [
             &mut faults.evict_item,
@@ -64,13 +64,13 @@ impl Faults {
             &mut faults.kill,
             &mut faults.disconnect,
             &mut faults.lost,
-            &mut faults.sloth,
+            &mut faults.slow_winner,
             &mut faults.offset,
             &mut faults.step,
             &mut faults.stall,
             &mut faults.stop,
         ] {
-            if chance.below(2) == 0 {
+            if random.below(2) == 0 {
                 *kind = 0;
             }
         }
@@ -78,93 +78,93 @@ impl Faults {
     }
 }
 
-/// One guarded key and its rule.
+/// A guarded key and its rule.
 #[derive(Debug, Clone)]
 pub struct Guarded {
     pub key: Bytes,
     pub lock: Bytes,
     pub policy: Policy,
     pub tags: Vec<TagName>,
-    /// Tags that its values may come with, beyond those of the rule.
+    /// Tags that its values may name in addition to those of the rule.
     pub extra: Vec<usize>,
 }
 
-/// One run.
+/// The parameters of one run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
     pub servers: usize,
     pub sidecars: usize,
     pub readers: usize,
-    /// Clients that send any command, in random order, where nothing expires and nothing goes wrong.
-    pub commanders: usize,
+    /// Clients that send random commands. In such a run nothing expires and there are no faults.
+    pub command_clients: usize,
     pub keys: Vec<Guarded>,
-    /// Tags that rules name.
+    /// The number of tags that rules name.
     pub tags: usize,
-    /// Tags that only come with values, numbered behind those.
+    /// The number of tags that only values name. Their numbers follow those of `tags`.
     pub extra: usize,
-    /// Every tag is kept by two servers.
+    /// Each tag is stored on two servers.
     pub copies: bool,
-    /// With copies, where all goes wrong that goes wrong with a server: what two faults do to two copies is not promised.
-    pub weak: Option<usize>,
-    /// The tags have been there for long when the run begins.
+    /// With copies: the only server with faults. Simultaneous faults of both copies are not covered by the guarantees.
+    pub faulty_server: Option<usize>,
+    /// The tags exist, and were last bumped, long before the run begins.
     pub aged: bool,
-    /// One client reads on one connection and writes on another, through a sidecar of its own.
+    /// One client reads on one connection and writes on another. It has a sidecar of its own.
     pub pooled: bool,
-    /// Some clients speak meta commands.
+    /// Some clients send meta commands.
     pub metas: bool,
-    /// Some of those fill through another sidecar than they read.
+    /// Some meta clients fill through a different sidecar from the one that they read through.
     pub elsewhere: bool,
-    /// One request in so many is a `set` without a miss.
+    /// One request in this many is a `set` without a miss.
     pub blind: u64,
-    /// Clients do not only `set`.
+    /// Clients also send commands other than `get` and `set`.
     pub changes: bool,
-    /// For how long a sidecar reuses the versions of tags, in ms.
+    /// How long a sidecar reuses tag versions, in ms.
     pub tag_cache: u64,
-    /// The largest value that servers take, in bytes.
+    /// The largest value that servers accept, in bytes.
     pub room: usize,
-    /// How many change the source of truth, and the longest pause of each between two changes, in ms.
+    /// The number of invalidators, and the longest pause of each between two invalidations, in ms.
     pub invalidators: (usize, u64),
     pub faults: Faults,
     pub mutant: Option<Mutant>,
-    /// The longest that a command or its reply travels, in ms.
+    /// The longest one-way latency of a command or reply, in ms.
     pub delay: u64,
-    /// The longest that anything is held back, beyond 200 ms.
+    /// The longest stall of a connection or server, in ms, in addition to 200 ms.
     pub longest: u64,
     /// The longest rebuild, in ms.
     pub think: u64,
     /// The longest pause of a reader, in ms.
     pub pause: u64,
-    /// From then on nothing goes wrong and nothing is invalidated, in ms.
+    /// From this moment there are no faults and no invalidations, in ms.
     pub quiet: u64,
     pub end: u64,
 }
 
-/// Room for a usual value with its header, and not for a [`LARGE`] one.
+/// Holds a normal value with its header, but not a [`LARGE`] one.
 const SMALL: usize = 200;
-/// How long a value is that is too large for a server with little room.
+/// The length of a value that is too large for a server limited to [`SMALL`].
 pub const LARGE: usize = 190;
 
 pub fn tag_name(tag: usize) -> TagName {
     TagName::from_slice(format!("t{tag}").as_bytes())
 }
 
-/// Which tag has this name.
+/// The tag's number, from its name.
 pub fn tag_of(name: &TagName) -> usize {
     usize::from(name[1] - b'0')
 }
 
 impl Plan {
     pub fn new(seed: u64, faulty: bool, mutant: Option<Mutant>) -> Plan {
-        let mut chance = Random::seeded(seed);
-        let c = &mut chance;
+        let mut random = Random::seeded(seed);
+        let c = &mut random;
         let faults = if faulty { Faults::some(c) } else { Faults::default() };
         let tags = [0, 1, 2, 4][c.below(4) as usize];
         let extra = [0, 0, 1, 2][c.below(4) as usize];
         let keys: Vec<Guarded> = (0..1 + c.below(3)).map(|n| guarded(n, tags, extra, c)).collect();
         let servers = 1 + c.below(3) as usize;
         let copies = servers > 1 && c.below(3) == 0;
-        let weak = (copies && faulty).then(|| c.below(servers as u64) as usize);
+        let faulty_server = (copies && faulty).then(|| c.below(servers as u64) as usize);
         let think = [100, 600, 2500][c.below(3) as usize];
         let quiet = 8_000;
         let pooled = c.below(4) == 0;
@@ -175,15 +175,15 @@ impl Plan {
             servers,
             sidecars,
             readers: 2 + c.below(6) as usize,
-            commanders: 0,
+            command_clients: 0,
             tags,
             extra,
             copies,
-            weak,
+            faulty_server,
             aged: c.below(2) == 0,
             pooled,
             metas,
-            // Not beside a client with a pool, whose `set` might pass for theirs.
+            // Not together with a pooled client: a pooled client's `set` could be attributed to another connection's miss.
             elsewhere: metas && !pooled && sidecars > 1 && c.below(2) == 0,
             blind: 40,
             changes: c.below(2) == 0,
@@ -202,7 +202,7 @@ impl Plan {
         }
     }
 
-    /// One with nothing but bumps, of few tags, by many who hardly pause: bumps overtake each other.
+    /// Only tag bumps, of one tag, by many clients without pauses: bumps overtake each other.
     pub fn storm(seed: u64, mutant: Option<Mutant>) -> Plan {
         let plan = Plan::new(seed, true, mutant);
         let tags = plan.tags.min(1);
@@ -223,28 +223,28 @@ impl Plan {
         }
     }
 
-    /// One in which commands come late all the time and nothing else goes wrong, with many who set without a miss.
+    /// Commands are often delayed beyond their timeout and `set`s without a miss are frequent. There are no other faults.
     pub fn late(seed: u64, mutant: Option<Mutant>) -> Plan {
         let plan = Plan::new(seed, true, mutant);
         let faults = Faults { stall: 700, stop: 3000, lost: plan.faults.lost, ..Faults::default() };
         Plan { blind: 6, pooled: false, faults, ..plan }
     }
 
-    /// One in which servers restart all the time and nothing else goes wrong.
+    /// Servers restart often. There are no other faults.
     pub fn restarts(seed: u64, mutant: Option<Mutant>) -> Plan {
         let faults = Faults { restart: 800, ..Faults::default() };
-        Plan { faults, weak: None, copies: false, ..Plan::new(seed, true, mutant) }
+        Plan { faults, faulty_server: None, copies: false, ..Plan::new(seed, true, mutant) }
     }
 
-    /// One in which each tag is kept twice, and one server is late, and loses tags.
-    pub fn twice(seed: u64, mutant: Option<Mutant>) -> Plan {
+    /// Each tag is stored on two servers, one of which delays commands and loses tags.
+    pub fn copied_tags(seed: u64, mutant: Option<Mutant>) -> Plan {
         let plan = Plan::late(seed, mutant);
         let servers = plan.servers.max(2);
         let faults = Faults { evict_tag: 500, ..plan.faults };
         Plan {
             servers,
             copies: true,
-            weak: Some((seed % 2) as usize),
+            faulty_server: Some((seed % 2) as usize),
             tag_cache: 200,
             faults,
             blind: 40,
@@ -252,14 +252,14 @@ impl Plan {
         }
     }
 
-    /// One with nothing but clients that send any command and hardly pause.
+    /// Only clients that send random commands, with short pauses.
     pub fn commands(seed: u64, mutant: Option<Mutant>) -> Plan {
         let plan = Plan::new(seed, false, mutant);
-        let mut chance = Random::seeded(seed ^ 0xc0de);
+        let mut random = Random::seeded(seed ^ 0xc0de);
         let millis = Duration::from_millis;
         let keys = plan.keys.iter().map(|guarded| Guarded {
             policy: Policy {
-                cold_wait: millis([0, 20, 200][chance.below(3) as usize]),
+                cold_wait: millis([0, 20, 200][random.below(3) as usize]),
                 stale_for: Duration::from_secs(30),
                 max_rebuild: Duration::from_secs(60),
                 on_delete: OnInvalidate::Drop,
@@ -271,15 +271,15 @@ impl Plan {
             ..guarded.clone()
         });
         let keys = keys.collect();
-        let commanders = 3 + chance.below(6) as usize;
-        let sidecars = 1 + chance.below(2) as usize;
-        let (pause, room) = ([5, 40][chance.below(2) as usize], 1 << 20);
+        let command_clients = 3 + random.below(6) as usize;
+        let sidecars = 1 + random.below(2) as usize;
+        let (pause, room) = ([5, 40][random.below(2) as usize], 1 << 20);
         Plan {
             keys,
-            commanders,
+            command_clients,
             sidecars,
             readers: 0,
-            // A tag that is made counts as moved.
+            // Creating a tag counts as a bump.
             aged: true,
             invalidators: (0, 1),
             pooled: false,
@@ -290,37 +290,37 @@ impl Plan {
         }
     }
 
-    /// The same with clients that have pools.
+    /// [`Plan::commands`] with clients that use connection pools.
     pub fn pools(seed: u64, mutant: Option<Mutant>) -> Plan {
         Plan { pooled: true, ..Plan::commands(seed, mutant) }
     }
 
-    /// Whether bumps overtake each other all the time. Readers race with them for many rounds then, and are only checked for what
-    /// they are served as fresh.
+    /// Whether bumps overtake each other all the time. Readers then race with bumps for many rounds, so only the freshness of
+    /// what they read is checked.
     pub fn is_storm(&self) -> bool {
         self.invalidators.0 > 2
     }
 
-    /// All tags there are.
+    /// The number of tags.
     pub fn all_tags(&self) -> usize {
         self.tags + self.extra
     }
 
-    /// The keys whose values have this tag, or may.
+    /// The keys whose values have this tag or may name it.
     pub fn tagged(&self, tag: usize) -> Vec<usize> {
         let name = tag_name(tag);
         let has = |key: &Guarded| key.tags.contains(&name) || key.extra.contains(&tag);
         (0..self.keys.len()).filter(|key| has(&self.keys[*key])).collect()
     }
 
-    /// Which servers keep a tag.
-    pub fn keepers(&self, name: &TagName) -> Vec<usize> {
+    /// The servers that store a tag.
+    pub fn tag_servers(&self, name: &TagName) -> Vec<usize> {
         let first = tag_of(name) % self.servers;
         let second = (first + 1) % self.servers;
         if self.copies { vec![first, second] } else { vec![first] }
     }
 
-    /// The longest round trip.
+    /// The longest round trip, in ms.
     pub fn trip(&self) -> u64 {
         2 * self.delay + 2
     }

@@ -1,27 +1,27 @@
-//! Many seeds, on all cores, and the one that fails.
+//! Runs many seeds on all cores, and replays the first that fails.
 //!
-//! `KENNEL_SIM_SEEDS=100000` runs so many, `KENNEL_SIM_SEEDS=5000..9000` these, `KENNEL_SIM_SEED=17` one, with its trace.
-//! `KENNEL_SIM_RATE=1000` says how many of so many seeds catch each mutant.
+//! `KENNEL_SIM_SEEDS=100000` runs seeds 0 to 99999, `KENNEL_SIM_SEEDS=5000..9000` this range, `KENNEL_SIM_SEED=17` one seed, with
+//! its trace if it fails. `KENNEL_SIM_RATE=1000` prints how many of 1000 seeds catch each mutant.
 
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use super::checker::Seen;
+use super::checker::Coverage;
 use super::mutants::Mutant;
 use super::plan::Plan;
 use super::world::World;
 
 /// How many seeds a thread takes at once.
 const CHUNK: u64 = 16;
-/// How many failures are enough.
+/// The number of failures after which a run stops.
 const ENOUGH: usize = 8;
 
 fn setting<T: std::str::FromStr>(text: &str) -> T {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no number of seeds"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is not a number of seeds"))
 }
 
-/// The seeds to run, if nothing is said about them: 0 to `seeds`.
+/// The seeds to run; 0 to `seeds` unless configured.
 fn asked(seeds: u64) -> Range<u64> {
     match std::env::var("KENNEL_SIM_SEEDS") {
         Err(_) => 0..seeds,
@@ -32,17 +32,17 @@ fn asked(seeds: u64) -> Range<u64> {
     }
 }
 
-/// Runs them on every core; gives what was seen, and the first `enough` seeds that fail.
+/// Runs the seeds on all cores. Returns the coverage and the first `enough` seeds that fail.
 fn run_all(
     seeds: Range<u64>,
     enough: usize,
-    run: impl Fn(u64) -> Result<Seen, String> + Sync,
-) -> (Seen, Vec<(u64, String)>) {
+    run: impl Fn(u64) -> Result<Coverage, String> + Sync,
+) -> (Coverage, Vec<(u64, String)>) {
     let (next, done, stop) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicBool::new(false));
-    let found = Mutex::new((Seen::default(), Vec::new()));
+    let found = Mutex::new((Coverage::default(), Vec::new()));
     let tenth = (seeds.end - seeds.start) / 10;
     let work = || {
-        let mut seen = Seen::default();
+        let mut coverage = Coverage::default();
         while !stop.load(Relaxed) {
             let from = next.fetch_add(CHUNK, Relaxed);
             let chunk = from..(from + CHUNK).min(seeds.end);
@@ -54,12 +54,12 @@ fn run_all(
                     break;
                 }
                 match run(seed) {
-                    Ok(more) => seen.add(&more),
+                    Ok(more) => coverage.add(&more),
                     Err(why) => {
                         if enough == ENOUGH {
                             eprintln!("seed {seed}: {why}");
                         }
-                        let mut found = found.lock().expect("no thread panics with it");
+                        let mut found = found.lock().expect("no thread panics while it delay the lock");
                         found.1.push((seed, why));
                         stop.fetch_or(found.1.len() >= enough, Relaxed);
                     }
@@ -71,7 +71,7 @@ fn run_all(
                 eprintln!("{} of {} seeds", before + ran, seeds.end - seeds.start);
             }
         }
-        found.lock().expect("no thread panics with it").0.add(&seen);
+        found.lock().expect("no thread panics while it delay the lock").0.add(&coverage);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -79,39 +79,39 @@ fn run_all(
             scope.spawn(work);
         }
     });
-    let (seen, mut failed) = found.into_inner().expect("no thread panicked with it");
+    let (coverage, mut failed) = found.into_inner().expect("no thread panicked while it held the lock");
     failed.sort();
-    (seen, failed)
+    (coverage, failed)
 }
 
-/// What a seed's schedule is made of.
-pub type Planned = fn(u64, Option<Mutant>) -> Plan;
+/// Makes the plan of a seed.
+pub type MakePlan = fn(u64, Option<Mutant>) -> Plan;
 
-/// Runs many seeds; ends with the trace of the first that breaks a promise. Gives what was seen, and whether these are all that
-/// usually run.
-pub fn every_seed_keeps_the_promises(planned: Planned, seeds: u64) -> (Seen, bool) {
+/// Runs many seeds. Panics with the trace of the first that violates a guarantee. Returns the coverage, and whether the usual
+/// seeds were run.
+pub fn every_seed_keeps_the_promises(planned: MakePlan, seeds: u64) -> (Coverage, bool) {
     let one = std::env::var("KENNEL_SIM_SEED").ok().map(|text| setting::<u64>(&text));
     let seeds = one.map_or_else(|| asked(seeds), |seed| seed..seed + 1);
-    let run = |seed| World::run(planned(seed, None), false).map_err(|(broken, _)| broken.0);
-    let (seen, failed) = run_all(seeds, ENOUGH, run);
+    let run = |seed| World::run(planned(seed, None), false).map_err(|(violation, _)| violation.0);
+    let (coverage, failed) = run_all(seeds, ENOUGH, run);
     if let Some((seed, why)) = failed.first() {
         let traced = World::run(planned(*seed, None), true);
         let Err((again, trace)) = traced else { panic!("seed {seed} does not replay: {why}") };
         assert_eq!(*why, again.0, "seed {seed} does not replay");
         let all: Vec<String> = failed.iter().map(|(seed, why)| format!("seed {seed}: {why}")).collect();
         let (trace, all) = (trace.join("\n"), all.join("\n"));
-        panic!("{trace}\n\nKENNEL_SIM_SEED={seed} runs the first of these again:\n{all}");
+        panic!("{trace}\n\nKENNEL_SIM_SEED={seed} replays the first of these:\n{all}");
     }
-    println!("{seen:?}");
-    (seen, one.is_none())
+    println!("{coverage:?}");
+    (coverage, one.is_none())
 }
 
-/// Whether it shows within so many seeds, as the breaking of this promise, what is broken on purpose.
-pub fn is_caught(mutant: Mutant, planned: Planned, seeds: u64, as_breaking: &str) {
+/// Whether one of the first `seeds` seeds detects the mutant, as a violation that contains `as_violating`.
+pub fn is_caught(mutant: Mutant, planned: MakePlan, seeds: u64, as_violating: &str) {
     let run = |seed| match World::run(planned(seed, Some(mutant)), false) {
-        // It may break others before.
-        Err((broken, _)) if !broken.0.contains(as_breaking) => Ok(Seen::default()),
-        outcome => outcome.map_err(|(broken, _)| broken.0),
+        // It may violate others first.
+        Err((violation, _)) if !violation.0.contains(as_violating) => Ok(Coverage::default()),
+        outcome => outcome.map_err(|(violation, _)| violation.0),
     };
     if let Ok(text) = std::env::var("KENNEL_SIM_RATE") {
         let (_, caught) = run_all(0..setting(&text), usize::MAX, run);

@@ -1,4 +1,4 @@
-//! A simulated memcached: the embedded store, spoken to in the same bytes as a real one.
+//! A simulated memcached: the embedded store, accessed through the wire protocol.
 
 use bytes::{Bytes, BytesMut};
 use kennel::embedded::Store;
@@ -11,59 +11,62 @@ const LIMIT: u64 = 64 << 20;
 
 pub struct Server {
     store: Store,
-    /// To write a command in.
-    command: BytesMut,
+    /// Buffer for the command.
+    buffer: BytesMut,
 }
 
 impl Server {
     pub fn start(wall: u64) -> Server {
-        Server { store: Store::new(LIMIT, wall), command: BytesMut::new() }
+        Server { store: Store::new(LIMIT, wall), buffer: BytesMut::new() }
     }
 
-    /// Carries out a command; gives the reply as it would stand on the wire. A value above `room` is refused,
-    /// and what stood there is gone, as in memcached.
-    pub fn execute(&mut self, ask: &ServerCommand, key: &[u8], room: usize, wall: u64) -> Bytes {
-        if let Operation::Store { value, .. } = &ask.what
+    /// Executes a command. Returns the reply as bytes of the wire. As in memcached, a value longer than `room` is refused and the
+    /// previous one is removed.
+    pub fn execute(&mut self, command: &ServerCommand, key: &[u8], room: usize, wall: u64) -> Bytes {
+        if let Operation::Store { value, .. } = &command.what
             && value.len() > room
         {
             self.evict(key, wall);
             return Bytes::from_static(b"SERVER_ERROR object too large for cache\r\n");
         }
-        let mut command = std::mem::take(&mut self.command);
-        command.clear();
-        wire::encode(&ask.what, key, &mut command);
-        let reply = self.answer(&command, wall);
-        self.command = command;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        wire::encode(&command.what, key, &mut buffer);
+        let reply = self.run(&buffer, wall);
+        self.buffer = buffer;
         reply
     }
 
-    /// Takes an item out, as if it had been evicted.
+    /// Removes an item, as if it had been evicted.
     pub fn evict(&mut self, key: &[u8], wall: u64) {
-        self.answer(&[b"md ", key, b"\r\n"].concat(), wall);
+        self.run(&[b"md ", key, b"\r\n"].concat(), wall);
     }
 
     /// `flush_all`.
     pub fn flush(&mut self, wall: u64) {
-        self.answer(b"flush_all\r\n", wall);
+        self.run(b"flush_all\r\n", wall);
     }
 
-    /// The value under a key, without a trace of having looked.
+    /// The value under a key and its client flags, without counting as a read.
     pub fn peek(&self, key: &[u8], wall: u64) -> Option<(Bytes, u32)> {
-        let reply = Server { store: self.store.clone(), command: BytesMut::new() }
-            .answer(&[b"mg ", key, b" v f\r\n"].concat(), wall);
+        let reply = Server { store: self.store.clone(), buffer: BytesMut::new() }
+            .run(&[b"mg ", key, b" v f\r\n"].concat(), wall);
         let data = kennel::protocol::reply::meta(&reply);
         let flags = data.number(b'f').unwrap_or_default() as u32;
         reply.starts_with(b"VA").then(|| (Bytes::copy_from_slice(data.data), flags))
     }
 
-    fn answer(&mut self, command: &[u8], wall: u64) -> Bytes {
+    fn run(&mut self, command: &[u8], wall: u64) -> Bytes {
         let mut reply = Vec::with_capacity(128);
         match parse(command, &Limits { max_value: 1 << 20 }) {
             Parsed::Request { request, consumed } => {
                 assert_eq!(consumed, command.len(), "one command at a time: {}", command.escape_ascii());
                 self.store.answer(&request, wall, &mut reply);
             }
-            other => panic!("the guard asked what no memcached takes: {} {other:?}", command.escape_ascii()),
+            other => panic!(
+                "the guard sent a command that memcached does not accept: {} {other:?}",
+                command.escape_ascii()
+            ),
         }
         Bytes::from(reply)
     }

@@ -1,4 +1,4 @@
-//! A sidecar: its table of leases, and what goes on behind the requests.
+//! A sidecar: its lease table and its background work.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,32 +8,32 @@ use kennel::guard::{BumpEnd, Commands, DeleteEnd, Now, Replies, TagName};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
 
-use super::checker::{Asked, Broken};
+use super::checker::{Request, Violation};
 use super::mutants::Mutant;
-use super::near::Shelf;
-use super::operation::{Doing, End, Op, OpId, Purpose};
+use super::near::NearState;
+use super::operation::{End, Op, OpId, Purpose, Task};
 use super::world::{Event, World};
 
 pub struct Sidecar {
     pub leases: Leases<OpId>,
-    /// Which connection was told a miss of which key, and has not set, deleted or been served it since.
-    pub told: BTreeSet<(Owner, usize)>,
-    /// Of these, for which an `add` was refused.
-    pub refused: BTreeSet<(Owner, usize)>,
-    /// What it drew at its start.
+    /// The connections with an outstanding miss, by key: none of them has set, deleted or read the key since.
+    pub known_misses: BTreeSet<(Owner, usize)>,
+    /// Of those, the ones whose `add` was refused.
+    pub refused_adds: BTreeSet<(Owner, usize)>,
+    /// Random number drawn at the start.
     pub number: u64,
-    /// How far its wall clock is off, in ms.
+    /// The offset of its wall clock, in ms.
     pub offset: i64,
-    /// How often it was started.
-    pub life: u32,
-    /// To each server: the connection, and how often it was made.
+    /// How often it was restarted.
+    pub generation: u32,
+    /// To each server: the connection and its epoch.
     pub links: Vec<(usize, u32)>,
     pub tag_cache: TagCache,
-    pub shelf: Shelf,
+    pub near_state: NearState,
 }
 
 impl Sidecar {
-    /// What is read of a tag may be used again. `writes`: how often it had been written when that was asked.
+    /// Caches a tag's version. `writes`: the tag's write count when the read was sent.
     pub fn note_tag(&self, name: &TagName, version: Option<u64>, asked: Now, writes: u64) {
         if let Some(version) = version {
             self.tag_cache.put_unless_written(name, version, asked.mono, writes);
@@ -42,7 +42,7 @@ impl Sidecar {
 }
 
 impl World {
-    pub fn new_sidecar(&mut self, life: u32) -> Sidecar {
+    pub fn new_sidecar(&mut self, generation: u32) -> Sidecar {
         let number = self.below(u64::MAX);
         let spread = self.plan.faults.offset;
         let offset = self.below(2 * spread + 1) as i64 - spread as i64;
@@ -53,11 +53,21 @@ impl World {
         };
         let tag_cache = TagCache::new(keep);
         let links = (0..self.plan.servers).map(|server| (self.connect(server), 1)).collect();
-        let (leases, told, refused, shelf) = Default::default();
-        Sidecar { leases, told, refused, number, offset, life, links, tag_cache, shelf }
+        let (leases, known_misses, refused_adds, near_state) = Default::default();
+        Sidecar {
+            leases,
+            known_misses,
+            refused_adds,
+            number,
+            offset,
+            generation,
+            links,
+            tag_cache,
+            near_state,
+        }
     }
 
-    /// It ends without a word, and another starts in its place.
+    /// Ends a sidecar without notice and starts another in its place.
     pub fn kill(&mut self, sidecar: usize) {
         let (sidecar_at, mut dead, mut unanswered) = (sidecar, Vec::new(), Vec::new());
         let mut stored = Vec::new();
@@ -65,9 +75,9 @@ impl World {
             let keep = op.sidecar != sidecar_at;
             match &op.purpose {
                 Purpose::Invalidation(which) if !keep => dead.push((*which, op.late)),
-                Purpose::Put(put) if !keep => {
-                    unanswered.extend(put.making.rebuild);
-                    stored.push((put.making.value, op.late));
+                Purpose::Store(put) if !keep => {
+                    unanswered.extend(put.build.rebuild);
+                    stored.push((put.build.value, op.late));
                 }
                 _ => {}
             }
@@ -77,17 +87,17 @@ impl World {
             self.give_up(rebuild);
         }
         let arrives = self.arrives_by();
-        // Its client hears of its end; what it has sent may yet arrive.
+        // Its clients' connections close. Commands on their way may still arrive.
         for (value, late) in stored {
             self.checker.ended(value, self.now, late.max(arrives));
         }
         for (which, late) in dead {
-            // What was on its way may yet arrive.
+            // Commands on their way may still arrive.
             self.attempt_ended(which, late.max(arrives));
             self.at(50, Event::Invalidate { which });
         }
-        let life = self.sidecars[sidecar].life + 1;
-        self.sidecars[sidecar] = self.new_sidecar(life);
+        let generation = self.sidecars[sidecar].generation + 1;
+        self.sidecars[sidecar] = self.new_sidecar(generation);
         for client in 0..self.clients.len() {
             if self.clients[client].sidecar == sidecar {
                 self.restart_client(client);
@@ -95,172 +105,179 @@ impl World {
         }
     }
 
-    /// Forgets what is too old to matter.
+    /// Removes expired entries of the lease table.
     pub fn sweep(&mut self, sidecar: usize) {
-        let now = self.moment(sidecar);
+        let now = self.local_now(sidecar);
         self.sidecars[sidecar].leases.sweep(now);
         let pause = 1000 + self.below(9000);
         self.at(pause, Event::Sweep { sidecar });
     }
 
-    /// What a connection knows of its own misses of a key.
-    pub fn told(&self, sidecar: usize, key: usize, owner: Owner) -> KnownMiss {
+    /// Whether a connection has an outstanding miss of a key.
+    pub fn known_miss(&self, sidecar: usize, key: usize, owner: Owner) -> KnownMiss {
         if self.plan.is(Mutant::ForgottenMissIsNone) {
             return KnownMiss::No;
         }
-        match self.sidecars[sidecar].told.contains(&(owner, key)) {
+        match self.sidecars[sidecar].known_misses.contains(&(owner, key)) {
             true => KnownMiss::Yes,
             false => KnownMiss::No,
         }
     }
 
-    /// A connection is told a miss.
-    pub fn is_told_a_miss(&mut self, sidecar: usize, key: usize, owner: Owner) {
-        self.sidecars[sidecar].told.insert((owner, key));
-        self.sidecars[sidecar].refused.remove(&(owner, key));
+    /// Records that a connection received a miss.
+    pub fn note_miss(&mut self, sidecar: usize, key: usize, owner: Owner) {
+        self.sidecars[sidecar].known_misses.insert((owner, key));
+        self.sidecars[sidecar].refused_adds.remove(&(owner, key));
     }
 
-    /// Whether an `add` was refused for the miss that a connection was told.
-    pub fn is_refused(&self, sidecar: usize, key: usize, owner: Owner) -> bool {
+    /// Whether an `add` was refused for the connection's outstanding miss.
+    pub fn is_add_refused(&self, sidecar: usize, key: usize, owner: Owner) -> bool {
         let of = &self.sidecars[sidecar];
-        of.told.contains(&(owner, key)) && of.refused.contains(&(owner, key))
+        of.known_misses.contains(&(owner, key)) && of.refused_adds.contains(&(owner, key))
     }
 
-    /// A connection was shown a fresh value.
-    pub fn has_seen(&mut self, sidecar: usize, key: usize, owner: Owner, cas: u64) {
+    /// Records that a connection received a fresh value.
+    pub fn note_hit(&mut self, sidecar: usize, key: usize, owner: Owner, cas: u64) {
         let name = &self.plan.keys[key].key;
         let of = &mut self.sidecars[sidecar];
-        if of.told.contains(&(owner, key))
+        if of.known_misses.contains(&(owner, key))
             && let AfterHit::Over(ended) = of.leases.hit(name, owner, cas)
         {
-            of.told.remove(&(owner, key));
-            self.give_back(sidecar, ended, &Purpose::Lost);
+            of.known_misses.remove(&(owner, key));
+            self.remove_ended(sidecar, ended, &Purpose::Lost);
         }
     }
 
-    /// Leases have ended though their clients did not end them.
-    pub fn give_back(&mut self, sidecar: usize, ended: Vec<Ended>, purpose: &Purpose) {
-        for Ended { key, asks, .. } in ended {
+    /// Sends the commands that remove what ended leases left in memcached.
+    pub fn remove_ended(&mut self, sidecar: usize, ended: Vec<Ended>, purpose: &Purpose) {
+        for Ended { key, asks: commands, .. } in ended {
             let key = self.plan.keys.iter().position(|guarded| guarded.key[..] == *key);
             if let Some(key) = key
-                && !asks.is_empty()
+                && !commands.is_empty()
             {
-                self.ask_plainly(sidecar, key, asks, purpose.clone());
+                self.send_direct(sidecar, key, commands, purpose.clone());
             }
         }
     }
 
-    pub fn wake_all(&mut self, bells: Vec<OpId>) {
-        for bell in bells {
-            self.at(0, Event::Wake(bell));
+    pub fn wake_all(&mut self, waiters: Vec<OpId>) {
+        for sender in waiters {
+            self.at(0, Event::Wake(sender));
         }
     }
 
     pub fn wake_key(&mut self, sidecar: usize, key: usize) {
         let name = &self.plan.keys[key].key;
-        let bells = self.sidecars[sidecar].leases.wake(name);
-        self.wake_all(bells);
+        let waiters = self.sidecars[sidecar].leases.wake(name);
+        self.wake_all(waiters);
     }
 
-    /// Asks outside any request.
-    pub fn ask_plainly(&mut self, sidecar: usize, key: usize, asks: Commands, purpose: Purpose) {
-        let op = self.op(sidecar, key, Doing::Plain, purpose);
-        self.ask(op, asks);
+    /// Sends commands that belong to no client's request.
+    pub fn send_direct(&mut self, sidecar: usize, key: usize, commands: Commands, purpose: Purpose) {
+        let op = self.op(sidecar, key, Task::Direct, purpose);
+        self.send_round(op, commands);
     }
 
-    pub fn lease_due(&mut self, sidecar: usize, life: u32, key: usize, id: u64) {
-        if self.sidecars[sidecar].life != life || self.plan.is(Mutant::NoRenewal) {
+    pub fn lease_due(&mut self, sidecar: usize, generation: u32, key: usize, id: u64) {
+        if self.sidecars[sidecar].generation != generation || self.plan.is(Mutant::NoRenewal) {
             return;
         }
-        let now = self.moment(sidecar);
+        let now = self.local_now(sidecar);
         let guarded = self.plan.keys[key].clone();
         let Sidecar { leases, number, .. } = &mut self.sidecars[sidecar];
         match leases.due(&guarded.key, id, now, &guarded.policy, &guarded.tags, *number) {
             Due::Nothing => {}
-            Due::Expire(asks) => self.ask_plainly(sidecar, key, asks, Purpose::Freeing),
-            Due::Renew(asks) => self.ask_plainly(sidecar, key, asks, Purpose::Renewal(id)),
+            Due::Expire(commands) => self.send_direct(sidecar, key, commands, Purpose::Release),
+            Due::Renew(commands) => self.send_direct(sidecar, key, commands, Purpose::Renewal(id)),
         }
     }
 
-    pub fn poll(&mut self, sidecar: usize, life: u32, key: usize, pause: u64, before: Option<u64>) {
+    pub fn poll(&mut self, sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<u64>) {
         let name = self.plan.keys[key].key.clone();
-        if self.sidecars[sidecar].life != life || !self.sidecars[sidecar].leases.has_waiters(&name) {
+        if self.sidecars[sidecar].generation != generation
+            || !self.sidecars[sidecar].leases.has_waiters(&name)
+        {
             return;
         }
-        self.ask_plainly(sidecar, key, PollResult::asks(), Purpose::Polling { pause, before });
+        self.send_direct(sidecar, key, PollResult::asks(), Purpose::Polling { pause, before });
     }
 
-    /// What becomes of the answers to questions that no client asked.
-    pub fn plain_done(&mut self, op: &Op, answers: &Replies) {
+    /// Handles the replies to commands that belong to no client's request.
+    pub fn direct_done(&mut self, op: &Op, replies: &Replies) {
         let (sidecar, key) = (op.sidecar, op.key);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
-        let now = self.moment(sidecar);
-        let life = self.sidecars[sidecar].life;
+        let now = self.local_now(sidecar);
+        let generation = self.sidecars[sidecar].generation;
         let asked = op.asked.mono;
         let leases = &mut self.sidecars[sidecar].leases;
         match op.purpose {
             Purpose::Superseded => {}
             Purpose::Lost => {
-                let bells = leases.wake(&name);
-                self.wake_all(bells);
+                let waiters = leases.wake(&name);
+                self.wake_all(waiters);
             }
-            Purpose::Freeing => {
-                let bells = leases.release_waiters(&name, now);
-                self.wake_all(bells);
+            Purpose::Release => {
+                let waiters = leases.release_waiters(&name, now);
+                self.wake_all(waiters);
             }
             Purpose::Renewal(id) => {
-                let renewed = leases.renewed(&name, id, answers, asked);
-                let mut bells = leases.renewal_ended(&name);
+                let renewed = leases.renewed(&name, id, replies, asked);
+                let mut waiters = leases.renewal_ended(&name);
                 match renewed {
-                    Ok(ticket) => {
-                        let due = Leases::<OpId>::due_after(&ticket, answers, &policy, now);
-                        self.at(due - self.now, Event::Due { sidecar, life, key, id });
+                    Ok(token) => {
+                        let due = Leases::<OpId>::due_after(&token, replies, &policy, now);
+                        self.at(due - self.now, Event::Due { sidecar, generation, key, id });
                     }
-                    Err((_, asks)) if asks.is_empty() => bells.extend(leases.wake(&name)),
-                    Err((Some(LeaseEnd::Lost), asks)) => self.ask_plainly(sidecar, key, asks, Purpose::Lost),
-                    Err((_, asks)) => self.ask_plainly(sidecar, key, asks, Purpose::Freeing),
+                    Err((_, commands)) if commands.is_empty() => waiters.extend(leases.wake(&name)),
+                    Err((Some(LeaseEnd::Lost), commands)) => {
+                        self.send_direct(sidecar, key, commands, Purpose::Lost)
+                    }
+                    Err((_, commands)) => self.send_direct(sidecar, key, commands, Purpose::Release),
                 }
-                self.wake_all(bells);
+                self.wake_all(waiters);
             }
             Purpose::Polling { pause, mut before } => {
-                let found = PollResult::found(answers, &mut before);
-                let bells = leases.polled(&name, found, now);
+                let found = PollResult::found(replies, &mut before);
+                let waiters = leases.polled(&name, found, now);
                 if self.plan.is(Mutant::PollerNeverWakes) {
                     return;
                 }
-                self.wake_all(bells);
+                self.wake_all(waiters);
                 if found == PollResult::Unchanged {
                     let pause = (pause * 2).min(100);
                     let jittered = pause - self.below(pause / 2);
-                    self.at(jittered, Event::Poll { sidecar, life, key, pause, before });
+                    self.at(jittered, Event::Poll { sidecar, generation, key, pause, before });
                 }
             }
             _ => {}
         }
     }
 
-    pub fn done(&mut self, op: Box<Op>, end: End) -> Result<(), Broken> {
+    pub fn done(&mut self, op: Box<Op>, end: End) -> Result<(), Violation> {
         match (end, op.purpose.clone()) {
-            (End::Plain(answers), _) => {
-                self.plain_done(&op, &answers);
+            (End::Direct(replies), _) => {
+                self.direct_done(&op, &replies);
                 Ok(())
             }
             (end, Purpose::Command(sent)) => self.command_done(op.sidecar, sent, end),
             (End::Read(end), Purpose::Get { client, began, at_once }) => {
-                let (sidecar, key, looked) = (op.sidecar, op.key, op.looked);
-                let hurried = if at_once { Some(began) } else { self.hurried(client) };
+                let (sidecar, key, last_read) = (op.sidecar, op.key, op.last_read);
+                let no_wait_since = if at_once { Some(began) } else { self.no_wait_since(client) };
                 let rounds = u64::from(op.round);
-                let asked = Asked { sidecar, began, now: self.now, hurried, served: op.served, rounds };
-                self.read_done(client, key, looked, asked, end)
+                let asked =
+                    Request { sidecar, began, now: self.now, no_wait_since, served: op.served, rounds };
+                self.read_done(client, key, last_read, asked, end)
             }
-            (End::Fill(end), Purpose::Put(put)) => self.fill_done(put.with_late(op.late), end),
-            (End::Set(end), Purpose::Put(put)) => self.set_done(put.with_late(op.late), end),
-            (End::Modify(end), Purpose::Put(put)) => self.modify_done(put.with_late(op.late), end),
-            (End::Modify(end), Purpose::Change(changing)) => self.change_done(changing, &op, end),
-            (End::Delete(_), Purpose::GivingBack { client, life, .. }) => {
+            (End::Fill(end), Purpose::Store(put)) => self.fill_done(put.with_latest_arrival(op.late), end),
+            (End::Set(end), Purpose::Store(put)) => self.set_done(put.with_latest_arrival(op.late), end),
+            (End::Modify(end), Purpose::Store(put)) => {
+                self.modify_done(put.with_latest_arrival(op.late), end)
+            }
+            (End::Modify(end), Purpose::Change(pending)) => self.change_done(pending, &op, end),
+            (End::Delete(_), Purpose::ReleaseWin { client, generation, .. }) => {
                 self.wake_key(op.sidecar, op.key);
-                self.goes_on_putting(client, life)
+                self.continue_storing(client, generation)
             }
             (End::Delete(end), Purpose::Invalidation(which)) => {
                 self.invalidation_done(which, op.sidecar, !matches!(end, DeleteEnd::Failed(_)))

@@ -1,15 +1,15 @@
-//! Tags that come with values, and tags that were there before.
+//! Tags that values name, and tags that exist before the run.
 
 use bytes::Bytes;
 use kennel::guard::envelope::{Header, Opened};
 use kennel::guard::{ItemRef, Operation, ServerCommand, StoreMode, Stored, TagNames};
 
-use super::checker::Seen;
+use super::checker::Coverage;
 use super::plan::tag_name;
 use super::world::World;
-use super::writes::Put;
+use super::writes::PendingStore;
 
-/// So long before the run a tag moved that has been there before, in ms: longer than clocks may differ.
+/// How long before the run the existing tags were bumped, in ms. Longer than clocks may differ.
 const AGE: u64 = 100_000;
 
 /// The names of tags.
@@ -18,8 +18,8 @@ pub fn named(tags: &[usize]) -> TagNames {
 }
 
 impl World {
-    /// Tags that moved long ago: a value may name them for the first time and be fresh.
-    pub fn age_tags(&mut self) {
+    /// Creates tags that were bumped long ago: a value that names one for the first time may be fresh.
+    pub fn create_aged_tags(&mut self) {
         if !self.plan.aged {
             return;
         }
@@ -34,22 +34,22 @@ impl World {
                 cas: None,
                 explicit: None,
             };
-            let ask = ServerCommand { at: ItemRef::Tag(0), what };
+            let command = ServerCommand { at: ItemRef::Tag(0), what };
             let key = self.tag_key(&name);
-            for server in self.plan.keepers(&name) {
-                self.servers[server].execute(&ask, &key, self.plan.room, wall);
+            for server in self.plan.tag_servers(&name) {
+                self.servers[server].execute(&command, &key, self.plan.room, wall);
             }
         }
     }
 
-    /// Several who create a tag that is kept twice may begin with different versions on each server, of which the larger remains:
-    /// one of them, if a server cannot be reached meanwhile, and whoever reuses versions, for as long as that.
-    pub fn may_create(&mut self, ask: &ServerCommand, key: &Bytes) {
+    /// Concurrent creators of a tag with two copies may store a different version on each server, of which the larger counts: one
+    /// value is stale if a server cannot be reached meanwhile, any number if versions are cached.
+    pub fn may_create(&mut self, command: &ServerCommand, key: &Bytes) {
         let times = match self.plan.tag_cache {
             0 => u64::from(self.plan.faults_matter()),
             _ => 32,
         };
-        if !self.plan.copies || times == 0 || !matches!(ask.what, Operation::Store { .. }) {
+        if !self.plan.copies || times == 0 || !matches!(command.what, Operation::Store { .. }) {
             return;
         }
         let tag = self.tag_keys.iter().position(|tag| tag == key);
@@ -62,8 +62,8 @@ impl World {
         }
     }
 
-    /// The tags that a client sends with a value of this key: it depends on what the source says.
-    pub fn names_with(&self, client: usize, key: usize) -> Vec<usize> {
+    /// The tags that a client names with a value of this key: they depend on the source's version.
+    pub fn tags_named_with(&self, client: usize, key: usize) -> Vec<usize> {
         let extra = &self.plan.keys[key].extra;
         match self.checker.source[key] % 3 {
             _ if !self.clients[client].names => Vec::new(),
@@ -73,16 +73,16 @@ impl World {
     }
 }
 
-impl Put {
-    /// Looks at what is about to be stored: sealed with a version that no tag ever has, it is stale from the start.
-    pub fn is_sealed(&mut self, value: &Stored, explicit: bool, seen: &mut Seen) {
+impl PendingStore {
+    /// Inspects the value about to be stored: sealed with version 0, which no tag has, it is stale from the start.
+    pub fn check_seal(&mut self, value: &Stored, explicit: bool, coverage: &mut Coverage) {
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return };
-        self.born_stale = envelope.tags().any(|(_, version)| version == 0);
-        seen.unmoved += u64::from(explicit && !self.born_stale);
+        self.stale_from_start = envelope.tags().any(|(_, version)| version == 0);
+        coverage.unmoved += u64::from(explicit && !self.stale_from_start);
     }
 
-    /// With when the last of what was sent for it arrives.
-    pub fn with_late(mut self, late: u64) -> Put {
+    /// Sets the latest arrival of its commands.
+    pub fn with_latest_arrival(mut self, late: u64) -> PendingStore {
         self.late = late;
         self
     }

@@ -1,4 +1,4 @@
-//! Time, the network, and what goes wrong. One thread, one queue of events, one stream of chance.
+//! Time, the network and the event queue: one thread, one queue and one random generator.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,22 +13,22 @@ use kennel::proxy::wire;
 use kennel::random::Random;
 use kennel::upstream::pending_replies::Reply;
 
-use super::checker::{Broken, Checker, Seen};
+use super::checker::{Checker, Coverage, Violation};
 use super::clients::Client;
-use super::commands::Commander;
-use super::counting::Why;
+use super::commands::CommandClient;
+use super::counting::Cause;
 use super::faults::Fault;
 use super::invalidators::Invalidation;
 use super::linearizability::Invocation;
 use super::mutants::Mutant;
-use super::operation::{Doing, Op, OpId};
+use super::operation::{Op, OpId, Task};
 use super::plan::{Plan, tag_of};
 use super::server::Server;
 use super::sidecar::Sidecar;
 
-/// Where the servers' wall clocks start.
+/// The servers' wall clock at the start, in Unix ms.
 const START: u64 = 1_700_000_000_000;
-/// After this a lost reply is given up, in ms.
+/// The timeout of a command, in ms.
 pub const TIMEOUT: u64 = 300;
 
 #[derive(Debug)]
@@ -38,79 +38,79 @@ pub enum Event {
         op: OpId,
         index: usize,
         round: u32,
-        ask: ServerCommand,
+        command: ServerCommand,
         key: Bytes,
         link: usize,
         epoch: u32,
         late: bool,
     },
     /// A reply reaches its sidecar.
-    Reply { op: OpId, index: usize, round: u32, answer: ServerReply, link: usize },
-    /// An answer is known without asking.
-    Known { op: OpId, index: usize, round: u32, answer: ServerReply },
+    Reply { op: OpId, index: usize, round: u32, reply: ServerReply, link: usize },
+    /// A reply comes from the tag cache.
+    Known { op: OpId, index: usize, round: u32, reply: ServerReply },
     /// A waiter is woken.
     Wake(OpId),
-    /// A wait is over.
+    /// The time limit of a wait is reached.
     WaitEnded { op: OpId, wait: u32 },
-    /// A lease is to be looked at.
-    Due { sidecar: usize, life: u32, key: usize, id: u64 },
-    /// A poller looks.
-    Poll { sidecar: usize, life: u32, key: usize, pause: u64, before: Option<u64> },
-    /// A sidecar forgets what is too old.
+    /// A lease must be renewed or has expired.
+    Due { sidecar: usize, generation: u32, key: usize, id: u64 },
+    /// A key is polled for its waiters.
+    Poll { sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<u64> },
+    /// A sidecar removes expired entries.
     Sweep { sidecar: usize },
-    /// One that shares what another has read looks for it.
-    Near(OpId),
-    /// A client goes on.
-    Client { client: usize, life: u32 },
-    /// Something is pipelined behind a client's request.
-    Behind { client: usize, life: u32 },
-    /// A client that sends any command goes on.
+    /// A reader that uses a near value, or waits for another reader's result, checks whether it is available.
+    SharedRead(OpId),
+    /// A client continues.
+    Client { client: usize, generation: u32 },
+    /// A request is pipelined behind the client's current one.
+    Pipelined { client: usize, generation: u32 },
+    /// A client of [`Plan::commands`] sends its next command.
     Command { which: usize },
-    /// A `flush_all` arrives at a server; with `which`, its client is answered.
+    /// A `flush_all` reaches a server or, with `which`, its client receives the reply.
     Flush { server: usize, which: Option<usize> },
-    /// An invalidator goes on.
+    /// An invalidator continues.
     Invalidate { which: usize },
-    /// Nothing has come over a connection for so long that it is remade.
+    /// A connection without replies for too long is replaced.
     Remake { sidecar: usize, server: usize, link: usize },
-    /// Something goes wrong.
+    /// A fault occurs.
     Fault(Fault),
 }
 
-/// One connection from a sidecar to a server.
+/// A connection from a sidecar to a server.
 #[derive(Debug, Clone, Default)]
 pub struct Link {
     pub server: usize,
-    pub last_there: u64,
-    last_back: u64,
-    /// Until then there is nobody to talk to.
+    pub last_arrival: u64,
+    last_reply: u64,
+    /// Connection attempts fail before this moment.
     pub opens: u64,
     pub closed: bool,
-    /// What was on its way is lost for certain: the server's process is gone.
+    /// The server's process has ended: commands on their way are never executed.
     pub cut: bool,
 }
 
 pub struct World {
     pub plan: Plan,
-    pub chance: Random,
+    pub random: Random,
     pub now: u64,
     pub servers: Vec<Server>,
     pub links: Vec<Link>,
     pub sidecars: Vec<Sidecar>,
     pub clients: Vec<Client>,
-    pub commanders: Vec<Commander>,
-    /// What was sent and answered, by key.
+    pub command_clients: Vec<CommandClient>,
+    /// The commands sent and their responses, by key.
     pub histories: Vec<Vec<Invocation>>,
     pub invalidations: Vec<Option<Invalidation>>,
     /// When each server was last restarted.
     pub restarted: Vec<u64>,
-    /// Until when each does nothing.
+    /// Until when each server is suspended.
     pub stopped: Vec<u64>,
     pub ops: BTreeMap<OpId, Box<Op>>,
     pub checker: Checker,
     pub next: u64,
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     events: Vec<Option<Event>>,
-    /// Free places among them.
+    /// Unused slots in `events`.
     free: Vec<usize>,
     pub tag_keys: Vec<Bytes>,
     /// Which tags have been created in this run.
@@ -118,20 +118,20 @@ pub struct World {
     trace: Option<Vec<String>>,
 }
 
-/// What a run showed.
-pub type Outcome = Result<Seen, (Broken, Vec<String>)>;
+/// The result of a run: its coverage, or the violation and the trace.
+pub type Outcome = Result<Coverage, (Violation, Vec<String>)>;
 
 impl World {
     pub fn run(plan: Plan, traced: bool) -> Outcome {
         let faulty = plan.faults_matter();
         let mut world = World {
-            chance: Random::seeded(plan.seed ^ 0x5eed),
+            random: Random::seeded(plan.seed ^ 0x5eed),
             now: 1000,
             servers: (0..plan.servers).map(|_| Server::start(START)).collect(),
             links: Vec::new(),
             sidecars: Vec::new(),
             clients: Vec::new(),
-            commanders: Vec::new(),
+            command_clients: Vec::new(),
             histories: vec![Vec::new(); plan.keys.len()],
             invalidations: Vec::new(),
             restarted: vec![0; plan.servers],
@@ -147,16 +147,18 @@ impl World {
             trace: traced.then(Vec::new),
             plan,
         };
-        let result =
-            world.play().and_then(|()| world.check_histories()).and_then(|()| world.checker.finish(faulty));
+        let result = world
+            .run_events()
+            .and_then(|()| world.check_histories())
+            .and_then(|()| world.checker.finish(faulty));
         match result {
-            Ok(()) => Ok(world.checker.seen),
-            Err(broken) => Err((broken, world.trace.unwrap_or_default())),
+            Ok(()) => Ok(world.checker.coverage),
+            Err(violation) => Err((violation, world.trace.unwrap_or_default())),
         }
     }
 
-    fn play(&mut self) -> Result<(), Broken> {
-        self.age_tags();
+    fn run_events(&mut self) -> Result<(), Violation> {
+        self.create_aged_tags();
         for _ in 0..self.plan.sidecars {
             let sidecar = self.new_sidecar(0);
             self.sidecars.push(sidecar);
@@ -168,10 +170,10 @@ impl World {
         for client in 0..self.plan.readers {
             let client_at = self.below(self.plan.pause) + 1;
             self.new_client();
-            self.at(client_at, Event::Client { client, life: 0 });
+            self.at(client_at, Event::Client { client, generation: 0 });
         }
-        for _ in 0..self.plan.commanders {
-            self.new_commander();
+        for _ in 0..self.plan.command_clients {
+            self.new_command_client();
         }
         for which in 0..self.plan.invalidators.0 {
             self.invalidations.push(None);
@@ -186,48 +188,47 @@ impl World {
             self.now = at;
             self.free.push(place);
             if let Some(event) = self.events[place].take() {
-                self.happen(event)?;
+                self.handle(event)?;
             }
         }
         Ok(())
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Broken> {
+    fn handle(&mut self, event: Event) -> Result<(), Violation> {
         match event {
-            Event::Arrive { op, index, round, ask, key, link, epoch, late } => {
-                self.arrive(op, index, round, ask, key, link, epoch, late);
+            Event::Arrive { op, index, round, command, key, link, epoch, late } => {
+                self.arrive(op, index, round, command, key, link, epoch, late);
                 Ok(())
             }
-            Event::Reply { op, index, round, answer, link } => {
-                let answer =
-                    if self.links[link].closed { ServerReply::Failed(Failure::Down) } else { answer };
-                self.trace(|| format!("op {op} <- {index} {answer:?}"));
-                self.replied(op, index, round, answer, false)
+            Event::Reply { op, index, round, reply, link } => {
+                let reply = if self.links[link].closed { ServerReply::Failed(Failure::Down) } else { reply };
+                self.trace(|| format!("op {op} <- {index} {reply:?}"));
+                self.replied(op, index, round, reply, false)
             }
-            Event::Known { op, index, round, answer } => self.replied(op, index, round, answer, true),
+            Event::Known { op, index, round, reply } => self.replied(op, index, round, reply, true),
             Event::Wake(op) => self.woken(op),
-            Event::WaitEnded { op, wait } => self.over(op, wait),
-            Event::Due { sidecar, life, key, id } => {
-                self.lease_due(sidecar, life, key, id);
+            Event::WaitEnded { op, wait } => self.wait_ended(op, wait),
+            Event::Due { sidecar, generation, key, id } => {
+                self.lease_due(sidecar, generation, key, id);
                 Ok(())
             }
-            Event::Poll { sidecar, life, key, pause, before } => {
-                self.poll(sidecar, life, key, pause, before);
+            Event::Poll { sidecar, generation, key, pause, before } => {
+                self.poll(sidecar, generation, key, pause, before);
                 Ok(())
             }
             Event::Sweep { sidecar } => {
                 self.sweep(sidecar);
                 Ok(())
             }
-            Event::Behind { client, life } => {
-                self.behind(client, life);
+            Event::Pipelined { client, generation } => {
+                self.behind(client, generation);
                 Ok(())
             }
-            Event::Near(op) => self.shares(op),
-            Event::Client { client, life } => self.client_goes_on(client, life),
+            Event::SharedRead(op) => self.poll_shared(op),
+            Event::Client { client, generation } => self.client_step(client, generation),
             Event::Command { which } => self.next_command(which),
             Event::Flush { server, which } => {
-                self.flushes(server, which);
+                self.flush_step(server, which);
                 Ok(())
             }
             Event::Invalidate { which } => self.invalidate(which),
@@ -248,12 +249,12 @@ impl World {
         }
     }
 
-    /// A number in 0..n.
+    /// A random number in 0..n.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.chance.below(n)
+        self.random.below(n)
     }
 
-    /// Has something happen in so many ms.
+    /// Schedules an event in `delay` ms.
     pub fn at(&mut self, delay: u64, event: Event) {
         self.next += 1;
         let place = self.free.pop().unwrap_or(self.events.len());
@@ -264,7 +265,7 @@ impl World {
         self.queue.push(Reverse((self.now + delay, self.next, place)));
     }
 
-    pub fn moment(&self, sidecar: usize) -> Now {
+    pub fn local_now(&self, sidecar: usize) -> Now {
         let offset = self.sidecars[sidecar].offset;
         Now { wall: (START + self.now).saturating_add_signed(offset), mono: self.now }
     }
@@ -278,8 +279,8 @@ impl World {
         self.links.len() - 1
     }
 
-    fn travel(&mut self) -> u64 {
-        // In a storm one message in twenty is overtaken by whole bumps of others.
+    fn latency(&mut self) -> u64 {
+        // In a storm, one message in twenty has the full latency, so that many bumps overtake it.
         match self.plan.is_storm() && self.below(20) > 0 {
             true => 1 + self.below(4),
             false => 1 + self.below(self.plan.delay),
@@ -290,64 +291,65 @@ impl World {
         self.tag_keys[tag_of(name)].clone()
     }
 
-    /// Sends one command of an operation to its server. Gives when it arrives, if that is after it was given up.
-    pub fn send(&mut self, op: &Op, index: usize, ask: ServerCommand) -> Option<u64> {
-        let (server, key) = match ask.at {
+    /// Sends one command of an operation to its server. Returns when it arrives if that is after its timeout.
+    pub fn send(&mut self, op: &Op, index: usize, command: ServerCommand) -> Option<u64> {
+        let (server, key) = match command.at {
             ItemRef::Value => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
             ItemRef::Lock => (op.key % self.plan.servers, self.plan.keys[op.key].lock.clone()),
             ItemRef::Tag(tag) => {
                 let name = &op.tags[usize::from(tag)];
-                (self.plan.keepers(name)[0], self.tag_key(name))
+                (self.plan.tag_servers(name)[0], self.tag_key(name))
             }
             ItemRef::TagCopy(tag) => {
                 let name = &op.tags[usize::from(tag)];
-                (self.plan.keepers(name)[1], self.tag_key(name))
+                (self.plan.tag_servers(name)[1], self.tag_key(name))
             }
         };
-        if let Some(answer) = self.cached(op, &ask) {
-            self.checker.seen.cached += 1;
+        if let Some(reply) = self.cached(op, &command) {
+            self.checker.coverage.cached += 1;
             let (op, round) = (op.id, op.round);
-            self.at(0, Event::Known { op, index, round, answer });
+            self.at(0, Event::Known { op, index, round, reply });
             return None;
         }
-        self.checker.seen.asks += 1;
+        self.checker.coverage.server_commands += 1;
         let (link, epoch) = self.sidecars[op.sidecar].links[server];
         let (key_of, op, round) = (op.key, op.id, op.round);
         let checks = !self.plan.is(Mutant::NoEpochCheck);
-        if checks && wire::depends_on(&ask.what).is_some_and(|seen| seen != epoch) {
-            self.at(0, Event::Reply { op, index, round, answer: ServerReply::Exists, link });
+        if checks && wire::depends_on(&command.what).is_some_and(|seen| seen != epoch) {
+            self.at(0, Event::Reply { op, index, round, reply: ServerReply::Exists, link });
             return None;
         }
         if self.now < self.links[link].opens {
-            let answer = ServerReply::Failed(Failure::Down);
-            self.at(1, Event::Reply { op, index, round, answer, link });
+            let reply = ServerReply::Failed(Failure::Down);
+            self.at(1, Event::Reply { op, index, round, reply, link });
             return None;
         }
-        let arrives = (self.now + self.travel()).max(self.links[link].last_there);
-        self.links[link].last_there = arrives;
+        let arrives = (self.now + self.latency()).max(self.links[link].last_arrival);
+        self.links[link].last_arrival = arrives;
         let late = self.plan.holds_back() && arrives > self.now + TIMEOUT;
         if !late && arrives > self.now + self.plan.trip() {
-            // A key and its tags are seen as they were at moments that lie apart: what is built may be sealed with old versions.
-            self.checker.ledger.note(key_of, Why::Lost, arrives, Some(arrives));
+            // The key and its tags are read at moments far apart: the value may be sealed with old versions.
+            self.checker.reasons.note(key_of, Cause::Lost, arrives, Some(arrives));
         }
-        self.at(arrives - self.now, Event::Arrive { op, index, round, ask, key, link, epoch, late });
+        self.at(arrives - self.now, Event::Arrive { op, index, round, command, key, link, epoch, late });
         if late {
-            let answer = ServerReply::Failed(Failure::TimedOut);
-            self.at(TIMEOUT, Event::Reply { op, index, round, answer, link });
+            let reply = ServerReply::Failed(Failure::TimedOut);
+            self.at(TIMEOUT, Event::Reply { op, index, round, reply, link });
         }
         late.then_some(arrives)
     }
 
-    /// The version of a tag, if this sidecar has read it a moment ago. A bump counts on what is stored now.
-    fn cached(&self, op: &Op, ask: &ServerCommand) -> Option<ServerReply> {
-        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (ask.at, &ask.what) else {
+    /// The version of a tag if this sidecar has read it recently. A bump always reads the server.
+    fn cached(&self, op: &Op, command: &ServerCommand) -> Option<ServerReply> {
+        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (command.at, &command.what)
+        else {
             return None;
         };
-        if matches!(op.doing, Doing::Bump(_)) {
+        if matches!(op.doing, Task::Bump(_)) {
             return None;
         }
         let cache = &self.sidecars[op.sidecar].tag_cache;
-        let version = cache.get(&op.tags[usize::from(tag)], self.moment(op.sidecar).mono)?;
+        let version = cache.get(&op.tags[usize::from(tag)], self.local_now(op.sidecar).mono)?;
         let value = Bytes::from(version_millis(version).to_string());
         let (size, usage) = (value.len(), Usage::default());
         let cas = Cas { number: 0, epoch: 0 };
@@ -361,7 +363,7 @@ impl World {
         op: OpId,
         index: usize,
         round: u32,
-        ask: ServerCommand,
+        command: ServerCommand,
         key: Bytes,
         link: usize,
         epoch: u32,
@@ -369,49 +371,53 @@ impl World {
     ) {
         let Link { server, closed, cut, .. } = self.links[link];
         if !cut && self.now < self.stopped[server] {
-            return self.wait_for_server(
-                Event::Arrive { op, index, round, ask, key, link, epoch, late: true },
+            return self.wait_for_resume(
+                Event::Arrive { op, index, round, command, key, link, epoch, late: true },
                 server,
             );
         }
         if cut || (closed && !late && self.below(2) == 0) {
-            let answer = ServerReply::Failed(Failure::Down);
-            return self.at(0, Event::Reply { op, index, round, answer, link });
+            let reply = ServerReply::Failed(Failure::Down);
+            return self.at(0, Event::Reply { op, index, round, reply, link });
         }
         let wall = self.wall();
-        let bytes = self.servers[server].execute(&ask, &key, self.plan.room, wall);
-        self.trace(|| format!("op {op} {} {:?} -> {}", key.escape_ascii(), ask.what, bytes.escape_ascii()));
-        self.may_create(&ask, &key);
-        if let (ItemRef::Value | ItemRef::Lock, Some(op)) = (ask.at, self.ops.get_mut(&op)) {
+        let bytes = self.servers[server].execute(&command, &key, self.plan.room, wall);
+        self.trace(|| {
+            format!("op {op} {} {:?} -> {}", key.escape_ascii(), command.what, bytes.escape_ascii())
+        });
+        self.may_create(&command, &key);
+        if let (ItemRef::Value | ItemRef::Lock, Some(op)) = (command.at, self.ops.get_mut(&op)) {
             op.served = self.now;
         }
         if late {
-            self.came_late(&ask.what, &key, &bytes);
+            self.executed_late(&command.what, &key, &bytes);
         }
-        let mut answer = wire::decode(&ask, Reply::Answered { bytes, epoch });
-        let mut back = (self.now + self.travel()).max(self.links[link].last_back);
-        let may_be_lost = self.plan.weak.is_none_or(|weak| weak == server) && self.now < self.plan.quiet;
+        let mut reply = wire::decode(&command, Reply::Answered { bytes, epoch });
+        let mut back = (self.now + self.latency()).max(self.links[link].last_reply);
+        let may_be_lost = self.plan.faulty_server.is_none_or(|faulty_server| faulty_server == server)
+            && self.now < self.plan.quiet;
         if may_be_lost && self.plan.faults.lost > 0 && self.below(self.plan.faults.lost) == 0 {
-            answer = ServerReply::Failed(Failure::TimedOut);
+            reply = ServerReply::Failed(Failure::TimedOut);
             self.reply_lost(op);
             back = self.now + TIMEOUT;
         } else {
-            self.links[link].last_back = back;
+            self.links[link].last_reply = back;
         }
-        self.at(back - self.now, Event::Reply { op, index, round, answer, link });
+        self.at(back - self.now, Event::Reply { op, index, round, reply, link });
     }
 
-    /// The versions that the tags have on the servers at this moment.
+    /// The current versions of the tags on the servers.
     pub fn peek_tags(&self, tags: &[TagName]) -> Vec<Option<u64>> {
         let on = |server: usize, name: &TagName| {
-            let (ms, life) = self.servers[server].peek(&self.tag_key(name), self.wall())?;
-            parse_version(&ms).map(|ms| version(ms, life))
+            let (ms, generation) = self.servers[server].peek(&self.tag_key(name), self.wall())?;
+            parse_version(&ms).map(|ms| version(ms, generation))
         };
-        let largest = |name| self.plan.keepers(name).into_iter().filter_map(|server| on(server, name)).max();
+        let largest =
+            |name| self.plan.tag_servers(name).into_iter().filter_map(|server| on(server, name)).max();
         tags.iter().map(largest).collect()
     }
 
-    pub fn stands_a_stub(&self, key: usize) -> bool {
+    pub fn has_stub(&self, key: usize) -> bool {
         let item = self.servers[key % self.plan.servers].peek(&self.plan.keys[key].key, self.wall());
         item.is_some_and(|(value, _)| value.is_empty())
     }

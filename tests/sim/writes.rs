@@ -1,4 +1,4 @@
-//! What applications store and change, and how it ends.
+//! What applications store and change, and how each command ends.
 
 use bytes::Bytes;
 use kennel::guard::leases::{Attribution, MissToken, Owner, StoreCondition, Writer};
@@ -7,86 +7,86 @@ use kennel::guard::{
     SetEnd, Step, StubId, TagNames, Versions,
 };
 
-use super::checker::{Broken, Moving, Rebuild, RebuildId, ValueId, broken, millis};
+use super::checker::{DisruptionKind, Rebuild, RebuildId, ValueId, Violation, millis, violation};
 use super::clients::{Client, Job};
-use super::counting::Why;
+use super::counting::Cause;
 use super::mutants::Mutant;
-use super::operation::{COUNTS, Doing, Op, Purpose};
+use super::operation::{COUNTS, Op, Purpose, Task};
 use super::plan::LARGE;
 use super::tags::named;
 use super::world::World;
 
-/// With which command a value is stored.
+/// The command with which a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum StoreMethod {
     Set,
     Add,
     Replace,
     Cas(u64),
-    /// `ms C`, with the CAS of the miss; `elsewhere`: through another sidecar than told the miss.
+    /// `ms C` with the CAS of the miss. `elsewhere`: through a different sidecar from the one that returned the miss.
     MetaCas {
         cas: u64,
         elsewhere: bool,
     },
 }
 
-/// A value to be made and stored.
+/// A value to be built and stored.
 #[derive(Debug, Clone)]
-pub struct Making {
+pub struct Build {
     pub key: usize,
-    how: How,
+    method: StoreMethod,
     pub value: ValueId,
     ttl: u64,
     pub rebuild: Option<RebuildId>,
-    /// When what its client was shown was asked for, or it began.
+    /// When the read that it is based on was sent, or when it began.
     made: u64,
-    /// With which tags it comes, beyond those of its rule.
+    /// The tags that it names in addition to those of its rule.
     extra: TagNames,
 }
 
-impl Making {
-    /// Its client was shown what was asked for then.
-    pub fn since(self, looked: u64) -> Making {
-        Making { made: looked, ..self }
+impl Build {
+    /// Sets when the read was sent that the value is based on.
+    pub fn since(self, last_read: u64) -> Build {
+        Build { made: last_read, ..self }
     }
 }
 
-/// A value on its way.
+/// A store in progress.
 #[derive(Debug, Clone)]
-pub struct Put {
+pub struct PendingStore {
     pub client: usize,
-    life: u32,
+    generation: u32,
     sidecar: usize,
     owner: Owner,
-    pub making: Making,
+    pub build: Build,
     body: Bytes,
-    /// Of one of its tags nobody knows whether it moved: it is stale from the start.
-    pub born_stale: bool,
-    /// When the last of what was sent for it arrives.
+    /// The version of one of its tags is unknown: it is stale from the start.
+    pub stale_from_start: bool,
+    /// The latest arrival of its commands.
     pub late: u64,
-    /// The sidecar that granted the lease does not know that this ends it.
-    astray: bool,
-    /// What its miss saw, and whose that was if another connection's.
+    /// The sidecar that granted the lease does not see that this store ends it.
+    lock_outlives_fill: bool,
+    /// The miss that it fills, and the miss's connection if that is another one.
     fills: Option<(MissToken, Option<Owner>)>,
-    /// That was a lease.
-    leads: bool,
+    /// The miss holds the lease.
+    holds_lease: bool,
 }
 
-/// A command on its way that changes what stands there.
+/// A command in progress that changes the current value.
 #[derive(Debug, Clone)]
-pub struct Changing {
+pub struct PendingChange {
     client: usize,
-    life: u32,
-    moved: (usize, Option<usize>),
-    /// What an `ma N` would begin with.
-    begins: Option<ValueId>,
+    generation: u32,
+    disruption: (usize, Option<usize>),
+    /// The value that `ma N` would create.
+    creates: Option<ValueId>,
     owner: Owner,
 }
 
-impl Put {
-    /// The stub that its client missed, if it was one.
+impl PendingStore {
+    /// The stub that its client missed, if any.
     pub fn stub(&self) -> Option<StubId> {
-        self.fills.as_ref().and_then(|(ticket, _)| ticket.stub)
+        self.fills.as_ref().and_then(|(token, _)| token.stub)
     }
 }
 
@@ -95,70 +95,78 @@ impl World {
         [1, 2, 3, 3, 0][self.below(5) as usize]
     }
 
-    /// A value made from what the source says now.
-    pub fn making(&mut self, client: usize, key: usize, how: How, rebuild: Option<RebuildId>) -> Making {
-        let (ttl, extra) = (self.ttl(), self.names_with(client, key));
+    /// A value made from the source's current version.
+    pub fn build(
+        &mut self,
+        client: usize,
+        key: usize,
+        method: StoreMethod,
+        rebuild: Option<RebuildId>,
+    ) -> Build {
+        let (ttl, extra) = (self.ttl(), self.tags_named_with(client, key));
         let value = self.checker.value(key, ttl, false, extra.clone());
-        Making { key, how, value, ttl, rebuild, made: self.now, extra: named(&extra) }
+        Build { key, method, value, ttl, rebuild, made: self.now, extra: named(&extra) }
     }
 
-    /// The same, by somebody who was told no miss.
-    pub fn blind(&mut self, client: usize, key: usize, how: How) -> Making {
-        let (ttl, extra) = (self.ttl(), self.names_with(client, key));
+    /// The same, without a miss.
+    pub fn blind(&mut self, client: usize, key: usize, method: StoreMethod) -> Build {
+        let (ttl, extra) = (self.ttl(), self.tags_named_with(client, key));
         let value = self.checker.value(key, ttl, true, extra.clone());
-        Making { key, how, value, ttl, rebuild: None, made: self.now, extra: named(&extra) }
+        Build { key, method, value, ttl, rebuild: None, made: self.now, extra: named(&extra) }
     }
 
     /// A command that is neither a read nor a fill.
-    pub fn change(&mut self, client: usize, key: usize) -> Result<(), Broken> {
+    pub fn change(&mut self, client: usize, key: usize) -> Result<(), Violation> {
         let now = self.now;
         let ttl = self.ttl();
-        let (x, mut begins, mut touches) = (Bytes::from_static(b"x"), None, None);
+        let (x, mut creates, mut touches) = (Bytes::from_static(b"x"), None, None);
         let change = match self.below(7) {
             0 | 1 => {
-                let how = if self.below(2) == 0 { How::Replace } else { How::Add };
-                let making = self.blind(client, key, how);
-                return self.put_next(client, vec![making]);
+                let method = if self.below(2) == 0 { StoreMethod::Replace } else { StoreMethod::Add };
+                let build = self.blind(client, key, method);
+                return self.store_next(client, vec![build]);
             }
             2 => Change::Append { more: x, compare: None, explicit: None, create: None },
             3 => Change::Prepend { more: x, compare: None, explicit: None, create: None },
             4 => {
                 touches = Some(ttl);
-                Change::Touch(Expiry::of(ttl as i64, self.moment(self.clients[client].sidecar)))
+                Change::Touch(Expiry::of(ttl as i64, self.local_now(self.clients[client].sidecar)))
             }
             5 => Change::Count(Count { delta: 1, ..Count::default() }),
             _ => {
                 let ttl = self.ttl();
                 let value = self.checker.value(key, ttl, true, Vec::new());
                 self.checker.sent(value, None, now);
-                begins = Some(value);
-                let lifetime = Expiry::of(ttl as i64, self.moment(self.clients[client].sidecar));
+                creates = Some(value);
+                let lifetime = Expiry::of(ttl as i64, self.local_now(self.clients[client].sidecar));
                 let create = Some((lifetime, value as u64 * COUNTS));
                 Change::Count(Count { delta: 1, create, ..Count::default() })
             }
         };
-        let moved = self.checker.changes(key, touches, now);
-        let Client { sidecar, life, .. } = self.clients[client];
-        self.clients[client].job = Job::Putting(Vec::new());
+        let disruption = self.checker.changes(key, touches, now);
+        let Client { sidecar, generation, .. } = self.clients[client];
+        self.clients[client].job = Job::Storing(Vec::new());
         let owner = self.clients[client].owners[1];
-        let told = self.told(sidecar, key, owner);
-        let over = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner, told) {
-            StoreCondition::Observed(base) if begins.is_some() => Some(base),
+        let known_miss = self.known_miss(sidecar, key, owner);
+        let condition = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner, known_miss)
+        {
+            StoreCondition::Observed(observed) if creates.is_some() => Some(observed),
             _ => None,
         };
-        let (modify, asks) = self.on_scene(sidecar, key, |scene| Modify::bound(change, over, scene));
-        let changing = Changing { client, life, moved, begins, owner };
-        let op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Change(changing));
-        self.ask(op, asks);
+        let (modify, commands) =
+            self.with_inputs(sidecar, key, |inputs| Modify::bound(change, condition, inputs));
+        let pending = PendingChange { client, generation, disruption, creates, owner };
+        let op = self.op(sidecar, key, Task::Modify(modify), Purpose::Change(pending));
+        self.send_round(op, commands);
         Ok(())
     }
 
-    pub fn change_done(&mut self, changing: Changing, op: &Op, end: ModifyEnd) -> Result<(), Broken> {
-        let Changing { client, life, moved, begins, owner } = changing;
+    pub fn change_done(&mut self, pending: PendingChange, op: &Op, end: ModifyEnd) -> Result<(), Violation> {
+        let PendingChange { client, generation, disruption, creates, owner } = pending;
         let by = op.late.max(self.now);
         let end = self.modified(op.sidecar, op.key, owner, end);
-        self.checker.changed(moved, by);
-        if let Some(value) = begins {
+        self.checker.changed(disruption, by);
+        if let Some(value) = creates {
             match end {
                 ModifyEnd::Failed(_) => self.checker.ended(value, self.now, by),
                 _ => self.checker.acked(value, self.now),
@@ -168,85 +176,92 @@ impl World {
             let (value, count) = World::value_of(counted.number.to_string().as_bytes())?;
             self.checker.counted(value, count)?;
         }
-        self.goes_on_putting(client, life)
+        self.continue_storing(client, generation)
     }
 
-    pub fn goes_on_putting(&mut self, client: usize, life: u32) -> Result<(), Broken> {
+    pub fn continue_storing(&mut self, client: usize, generation: u32) -> Result<(), Violation> {
         let of = &mut self.clients[client];
-        if of.life != life {
+        if of.generation != generation {
             return Ok(());
         }
         match std::mem::replace(&mut of.job, Job::Idle) {
-            Job::Putting(rest) => self.put_next(client, rest),
-            _ => panic!("client {client} put nothing"),
+            Job::Storing(rest) => self.store_next(client, rest),
+            _ => panic!("client {client} has no store in progress"),
         }
     }
 
-    pub fn put_next(&mut self, client: usize, mut makings: Vec<Making>) -> Result<(), Broken> {
-        let Some(making) = makings.pop() else {
+    pub fn store_next(&mut self, client: usize, mut builds: Vec<Build>) -> Result<(), Violation> {
+        let Some(build) = builds.pop() else {
             self.make(client, Vec::new());
             return Ok(());
         };
-        let Client { mut sidecar, life, owners, .. } = self.clients[client];
-        self.clients[client].job = Job::Putting(makings);
-        let names = matches!(making.how, How::MetaCas { .. } | How::Cas(_));
-        if names && self.restarted[making.key % self.plan.servers] >= making.made {
-            // A restarted memcached gives the same CAS to another item, and its clients can but know it.
-            if let Some(rebuild) = making.rebuild {
+        let Client { mut sidecar, generation, owners, .. } = self.clients[client];
+        self.clients[client].job = Job::Storing(builds);
+        let names = matches!(build.method, StoreMethod::MetaCas { .. } | StoreMethod::Cas(_));
+        if names && self.restarted[build.key % self.plan.servers] >= build.made {
+            // A restarted memcached may give the same CAS to another item. Clients cannot detect this, so the value is not
+            // stored.
+            if let Some(rebuild) = build.rebuild {
                 self.give_up(rebuild);
             }
-            return self.goes_on_putting(client, life);
+            return self.continue_storing(client, generation);
         }
-        if let (How::MetaCas { cas, elsewhere: false }, Some(rebuild)) = (making.how, making.rebuild)
+        if let (StoreMethod::MetaCas { cas, elsewhere: false }, Some(rebuild)) = (build.method, build.rebuild)
             && self.below(20) == 0
         {
-            return self.give_up_win(client, making.key, cas, rebuild);
+            return self.release_win(client, build.key, cas, rebuild);
         }
-        let mut body = format!("{}", making.value as u64 * COUNTS);
+        let mut body = format!("{}", build.value as u64 * COUNTS);
         if self.plan.room < 1 << 20 && self.below(4) == 0 {
             body.extend(std::iter::repeat_n('.', LARGE));
         }
         if body.len() > LARGE {
             let until = self.now + 3 * self.plan.trip() + 2 * self.checker.grace();
-            self.checker.takes_away(making.key, self.now, until);
+            self.checker.may_remove(build.key, self.now, until);
         }
-        self.checker.sent(making.value, making.rebuild, self.now);
-        if let How::MetaCas { elsewhere: true, .. } = making.how {
+        self.checker.sent(build.value, build.rebuild, self.now);
+        if let StoreMethod::MetaCas { elsewhere: true, .. } = build.method {
             sidecar = (sidecar + 1) % self.plan.sidecars;
-            self.checker.disturbs(making.value, self.now);
+            self.checker.may_replace(build.value, self.now);
         }
         let body = Bytes::from(body);
-        self.put(Put {
+        self.put(PendingStore {
             client,
-            life,
+            generation,
             sidecar,
             owner: owners[1],
-            making,
+            build,
             body,
-            born_stale: false,
+            stale_from_start: false,
             late: 0,
-            astray: false,
+            lock_outlives_fill: false,
             fills: None,
-            leads: false,
+            holds_lease: false,
         })
     }
 
-    /// A meta client that will not rebuild says so: `md C` with the CAS of its win.
-    fn give_up_win(&mut self, client: usize, key: usize, cas: u64, rebuild: RebuildId) -> Result<(), Broken> {
+    /// A meta client that will not rebuild releases its win: `md C` with the CAS of the win.
+    fn release_win(
+        &mut self,
+        client: usize,
+        key: usize,
+        cas: u64,
+        rebuild: RebuildId,
+    ) -> Result<(), Violation> {
         self.give_up(rebuild);
-        self.remove_named(client, key, cas);
+        self.remove_won(client, key, cas);
         Ok(())
     }
 
-    pub fn remove_named(&mut self, client: usize, key: usize, cas: u64) {
-        let Client { sidecar, life, owners, .. } = self.clients[client];
+    pub fn remove_won(&mut self, client: usize, key: usize, cas: u64) {
+        let Client { sidecar, generation, owners, .. } = self.clients[client];
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
         match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
-            Attribution::Fill { ticket, .. } => removal.compare = ticket.base.map(|base| base.number),
+            Attribution::Fill { ticket: token, .. } => removal.compare = token.base.map(|base| base.number),
             Attribution::Renewing => {
-                let purpose = Purpose::GivingBack { client, life, cas };
-                let op = self.op(sidecar, key, Doing::Parked, purpose);
+                let purpose = Purpose::ReleaseWin { client, generation, cas };
+                let op = self.op(sidecar, key, Task::Parked, purpose);
                 self.sidecars[sidecar].leases.await_renewal(&name, op.id);
                 self.ops.insert(op.id, op);
                 return;
@@ -254,152 +269,160 @@ impl World {
             Attribution::NoMiss | Attribution::Invalidated | Attribution::Unknown => {}
         }
         let until = self.now + 6 * self.plan.trip() + 2 * self.checker.grace();
-        self.checker.takes_away(key, self.now, until);
-        let (delete, asks) = self.on_scene(sidecar, key, |scene| Delete::with_removal(removal, scene));
-        let op = self.op(sidecar, key, Doing::Delete(delete), Purpose::GivingBack { client, life, cas });
-        self.ask(op, asks);
+        self.checker.may_remove(key, self.now, until);
+        let (delete, commands) =
+            self.with_inputs(sidecar, key, |inputs| Delete::with_removal(removal, inputs));
+        let op = self.op(sidecar, key, Task::Delete(delete), Purpose::ReleaseWin { client, generation, cas });
+        self.send_round(op, commands);
     }
 
-    /// A value arrives at its sidecar, or may go on there.
-    pub fn put(&mut self, mut put: Put) -> Result<(), Broken> {
-        let (sidecar, key) = (put.sidecar, put.making.key);
+    /// A sidecar receives a value, or may proceed after a wait.
+    pub fn put(&mut self, mut put: PendingStore) -> Result<(), Violation> {
+        let (sidecar, key) = (put.sidecar, put.build.key);
         let name = self.plan.keys[key].key.clone();
-        let (owner, told, now) = (put.owner, self.told(sidecar, key, put.owner), self.moment(sidecar));
+        let (owner, known_miss, now) =
+            (put.owner, self.known_miss(sidecar, key, put.owner), self.local_now(sidecar));
         let leases = &mut self.sidecars[sidecar].leases;
-        let fills = match put.making.how {
-            How::MetaCas { cas, .. } => leases.is_cas_of_miss(&name, cas, owner),
-            how => how == How::Set,
+        let fills = match put.build.method {
+            StoreMethod::MetaCas { cas, .. } => leases.is_cas_of_miss(&name, cas, owner),
+            method => method == StoreMethod::Set,
         };
-        let attribution = match put.making.how {
-            How::Replace if leases.bound(&name, owner, told) == StoreCondition::Renewing => {
+        let attribution = match put.build.method {
+            StoreMethod::Replace if leases.bound(&name, owner, known_miss) == StoreCondition::Renewing => {
                 Attribution::Renewing
             }
-            How::Replace | How::Cas(_) => Attribution::NoMiss,
-            How::MetaCas { cas, .. } => {
-                self.checker.seen.named += 1;
+            StoreMethod::Replace | StoreMethod::Cas(_) => Attribution::NoMiss,
+            StoreMethod::MetaCas { cas, .. } => {
+                self.checker.coverage.named += 1;
                 leases.attribute_by_cas(&name, cas, put.owner, false)
             }
-            How::Set | How::Add => {
+            StoreMethod::Set | StoreMethod::Add => {
                 let pooled = self.plan.pooled;
-                leases.attribute(&name, Writer { owner, told, pooled }, now)
+                leases.attribute(&name, Writer { owner, told: known_miss, pooled }, now)
             }
         };
 
         if fills && attribution != Attribution::Renewing {
-            self.sidecars[sidecar].told.remove(&(owner, key));
+            self.sidecars[sidecar].known_misses.remove(&(owner, key));
         }
         self.trace(|| {
-            format!("put v{} {:?} by {:?}: {attribution:?}", put.making.value, put.making.how, put.owner)
+            format!("put v{} {:?} by {:?}: {attribution:?}", put.build.value, put.build.method, put.owner)
         });
-        put.astray = match put.making.how {
-            How::MetaCas { elsewhere, .. } => elsewhere || attribution == Attribution::NoMiss,
+        put.lock_outlives_fill = match put.build.method {
+            StoreMethod::MetaCas { elsewhere, .. } => elsewhere || attribution == Attribution::NoMiss,
             _ => false,
         };
-        let offer = NewValue {
+        let new_value = NewValue {
             body: put.body.clone(),
             flags: 0,
-            lifetime: Expiry::of(put.making.ttl as i64, self.moment(sidecar)),
+            lifetime: Expiry::of(put.build.ttl as i64, self.local_now(sidecar)),
             explicit: None,
-            tags: put.making.extra.clone(),
+            tags: put.build.extra.clone(),
         };
-        let extra = put.making.extra.clone();
+        let extra = put.build.extra.clone();
         match attribution {
             Attribution::Renewing => {
-                let op = self.op(sidecar, key, Doing::Parked, Purpose::Put(put));
+                let op = self.op(sidecar, key, Task::Parked, Purpose::Store(put));
                 self.sidecars[sidecar].leases.await_renewal(&name, op.id);
                 self.ops.insert(op.id, op);
                 Ok(())
             }
             Attribution::Invalidated => self.dropped(put, true),
-            Attribution::Unknown => panic!("{put:?} has a miss that is known, or none"),
-            Attribution::Fill { ticket, owner: whose, .. } if put.making.how == How::Add && ticket.filled => {
-                if whose.is_none() {
+            Attribution::Unknown => panic!("{put:?} has a miss that was discarded"),
+            Attribution::Fill { ticket: token, owner: miss_owner, .. }
+                if put.build.method == StoreMethod::Add && token.filled =>
+            {
+                if miss_owner.is_none() {
                     let policy = self.plan.keys[key].policy.clone();
-                    self.sidecars[sidecar].leases.record_miss(&name, owner, ticket, &policy);
+                    self.sidecars[sidecar].leases.record_miss(&name, owner, token, &policy);
                 }
                 self.not_stored(&put, false);
                 self.stored(put, true)
             }
             Attribution::NoMiss => {
-                let change = match put.making.how {
-                    How::Set => {
-                        let start = |scene: &Inputs<'_>| Set::start(offer, scene);
-                        let (set, asks) = self.on_scene_with(sidecar, key, &extra, start);
-                        let mut op = self.op(sidecar, key, Doing::Set(set), Purpose::Put(put));
+                let change = match put.build.method {
+                    StoreMethod::Set => {
+                        let start = |inputs: &Inputs<'_>| Set::start(new_value, inputs);
+                        let (set, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
+                        let mut op = self.op(sidecar, key, Task::Set(set), Purpose::Store(put));
                         op.learn(extra);
-                        self.ask(op, asks);
+                        self.send_round(op, commands);
                         return Ok(());
                     }
-                    How::Add => Change::Add(offer),
-                    How::Replace => Change::Replace(offer),
-                    How::Cas(number) => Change::Cas { number, offer, sees_stale: false, invalidate: false },
-                    How::MetaCas { cas: number, .. } => {
-                        Change::Cas { number, offer, sees_stale: true, invalidate: false }
+                    StoreMethod::Add => Change::Add(new_value),
+                    StoreMethod::Replace => Change::Replace(new_value),
+                    StoreMethod::Cas(number) => {
+                        Change::Cas { number, offer: new_value, sees_stale: false, invalidate: false }
+                    }
+                    StoreMethod::MetaCas { cas: number, .. } => {
+                        Change::Cas { number, offer: new_value, sees_stale: true, invalidate: false }
                     }
                 };
-                let over = match self.sidecars[sidecar].leases.bound(&name, owner, told) {
-                    StoreCondition::Observed(base) if put.making.how == How::Replace => Some(base),
+                let condition = match self.sidecars[sidecar].leases.bound(&name, owner, known_miss) {
+                    StoreCondition::Observed(observed) if put.build.method == StoreMethod::Replace => {
+                        Some(observed)
+                    }
                     _ => None,
                 };
-                let start = |scene: &Inputs<'_>| Modify::bound(change, over, scene);
-                let (modify, asks) = self.on_scene_with(sidecar, key, &extra, start);
-                let mut op = self.op(sidecar, key, Doing::Modify(modify), Purpose::Put(put));
+                let start = |inputs: &Inputs<'_>| Modify::bound(change, condition, inputs);
+                let (modify, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
+                let mut op = self.op(sidecar, key, Task::Modify(modify), Purpose::Store(put));
                 op.learn(extra);
-                self.ask(op, asks);
+                self.send_round(op, commands);
                 Ok(())
             }
-            Attribution::Fill { mut ticket, lease, owner } => {
+            Attribution::Fill { ticket: mut token, lease, owner } => {
                 if self.plan.is(Mutant::SnapshotAtSet) {
-                    let names = [&self.plan.keys[key].tags[..], &ticket.learnt].concat();
+                    let names = [&self.plan.keys[key].tags[..], &token.learnt].concat();
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
-                    ticket.versions = tags.unwrap_or(ticket.versions);
+                    token.versions = tags.unwrap_or(token.versions);
                 }
-                let adds = put.making.how == How::Add;
-                let start = |scene: &Inputs<'_>| Fill::start(&ticket, offer, adds, scene);
-                let (fill, step) = self.on_scene_with(sidecar, key, &extra, start);
-                let named = matches!(put.making.how, How::MetaCas { .. });
-                put.astray |= named && !lease && put.making.rebuild.is_some();
-                put.leads = lease;
-                put.fills = Some((ticket, owner));
+                let adds = put.build.method == StoreMethod::Add;
+                let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, adds, inputs);
+                let (fill, step) = self.with_inputs_and_tags(sidecar, key, &extra, start);
+                let named = matches!(put.build.method, StoreMethod::MetaCas { .. });
+                put.lock_outlives_fill |= named && !lease && put.build.rebuild.is_some();
+                put.holds_lease = lease;
+                put.fills = Some((token, owner));
                 match step {
-                    Step::Send(asks) => {
-                        let mut op = self.op(sidecar, key, Doing::Fill(fill), Purpose::Put(put));
+                    Step::Send(commands) => {
+                        let mut op = self.op(sidecar, key, Task::Fill(fill), Purpose::Store(put));
                         op.learn(extra);
-                        self.ask(op, asks);
+                        self.send_round(op, commands);
                         Ok(())
                     }
                     Step::Done(end) => self.fill_done(put, end),
-                    Step::AddTags(_) | Step::Wait(_) => panic!("a fill neither learns nor waits"),
+                    Step::AddTags(_) | Step::Wait(_) => panic!("a fill neither adds tags nor waits"),
                 }
             }
         }
     }
 
-    pub fn fill_done(&mut self, mut put: Put, end: FillEnd) -> Result<(), Broken> {
-        let (key, now) = (put.making.key, self.moment(put.sidecar));
+    pub fn fill_done(&mut self, mut put: PendingStore, end: FillEnd) -> Result<(), Violation> {
+        let (key, now) = (put.build.key, self.local_now(put.sidecar));
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
         let leases = &mut self.sidecars[put.sidecar].leases;
         match end {
             FillEnd::Stored { cas, .. } => {
-                self.sidecars[put.sidecar].told.remove(&(put.owner, key));
+                self.sidecars[put.sidecar].known_misses.remove(&(put.owner, key));
                 let leases = &mut self.sidecars[put.sidecar].leases;
-                let (ticket, spent) = put.fills.take().expect("it fills a miss");
-                let bells = leases.filled(&name, cas, &ticket, spent);
-                if !self.plan.is(Mutant::FillWakesNobody) {
-                    self.wake_all(bells);
+                let (token, spent) = put.fills.take().expect("it fills a miss");
+                let waiters = leases.filled(&name, cas, &token, spent);
+                if !self.plan.is(Mutant::FillWakesNoWaiter) {
+                    self.wake_all(waiters);
                 }
-                // Whoever else builds it has nothing left to store over.
+                // Other clients that rebuild the same key can no longer store theirs.
                 let rebuilds = self.checker.rebuilds.iter().enumerate();
-                let mut others = rebuilds.filter(|(at, _)| Some(*at) != put.making.rebuild);
+                let mut others = rebuilds.filter(|(at, _)| Some(*at) != put.build.rebuild);
                 if others.any(|(_, other)| other.key == key && other.end.is_none()) {
-                    let sent = self.sent(&put).unwrap_or(self.now);
-                    self.checker.ledger.note(key, Why::Replaced, sent, Some(self.now));
+                    let sent = self.sent_at(&put).unwrap_or(self.now);
+                    self.checker.reasons.note(key, Cause::Replaced, sent, Some(self.now));
                 }
                 self.checker.stored[key] = Some(self.now);
-                match put.born_stale {
+                match put.stale_from_start {
                     true => self.not_stored(&put, false),
-                    false => self.checker.filled(key, put.making.value, put.sidecar, self.now),
+                    false => self.checker.filled(key, put.build.value, put.sidecar, self.now),
                 }
                 self.stored(put, true)
             }
@@ -408,45 +431,53 @@ impl World {
                 self.dropped(put, false)
             }
             FillEnd::Outdated => {
-                if let Some((ticket, _)) = put.fills.take().filter(|_| put.leads) {
-                    self.ask_plainly(put.sidecar, key, ticket.release(&policy), Purpose::Superseded);
+                if let Some((token, _)) = put.fills.take().filter(|_| put.holds_lease) {
+                    self.send_direct(put.sidecar, key, token.release(&policy), Purpose::Superseded);
                 }
                 self.wake_key(put.sidecar, key);
                 self.dropped(put, false)
             }
             FillEnd::TooLarge | FillEnd::Failed(_) => {
-                if let (FillEnd::Failed(_), Some((ticket, None))) = (&end, put.fills.take()) {
-                    leases.record_miss(&name, put.owner, ticket, &policy);
-                    self.sidecars[put.sidecar].told.insert((put.owner, key));
+                if let (FillEnd::Failed(_), Some((token, None))) = (&end, put.fills.take()) {
+                    leases.record_miss(&name, put.owner, token, &policy);
+                    self.sidecars[put.sidecar].known_misses.insert((put.owner, key));
                 }
                 let leases = &mut self.sidecars[put.sidecar].leases;
-                let bells = leases.release_waiters(&name, now);
-                self.wake_all(bells);
+                let waiters = leases.release_waiters(&name, now);
+                self.wake_all(waiters);
                 self.not_stored(&put, end == FillEnd::TooLarge);
                 self.stored(put, end == FillEnd::TooLarge)
             }
         }
     }
 
-    /// It was not stored, and its client is told that it was: only if something has happened to the key since its miss.
-    fn dropped(&mut self, put: Put, doomed: bool) -> Result<(), Broken> {
-        self.checker.seen.dropped += 1;
-        // In a storm a renewal may be overtaken by the end of what it renews.
-        let exact = !(self.plan.faults_matter() || self.plan.is_storm() || self.plan.pooled || put.astray);
-        match put.making.rebuild {
+    /// The value was not stored, but its client received success: allowed only if something has happened to the key since its
+    /// miss.
+    fn dropped(&mut self, put: PendingStore, invalidated: bool) -> Result<(), Violation> {
+        self.checker.coverage.dropped += 1;
+        // In a storm, a renewal may be overtaken by the end of its lease.
+        let exact = !(self.plan.faults_matter()
+            || self.plan.is_storm()
+            || self.plan.pooled
+            || put.lock_outlives_fill);
+        match put.build.rebuild {
             Some(rebuild) if exact && !self.is_overtaken(rebuild) => {
-                let (key, looked) = (put.making.key, self.checker.rebuilds[rebuild].looked);
-                // Whoever reuses versions may take a lock over that was taken with as old ones of another tag.
-                let from = looked.saturating_sub(self.plan.tag_cache);
+                let (key, last_read) = (put.build.key, self.checker.rebuilds[rebuild].last_read);
+                // With cached versions, a client may take over a lock that was claimed with equally old versions of another tag.
+                let from = last_read.saturating_sub(self.plan.tag_cache);
                 let now = self.now;
-                let moves = self.checker.moves.iter().filter(|moved| {
-                    moved.key == key && moved.begin <= now && moved.acked.is_none_or(|acked| acked >= from)
+                let disruptions = self.checker.disruptions.iter().filter(|disruption| {
+                    disruption.key == key
+                        && disruption.begin <= now
+                        && disruption.acked.is_none_or(|acked| acked >= from)
                 });
-                // Whoever missed the same stub may have filled it, though its tags had moved for a while.
-                let is_stored = self.checker.is_stored_since(key, looked);
-                if moves.count() == 0 && !is_stored {
-                    let what = if doomed { "doomed" } else { "dropped" };
-                    return broken(format!("nothing happened to key {key}, and a fill was {what}: {put:?}"));
+                // Another client that missed the same stub may have filled it, with tags that were bumped meanwhile.
+                let is_stored = self.checker.is_stored_since(key, last_read);
+                if disruptions.count() == 0 && !is_stored {
+                    let what = if invalidated { "invalidated" } else { "dropped" };
+                    return violation(format!(
+                        "nothing happened to key {key}, but a fill was {what}: {put:?}"
+                    ));
                 }
             }
             _ => self.not_stored(&put, false),
@@ -454,49 +485,47 @@ impl World {
         self.stored(put, true)
     }
 
-    /// Whether a rebuild that began before a bump had not ended when this one began. Who takes its lock over and finds the value
-    /// marked anew gives the lock back, and leaves it with a CAS under which it may yet store, in the next one's place.
+    /// Whether a rebuild that began before a bump had not ended when this one began. Its client may take the lock over, find the
+    /// value marked again and release the lock. It then still holds a CAS with which it can store in place of the next rebuild.
     fn is_overtaken(&self, rebuild: RebuildId) -> bool {
-        let Rebuild { key, looked, .. } = self.checker.rebuilds[rebuild];
+        let Rebuild { key, last_read, .. } = self.checker.rebuilds[rebuild];
         let bumped = |since: u64| {
-            let tags = self
-                .checker
-                .moves
-                .iter()
-                .filter(|moved| moved.key == key && matches!(moved.what, Moving::Tag { .. }));
-            tags.filter(|moved| moved.begin <= self.now)
-                .any(|moved| moved.acked.is_none_or(|acked| acked >= since))
+            let tags = self.checker.disruptions.iter().filter(|disruption| {
+                disruption.key == key && matches!(disruption.what, DisruptionKind::Tag { .. })
+            });
+            tags.filter(|disruption| disruption.begin <= self.now)
+                .any(|disruption| disruption.acked.is_none_or(|acked| acked >= since))
         };
         self.checker.rebuilds.iter().enumerate().any(|(at, other)| {
             at != rebuild
                 && other.key == key
-                && other.end.is_none_or(|end| end >= looked)
-                && bumped(other.looked)
+                && other.end.is_none_or(|end| end >= last_read)
+                && bumped(other.last_read)
         })
     }
 
-    fn sent(&self, put: &Put) -> Option<u64> {
-        self.checker.values[put.making.value].sent
+    fn sent_at(&self, put: &PendingStore) -> Option<u64> {
+        self.checker.values[put.build.value].sent
     }
 
-    /// What was built is not there, or may not be; `gone`: nor what stood there.
-    fn not_stored(&mut self, put: &Put, gone: bool) {
-        let key = put.making.key;
+    /// The value was not stored, or may not have been. `removed`: the previous value is not there either.
+    fn not_stored(&mut self, put: &PendingStore, removed: bool) {
+        let key = put.build.key;
         let hold = 1000 * u64::from(self.plan.keys[key].policy.lock_seconds()) + self.plan.trip();
-        let sent = self.sent(put).unwrap_or(self.now);
-        self.checker.ledger.note(key, Why::GivenUp, sent, Some(self.now + hold));
-        if gone {
-            self.checker.seen.large += 1;
-            // It leaves a lock that may be there, until that runs out.
-            self.checker.takes_away(key, sent, self.now + hold);
+        let sent = self.sent_at(put).unwrap_or(self.now);
+        self.checker.reasons.note(key, Cause::GivenUp, sent, Some(self.now + hold));
+        if removed {
+            self.checker.coverage.large += 1;
+            // A lock may remain until it expires.
+            self.checker.may_remove(key, sent, self.now + hold);
         }
     }
 
-    pub fn set_done(&mut self, put: Put, end: SetEnd) -> Result<(), Broken> {
+    pub fn set_done(&mut self, put: PendingStore, end: SetEnd) -> Result<(), Violation> {
         match end {
             SetEnd::Stored { .. } => {
-                self.wake_key(put.sidecar, put.making.key);
-                if put.born_stale {
+                self.wake_key(put.sidecar, put.build.key);
+                if put.stale_from_start {
                     self.not_stored(&put, false);
                 }
             }
@@ -505,50 +534,50 @@ impl World {
         self.stored(put, !matches!(end, SetEnd::Failed(_)))
     }
 
-    /// Who changes a value has seen that it is there; who creates one has ended its own miss.
+    /// A client that changes a value has read it; one that creates a value has ended its own miss.
     pub fn modified(&mut self, sidecar: usize, key: usize, owner: Owner, end: ModifyEnd) -> ModifyEnd {
         match &end {
             ModifyEnd::Counted(Counted { created: true, .. }) | ModifyEnd::Extended { created: true, .. } => {
                 let name = &self.plan.keys[key].key;
-                self.sidecars[sidecar].told.remove(&(owner, key));
-                let (_, bells) = self.sidecars[sidecar].leases.created(name, owner);
-                self.wake_all(bells);
+                self.sidecars[sidecar].known_misses.remove(&(owner, key));
+                let (_, waiters) = self.sidecars[sidecar].leases.created(name, owner);
+                self.wake_all(waiters);
             }
-            ModifyEnd::Counted(counted) => self.has_seen(sidecar, key, owner, counted.cas.number),
-            ModifyEnd::Stored(cas) => self.has_seen(sidecar, key, owner, cas.number),
-            ModifyEnd::Dropped => self.has_seen(sidecar, key, owner, 0),
-            ModifyEnd::Extended { cas, .. } => self.has_seen(sidecar, key, owner, cas.number),
+            ModifyEnd::Counted(counted) => self.note_hit(sidecar, key, owner, counted.cas.number),
+            ModifyEnd::Stored(cas) => self.note_hit(sidecar, key, owner, cas.number),
+            ModifyEnd::Dropped => self.note_hit(sidecar, key, owner, 0),
+            ModifyEnd::Extended { cas, .. } => self.note_hit(sidecar, key, owner, cas.number),
             _ => {}
         }
         end
     }
 
-    /// A value was stored, or was not, by a command that looked first.
-    pub fn modify_done(&mut self, put: Put, end: ModifyEnd) -> Result<(), Broken> {
+    /// A command that reads before it writes has ended; its value was stored or not.
+    pub fn modify_done(&mut self, put: PendingStore, end: ModifyEnd) -> Result<(), Violation> {
         let known = !matches!(end, ModifyEnd::Failed(_));
-        let end = self.modified(put.sidecar, put.making.key, put.owner, end);
+        let end = self.modified(put.sidecar, put.build.key, put.owner, end);
         if !matches!(end, ModifyEnd::Stored(_)) {
             self.not_stored(&put, end == ModifyEnd::TooLarge);
-        } else if put.born_stale || matches!(put.making.how, How::MetaCas { .. }) {
+        } else if put.stale_from_start || matches!(put.build.method, StoreMethod::MetaCas { .. }) {
             self.not_stored(&put, false);
         }
         self.stored(put, known)
     }
 
-    fn stored(&mut self, put: Put, known: bool) -> Result<(), Broken> {
+    fn stored(&mut self, put: PendingStore, known: bool) -> Result<(), Violation> {
         match known {
-            true => self.checker.acked(put.making.value, self.now),
-            false => self.checker.ended(put.making.value, self.now, put.late.max(self.now)),
+            true => self.checker.acked(put.build.value, self.now),
+            false => self.checker.ended(put.build.value, self.now, put.late.max(self.now)),
         }
-        if let (true, Some(rebuild)) = (put.astray, put.making.rebuild) {
-            // The sidecar that granted the lease does not know that it has ended.
-            self.checker.seen.elsewhere += 1;
+        if let (true, Some(rebuild)) = (put.lock_outlives_fill, put.build.rebuild) {
+            // The sidecar that granted the lease does not see that it has ended.
+            self.checker.coverage.elsewhere += 1;
             self.checker.rebuilds[rebuild].acked = None;
-            let key = put.making.key;
+            let key = put.build.key;
             let until = self.now + millis(self.plan.keys[key].policy.max_rebuild);
-            self.checker.astray[key] = Some(until);
-            self.checker.ledger.note(key, Why::GivenUp, self.now, Some(until));
+            self.checker.lock_outlives_fill[key] = Some(until);
+            self.checker.reasons.note(key, Cause::GivenUp, self.now, Some(until));
         }
-        self.goes_on_putting(put.client, put.life)
+        self.continue_storing(put.client, put.generation)
     }
 }

@@ -1,7 +1,7 @@
-//! Whatever opens is what seals to it, and whatever is sealed opens.
+//! Whatever opens seals to the same bytes, and whatever is sealed opens.
 //!
-//! An input is taken for an item, for one behind the magic and the format, for a lock, and for the numbers of an envelope
-//! that is then sealed.
+//! An input is interpreted as an item, as the part of an item after the magic and the format, as a lock, and as the numbers of an
+//! envelope that is then sealed.
 
 use bytes::BytesMut;
 use kennel::guard::envelope::{
@@ -9,10 +9,10 @@ use kennel::guard::envelope::{
     TagName, Tags,
 };
 
-/// So many bytes are allocated at most for each byte of an item that is read.
+/// The maximum number of bytes allocated for each byte of an item that is read.
 pub const ALLOCATED_PER_BYTE: usize = 32;
 
-/// Panics if what is made of the input is not such as docs/fuzzing.md says.
+/// Panics if a property of docs/fuzzing.md does not hold for the input.
 pub fn check(data: &[u8]) {
     opens(data);
     let behind = behind_the_format(data);
@@ -24,7 +24,7 @@ pub fn check(data: &[u8]) {
     locks(&mut numbers);
 }
 
-/// The input as an item that has its first bytes right.
+/// The input as an item with correct first bytes.
 pub fn behind_the_format(data: &[u8]) -> Vec<u8> {
     [&MAGIC[..], &[FORMAT], data].concat()
 }
@@ -48,14 +48,14 @@ fn opens(item: &[u8]) {
             let mut again = BytesMut::new();
             assert_eq!(envelope.seal(&mut again), Ok(()), "{envelope:?}");
             assert_eq!(&again[..], &item[..*payload_at], "{envelope:?}");
-            // The payload has no say.
+            // The payload has no influence.
             assert_eq!(Envelope::open(&again), opened);
         }
         (owned, in_place) => panic!("{owned:?}, in place {in_place:?}"),
     }
 }
 
-/// How much memory tags take beside their own.
+/// How much memory tags use in addition to their own.
 fn allocated(tags: &Tags) -> usize {
     let names =
         tags.iter().filter(|(name, _)| name.spilled()).map(|(name, _)| name.capacity()).sum::<usize>();
@@ -99,7 +99,7 @@ fn seals(numbers: &mut Numbers<'_>) {
         let cut = Envelope::open(&item[..cut % payload_at]);
         assert!(matches!(cut, Opened::Unreadable(_)), "cut short, it is {cut:?}");
     }
-    // A bit that has changed in the header never moves the payload.
+    // A changed bit in the header never moves the payload.
     let bit = MAGIC.len() * 8 + flip % ((payload_at - MAGIC.len()) * 8);
     item[bit / 8] ^= 1 << (bit % 8);
     match Envelope::open(&item) {
@@ -125,7 +125,7 @@ fn locks(numbers: &mut Numbers<'_>) {
     }
 }
 
-/// Why tags cannot be written behind so many bytes.
+/// Why tags cannot be written after `before` bytes.
 fn refusal(before: usize, tags: &Tags) -> Option<SealError> {
     let length = before + tags.iter().map(|(name, _)| name.len() + 9).sum::<usize>();
     if tags.len() > MAX_TAGS {
@@ -137,7 +137,7 @@ fn refusal(before: usize, tags: &Tags) -> Option<SealError> {
     }
 }
 
-/// The input as numbers; zeros behind its end.
+/// The input as numbers, followed by zeros.
 struct Numbers<'a> {
     data: &'a [u8],
     at: usize,
@@ -150,13 +150,13 @@ impl<'a> Numbers<'a> {
         byte
     }
 
-    /// As many bytes as the first of them says: small numbers are short.
+    /// The first byte determines the number of bytes: small numbers are short.
     fn next(&mut self) -> u64 {
         let bytes = self.byte() % 9;
         (0..bytes).fold(0, |number, _| number << 8 | u64::from(self.byte()))
     }
 
-    /// A name takes two bytes however long it is, so that a short input can be a long header.
+    /// A name takes two bytes, whatever its length, so that a short input can be a long header.
     fn tags(&mut self) -> Tags {
         let count = self.byte() % (MAX_TAGS as u8 + 2);
         let name = |length: u8, first: u8| (0..length).map(|i| first.wrapping_add(i)).collect();

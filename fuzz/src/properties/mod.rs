@@ -1,28 +1,28 @@
-//! One property an input format, each a function of bytes that panics when it does not hold.
+//! One property per input format, each a function of bytes that panics if it does not hold.
 //!
-//! Nothing here knows a fuzzer: `tests/it` compiles this directory too.
+//! Nothing here depends on a fuzzer: `tests/it` compiles this directory too.
 
 pub mod envelope;
 pub mod replies;
 pub mod requests;
 
-/// What an input of [`requests`] or [`replies`] begins with, and the stream that is the rest of it.
+/// An input of [`requests`] or [`replies`]: parameters, followed by the stream.
 struct Input<'a> {
-    /// What is chosen before the stream begins.
-    knobs: u8,
-    /// From which the lengths of the reads come, over and over.
+    /// Parameters of the case.
+    parameters: u8,
+    /// They determine the lengths of the reads, repeatedly.
     pieces: [u8; 3],
     stream: &'a [u8],
 }
 
 impl<'a> Input<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        let (&[knobs, a, b, c], stream) = data.split_first_chunk()?;
-        Some(Input { knobs, pieces: [a, b, c], stream })
+        let (&[parameters, a, b, c], stream) = data.split_first_chunk()?;
+        Some(Input { parameters, pieces: [a, b, c], stream })
     }
 
-    /// The ways to cut the stream, each the ends of its reads: in one, in the input's pieces, and, where that is
-    /// cheap, byte by byte.
+    /// The ways to cut the stream, each as the ends of its reads: as a whole, in the input's pieces and, where that is cheap,
+    /// byte by byte.
     fn cuts(&self) -> Vec<Vec<usize>> {
         const CHEAP: usize = 200;
         let whole = self.stream.len();
@@ -44,7 +44,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The length of a read: fine where it is short, and up to 4 KiB.
+/// The length of a read: fine-grained if short, up to 4 KiB.
 fn length(piece: u8) -> usize {
     1 + usize::from(piece) * usize::from(piece) / 16
 }

@@ -1,6 +1,6 @@
-//! A lying server: its replies end where they end however they were cut, and what is said of them is in them.
+//! A server that sends anything: its replies end at the same byte however they are cut, and what is parsed of them is in them.
 //!
-//! An input is a byte that chooses what is owed and the largest value, three that cut the stream, and the stream.
+//! An input is a byte that selects the expected replies and the largest value, three bytes that cut the stream, and the stream.
 
 use kennel::protocol::reply::{
     Frame, Framer, Garbage, MetaReply, Shape, Status, Value, digest, frame, meta, values,
@@ -9,95 +9,96 @@ use kennel::protocol::reply::{
 use super::Input;
 
 const SHAPES: [Shape; 4] = [Shape::Line, Shape::Values, Shape::Meta, Shape::Stats];
-/// The largest values to choose from; the last is what a connection takes.
+/// The largest values to select from; the last one is a connection's limit.
 const MAX_VALUES: [usize; 4] = [0, 5, 1000, 1 << 30];
-/// The longest line that may be unfinished, in bytes.
+/// The maximum length of an incomplete line, in bytes.
 const MAX_UNFINISHED: usize = 2047;
 
-/// What became of a stream.
+/// The result of reading a stream.
 #[derive(Debug, PartialEq)]
 struct Outcome {
-    /// Before which bytes its replies end.
+    /// The end of each reply.
     replies: Vec<usize>,
-    /// Why nothing behind them is believed.
+    /// Why the rest was rejected.
     garbage: Option<&'static str>,
 }
 
-/// Panics if what is made of the input is not such as docs/fuzzing.md says.
+/// Panics if a property of docs/fuzzing.md does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
-    let owed = [0, 2, 4].map(|shift| SHAPES[usize::from(input.knobs >> shift & 3)]);
-    let max_value = MAX_VALUES[usize::from(input.knobs >> 6)];
+    let expected = [0, 2, 4].map(|shift| SHAPES[usize::from(input.parameters >> shift & 3)]);
+    let max_value = MAX_VALUES[usize::from(input.parameters >> 6)];
     // A get may be for one key.
-    let single = owed.map(|shape| match shape {
+    let single = expected.map(|shape| match shape {
         Shape::Values => Shape::Value,
         shape => shape,
     });
-    // And for some of several keys, that went together.
+    // Or for some of several keys that were sent together.
     let keys = [&b"k"[..], b"kk", b"a"].map(digest);
     let line = [(Shape::Part, &keys[..1]), (Shape::Part, &keys[1..]), (Shape::Value, &keys[..0])];
-    for owed in [owed.map(|shape| (shape, &keys[..0])), single.map(|shape| (shape, &keys[..0])), line] {
-        let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, owed, max_value));
+    for expected in [expected.map(|shape| (shape, &keys[..0])), single.map(|shape| (shape, &keys[..0])), line]
+    {
+        let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, expected, max_value));
         let whole = cuts.next();
         for cut in cuts {
-            assert_eq!(Some(cut), whole, "it depends on how the stream is cut");
+            assert_eq!(Some(cut), whole, "the result depends on how the stream is cut");
         }
     }
     is_harmless(input.stream);
 }
 
-/// What is owed, and of a part the keys.
-type Owed<'a> = (Shape, &'a [u64]);
+/// The expected reply, and the keys of a part of a batched get.
+type Expected<'a> = (Shape, &'a [u64]);
 
-/// Reads the stream as a connection does, in reads that end at `ends`. The shapes are owed in turn.
-fn read(stream: &[u8], ends: &[usize], owed: [Owed<'_>; 3], max_value: usize) -> Outcome {
+/// Reads the stream as a connection does, in reads that end at `ends`. The expected shapes recur in turn.
+fn read(stream: &[u8], ends: &[usize], expected: [Expected<'_>; 3], max_value: usize) -> Outcome {
     let mut replies = Vec::new();
-    let mut owed = owed.into_iter().cycle();
-    let mut reading: Option<(Owed<'_>, Framer)> = None;
+    let mut expected = expected.into_iter().cycle();
+    let mut reading: Option<(Expected<'_>, Framer)> = None;
     let (mut start, mut wanted) = (0, 0);
     for &end in ends {
         while start < end {
             let buffer = &stream[start..end];
-            let (owed, mut framer) = reading
+            let (expected, mut framer) = reading
                 .take()
                 .or_else(|| {
-                    let owed = owed.next()?;
-                    Some((owed, Framer::new(owed.0, max_value)))
+                    let expected = expected.next()?;
+                    Some((expected, Framer::new(expected.0, max_value)))
                 })
                 .expect("a cycle has no end");
-            let verdict = framer.frame(buffer, owed.1);
-            let anew = |buffer| Framer::new(owed.0, max_value).frame(buffer, owed.1);
-            assert_eq!(verdict, anew(buffer), "it depends on what was seen before");
+            let verdict = framer.frame(buffer, expected.1);
+            let anew = |buffer| Framer::new(expected.0, max_value).frame(buffer, expected.1);
+            assert_eq!(verdict, anew(buffer), "the result depends on earlier bytes");
             match verdict {
                 Ok(Frame::Partial { at_least }) => {
-                    assert!((1..=max_value + 7).contains(&at_least), "it lacks {at_least} bytes");
-                    if matches!(owed.0, Shape::Line | Shape::Meta) {
-                        let block = if owed.0 == Shape::Meta { 2 + max_value + 1 } else { 0 };
-                        assert!(buffer.len() <= MAX_UNFINISHED + block, "it waits for ever");
+                    assert!((1..=max_value + 7).contains(&at_least), "it needs {at_least} more bytes");
+                    if matches!(expected.0, Shape::Line | Shape::Meta) {
+                        let block = if expected.0 == Shape::Meta { 2 + max_value + 1 } else { 0 };
+                        assert!(buffer.len() <= MAX_UNFINISHED + block, "it never completes");
                     }
                     wanted = end + at_least;
-                    reading = Some((owed, framer));
+                    reading = Some((expected, framer));
                     break;
                 }
                 Ok(Frame::Whole(length)) => {
                     assert!((1..=buffer.len()).contains(&length), "{length} of {} bytes", buffer.len());
                     let reply = &buffer[..length];
-                    // Of a part, the end may be what is said of the next.
-                    if owed.0 != Shape::Part {
-                        assert!(wanted <= start + length, "it asked for more than it needed");
-                        assert_eq!(anew(reply), Ok(Frame::Whole(length)), "it looked further");
+                    // The end may belong to the next part.
+                    if expected.0 != Shape::Part {
+                        assert!(wanted <= start + length, "it requested more bytes than needed");
+                        assert_eq!(anew(reply), Ok(Frame::Whole(length)), "it read beyond the end");
                     }
                     let short = anew(&reply[..length - 1]);
                     assert_eq!(short, Ok(Frame::Partial { at_least: 1 }), "a byte too few");
-                    is_told(owed, reply, max_value);
+                    check_parsed(expected, reply, max_value);
                     start += length;
                     wanted = start;
                     replies.push(start);
                 }
-                // It is the next one's.
+                // It belongs to the next one.
                 Ok(Frame::Nothing) => replies.push(start),
                 Ok(Frame::Shared(length)) => {
-                    assert!(is_error(&buffer[..length]), "an error that is none");
+                    assert!(is_error(&buffer[..length]), "not an error");
                     replies.push(start);
                 }
                 Err(Garbage(why)) => return Outcome { replies, garbage: Some(why) },
@@ -107,24 +108,24 @@ fn read(stream: &[u8], ends: &[usize], owed: [Owed<'_>; 3], max_value: usize) ->
     Outcome { replies, garbage: None }
 }
 
-/// That what is said of a whole reply is all that stands in it, and nothing else.
-fn is_told((shape, keys): Owed<'_>, reply: &[u8], max_value: usize) {
+/// Checks that the parsed reply contains everything in the bytes, and nothing else.
+fn check_parsed((shape, keys): Expected<'_>, reply: &[u8], max_value: usize) {
     match shape {
         Shape::Line => assert!(is_one_line(reply), "{:?}", reply.escape_ascii().to_string()),
         Shape::Value | Shape::Values => {
             assert!(shape == Shape::Values || values(reply).count() < 2, "two values of one key");
-            are_told(reply, max_value);
+            check_values(reply, max_value);
         }
         Shape::Part => {
             let mut left = keys.iter();
             let raw: Vec<&[u8]> = values(reply).map(|value| value.raw).collect();
-            assert_eq!(raw.concat(), reply, "there are values, and nothing else");
+            assert_eq!(raw.concat(), reply, "there is something other than values");
             assert!(
                 values(reply).all(|value| left.any(|key| *key == digest(value.key))),
-                "they are of its keys, in the order asked"
+                "a value is not of its keys, or out of order"
             );
         }
-        Shape::Meta => is_told_of_meta(&meta(reply), reply, max_value),
+        Shape::Meta => check_meta(&meta(reply), reply, max_value),
         Shape::Stats => {
             assert!(
                 is_one_line(reply) || reply.ends_with(b"\r\nEND\r\n"),
@@ -135,14 +136,14 @@ fn is_told((shape, keys): Owed<'_>, reply: &[u8], max_value: usize) {
     }
 }
 
-fn are_told(reply: &[u8], max_value: usize) {
+fn check_values(reply: &[u8], max_value: usize) {
     let mut rest = reply;
     let mut again = Vec::new();
     for value in values(reply) {
         let Value { key, flags, data, cas, raw } = value;
         assert!(!key.is_empty() && !key.iter().any(|byte| b" \n".contains(byte)), "{value:?}");
         assert!(data.len() <= max_value, "{value:?}");
-        rest = rest.strip_prefix(raw).expect("the values stand one behind the other");
+        rest = rest.strip_prefix(raw).expect("the values are consecutive");
         let block = raw.strip_suffix(b"\r\n").and_then(|raw| raw.strip_suffix(data));
         let line =
             block.and_then(|line| line.strip_suffix(b"\r\n")).expect("a line, a block, and their ends");
@@ -158,15 +159,15 @@ fn are_told(reply: &[u8], max_value: usize) {
     }
     assert_eq!(rest, b"END\r\n", "values are left out");
     again.extend_from_slice(b"END\r\n");
-    assert_eq!(frame(Shape::Values, &again, max_value), Ok(Frame::Whole(again.len())), "spelled anew");
-    let told = |value: Value<'_>| (value.key.to_vec(), value.flags, value.data.to_vec(), value.cas);
-    assert!(values(&again).map(told).eq(values(reply).map(told)), "spelled anew");
+    assert_eq!(frame(Shape::Values, &again, max_value), Ok(Frame::Whole(again.len())), "encoded again");
+    let parsed = |value: Value<'_>| (value.key.to_vec(), value.flags, value.data.to_vec(), value.cas);
+    assert!(values(&again).map(parsed).eq(values(reply).map(parsed)), "encoded again");
 }
 
-fn is_told_of_meta(told: &MetaReply<'_>, reply: &[u8], max_value: usize) {
+fn check_meta(parsed: &MetaReply<'_>, reply: &[u8], max_value: usize) {
     let end = reply.iter().position(|&byte| byte == b'\n').expect("a reply has a line");
     let line = &reply[..end - 1];
-    let word = match told.status {
+    let word = match parsed.status {
         Status::Va => b"VA",
         Status::Hd => b"HD",
         Status::En => b"EN",
@@ -176,27 +177,27 @@ fn is_told_of_meta(told: &MetaReply<'_>, reply: &[u8], max_value: usize) {
         Status::Mn => b"MN",
         Status::Me => b"ME",
         Status::Error => {
-            assert!(is_error(reply), "{told:?}");
-            assert_eq!((told.data, told.flags), (line, &b""[..]));
+            assert!(is_error(reply), "{parsed:?}");
+            assert_eq!((parsed.data, parsed.flags), (line, &b""[..]));
             return;
         }
     };
-    assert!(line.starts_with(word) && line[2..].first().is_none_or(|&byte| byte == b' '), "{told:?}");
-    if told.status == Status::Va {
-        assert!(told.data.len() <= max_value, "{told:?}");
-        assert_eq!(&reply[end + 1..], [told.data, b"\r\n"].concat(), "{told:?}");
+    assert!(line.starts_with(word) && line[2..].first().is_none_or(|&byte| byte == b' '), "{parsed:?}");
+    if parsed.status == Status::Va {
+        assert!(parsed.data.len() <= max_value, "{parsed:?}");
+        assert_eq!(&reply[end + 1..], [parsed.data, b"\r\n"].concat(), "{parsed:?}");
     } else {
-        assert_eq!((told.data, reply.len()), (&b""[..], end + 1), "{told:?}");
+        assert_eq!((parsed.data, reply.len()), (&b""[..], end + 1), "{parsed:?}");
     }
     let words: Vec<&[u8]> = line[2..].split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
-    let flags = &words[usize::from(told.status == Status::Va)..];
-    assert_eq!(told.tokens().count(), flags.len(), "{told:?}");
-    for ((letter, token), word) in told.tokens().zip(flags) {
-        assert_eq!((letter, token), (word[0], &word[1..]), "{told:?}");
+    let flags = &words[usize::from(parsed.status == Status::Va)..];
+    assert_eq!(parsed.tokens().count(), flags.len(), "{parsed:?}");
+    for ((letter, token), word) in parsed.tokens().zip(flags) {
+        assert_eq!((letter, token), (word[0], &word[1..]), "{parsed:?}");
         let first = flags.iter().find(|word| word[0] == letter).map(|word| &word[1..]);
-        assert_eq!(told.token(letter), first, "{told:?}");
+        assert_eq!(parsed.token(letter), first, "{parsed:?}");
         let digits = !token.is_empty() && token.iter().all(u8::is_ascii_digit);
-        assert!(digits || Some(token) != first || told.number(letter).is_none(), "{told:?}");
+        assert!(digits || Some(token) != first || parsed.number(letter).is_none(), "{parsed:?}");
     }
 }
 
@@ -209,10 +210,10 @@ fn is_error(reply: &[u8]) -> bool {
     is_one_line(reply) && matches!(first, Some(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR"))
 }
 
-/// Nobody asks about bytes that no framer has passed; who does, gets an answer all the same.
+/// The accessors must not panic on bytes that were not framed.
 fn is_harmless(bytes: &[u8]) {
-    let told: usize = values(bytes).map(|value| value.raw.len()).sum();
-    assert!(told <= bytes.len(), "it saw {told} of {} bytes", bytes.len());
-    let told = meta(bytes);
-    assert!(told.data.len() + told.flags.len() <= bytes.len(), "{told:?}");
+    let parsed: usize = values(bytes).map(|value| value.raw.len()).sum();
+    assert!(parsed <= bytes.len(), "it parsed {parsed} of {} bytes", bytes.len());
+    let parsed = meta(bytes);
+    assert!(parsed.data.len() + parsed.flags.len() <= bytes.len(), "{parsed:?}");
 }

@@ -1,63 +1,63 @@
-//! Requests parse the same however they were cut, and a request that is written down again is the same request.
+//! Requests parse the same however they are cut, and a request that is encoded again parses to the same request.
 //!
-//! An input is a byte that chooses the largest value, three that cut the stream, and the stream.
+//! An input is a byte that selects the largest value, three bytes that cut the stream, and the stream.
 
 use kennel::protocol::request::{Limits, Meta, MetaVerb, Parsed, Refused, Request, Store, Verb};
 use kennel::protocol::{MAX_KEY, base64, parse::parse};
 
 use super::Input;
 
-/// The largest values to choose from.
+/// The largest values to select from.
 const MAX_VALUES: [usize; 4] = [0, 8, 1000, 1 << 20];
 
 /// What the parser made of a part of the stream.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    /// A request, spelled anew, that ends before this byte of the stream.
+    /// A request, encoded again, and its end in the stream.
     Request(Vec<u8>, usize),
-    /// A refusal, what it says, and before which byte the next request begins; `None` if none does.
+    /// A refusal, its reply, and where the next request begins; `None` if none does.
     Refused { reply: &'static [u8], end: Option<u64>, deletes: Option<(Vec<u8>, bool)> },
-    /// What is left is no whole request.
+    /// The rest is no complete request.
     Incomplete,
 }
 
-/// Panics if the parser's answers to the input are not such as docs/fuzzing.md says.
+/// Panics if a property of docs/fuzzing.md does not hold for the input.
 pub fn check(data: &[u8]) {
     let Some(input) = Input::read(data) else { return };
-    let limits = Limits { max_value: MAX_VALUES[usize::from(input.knobs & 3)] };
+    let limits = Limits { max_value: MAX_VALUES[usize::from(input.parameters & 3)] };
     let mut cuts = input.cuts().into_iter().map(|ends| read(input.stream, &ends, &limits));
     let whole = cuts.next();
     for cut in cuts {
-        assert_eq!(Some(cut), whole, "it depends on how the stream is cut");
+        assert_eq!(Some(cut), whole, "the result depends on how the stream is cut");
     }
 }
 
 /// Reads the stream as a session does, in reads that end at `ends`.
 fn read(stream: &[u8], ends: &[usize], limits: &Limits) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    // Where the next request begins, which may be in a data block's part that is still to come.
+    // Where the next request begins, possibly after a part of a data block that is still to come.
     let mut start = 0;
-    // Before this byte it cannot end, the parser has said.
+    // According to the parser, it cannot end before this byte.
     let mut wanted = 0;
     for &end in ends {
         while start < end {
             let buffer = &stream[start..end];
             match parse(buffer, limits) {
                 Parsed::Incomplete { at_least } => {
-                    assert!((1..=limits.max_value + 2).contains(&at_least), "it lacks {at_least} bytes");
-                    assert!(end + at_least >= wanted, "it lacks more than it said");
+                    assert!((1..=limits.max_value + 2).contains(&at_least), "it needs {at_least} more bytes");
+                    assert!(end + at_least >= wanted, "it needs more bytes than announced");
                     wanted = end + at_least;
                     break;
                 }
                 Parsed::Request { request, consumed } => {
-                    assert!(wanted <= start + consumed, "it asked for more than it needed");
+                    assert!(wanted <= start + consumed, "it requested more bytes than needed");
                     ends_itself(buffer, consumed, limits);
                     is_legal(&request);
                     start += consumed;
-                    outcomes.push(Outcome::Request(spelled_anew(&request, limits), start));
+                    outcomes.push(Outcome::Request(encoded_again(&request, limits), start));
                 }
                 Parsed::Refused(refused) => {
-                    assert!(wanted <= end, "it asked for more than it needed");
+                    assert!(wanted <= end, "it requested more bytes than needed");
                     let outcome = refusal(&refused, buffer, start, limits);
                     outcomes.push(outcome);
                     if refused.close {
@@ -74,10 +74,14 @@ fn read(stream: &[u8], ends: &[usize], limits: &Limits) -> Vec<Outcome> {
     outcomes
 }
 
-/// That the first `consumed` bytes are all that the parser's answer depends on, and that it depends on all of them.
+/// Checks that the parser's result depends on all of the first `consumed` bytes and on nothing else.
 fn ends_itself(buffer: &[u8], consumed: usize, limits: &Limits) {
     assert!((1..=buffer.len()).contains(&consumed), "{consumed} of {} bytes", buffer.len());
-    assert_eq!(parse(&buffer[..consumed], limits), parse(buffer, limits), "it depends on what follows");
+    assert_eq!(
+        parse(&buffer[..consumed], limits),
+        parse(buffer, limits),
+        "the result depends on later bytes"
+    );
     if consumed > 1 {
         let short = parse(&buffer[..consumed - 1], limits);
         assert_eq!(short, Parsed::Incomplete { at_least: 1 }, "a byte too few");
@@ -87,13 +91,13 @@ fn ends_itself(buffer: &[u8], consumed: usize, limits: &Limits) {
 fn refusal(refused: &Refused<'_>, buffer: &[u8], start: usize, limits: &Limits) -> Outcome {
     let Refused { reply, consumed, skip_data, close, deletes, deletes_base64, touches } = *refused;
     assert!((1..=buffer.len()).contains(&consumed), "{consumed} of {} bytes", buffer.len());
-    assert!(reply.is_empty() || is_one_line(reply), "it says {:?}", reply.escape_ascii().to_string());
-    assert!(skip_data < 1 << 31, "it swallows {skip_data}");
-    assert!(touches.is_none_or(|(_, keys)| keys.iter().all(is_key)), "it touches what is no key");
-    assert!(deletes.is_none_or(is_key), "it deletes what is no key");
-    assert!(!deletes_base64 || deletes.is_some_and(|key| base64::decode(key).is_some()), "no base64");
-    // A value that is larger than may be is the only reason to delete.
-    assert!(deletes.is_none() || skip_data > limits.max_value as u64 + 2, "it deletes for no reason");
+    assert!(reply.is_empty() || is_one_line(reply), "its reply is {:?}", reply.escape_ascii().to_string());
+    assert!(skip_data < 1 << 31, "it skips {skip_data}");
+    assert!(touches.is_none_or(|(_, keys)| keys.iter().all(is_key)), "it touches an invalid key");
+    assert!(deletes.is_none_or(is_key), "it deletes an invalid key");
+    assert!(!deletes_base64 || deletes.is_some_and(|key| base64::decode(key).is_some()), "invalid base64");
+    // Only a value that is too large causes a delete.
+    assert!(deletes.is_none() || skip_data > limits.max_value as u64 + 2, "it deletes without a reason");
     if !close {
         ends_itself(buffer, consumed, limits);
     }
@@ -112,7 +116,7 @@ fn is_key(key: &[u8]) -> bool {
     (1..=MAX_KEY).contains(&key.len()) && !key.iter().any(|byte| b" \n\0".contains(byte))
 }
 
-/// That nobody behind the parser need look again.
+/// Checks that the request is valid without further checks.
 fn is_legal(request: &Request<'_>) {
     match request {
         Request::Get { keys, .. } | Request::GetAndTouch { keys, .. } => {
@@ -136,9 +140,9 @@ fn is_legal_meta(meta: &Meta<'_>) {
     let flags: Vec<(u8, &[u8])> = meta.tokens().collect();
     for (at, (flag, token)) in flags.iter().enumerate() {
         assert!(!token.contains(&b' '), "{meta:?}");
-        // A debugging command's flags are not looked at.
+        // The flags of a debugging command are not parsed.
         if meta.verb != MetaVerb::Debug {
-            assert!(flags[..at].iter().all(|(before, _)| before != flag), "{meta:?} says one twice");
+            assert!(flags[..at].iter().all(|(before, _)| before != flag), "{meta:?} has a flag twice");
             assert_eq!(meta.token(*flag), Some(*token), "{meta:?}");
             let decoded = (*flag == b'b').then(|| base64::decode(meta.key));
             assert!(
@@ -150,19 +154,19 @@ fn is_legal_meta(meta: &Meta<'_>) {
 }
 
 /// The request as text, which parses to the same request.
-fn spelled_anew(request: &Request<'_>, limits: &Limits) -> Vec<u8> {
-    let text = spell(request);
+fn encoded_again(request: &Request<'_>, limits: &Limits) -> Vec<u8> {
+    let text = encode(request);
     match parse(&text, limits) {
         Parsed::Request { request: again, consumed } => {
-            assert_eq!(consumed, text.len(), "{request:?} spelled anew ends early");
-            assert!(same(request, &again), "{request:?} spelled anew is {again:?}");
+            assert_eq!(consumed, text.len(), "{request:?} encoded again ends early");
+            assert!(same(request, &again), "{request:?} encoded again is {again:?}");
         }
-        other => panic!("{request:?} spelled anew is {other:?}"),
+        other => panic!("{request:?} encoded again is {other:?}"),
     }
     text
 }
 
-/// Whether two requests ask the same. Between keys there may be one space or several.
+/// Whether two requests are equal. Keys may be separated by one or several spaces.
 fn same(a: &Request<'_>, b: &Request<'_>) -> bool {
     match (a, b) {
         (Request::Get { keys: a, cas: a_cas }, Request::Get { keys: b, cas: b_cas }) => {
@@ -176,7 +180,7 @@ fn same(a: &Request<'_>, b: &Request<'_>) -> bool {
     }
 }
 
-fn spell(request: &Request<'_>) -> Vec<u8> {
+fn encode(request: &Request<'_>) -> Vec<u8> {
     let mut text = Vec::new();
     let mut block = None;
     let quiet: &[u8] = match request {

@@ -1,4 +1,4 @@
-//! Attacks with one aim each: counters, pools, the one who waits for itself, and more misses than are remembered.
+//! Attacks with one aim each: counters, pools, a client that waits for itself, and more misses than the table holds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,21 +10,22 @@ use crate::world::{Kennel, addresses, guarded, memcacheds, sidecar_toml};
 use super::run::{Rule, World};
 use super::{duration, first_seed};
 
-/// Who counts, and who reads meanwhile.
+/// The number of clients that count, and of those that read meanwhile.
 const COUNTERS: usize = 12;
 const READERS: usize = 8;
-/// Counts of each in one round. A round is over quickly: what is to race is how a counter begins.
+/// Counts per client and round. Rounds are short, because the creation of a counter is what races.
 const COUNTS: usize = 12;
 
-/// `incr`, else `add`, else `incr`: how counters are kept in a cache that may lose them. Gives how many were acknowledged.
+/// `incr`, otherwise `add`, otherwise `incr`: how counters are kept in a cache that may lose them. Returns how many were
+/// acknowledged.
 fn count(client: &mut Client, key: &str) -> Result<u64, String> {
     let mut acknowledged = 0;
     for _ in 0..COUNTS {
-        let first = client.ask(&format!("incr {key} 1"));
+        let first = client.execute(&format!("incr {key} 1"));
         if first.parse::<u64>().is_err() {
-            let added = client.ask(&format!("add {key} 0 0 1\r\n1"));
+            let added = client.execute(&format!("add {key} 0 0 1\r\n1"));
             if added != "STORED" {
-                let again = client.ask(&format!("incr {key} 1"));
+                let again = client.execute(&format!("incr {key} 1"));
                 if again.parse::<u64>().is_err() {
                     return Err(format!("incr {first}, add {added}, incr {again}, and nobody deletes {key}"));
                 }
@@ -35,7 +36,7 @@ fn count(client: &mut Client, key: &str) -> Result<u64, String> {
     Ok(acknowledged)
 }
 
-/// One counter, by everybody at once.
+/// One counter, used by all clients at once.
 fn round(counters: &mut [Client], readers: &mut [Client], key: &str) -> Result<(), String> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -87,8 +88,9 @@ fn every_acknowledged_count_is_in_the_number() {
     assert!(rounds >= 3, "hardly tested");
 }
 
-/// A client that does one thing after the other, each on another connection of its pool: it gets, sets what it missed, and
-/// sometimes what it did not, and sometimes deletes. Gives how many of its sets there were, and how many its next get did not find.
+/// A client that sends one command after the other, each on another connection of its pool: it gets, sets what it missed,
+/// sometimes sets without a miss, and sometimes deletes. Returns the number of its sets, and how many of them its next get did
+/// not find.
 fn sequential_pool(pool: &mut [Client], key: &str, random: &mut fastrand::Rng) -> (u64, u64) {
     let (mut sets, mut lost, mut last) = (0, 0, None);
     for n in 0..400 {
@@ -129,26 +131,26 @@ fn what_a_pool_sets_is_found_by_its_next_get_unless_it_passes_for_the_fill_of_an
     assert!(sets > 100 && lost < sets / 2, "{lost} of {sets} sets were lost: {LOST_BY_POOLS}");
 }
 
-/// Why a pool loses any: docs/decisions/0010-which-miss-a-set-fills.md.
+/// Why sets of a pool are lost: docs/decisions/0010-which-miss-a-set-fills.md.
 const LOST_BY_POOLS: &str =
     "a set may pass for the fill of a miss on another connection, but not half of them";
 
 #[test]
 fn whoever_holds_the_win_does_not_wait_for_itself() {
     let servers = memcacheds(1);
-    // Above the client's patience: whoever waits for it is given up, and fails the test.
+    // Longer than the client's timeout: a client that waits for it fails the test.
     let rule = guarded("guarded", "g:*", "cold_wait = \"30s\"\nlock_ttl = \"60s\"\nmax_rebuild = \"300s\"\n");
     let kennel = Kennel::start(&sidecar_toml(&addresses(&servers), &[rule]));
     for again in ["get", "gets", "gat 0", "mg"] {
         let key = format!("g:{}", again.replace(' ', ""));
         let mut client = kennel.client();
         assert_eq!(client.get(&key), None);
-        let reply = client.ask(&format!("{again} {key}{}", if again == "mg" { " v" } else { "" }));
+        let reply = client.execute(&format!("{again} {key}{}", if again == "mg" { " v" } else { "" }));
         assert!(reply == "END" || reply.starts_with("EN"), "{again} {key}: {reply}");
     }
 }
 
-/// More than are remembered of one key.
+/// More than the table keeps for one key.
 const MISSES: usize = 80;
 
 #[test]
@@ -161,7 +163,7 @@ fn the_first_of_eighty_misses_does_not_outlive_a_delete() {
         for (n, client) in clients.iter_mut().enumerate() {
             assert_eq!(client.get(&key), None);
             if n + 1 == after {
-                // The row has changed: what those have read of it who were told a miss before is old.
+                // The source has changed: what clients with earlier misses have read of it is old.
                 assert_eq!(invalidator.delete(&key), "NOT_FOUND");
             }
         }

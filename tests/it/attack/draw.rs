@@ -1,11 +1,11 @@
-//! Schedules from a seed.
+//! Draws schedules from a seed.
 
 use crate::linearizability::Response;
 
 use super::run::{Rule, Setting};
-use super::schedule::{QueuePosition, Request, Schedule, Verb};
+use super::schedule::{Request, Schedule, Turn, Verb};
 
-/// Commands of single keys, more of those that race.
+/// Commands on single keys; those that race are more frequent.
 const VERBS: [Verb; 34] = [
     Verb::Get,
     Verb::Get,
@@ -42,20 +42,20 @@ const VERBS: [Verb; 34] = [
     Verb::MetaIncrN,
     Verb::MetaDelete,
 ];
-/// What ends a miss.
+/// Commands that end a miss.
 const FILLS: [Verb; 6] = [Verb::Set, Verb::Set, Verb::Set, Verb::Add, Verb::MetaSet, Verb::MetaAdd];
 
-/// The stream of chance of one seed.
+/// The random generator of one seed.
 pub(super) struct Draw {
     random: fastrand::Rng,
     rule: Rule,
     keys: usize,
     values: u64,
-    /// It was just told a miss of this key.
+    /// It has just received a miss of this key.
     missed: Option<char>,
 }
 
-/// In which setting a seed's schedule is run.
+/// The setting in which a seed's schedule runs.
 pub(super) fn setting(seed: u64) -> Setting {
     let mut random = fastrand::Rng::with_seed(seed);
     let rule = [Rule::Guarded, Rule::Tagged, Rule::Guarded, Rule::Tagged, Rule::Raw][random.usize(..5)];
@@ -64,7 +64,7 @@ pub(super) fn setting(seed: u64) -> Setting {
 }
 
 impl Draw {
-    /// `stream` tells the clients of one seed apart.
+    /// `stream` distinguishes the clients of one seed.
     pub(super) fn new(seed: u64, stream: u64, rule: Rule, keys: usize) -> Draw {
         let random = fastrand::Rng::with_seed(seed ^ (stream + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Draw { random, rule, keys, values: 1000 * stream, missed: None }
@@ -77,14 +77,14 @@ impl Draw {
         let mut draw = Draw::new(seed, 0, rule, keys);
         let connections = draw.random.usize(4..=20);
         let clients = pools.unwrap_or(connections);
-        // Some get and never set.
+        // Some clients get and never set.
         let readers = draw.random.usize(0..=clients / 3);
-        // What a client does once it was told a miss, if it was.
+        // What a client does after a miss.
         let mut fills: Vec<(usize, usize, char)> = Vec::new();
         let mut steps = Vec::new();
         for _ in 0..draw.random.usize(8..=36) {
             let many = [1, 1, 1, 1, 1, 1, 2, 2, 3, 4][draw.random.usize(..10)];
-            let mut step: Vec<QueuePosition> = Vec::new();
+            let mut step: Vec<Turn> = Vec::new();
             for _ in 0..many {
                 let fill = (draw.random.usize(..3) == 0 && !fills.is_empty())
                     .then(|| fills.swap_remove(draw.random.usize(..fills.len())));
@@ -93,7 +93,7 @@ impl Draw {
                     continue;
                 }
                 let of = (client..connections).step_by(clients);
-                // A pool takes any of its connections; a client that has one, that.
+                // A client with a pool uses any of its connections.
                 let at_random = draw.random.usize(..of.len());
                 let connection = of.clone().nth(at_random).expect("each client has a connection");
                 let turn = match fill {
@@ -106,7 +106,7 @@ impl Draw {
                         fills.push((client, connection, *key));
                     }
                 }
-                step.push(QueuePosition { connection, requests: turn });
+                step.push(Turn { connection, requests: turn });
             }
             steps.push(step);
         }
@@ -122,7 +122,7 @@ impl Draw {
         (0..many).map(|_| self.request()).collect()
     }
 
-    /// What a client sends that knows what it was told: often what ends a miss.
+    /// What a client sends after a miss: often a command that ends it.
     pub(super) fn next(&mut self) -> Request {
         match self.missed.take().filter(|_| self.random.bool()) {
             Some(key) => self.fill(key),
@@ -130,7 +130,7 @@ impl Draw {
         }
     }
 
-    pub(super) fn was_told(&mut self, key: Option<char>, answer: &Response) {
+    pub(super) fn note_response(&mut self, key: Option<char>, answer: &Response) {
         if *answer == Response::Miss {
             self.missed = key;
         }
@@ -144,7 +144,7 @@ impl Draw {
     /// Any command.
     fn request(&mut self) -> Request {
         let verb = match self.random.usize(..60) {
-            // Where there are tags it takes them at one moment and the keys at another.
+            // With tags, it removes tags and keys at different moments.
             0 | 1 if self.rule != Rule::Tagged => Verb::Flush,
             2 if self.rule == Rule::Tagged => Verb::Bump,
             3 => Verb::MetaReplace,
@@ -152,9 +152,9 @@ impl Draw {
             5 => Verb::MetaPrepend,
             _ => VERBS[self.random.usize(..VERBS.len())],
         };
-        // To memcached itself it is a way to store an empty value.
+        // To memcached it is a way to store an empty value.
         let verb = if verb == Verb::MetaGetN && self.rule == Rule::Raw { Verb::MetaGet } else { verb };
-        // It looks at what a bump has left, which to classic commands is not there (docs/decisions/0011).
+        // It reads what a bump has left, which classic commands do not see (docs/decisions/0011).
         let verb = if verb == Verb::MetaCas && self.rule == Rule::Tagged { Verb::Cas } else { verb };
         let keys = match verb {
             Verb::Flush | Verb::Bump => Vec::new(),
@@ -174,7 +174,7 @@ impl Draw {
         Request { verb, keys: vec![key], word: self.word(verb) }
     }
 
-    /// No key twice: one answer would stand for two.
+    /// No key twice: one reply would stand for two.
     fn several(&mut self) -> Vec<char> {
         let mut keys: Vec<char> = ('a'..).take(self.keys).collect();
         self.random.shuffle(&mut keys);
@@ -185,7 +185,7 @@ impl Draw {
         ('a'..).nth(self.random.usize(..self.keys)).expect("one of the first letters")
     }
 
-    /// Numbers, so that they can be counted; no two are the same, nor become the same by a few counts.
+    /// Numbers, so that they can be incremented; no two are equal, nor become equal by a few increments.
     fn word(&mut self, verb: Verb) -> String {
         let mut value = || {
             self.values += 1;
@@ -194,7 +194,7 @@ impl Draw {
         match verb {
             Verb::Set | Verb::Add | Verb::Replace | Verb::Cas | Verb::MetaIncrN => value().to_string(),
             Verb::MetaSet | Verb::MetaAdd | Verb::MetaReplace | Verb::MetaCas => value().to_string(),
-            // No number any more.
+            // No longer a number.
             Verb::Append | Verb::MetaAppend => format!("x{}", value()),
             Verb::Prepend | Verb::MetaPrepend => format!("{}y", value()),
             Verb::Incr | Verb::Decr | Verb::MetaIncr => self.random.usize(1..=3).to_string(),

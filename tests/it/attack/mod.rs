@@ -1,5 +1,5 @@
-//! A standing attacker: ordinary commands of a few clients on one to three keys, and a checker that knows what memcached may
-//! answer. docs/testing.md says what it does, what it allows, and how to run it for longer.
+//! Random ordinary commands of a few clients on one to three keys, with a checker that knows the permitted responses.
+//! docs/testing.md describes what is sent, what is permitted, and how to run it for longer.
 
 mod crowds;
 mod draw;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use draw::Draw;
 use run::{Rule, Setting, World};
 use schedule::Schedule;
-use together::ConnectionUse;
+use together::Clients;
 
 fn from_environment(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -25,7 +25,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
     }
 }
 
-/// For how long an attack goes on: `KENNEL_ATTACK_SECONDS`, or as long as the suite has for it.
+/// The duration of an attack: `KENNEL_ATTACK_SECONDS`, otherwise short.
 fn duration(default: u64) -> Duration {
     Duration::from_secs(from_environment("KENNEL_ATTACK_SECONDS", default))
 }
@@ -34,14 +34,14 @@ fn first_seed() -> u64 {
     from_environment("KENNEL_ATTACK_SEED", 1)
 }
 
-/// One failure, as small as it became.
+/// One failure, minimised.
 struct Failure {
     seed: u64,
     after: Duration,
     text: String,
 }
 
-/// `KENNEL_ATTACK_FAILURES=20` goes on until there are so many.
+/// `KENNEL_ATTACK_FAILURES=20` continues until this many have been found.
 #[test]
 fn whatever_a_few_clients_send_is_answered_as_memcached_may_answer_it() {
     let enough = from_environment("KENNEL_ATTACK_FAILURES", 1);
@@ -71,7 +71,7 @@ fn whatever_a_few_clients_send_is_answered_as_memcached_may_answer_it() {
     assert!(commands > 0 && undecided <= commands / 1000, "hardly tested");
 }
 
-/// The smallest schedule that fails, as it can be pasted into `regressions.rs`, and what is wrong with its history.
+/// The smallest schedule that fails, ready to be added to `regressions.rs`, and what is wrong with its history.
 fn minimised(schedule: &Schedule, setting: Setting, world: &mut World, why: &str) -> String {
     let least = shrink::shrink(schedule, setting, world);
     let again = (0..20).find_map(|_| world.run(&least, setting).err());
@@ -90,8 +90,8 @@ fn whatever_many_clients_send_at_once_is_answered_as_memcached_may_answer_it() {
             [1, 2].map(|sidecars| (Setting { rule, pools, sidecars, exact: false }, pools.unwrap_or(CLIENTS)))
         })
     });
-    let mut all: Vec<ConnectionUse> =
-        settings.map(|(setting, clients)| ConnectionUse::connect(setting, clients, &world)).collect();
+    let mut all: Vec<Clients> =
+        settings.map(|(setting, clients)| Clients::connect(setting, clients, &world)).collect();
     let (mut seed, mut undecided) = (first, 0);
     while Instant::now() < until {
         let at = seed as usize % all.len();
@@ -105,7 +105,7 @@ fn whatever_many_clients_send_at_once_is_answered_as_memcached_may_answer_it() {
     assert!(seed - first >= all.len() as u64 && undecided as u64 <= (seed - first) / 20, "hardly tested");
 }
 
-/// How many run at once: each with one connection, and with pools.
+/// The number of concurrent clients: with one connection each, and with pools.
 const CLIENTS: usize = 12;
 const POOLS: usize = 4;
 
@@ -122,9 +122,9 @@ fn a_schedule_is_read_as_it_is_printed() {
 }
 
 #[test]
-fn a_failure_is_found_and_told_in_few_commands() {
+fn a_failure_is_found_and_reduced_to_few_commands() {
     let mut world = World::start();
-    // One connection's miss, another's delete: the guard drops what the first one sets, as no memcached does.
+    // One connection's miss, another's delete: the guard drops what the first one sets, which memcached does not.
     let least = "1 get a\n2 delete a\n1 set a 100\n3 get a\n";
     let noise = "4 set b 200 | 5 get b; get c\n6 delete c | 3 get b; set b 300\n";
     let noisy: String = least.lines().map(|line| format!("{noise}{line} | 7 incr b 1\n")).collect();

@@ -1,9 +1,9 @@
-//! The smallest schedules of what the attacker has found.
+//! The smallest schedules of failures that this test has found.
 
 use super::run::{Rule, Setting, World};
 use super::schedule::Schedule;
 
-/// What each was about, and the schedule, as the attacker printed it.
+/// What each was about, and the schedule as printed.
 const REGRESSIONS: &[(&str, &str)] = &[
     (
         "an add behind a miss that another connection's add came before",
@@ -44,7 +44,7 @@ const REGRESSIONS: &[(&str, &str)] = &[
     ("a count that gets shorter keeps its length", "1 ms a 100\n2 decr a 2\n3 append a x500\n4 mg a"),
 ];
 
-/// The same of keys with a tag.
+/// The same for keys with a tag.
 const TAGGED: &[(&str, &str)] = &[
     (
         "an add that is acknowledged though the tag has moved since its miss",
@@ -73,7 +73,7 @@ const TAGGED: &[(&str, &str)] = &[
     ),
 ];
 
-/// What is wrong with a schedule through one or two sidecars, by the first of these rules that shows it.
+/// What is wrong with a schedule through one or two sidecars, under the first of these rules that shows it.
 fn found(name: &str, text: &str, rules: &[Rule], world: &mut World) -> Option<String> {
     let schedule = Schedule::parse(text);
     let settings = rules.iter().flat_map(|rule| [1, 2].map(|sidecars| Setting::single(*rule, sidecars)));

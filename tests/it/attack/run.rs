@@ -1,4 +1,4 @@
-//! Real servers, one or two sidecars, and one thread that sends and reads as the schedule says.
+//! Real servers, one or two sidecars, and one thread that sends and reads as scheduled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -9,27 +9,27 @@ use crate::world::{Kennel, Memcached, addresses, clients_are, guarded, memcached
 
 use super::schedule::{Schedule, Verb};
 
-/// Above any run's time, so that no miss is too old to count.
+/// Longer than any run, so that every miss counts.
 const MAX_REBUILD: u64 = 60_000_000_000;
 
-/// Which rule the keys have.
+/// The rule of the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
     Guarded,
     /// Guarded, with a tag.
     Tagged,
-    /// The control: memcached itself.
+    /// The control: memcached without Kennel.
     Raw,
 }
 
-/// Where a schedule is run.
+/// Where a schedule runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) rule: Rule,
-    /// So many clients, each with a pool: connection n belongs to client n modulo this. `None`: each connection is a client.
+    /// The number of clients with a pool each: connection n belongs to client n modulo this. `None`: each connection is a client.
     pub(super) pools: Option<usize>,
     pub(super) sidecars: usize,
-    /// Nothing is allowed beyond memcached.
+    /// Nothing is allowed in addition to memcached.
     pub(super) exact: bool,
 }
 
@@ -51,7 +51,7 @@ impl Setting {
         self.pools.map_or(connection, |pools| connection % pools)
     }
 
-    /// A client talks to one sidecar.
+    /// A client uses one sidecar.
     pub(super) fn sidecar_of(&self, connection: usize) -> usize {
         let first = if self.pools.is_some() { 2 } else { 0 };
         first + self.client_of(connection) % self.sidecars
@@ -63,7 +63,7 @@ impl Setting {
 pub(super) struct Histories(pub(super) BTreeMap<char, Vec<Invocation>>);
 
 impl Histories {
-    /// The first key whose history is wrong, with why. Gives how many could not be decided.
+    /// The first key with an illegal history, and why. Returns how many are undecided.
     pub(super) fn check(&self, allowances: &Allowances) -> Result<usize, String> {
         let mut undecided = 0;
         for (key, history) in &self.0 {
@@ -77,7 +77,7 @@ impl Histories {
 pub(super) struct World {
     _servers: Vec<Memcached>,
     pub(super) sidecars: Vec<Kennel>,
-    /// By setting's number of pools and connection: what has been opened.
+    /// By the setting's number of pools and the connection: the open connections.
     connections: HashMap<(usize, usize), Client>,
     runs: usize,
 }
@@ -91,14 +91,14 @@ impl World {
             raw("raw", "r:*"),
         ];
         let toml = sidecar_toml(&addresses(&servers), &rules);
-        // Two that have to learn what clients are, and two for clients with pools.
+        // Two without a declaration of how clients use connections, and two for clients with pools.
         let of = |clients| clients_are(clients, &toml);
         let sidecars = ["auto", "auto", "pooled", "pooled"].map(|clients| Kennel::start(&of(clients)));
         let sidecars = sidecars.into_iter().collect();
         World { _servers: servers, sidecars, connections: HashMap::new(), runs: 0 }
     }
 
-    /// Keys that no run had before.
+    /// New keys for every run.
     pub(super) fn new_keys(&mut self, rule: Rule) -> Keys {
         self.runs += 1;
         Keys { rule, run: self.runs }
@@ -108,7 +108,7 @@ impl World {
         self.sidecars[sidecar].address()
     }
 
-    /// Sends and reads as the schedule says, on keys of its own; gives what is wrong with the histories.
+    /// Sends and reads as scheduled, on keys of its own. Returns what is wrong with the histories.
     pub(super) fn run(&mut self, schedule: &Schedule, setting: Setting) -> Result<usize, String> {
         let histories = self.record(schedule, setting);
         histories.check(&setting.allowances())
@@ -118,7 +118,7 @@ impl World {
         let keys = self.new_keys(setting.rule);
         let mut histories = Histories::default();
         let mut shown: HashMap<(usize, char), u64> = HashMap::new();
-        // The number of each connection in the histories. It has a new one once it was made anew.
+        // The number of each connection in the histories. A connection that was replaced has a new number.
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         let (mut now, mut made_anew) = (0, 0);
         for step in &schedule.steps {
@@ -150,21 +150,21 @@ impl World {
                 let number = *numbers.get(&connection).unwrap_or(&connection);
                 let wire = self.connections.get_mut(&place).expect("it has been sent to");
                 for (request, commands) in requests {
-                    let answers = request.answers(wire, |letter| keys.name(letter));
+                    let responses = request.responses(wire, |letter| keys.name(letter));
                     now += 1;
-                    for ((key, command), answer) in commands.into_iter().zip(answers) {
-                        let answer = request.said(answer);
-                        if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &answer) {
+                    for ((key, command), response) in commands.into_iter().zip(responses) {
+                        let response = request.as_classic(response);
+                        if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &response) {
                             shown.insert((client, key), *unique);
                         }
                         let operation = Invocation {
                             connection: number,
-                            // Whose pool it belongs to nobody can see.
+                            // Kennel cannot tell to whose pool it belongs.
                             client: if setting.pools.is_some() { sidecar_of } else { number },
                             invoked,
-                            answered: now,
+                            responded: now,
                             command,
-                            answer,
+                            response,
                         };
                         let of = key.map_or_else(|| vec!['a', 'b', 'c'], |key| vec![key]);
                         for key in of {
@@ -178,7 +178,7 @@ impl World {
     }
 }
 
-/// What a run's letters stand for.
+/// The keys that a schedule's letters stand for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keys {
     rule: Rule,

@@ -1,15 +1,15 @@
-//! Who sends what, and in which order: as data, as text, and as bytes.
+//! A schedule: who sends what, and in which order, as data, as text, and as bytes.
 //!
-//! The text of a schedule is what a failure prints and what a regression is made of. One line is one step: what stands in it is
-//! sent before any answer is read. `3 get a; set a 100 | 4 delete a` sends two commands in one piece on connection 3, one on
-//! connection 4, then reads the three answers.
+//! The text of a schedule is what a failure prints and what a regression consists of. Each line is one step: all of it is sent
+//! before a response is read. `3 get a; set a 100 | 4 delete a` sends two commands in one piece on connection 3, one on
+//! connection 4, then reads the three responses.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::client::Client;
 use crate::linearizability::{Command, Response};
 
-/// A unique that no memcached has given out.
+/// A unique that memcached has not assigned.
 const MADE_UP: u64 = (1 << 62) + 1;
 
 macro_rules! verbs {
@@ -45,27 +45,27 @@ verbs! {
 pub(super) struct Request {
     pub(super) verb: Verb,
     pub(super) keys: Vec<char>,
-    /// The value; the delta of a count; what `maN` begins with.
+    /// The value; the delta of a count; the initial value of `maN`.
     pub(super) word: String,
 }
 
 /// What one connection sends in one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct QueuePosition {
+pub(super) struct Turn {
     pub(super) connection: usize,
     pub(super) requests: Vec<Request>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
-    pub(super) steps: Vec<Vec<QueuePosition>>,
+    pub(super) steps: Vec<Vec<Turn>>,
 }
 
 impl Schedule {
     pub(super) fn parse(text: &str) -> Schedule {
         let turn = |text: &str| {
             let (connection, requests) = text.trim().split_once(' ').expect("a connection and its commands");
-            QueuePosition {
+            Turn {
                 connection: connection.parse().expect("the number of a connection"),
                 requests: requests.split(';').map(Request::parse).collect(),
             }
@@ -93,13 +93,14 @@ impl Request {
         Request { verb, keys, word }
     }
 
-    /// The bytes to send. `key` gives the key of a letter, `tag` is the tag of all of them, `unique` was last shown to this client.
+    /// The bytes to send. `key` returns the key of a letter, `tag` is the tag of all of them, `unique` is the last one that this
+    /// client received.
     pub(super) fn bytes(&self, key: impl Fn(char) -> String, tag: &str, unique: Option<u64>) -> String {
         let (verb, word) = (self.verb.text(), &self.word);
         let keys: Vec<String> = self.keys.iter().map(|letter| key(*letter)).collect();
         let keys = keys.join(" ");
         let (size, unique) = (word.len(), unique.unwrap_or(MADE_UP));
-        // Some with an end, so far away that nothing expires.
+        // Some with an exptime so far away that nothing expires.
         let exptime = if self.keys.first() == Some(&'b') { 80_000 } else { 0 };
         let meta_set = |flags: &str| format!("ms {keys} {size} T{exptime}{flags}\r\n{word}\r\n");
         match self.verb {
@@ -128,7 +129,7 @@ impl Request {
         }
     }
 
-    /// What it means for each of its keys; the key is `None` for all keys.
+    /// Its meaning for each of its keys; the key is `None` for all keys.
     pub(super) fn commands(&self, unique: Option<u64>) -> Vec<(Option<char>, Command)> {
         let word = || self.word.clone();
         let unique = unique.unwrap_or(MADE_UP);
@@ -140,7 +141,7 @@ impl Request {
             Verb::Replace | Verb::MetaReplace => Command::Replace(word()),
             Verb::Append => Command::Append(word()),
             Verb::Prepend => Command::Prepend(word()),
-            // memcached's `MA` and `MP` without `N` are those too.
+            // memcached's `MA` and `MP` without `N` mean the same.
             Verb::MetaAppend => Command::Append(word()),
             Verb::MetaPrepend => Command::Prepend(word()),
             Verb::Cas | Verb::MetaCas => Command::Cas { unique, value: word() },
@@ -156,8 +157,8 @@ impl Request {
         self.keys.iter().map(|key| (Some(*key), command.clone())).collect()
     }
 
-    /// Reads the answer: one for each key, or one for all.
-    pub(super) fn answers(&self, client: &mut Client, key: impl Fn(char) -> String) -> Vec<Response> {
+    /// Reads the response: one per key, or one for all.
+    pub(super) fn responses(&self, client: &mut Client, key: impl Fn(char) -> String) -> Vec<Response> {
         match self.verb {
             Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats => {
                 let Ok(items) = client.items() else { return vec![Response::Unknown; self.keys.len()] };
@@ -181,7 +182,7 @@ impl Request {
         let value = client.bytes(size);
         client.expect(b"\r\n");
         match self.verb {
-            // The stub of whoever is to build it.
+            // The stub of the client that builds it.
             _ if value.is_empty() => Response::Miss,
             Verb::MetaGet | Verb::MetaGetN => hit(&value, unique),
             _ => line(&String::from_utf8_lossy(&value)),
@@ -209,14 +210,14 @@ fn line(line: &str) -> Response {
         _ if line.starts_with("SERVER_ERROR") => Response::Unknown,
         _ => match line.parse() {
             Ok(number) => Response::Number(number),
-            Err(_) => panic!("no answer that memcached gives: {line}"),
+            Err(_) => panic!("not a reply of memcached: {line}"),
         },
     }
 }
 
 impl Request {
-    /// The same answer in the words that the model has for this command: `HD` of a delete is `DELETED`, and so on.
-    pub(super) fn said(&self, answer: Response) -> Response {
+    /// The same response as the model's for this command: `HD` of a delete is `DELETED`, and so on.
+    pub(super) fn as_classic(&self, answer: Response) -> Response {
         match (self.verb, answer) {
             (Verb::MetaDelete, Response::Stored) => Response::Deleted,
             (Verb::Bump, Response::Deleted) => Response::Flushed,
@@ -233,7 +234,7 @@ impl Display for Request {
     }
 }
 
-impl Display for QueuePosition {
+impl Display for Turn {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let requests: Vec<String> = self.requests.iter().map(Request::to_string).collect();
         write!(f, "{} {}", self.connection, requests.join("; "))
@@ -243,7 +244,7 @@ impl Display for QueuePosition {
 impl Display for Schedule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
-            let turns: Vec<String> = step.iter().map(QueuePosition::to_string).collect();
+            let turns: Vec<String> = step.iter().map(Turn::to_string).collect();
             writeln!(f, "{}", turns.join(" | "))?;
         }
         Ok(())

@@ -1,15 +1,15 @@
-//! From a schedule that fails to the smallest that still does.
+//! Reduces a schedule that fails to the smallest that still does.
 
 use super::run::{Setting, World};
-use super::schedule::{QueuePosition, Schedule};
+use super::schedule::{Schedule, Turn};
 
-/// How often a schedule may be tried again.
+/// How often a schedule may be run again.
 const TRIALS: usize = 500;
-/// One that sends at the same time on several connections may fail only now and then.
+/// One that sends at the same time on several connections may fail only sometimes.
 const TRIES: usize = 4;
 
-/// Makes a schedule smaller for as long as it fails: connections go, then steps, turns, commands; then what is sent at the same
-/// time is sent one after the other.
+/// Makes a schedule smaller for as long as it fails: removes connections, then steps, turns and commands, then sends one after
+/// the other what was sent at the same time.
 pub(super) fn shrink(schedule: &Schedule, setting: Setting, world: &mut World) -> Schedule {
     let mut shrinker = Shrinker { best: schedule.clone(), trials: TRIALS, setting, world };
     shrinker.accept(one_at_a_time(schedule));
@@ -28,7 +28,7 @@ pub(super) fn shrink(schedule: &Schedule, setting: Setting, world: &mut World) -
 fn one_at_a_time(schedule: &Schedule) -> Schedule {
     let turns = schedule.steps.iter().flatten();
     let each = turns.flat_map(|turn| {
-        let alone = |request| vec![QueuePosition { connection: turn.connection, requests: vec![request] }];
+        let alone = |request| vec![Turn { connection: turn.connection, requests: vec![request] }];
         turn.requests.iter().cloned().map(alone)
     });
     Schedule { steps: each.collect() }

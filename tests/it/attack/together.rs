@@ -1,4 +1,4 @@
-//! The same commands by clients that run at the same time. A failure does not replay; its history is printed.
+//! The same commands by concurrent clients. A failure does not replay; its history is printed.
 
 use std::collections::HashMap;
 
@@ -10,27 +10,27 @@ use crate::linearizability::{Invocation, Response};
 use super::draw::Draw;
 use super::run::{Histories, Keys, Setting, World};
 
-/// How many turns each client has in one round.
+/// The number of turns of each client in one round.
 const TURNS: usize = 18;
 
 /// The clients of all rounds of one setting, each with its connections.
-pub(super) struct ConnectionUse {
+pub(super) struct Clients {
     pub(super) setting: Setting,
     connections: Vec<Vec<Client>>,
 }
 
-impl ConnectionUse {
-    /// So many clients; with pools, each has three connections.
-    pub(super) fn connect(setting: Setting, clients: usize, world: &World) -> ConnectionUse {
+impl Clients {
+    /// The number of clients; with pools, each has three connections.
+    pub(super) fn connect(setting: Setting, clients: usize, world: &World) -> Clients {
         let each = if setting.pools.is_some() { 3 } else { 1 };
         let open = |client: usize| {
             let address = world.address(setting.sidecar_of(client));
             (0..each).map(|_| Client::tcp(address)).collect()
         };
-        ConnectionUse { setting, connections: (0..clients).map(open).collect() }
+        Clients { setting, connections: (0..clients).map(open).collect() }
     }
 
-    /// One round on new keys: what is wrong with what was answered.
+    /// One round on new keys. Returns what is wrong with the responses.
     pub(super) fn round(&mut self, seed: u64, world: &mut World) -> Result<usize, String> {
         let setting = self.setting;
         let keys = world.new_keys(setting.rule);
@@ -54,7 +54,7 @@ impl ConnectionUse {
     }
 }
 
-/// One client: sends, reads, and writes down what it was told.
+/// One client: sends, reads, and records the responses.
 fn act(
     number: usize,
     clients: usize,
@@ -66,7 +66,7 @@ fn act(
 ) -> Vec<(char, Invocation)> {
     let now = || start.elapsed().as_nanos() as u64;
     let mut shown: HashMap<char, u64> = HashMap::new();
-    let mut told = Vec::new();
+    let mut operations = Vec::new();
     for _ in 0..TURNS {
         let request = draw.next();
         let which = draw.below(connections.len());
@@ -74,23 +74,26 @@ fn act(
         let bytes = request.bytes(|letter| keys.name(letter), &keys.tag(), unique);
         let invoked = now();
         connections[which].send(bytes.as_bytes());
-        let answers = request.answers(&mut connections[which], |letter| keys.name(letter));
+        let responses = request.responses(&mut connections[which], |letter| keys.name(letter));
         let answered = now();
         let connection = number + clients * which;
-        // Whose pool it belongs to nobody can see.
+        // Kennel cannot tell to whose pool it belongs.
         let client = if setting.pools.is_some() { setting.sidecar_of(number) } else { connection };
-        for ((key, command), answer) in request.commands(unique).into_iter().zip(answers) {
-            let answer = request.said(answer);
-            draw.was_told(key, &answer);
-            if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &answer) {
+        for ((key, command), response) in request.commands(unique).into_iter().zip(responses) {
+            let response = request.as_classic(response);
+            draw.note_response(key, &response);
+            if let (Some(key), Response::Hit { unique: Some(unique), .. }) = (key, &response) {
                 shown.insert(key, *unique);
             }
             let of = key.map_or_else(|| vec!['a', 'b', 'c'], |key| vec![key]);
             for key in of {
-                let (command, answer) = (command.clone(), answer.clone());
-                told.push((key, Invocation { connection, client, invoked, answered, command, answer }));
+                let (command, response) = (command.clone(), response.clone());
+                operations.push((
+                    key,
+                    Invocation { connection, client, invoked, responded: answered, command, response },
+                ));
             }
         }
     }
-    told
+    operations
 }

@@ -1,5 +1,4 @@
-//! The applications: they read, rebuild what they are told a miss of, write without being asked, and invalidate. Each writes
-//! down what it sees.
+//! The applications: they read, rebuild after a miss, write without a miss, and invalidate. Each records what it observes.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,53 +8,54 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::history::{Event, Key, What};
+use super::history::{Event, Key, Observation};
 
-/// Whoever has had no answer by then never gets one.
+/// A response after this time counts as none.
 const HANGS: Duration = Duration::from_secs(10);
-/// How many keys have one tag.
+/// The number of keys per tag.
 pub(super) const PER_GROUP: usize = 4;
 
-/// How a key is invalidated, and spoken to.
+/// How a key is invalidated, and which commands are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// By a delete; nothing stale is ever served.
     Deleted,
-    /// The same, and some set it without having missed it.
+    /// The same, and some clients set it without a miss.
     Blind,
     /// By its group's tag; nothing stale is ever served.
     Dropped,
-    /// By its group's tag; the old value is served as stale, and meta clients are told so.
+    /// By its group's tag; the old value is served as stale, and meta clients see that it is.
     Stale,
 }
 
-/// Everything that the actors share.
-pub(super) struct Stage {
+/// What the actors share.
+pub(super) struct SharedState {
     pub(super) keys: Vec<(Kind, Key)>,
     /// The source of truth: each key's version.
     pub(super) source: Vec<AtomicU64>,
-    pub(super) sidecars: Vec<Mutex<Door>>,
+    pub(super) sidecars: Vec<Mutex<SidecarAddress>>,
     pub(super) over: AtomicBool,
     writes: AtomicU64,
     start: Instant,
 }
 
-/// Where a sidecar can be reached.
+/// The address of a sidecar.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Door {
-    /// `None` while there is none; so from before it is killed.
+pub(super) struct SidecarAddress {
+    /// `None` while there is none, from before it is killed.
     address: Option<SocketAddr>,
     /// How often it has been killed.
     kills: usize,
 }
 
-impl Stage {
-    pub(super) fn new(keys: Vec<(Kind, Key)>, sidecars: &[SocketAddr]) -> Stage {
-        let door = |address: &SocketAddr| Mutex::new(Door { address: Some(*address), kills: 0 });
-        Stage {
+impl SharedState {
+    pub(super) fn new(keys: Vec<(Kind, Key)>, sidecars: &[SocketAddr]) -> SharedState {
+        let address_of_sidecar =
+            |address: &SocketAddr| Mutex::new(SidecarAddress { address: Some(*address), kills: 0 });
+        SharedState {
             source: keys.iter().map(|_| AtomicU64::new(1)).collect(),
             keys,
-            sidecars: sidecars.iter().map(door).collect(),
+            sidecars: sidecars.iter().map(address_of_sidecar).collect(),
             over: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             start: Instant::now(),
@@ -63,17 +63,17 @@ impl Stage {
     }
 
     /// The sidecar is about to be killed.
-    pub(super) fn closes(&self, sidecar: usize) {
-        let mut door = self.sidecars[sidecar].lock().expect("no holder panics");
-        *door = Door { address: None, kills: door.kills + 1 };
+    pub(super) fn set_unreachable(&self, sidecar: usize) {
+        let mut address_of_sidecar = self.sidecars[sidecar].lock().expect("no holder panics");
+        *address_of_sidecar = SidecarAddress { address: None, kills: address_of_sidecar.kills + 1 };
     }
 
-    /// It can be reached there from now on.
-    pub(super) fn opens(&self, sidecar: usize, address: SocketAddr) {
+    /// The sidecar is reachable at this address from now on.
+    pub(super) fn set_address(&self, sidecar: usize, address: SocketAddr) {
         self.sidecars[sidecar].lock().expect("no holder panics").address = Some(address);
     }
 
-    fn door(&self, sidecar: usize) -> Door {
+    fn sidecar(&self, sidecar: usize) -> SidecarAddress {
         *self.sidecars[sidecar].lock().expect("no holder panics")
     }
 
@@ -82,39 +82,39 @@ impl Stage {
     }
 }
 
-/// One client, of one sidecar.
+/// One client of one sidecar.
 pub(super) struct Actor<'a> {
-    stage: &'a Stage,
+    shared: &'a SharedState,
     number: usize,
     sidecar: usize,
     random: fastrand::Rng,
-    wire: Option<Wire>,
+    connection: Option<Connection>,
     history: Vec<Event>,
 }
 
-struct Wire {
+struct Connection {
     stream: BufReader<TcpStream>,
-    /// How often its sidecar had been killed when it was made.
+    /// How often its sidecar had been killed when the client was created.
     kills: usize,
 }
 
-/// What a reply that is no value means.
+/// The meaning of a reply without a value.
 enum Reply {
     Value { body: Vec<u8>, flags: String },
     Line(String),
 }
 
 impl<'a> Actor<'a> {
-    pub(super) fn new(stage: &'a Stage, number: usize, seed: u64) -> Actor<'a> {
-        let sidecar = number % stage.sidecars.len();
+    pub(super) fn new(shared: &'a SharedState, number: usize, seed: u64) -> Actor<'a> {
+        let sidecar = number % shared.sidecars.len();
         let random = fastrand::Rng::with_seed(seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Actor { stage, number, sidecar, random, wire: None, history: Vec::new() }
+        Actor { shared, number, sidecar, random, connection: None, history: Vec::new() }
     }
 
-    /// Reads, and rebuilds what it is told a miss of.
+    /// Reads, and rebuilds after a miss.
     pub(super) fn read_and_rebuild(mut self) -> Vec<Event> {
-        while !self.stage.over.load(Ordering::SeqCst) {
-            let key = self.random.usize(0..self.stage.keys.len());
+        while !self.shared.over.load(Ordering::SeqCst) {
+            let key = self.random.usize(0..self.shared.keys.len());
             if self.read(key) {
                 self.pause(0, 30);
                 self.store(key, false);
@@ -124,10 +124,10 @@ impl<'a> Actor<'a> {
         self.history
     }
 
-    /// Writes what nobody asked for.
+    /// Writes without a miss.
     pub(super) fn write(mut self) -> Vec<Event> {
         let keys: Vec<usize> = self.keys(|kind| kind == Kind::Blind);
-        while !self.stage.over.load(Ordering::SeqCst) {
+        while !self.shared.over.load(Ordering::SeqCst) {
             let key = keys[self.random.usize(0..keys.len())];
             self.store(key, true);
             self.pause(10, 150);
@@ -137,32 +137,32 @@ impl<'a> Actor<'a> {
 
     /// Changes the source, and then invalidates.
     pub(super) fn invalidate(mut self) -> Vec<Event> {
-        while !self.stage.over.load(Ordering::SeqCst) {
-            let key = self.random.usize(0..self.stage.keys.len());
+        while !self.shared.over.load(Ordering::SeqCst) {
+            let key = self.random.usize(0..self.shared.keys.len());
             self.move_on(key);
             self.pause(20, 200);
         }
         self.history
     }
 
-    /// After all that: every key can be invalidated, and is fresh after that through every sidecar.
+    /// Afterwards: every key can be invalidated, and is then fresh through every sidecar.
     pub(super) fn becomes_fresh(mut self, limit: Duration) -> Vec<Event> {
         let began = Instant::now();
-        for key in 0..self.stage.keys.len() {
-            let name = self.stage.keys[key].1.name.clone();
+        for key in 0..self.shared.keys.len() {
+            let name = self.shared.keys[key].1.name.clone();
             while !self.move_on(key) {
                 assert!(began.elapsed() < limit, "{name} cannot be invalidated: {:?}", self.history.last());
                 self.pause(20, 40);
             }
-            let version = self.stage.source[key].load(Ordering::SeqCst);
-            for sidecar in 0..self.stage.sidecars.len() {
-                (self.sidecar, self.wire) = (sidecar, None);
+            let version = self.shared.source[key].load(Ordering::SeqCst);
+            for sidecar in 0..self.shared.sidecars.len() {
+                (self.sidecar, self.connection) = (sidecar, None);
                 loop {
                     let missed = self.read(key);
                     if missed {
                         self.store(key, false);
                     }
-                    let fresh = |event: &Event| matches!(event.what, What::Served { version: served, stale: false, .. } if served == version);
+                    let fresh = |event: &Event| matches!(event.what, Observation::Served { version: served, stale: false, .. } if served == version);
                     if !missed && self.history.last().is_some_and(fresh) {
                         break;
                     }
@@ -176,37 +176,37 @@ impl<'a> Actor<'a> {
     }
 
     fn keys(&self, of: impl Fn(Kind) -> bool) -> Vec<usize> {
-        (0..self.stage.keys.len()).filter(|key| of(self.stage.keys[*key].0)).collect()
+        (0..self.shared.keys.len()).filter(|key| of(self.shared.keys[*key].0)).collect()
     }
 
     /// True if it is to rebuild the key.
     fn read(&mut self, key: usize) -> bool {
-        let (kind, Key { name, .. }) = &self.stage.keys[key];
+        let (kind, Key { name, .. }) = &self.shared.keys[key];
         let meta = *kind == Kind::Stale;
-        // Half of them show that they know `W`, and win with the old value in hand; the others are told a miss.
-        let knows = if meta && self.random.bool() { " R0" } else { "" };
-        let command = if meta { format!("mg {name} v{knows}\r\n") } else { format!("get {name}\r\n") };
-        let begin = self.stage.now();
-        let (what, rebuilds) = match self.ask(command.as_bytes(), !meta) {
+        // Half of them request `W`, and win with the old value; the others receive a miss.
+        let flags = if meta && self.random.bool() { " R0" } else { "" };
+        let command = if meta { format!("mg {name} v{flags}\r\n") } else { format!("get {name}\r\n") };
+        let begin = self.shared.now();
+        let (what, rebuilds) = match self.execute(command.as_bytes(), !meta) {
             Ok(Reply::Value { body, flags }) => {
                 let (stale, won) = (meta && flags.contains('X'), meta && flags.contains('W'));
                 (parsed(&body, name, stale), won)
             }
-            Ok(Reply::Line(line)) if matches!(&line[..], "END" | "EN") => (What::Missed, true),
-            Ok(Reply::Line(line)) if line.starts_with("SERVER_ERROR") => (What::Refused, false),
-            Ok(Reply::Line(line)) => (What::Crossed(line), false),
+            Ok(Reply::Line(line)) if matches!(&line[..], "END" | "EN") => (Observation::Missed, true),
+            Ok(Reply::Line(line)) if line.starts_with("SERVER_ERROR") => (Observation::Refused, false),
+            Ok(Reply::Line(line)) => (Observation::WrongValue(line), false),
             Err(what) => (what, false),
         };
         self.note(key, begin, what);
         rebuilds
     }
 
-    /// Stores what the source says at this moment.
+    /// Stores the source's current version.
     fn store(&mut self, key: usize, blind: bool) {
-        let version = self.stage.source[key].load(Ordering::SeqCst);
+        let version = self.shared.source[key].load(Ordering::SeqCst);
         self.pause(0, 20);
-        let write = self.stage.writes.fetch_add(1, Ordering::SeqCst);
-        let (kind, Key { name, ttl, .. }) = &self.stage.keys[key];
+        let write = self.shared.writes.fetch_add(1, Ordering::SeqCst);
+        let (kind, Key { name, ttl, .. }) = &self.shared.keys[key];
         let body = format!("{name} {version} {write} {}", "x".repeat(self.random.usize(0..400)));
         let size = body.len();
         let verb = if self.random.u8(0..5) == 0 { "add" } else { "set" };
@@ -214,26 +214,26 @@ impl<'a> Actor<'a> {
             Kind::Stale => format!("ms {name} {size} T{ttl}\r\n{body}\r\n"),
             _ => format!("{verb} {name} 0 {ttl} {size}\r\n{body}\r\n"),
         };
-        let begin = self.stage.now();
-        let (stored, trouble) = match self.ask(command.as_bytes(), false) {
+        let begin = self.shared.now();
+        let (stored, trouble) = match self.execute(command.as_bytes(), false) {
             Ok(Reply::Line(line)) => match &line[..] {
                 "STORED" | "HD" => (true, None),
                 "NOT_STORED" | "NS" => (false, None),
                 line if line.starts_with("SERVER_ERROR") => (false, None),
-                line => (false, Some(What::Crossed(line.into()))),
+                line => (false, Some(Observation::WrongValue(line.into()))),
             },
-            Ok(Reply::Value { .. }) => (false, Some(What::Crossed("a value".into()))),
+            Ok(Reply::Value { .. }) => (false, Some(Observation::WrongValue("a value".into()))),
             Err(what) => (false, Some(what)),
         };
-        self.note(key, begin, What::Wrote { version, write, blind, stored });
+        self.note(key, begin, Observation::Wrote { version, write, blind, stored });
         if let Some(what) = trouble {
             self.note(key, begin, what);
         }
     }
 
-    /// The source changes, and the cache is told. True if it has said so.
+    /// Changes the source and invalidates. True if the invalidation was acknowledged.
     fn move_on(&mut self, key: usize) -> bool {
-        let (kind, Key { name, .. }) = &self.stage.keys[key];
+        let (kind, Key { name, .. }) = &self.shared.keys[key];
         let (keys, command) = match kind {
             Kind::Deleted | Kind::Blind => (key..key + 1, format!("delete {name}\r\n")),
             Kind::Dropped | Kind::Stale => {
@@ -242,21 +242,21 @@ impl<'a> Actor<'a> {
                 (first..first + PER_GROUP, format!("delete @tag:{group}\r\n"))
             }
         };
-        let stage = self.stage;
+        let shared = self.shared;
         let moved: Vec<(usize, u64)> =
-            keys.map(|key| (key, stage.source[key].fetch_add(1, Ordering::SeqCst) + 1)).collect();
-        let begin = self.stage.now();
-        let (acked, trouble) = match self.ask(command.as_bytes(), false) {
+            keys.map(|key| (key, shared.source[key].fetch_add(1, Ordering::SeqCst) + 1)).collect();
+        let begin = self.shared.now();
+        let (acked, trouble) = match self.execute(command.as_bytes(), false) {
             Ok(Reply::Line(line)) => match &line[..] {
                 "DELETED" | "NOT_FOUND" => (true, None),
                 line if line.starts_with("SERVER_ERROR") => (false, None),
-                line => (false, Some(What::Crossed(line.into()))),
+                line => (false, Some(Observation::WrongValue(line.into()))),
             },
-            Ok(Reply::Value { .. }) => (false, Some(What::Crossed("a value".into()))),
+            Ok(Reply::Value { .. }) => (false, Some(Observation::WrongValue("a value".into()))),
             Err(what) => (false, Some(what)),
         };
         for (key, version) in moved {
-            self.note(key, begin, What::Invalidated { version, acked });
+            self.note(key, begin, Observation::Invalidated { version, acked });
         }
         if let Some(what) = trouble {
             self.note(key, begin, what);
@@ -264,49 +264,52 @@ impl<'a> Actor<'a> {
         acked
     }
 
-    fn note(&mut self, key: usize, begin: u64, what: What) {
-        let (actor, end) = ((self.number, self.sidecar), self.stage.now());
+    fn note(&mut self, key: usize, begin: u64, what: Observation) {
+        let (actor, end) = ((self.number, self.sidecar), self.shared.now());
         self.history.push(Event { key, actor, begin, end, what });
     }
 
-    /// Sends it, on a new connection if there is none. `ends`: an `END` stands behind a value.
-    fn ask(&mut self, command: &[u8], ends: bool) -> Result<Reply, What> {
-        let door = self.stage.door(self.sidecar);
-        let asked = self.wire(door).and_then(|wire| wire.ask(command, ends));
-        asked.map_err(|error| {
-            let kills = self.wire.take().map_or(door.kills, |wire| wire.kills);
-            let killed = door.address.is_none() || self.stage.door(self.sidecar).kills > kills;
+    /// Sends it, on a new connection if there is none. `ends`: an `END` follows a value.
+    fn execute(&mut self, command: &[u8], ends: bool) -> Result<Reply, Observation> {
+        let address_of_sidecar = self.shared.sidecar(self.sidecar);
+        let reply =
+            self.connection(address_of_sidecar).and_then(|connection| connection.execute(command, ends));
+        reply.map_err(|error| {
+            let kills =
+                self.connection.take().map_or(address_of_sidecar.kills, |connection| connection.kills);
+            let killed =
+                address_of_sidecar.address.is_none() || self.shared.sidecar(self.sidecar).kills > kills;
             self.pause(20, 100);
             match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => What::Hung,
-                _ if killed => What::Lost,
-                _ => What::HungUp,
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Observation::TimedOut,
+                _ if killed => Observation::Lost,
+                _ => Observation::Closed,
             }
         })
     }
 
-    fn wire(&mut self, door: Door) -> io::Result<&mut Wire> {
-        let wire = match self.wire.take() {
-            Some(wire) => wire,
+    fn connection(&mut self, address_of_sidecar: SidecarAddress) -> io::Result<&mut Connection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
             None => {
-                let address = door.address.ok_or(ErrorKind::ConnectionRefused)?;
+                let address = address_of_sidecar.address.ok_or(ErrorKind::ConnectionRefused)?;
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(HANGS))?;
-                Wire { stream: BufReader::new(stream), kills: door.kills }
+                Connection { stream: BufReader::new(stream), kills: address_of_sidecar.kills }
             }
         };
-        Ok(self.wire.insert(wire))
+        Ok(self.connection.insert(connection))
     }
 
-    /// The time that an application takes for itself, in ms.
+    /// The time that an application needs, in ms.
     fn pause(&mut self, least: u64, most: u64) {
         std::thread::sleep(Duration::from_millis(self.random.u64(least..=most)));
     }
 }
 
-impl Wire {
-    fn ask(&mut self, command: &[u8], ends: bool) -> io::Result<Reply> {
+impl Connection {
+    fn execute(&mut self, command: &[u8], ends: bool) -> io::Result<Reply> {
         self.stream.get_mut().write_all(command)?;
         let line = self.line()?;
         let mut words = line.split(' ');
@@ -320,7 +323,7 @@ impl Wire {
         };
         let mut body = vec![0; size + 2];
         self.stream.read_exact(&mut body)?;
-        // What names the key of a classic value stands in its line as well.
+        // The key's name is also in the line of a classic value.
         let named = !ends || body.starts_with(line.split(' ').nth(1).unwrap_or_default().as_bytes());
         let end = if ends { self.line()? } else { "END".to_owned() };
         if !named || end != "END" || !body.ends_with(b"\r\n") {
@@ -340,15 +343,15 @@ impl Wire {
     }
 }
 
-/// What a value says of itself, if it is one of this key.
-fn parsed(body: &[u8], name: &str, stale: bool) -> What {
+/// The version in a value, if it is one of this key.
+fn parsed(body: &[u8], name: &str, stale: bool) -> Observation {
     let text = String::from_utf8_lossy(body);
     let words: Vec<&str> = text.split(' ').collect();
     match words[..] {
         [key, version, write, _] if key == name => match (version.parse(), write.parse()) {
-            (Ok(version), Ok(write)) => What::Served { version, write, stale },
-            _ => What::Crossed(text.into_owned()),
+            (Ok(version), Ok(write)) => Observation::Served { version, write, stale },
+            _ => Observation::WrongValue(text.into_owned()),
         },
-        _ => What::Crossed(text.into_owned()),
+        _ => Observation::WrongValue(text.into_owned()),
     }
 }

@@ -1,46 +1,46 @@
-//! What everybody saw, and what the promises say about it.
+//! What was observed, and the checks against the promises.
 //!
-//! The simulation's checker is not used here: it judges in simulated time, knows each value by its index and each policy from
-//! its plan, and demands one rebuild where nothing fails. Here values are known by what stands in them, time is real, things
-//! fail all the time, and a client that spoke the classic protocol cannot say whether it was given a stale value.
+//! The simulation's checker is not used here: it works in simulated time, identifies each value by an index and each policy by
+//! its plan, and requires exactly one rebuild where nothing fails. Here, values are identified by their contents, time is real,
+//! something fails all the time, and a classic client cannot tell whether a value is stale.
 
 use std::collections::HashMap;
 
-/// What a key's rule and its writers promise.
+/// What a key's rule and its writers guarantee.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
     pub(super) name: String,
-    /// Seconds for which what is stored is fresh, and for which it may be served after that.
+    /// How long a stored value is fresh, and how long it may be served after that, in seconds.
     pub(super) ttl: u64,
     pub(super) stale_for: u64,
 }
 
-/// Something that one actor did or saw. Times are microseconds since the start.
+/// Something that one actor did or observed. Times are in microseconds since the start.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     /// An index.
     pub(super) key: usize,
-    /// Who, and through which sidecar.
+    /// The actor, and its sidecar.
     pub(super) actor: (usize, usize),
     pub(super) begin: u64,
     pub(super) end: u64,
-    pub(super) what: What,
+    pub(super) what: Observation,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum What {
-    /// A value; `stale`: and it was called stale.
+pub(super) enum Observation {
+    /// A value; `stale`: it was marked as stale.
     Served {
         version: u64,
         write: u64,
         stale: bool,
     },
     /// A value of another key, or of none.
-    Crossed(String),
+    WrongValue(String),
     Missed,
-    /// An error that says why.
+    /// An error with a reason.
     Refused,
-    /// A value from this version of the source was sent. `blind`: not after a miss.
+    /// A value from this version of the source was sent. `blind`: without a miss.
     Wrote {
         version: u64,
         write: u64,
@@ -52,17 +52,17 @@ pub(super) enum What {
         version: u64,
         acked: bool,
     },
-    /// There was no answer, for as long as anybody waits.
-    Hung,
+    /// There was no response within the limit.
+    TimedOut,
     /// The connection ended, and its sidecar was killed.
     Lost,
-    /// The connection ended, and its sidecar was not.
-    HungUp,
+    /// The connection ended, and its sidecar was not killed.
+    Closed,
 }
 
-/// How often each thing happened: that a run was worth running.
+/// How often each event happened, to check that the run covered it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct Coverage {
     pub(super) fresh: u64,
     pub(super) stale: u64,
     pub(super) missed: u64,
@@ -76,37 +76,39 @@ pub(super) struct Seen {
     pub(super) longest: u64,
 }
 
-/// A request may take this long: the longest wait that a rule allows, the rounds of a read each with its time-out, and what a
-/// machine with more to do than cores takes for itself.
+/// The longest duration of a request: the longest wait that a rule permits, the rounds of a read with a timeout each, and a
+/// margin for an overloaded machine.
 const PATIENCE: u64 = 8_000_000;
-/// An expired value may be served for so much longer: seconds that a server counts, and those for which it stood still.
+/// How much longer an expired value may be served: the seconds that a server counts, and those for which it was suspended.
 const SLACK: u64 = 5_000_000;
 
-/// The first promise that is broken, with the history of its key.
-pub(super) fn check(events: &[Event], keys: &[Key]) -> Result<Seen, String> {
-    let mut seen = Seen::default();
+/// The first violation, with the history of its key.
+pub(super) fn check(events: &[Event], keys: &[Key]) -> Result<Coverage, String> {
+    let mut coverage = Coverage::default();
     for (index, key) in keys.iter().enumerate() {
         let mut of: Vec<&Event> = events.iter().filter(|event| event.key == index).collect();
         of.sort_by_key(|event| event.begin);
-        if let Err((broken, at)) = check_key(&of, key, &mut seen) {
-            return Err(format!("{}: {broken}\n{}", key.name, told(&of, at)));
+        if let Err((violation, at)) = check_key(&of, key, &mut coverage) {
+            return Err(format!("{}: {violation}\n{}", key.name, describe(&of, at)));
         }
     }
-    Ok(seen)
+    Ok(coverage)
 }
 
-fn check_key<'a>(of: &[&'a Event], key: &Key, seen: &mut Seen) -> Result<(), (String, &'a Event)> {
+fn check_key<'a>(of: &[&'a Event], key: &Key, coverage: &mut Coverage) -> Result<(), (String, &'a Event)> {
     let mut writes = HashMap::new();
     let mut moves = Vec::new();
     for event in of {
         match event.what {
-            What::Wrote { write, .. } => drop(writes.insert(write, *event)),
-            What::Invalidated { version, acked: true } => moves.push((event.end, event.begin, version)),
+            Observation::Wrote { write, .. } => drop(writes.insert(write, *event)),
+            Observation::Invalidated { version, acked: true } => {
+                moves.push((event.end, event.begin, version))
+            }
             _ => {}
         }
     }
     moves.sort_unstable();
-    // The newest version that had been acknowledged by each of these moments.
+    // The newest version acknowledged by each of these moments.
     let newest: Vec<u64> = moves
         .iter()
         .scan(0, |newest, (_, _, version)| {
@@ -115,27 +117,29 @@ fn check_key<'a>(of: &[&'a Event], key: &Key, seen: &mut Seen) -> Result<(), (St
         })
         .collect();
     for event in of {
-        let broken = |why: String| Err((format!("{why}: {event:?}"), *event));
-        count(event, seen);
+        let violation = |why: String| Err((format!("{why}: {event:?}"), *event));
+        count(event, coverage);
         if event.end - event.begin > PATIENCE {
-            return broken("promise 4: it took too long".into());
+            return violation("promise 4: it took too long".into());
         }
         match &event.what {
-            What::Crossed(what) => return broken(format!("promise 6: {what:?} is no value of it")),
-            What::Hung => return broken("promise 7: no answer".into()),
-            What::HungUp => return broken("promise 7: the connection was closed".into()),
-            What::Served { version, write, stale } => {
-                let Some((written, What::Wrote { version: sent, blind, stored, .. })) =
+            Observation::WrongValue(what) => {
+                return violation(format!("promise 6: {what:?} is not a value of it"));
+            }
+            Observation::TimedOut => return violation("promise 7: no response".into()),
+            Observation::Closed => return violation("promise 7: the connection was closed".into()),
+            Observation::Served { version, write, stale } => {
+                let Some((written, Observation::Wrote { version: sent, blind, stored, .. })) =
                     writes.get(write).map(|event| (event, &event.what))
                 else {
-                    return broken("promise 6: a value that nobody wrote".into());
+                    return violation("promise 6: a value that nobody wrote".into());
                 };
                 if version != sent {
-                    return broken(format!("promise 6: another value than was written: {written:?}"));
+                    return violation(format!("promise 6: another value than was written: {written:?}"));
                 }
                 let before = moves.partition_point(|(end, _, _)| *end < event.begin);
                 let floor = before.checked_sub(1).map_or(0, |last| newest[last]);
-                // What was stored without a miss is as new as its set, and a set ends with its answer, whatever that is.
+                // What was stored without a miss is as new as its set, and a set ends with its response, whatever that is.
                 let killed = |(_, begin, newer): &&(u64, u64, u64)| {
                     newer > version && (!blind || written.end < *begin)
                 };
@@ -144,11 +148,11 @@ fn check_key<'a>(of: &[&'a Event], key: &Key, seen: &mut Seen) -> Result<(), (St
                     && let Some((_, begin, newer)) = moves[..before].iter().find(killed)
                 {
                     let why = format!("promise 2: {newer} was acknowledged (begun at {begin})");
-                    return broken(format!("{why}, and this is of {written:?}"));
+                    return violation(format!("{why}, and this is of {written:?}"));
                 }
                 let lasts = (key.ttl + if *stale { key.stale_for } else { 0 }) * 1_000_000;
                 if *stored && event.begin > written.end + lasts + SLACK {
-                    return broken(format!("promise 3: served too long after {written:?}"));
+                    return violation(format!("promise 3: served too long after {written:?}"));
                 }
             }
             _ => {}
@@ -157,27 +161,28 @@ fn check_key<'a>(of: &[&'a Event], key: &Key, seen: &mut Seen) -> Result<(), (St
     Ok(())
 }
 
-fn count(event: &Event, seen: &mut Seen) {
+fn count(event: &Event, coverage: &mut Coverage) {
     *match event.what {
-        What::Served { stale: false, .. } => &mut seen.fresh,
-        What::Served { .. } => &mut seen.stale,
-        What::Missed => &mut seen.missed,
-        What::Wrote { blind: true, stored: true, .. } => &mut seen.blind,
-        What::Wrote { stored: true, .. } => &mut seen.stored,
-        What::Refused | What::Wrote { .. } => &mut seen.refused,
-        What::Invalidated { acked: true, .. } => &mut seen.acked,
-        What::Invalidated { .. } => &mut seen.unacked,
-        _ => &mut seen.lost,
+        Observation::Served { stale: false, .. } => &mut coverage.fresh,
+        Observation::Served { .. } => &mut coverage.stale,
+        Observation::Missed => &mut coverage.missed,
+        Observation::Wrote { blind: true, stored: true, .. } => &mut coverage.blind,
+        Observation::Wrote { stored: true, .. } => &mut coverage.stored,
+        Observation::Refused | Observation::Wrote { .. } => &mut coverage.refused,
+        Observation::Invalidated { acked: true, .. } => &mut coverage.acked,
+        Observation::Invalidated { .. } => &mut coverage.unacked,
+        _ => &mut coverage.lost,
     } += 1;
-    seen.longest = seen.longest.max(event.end - event.begin);
+    coverage.longest = coverage.longest.max(event.end - event.begin);
 }
 
-/// What happened to the key up to then: all writes and invalidations, and of the replies the last ones.
-fn told(of: &[&Event], at: &Event) -> String {
+/// The key's history up to then: all writes and invalidations, and the last replies.
+fn describe(of: &[&Event], at: &Event) -> String {
     let until: Vec<_> = of.iter().filter(|event| event.begin <= at.end).collect();
     let recent = until.len().saturating_sub(60);
     let tells = |(place, event): (usize, &&&Event)| {
-        let says = place >= recent || matches!(event.what, What::Wrote { .. } | What::Invalidated { .. });
+        let says = place >= recent
+            || matches!(event.what, Observation::Wrote { .. } | Observation::Invalidated { .. });
         let Event { begin, end, actor, what, .. } = **event;
         says.then(|| format!("{begin:>11} .. {end:>11} actor {} by sidecar {}: {what:?}", actor.0, actor.1))
     };
@@ -189,34 +194,34 @@ fn told(of: &[&Event], at: &Event) -> String {
 mod tests {
     use super::*;
 
-    fn at(begin: u64, end: u64, what: What) -> Event {
+    fn at(begin: u64, end: u64, what: Observation) -> Event {
         Event { key: 0, actor: (1, 0), begin, end, what }
     }
 
     fn wrote(begin: u64, end: u64, version: u64, blind: bool) -> Event {
-        at(begin, end, What::Wrote { version, write: version, blind, stored: true })
+        at(begin, end, Observation::Wrote { version, write: version, blind, stored: true })
     }
 
     fn served(begin: u64, version: u64, stale: bool) -> Event {
-        at(begin, begin + 5, What::Served { version, write: version, stale })
+        at(begin, begin + 5, Observation::Served { version, write: version, stale })
     }
 
     fn moved(begin: u64, end: u64, version: u64, acked: bool) -> Event {
-        at(begin, end, What::Invalidated { version, acked })
+        at(begin, end, Observation::Invalidated { version, acked })
     }
 
-    fn judged(events: &[Event]) -> Result<Seen, String> {
+    fn judged(events: &[Event]) -> Result<Coverage, String> {
         check(events, &[Key { name: "k".into(), ttl: 2, stale_for: 3 }])
     }
 
     fn breaks(promise: u8, events: &[Event]) {
-        let broken = judged(events).expect_err("it is broken");
-        assert!(broken.contains(&format!("promise {promise}:")), "{broken}");
+        let violation = judged(events).expect_err("a promise is violated");
+        assert!(violation.contains(&format!("promise {promise}:")), "{violation}");
     }
 
     #[test]
     fn an_honest_history_is_one() {
-        let seen = judged(&[
+        let coverage = judged(&[
             wrote(10, 20, 1, false),
             served(15, 1, false),
             moved(30, 40, 2, true),
@@ -228,15 +233,15 @@ mod tests {
             moved(80, 90, 3, false),
             served(95, 2, false),
         ]);
-        assert_eq!(seen.map(|seen| (seen.fresh, seen.stale, seen.acked)), Ok((4, 1, 1)));
+        assert_eq!(coverage.map(|coverage| (coverage.fresh, coverage.stale, coverage.acked)), Ok((4, 1, 1)));
     }
 
     #[test]
     fn an_old_value_served_as_fresh_after_the_acknowledgement_is_found() {
         breaks(2, &[wrote(10, 20, 1, false), moved(30, 40, 2, true), served(41, 1, false)]);
-        // Stored late, but what is told a miss may not store late.
+        // Stored late; but a client with a miss may not store late.
         breaks(2, &[wrote(10, 50, 1, false), moved(30, 40, 2, true), served(60, 1, false)]);
-        // An older invalidation that is acknowledged later hides none.
+        // An older invalidation that is acknowledged later does not hide it.
         let late = [moved(30, 40, 3, true), moved(25, 45, 2, true), wrote(10, 20, 2, false)];
         breaks(2, &[&late[..], &[served(50, 2, false)]].concat());
     }
@@ -259,12 +264,12 @@ mod tests {
 
     #[test]
     fn long_waits_and_wrong_replies_and_closed_connections_are_found() {
-        breaks(4, &[at(0, PATIENCE + 1, What::Missed)]);
-        breaks(6, &[at(0, 1, What::Crossed("other 1 1".into()))]);
+        breaks(4, &[at(0, PATIENCE + 1, Observation::Missed)]);
+        breaks(6, &[at(0, 1, Observation::WrongValue("other 1 1".into()))]);
         breaks(6, &[served(10, 1, false)]);
-        let write = What::Wrote { version: 2, write: 1, blind: false, stored: true };
+        let write = Observation::Wrote { version: 2, write: 1, blind: false, stored: true };
         breaks(6, &[at(0, 1, write), served(10, 1, false)]);
-        breaks(7, &[at(0, 1, What::Hung)]);
-        breaks(7, &[at(0, 1, What::HungUp)]);
+        breaks(7, &[at(0, 1, Observation::TimedOut)]);
+        breaks(7, &[at(0, 1, Observation::Closed)]);
     }
 }

@@ -1,8 +1,8 @@
-//! The promises while everything fails at once: three memcacheds with hardly any memory, three sidecars, two hundred clients,
-//! and somebody who kills and stops the servers, kills the sidecars, and delays and cuts what is between them.
+//! The promises while everything fails at once: three memcacheds with hardly any memory, three sidecars, two hundred clients, and
+//! a thread that kills and suspends the servers, kills the sidecars, and delays and cuts their connections.
 //!
-//! `KENNEL_CHAOS_SECONDS=600` goes on for so long, `KENNEL_CHAOS_SEED=7` draws another course of events. The course is the
-//! seed's; what comes of it is not, for the time is real.
+//! `KENNEL_CHAOS_SECONDS=600` sets the duration, `KENNEL_CHAOS_SEED=7` draws another course of events. The seed determines the
+//! course, but not its outcome, because time is real.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -16,21 +16,22 @@ use crate::world::{Kennel, Memcached, direct, guarded};
 
 mod actors;
 mod history;
-mod weather;
+mod network;
 
-use actors::{Actor, Kind, PER_GROUP, Stage};
-use history::{Event, Key, Seen, check};
-use weather::Weather;
+use actors::{Actor, Kind, PER_GROUP, SharedState};
+use history::{Coverage, Event, Key, check};
+use network::Network;
 
-/// Of each kind of key.
+/// Per kind of key.
 const KEYS: usize = 12;
 const READERS: usize = 170;
 const WRITERS: usize = 16;
 const INVALIDATORS: usize = 14;
-/// Hardly any memory, and the least recently *stored* goes first: so tags, locks and stubs are evicted however much they are used.
+/// Hardly any memory, and the least recently *stored* item is evicted first: tags, locks and stubs are evicted however often they
+/// are used.
 const SMALL: [&str; 4] = ["-m", "2", "-o", "no_lru_maintainer"];
 
-/// How often each thing was done.
+/// How often each event was caused.
 #[derive(Debug, Default)]
 struct Done {
     servers_killed: usize,
@@ -38,7 +39,7 @@ struct Done {
     sidecars_killed: usize,
     cut: usize,
     delays: usize,
-    /// Small items that had to go: tags, locks, stubs and what fills the memory are of one size.
+    /// Small items that were evicted: tags, locks, stubs and filler items are of one size.
     evicted: u64,
 }
 
@@ -85,36 +86,36 @@ fn configuration(servers: &[String]) -> String {
     )
 }
 
-/// Those who are killed and stopped, and what is between them.
-struct World {
+/// The processes that are killed and suspended, and the proxies between them.
+struct Setup {
     random: fastrand::Rng,
     servers: Vec<Memcached>,
-    weather: Vec<Weather>,
+    networks: Vec<Network>,
     configurations: Vec<String>,
     sidecars: Vec<Option<Kennel>>,
     done: Done,
 }
 
-impl World {
-    fn start(seed: u64) -> World {
+impl Setup {
+    fn start(seed: u64) -> Setup {
         let servers: Vec<Memcached> = (0..3).map(|_| Memcached::start(&SMALL)).collect();
-        let weather: Vec<Weather> =
-            servers.iter().map(|server| Weather::start(server.address, seed)).collect();
-        let through: Vec<String> = weather.iter().map(Weather::address).collect();
+        let networks: Vec<Network> =
+            servers.iter().map(|server| Network::start(server.address, seed)).collect();
+        let through: Vec<String> = networks.iter().map(Network::address).collect();
         let past: Vec<String> = servers.iter().map(Memcached::address).collect();
-        // The last one's commands overtake what the others' connections hold back.
+        // Commands of the last sidecar overtake those that the others' connections delay.
         let configurations: Vec<String> = [&through, &through, &past].map(|to| configuration(to)).into();
         let sidecars = configurations.iter().map(|toml| Some(Kennel::start(toml))).collect();
         let random = fastrand::Rng::with_seed(seed);
-        World { random, servers, weather, configurations, sidecars, done: Done::default() }
+        Setup { random, servers, networks, configurations, sidecars, done: Done::default() }
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
         self.sidecars.iter().flatten().map(Kennel::address).collect()
     }
 
-    /// One after the other, each kind of fault at least once before any comes again.
-    fn rage(&mut self, stage: &Stage, until: Instant) {
+    /// One after the other, each kind of fault at least once before any recurs.
+    fn inject_faults(&mut self, shared: &SharedState, until: Instant) {
         let mut faults: Vec<u8> = Vec::new();
         while Instant::now() < until {
             if faults.is_empty() {
@@ -123,10 +124,10 @@ impl World {
             }
             match faults.pop() {
                 Some(0) => self.kill_server(),
-                Some(1) => self.kill_sidecar(stage),
+                Some(1) => self.kill_sidecar(shared),
                 Some(2) => self.cut(),
                 Some(3) => self.delay(),
-                // Twice as often: one within what a connection endures, one beyond.
+                // Twice: once shorter than a connection tolerates, once longer.
                 Some(4) => self.stop_server(100..700),
                 _ => self.stop_server(900..3000),
             }
@@ -145,44 +146,44 @@ impl World {
         let server = self.random.usize(0..self.servers.len());
         self.servers[server].stop();
         self.pause(millis);
-        // Now and then its connections are lost meanwhile, and what was sent on them is not.
+        // Sometimes its connections are cut meanwhile, without losing what was sent on them.
         if self.random.bool() {
-            self.done.cut += self.weather[server].cut();
+            self.done.cut += self.networks[server].cut();
             self.pause(0..300);
         }
         self.servers[server].cont();
         self.done.servers_stopped += 1;
     }
 
-    fn kill_sidecar(&mut self, stage: &Stage) {
+    fn kill_sidecar(&mut self, shared: &SharedState) {
         let sidecar = self.random.usize(0..self.sidecars.len());
         let kennel = self.sidecars[sidecar].take().expect("it runs");
-        assert!(!kennel.said().contains("panicked"), "{}", kennel.said());
-        stage.closes(sidecar);
+        assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
+        shared.set_unreachable(sidecar);
         kennel.kill();
         self.pause(0..300);
         let kennel = Kennel::start(&self.configurations[sidecar]);
-        stage.opens(sidecar, kennel.address());
+        shared.set_address(sidecar, kennel.address());
         self.sidecars[sidecar] = Some(kennel);
         self.done.sidecars_killed += 1;
     }
 
     fn cut(&mut self) {
-        let server = self.random.usize(0..self.weather.len());
-        self.done.cut += self.weather[server].cut();
+        let server = self.random.usize(0..self.networks.len());
+        self.done.cut += self.networks[server].cut();
     }
 
     fn delay(&mut self) {
-        let server = self.random.usize(0..self.weather.len());
-        // Of one way or both; so little that some requests are in time, or so much that none is.
+        let server = self.random.usize(0..self.networks.len());
+        // In one direction or both; so short that some requests are in time, or so long that none is.
         let delays = [0, 1].map(|_| [0, 50, 200, 800][self.random.usize(0..4)]);
-        self.weather[server].delay(if delays == [0, 0] { [200, 0] } else { delays });
+        self.networks[server].delay(if delays == [0, 0] { [200, 0] } else { delays });
         self.pause(200..1500);
         // What is on its way is still held when the connections end.
         if self.random.bool() {
-            self.done.cut += self.weather[server].cut();
+            self.done.cut += self.networks[server].cut();
         }
-        self.weather[server].delay([0, 0]);
+        self.networks[server].delay([0, 0]);
         self.done.delays += 1;
     }
 
@@ -191,7 +192,7 @@ impl World {
     }
 }
 
-/// How many items of the smallest sizes it has evicted since it was started.
+/// How many items of the smallest sizes it has evicted since its start.
 fn evicted(server: &Memcached) -> u64 {
     let mut client = direct(server);
     client.send(b"stats items\r\n");
@@ -208,17 +209,17 @@ fn evicted(server: &Memcached) -> u64 {
     }
 }
 
-/// Fills a server's memory with small items, again and again, for as long as the stage is.
-fn fill(server: SocketAddr, stage: &Stage, filled: &AtomicU64) {
+/// Fills a server's memory with small items until the end of the test.
+fn fill(server: SocketAddr, shared: &SharedState, filled: &AtomicU64) {
     let mut round = 0;
-    while !stage.over.load(Ordering::SeqCst) {
+    while !shared.over.load(Ordering::SeqCst) {
         let connected = TcpStream::connect_timeout(&server, Duration::from_millis(200));
         if let Ok(mut stream) = connected {
-            // A stopped server takes nothing.
+            // A suspended server accepts nothing.
             let _ = stream.set_write_timeout(Some(Duration::from_millis(500)));
             let mut load = Vec::new();
             for n in 0..12_000 {
-                // Up to what a tag or a stub takes, and a lock.
+                // Up to the size of a tag or stub, and of a lock.
                 let _ = write!(load, "set fill:{round}:{n} 0 0 {} noreply\r\n", 4 + n % 40);
                 load.extend(std::iter::repeat_n(b'x', 4 + n % 40));
                 load.extend_from_slice(b"\r\n");
@@ -230,10 +231,10 @@ fn fill(server: SocketAddr, stage: &Stage, filled: &AtomicU64) {
     }
 }
 
-/// Ends the actors also when the test fails, or they would keep it from ending.
-struct Curtain<'a>(&'a Stage);
+/// Ends the actors also if the test fails, otherwise they would keep it from ending.
+struct EndActors<'a>(&'a SharedState);
 
-impl Drop for Curtain<'_> {
+impl Drop for EndActors<'_> {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::SeqCst);
     }
@@ -244,18 +245,18 @@ fn whatever_fails_no_value_is_resurrected_and_nobody_hangs_and_every_key_becomes
     let seconds = number("KENNEL_CHAOS_SECONDS", 12);
     let seed = number("KENNEL_CHAOS_SEED", 1);
     println!("KENNEL_CHAOS_SEED={seed} KENNEL_CHAOS_SECONDS={seconds}");
-    let mut world = World::start(seed);
-    let stage = Stage::new(keys(), &world.addresses());
+    let mut setup = Setup::start(seed);
+    let shared = SharedState::new(keys(), &setup.addresses());
     let filled = AtomicU64::new(0);
     let mut events: Vec<Event> = Vec::new();
     std::thread::scope(|scope| {
-        let curtain = Curtain(&stage);
-        for server in &world.servers {
-            let (address, stage, filled) = (server.address, &stage, &filled);
-            scope.spawn(move || fill(address, stage, filled));
+        let end_actors = EndActors(&shared);
+        for server in &setup.servers {
+            let (address, shared, filled) = (server.address, &shared, &filled);
+            scope.spawn(move || fill(address, shared, filled));
         }
         let act = |number: usize| {
-            let actor = Actor::new(&stage, number, seed);
+            let actor = Actor::new(&shared, number, seed);
             let run = move || match number {
                 0..READERS => actor.read_and_rebuild(),
                 n if n < READERS + WRITERS => actor.write(),
@@ -265,27 +266,27 @@ fn whatever_fails_no_value_is_resurrected_and_nobody_hangs_and_every_key_becomes
         };
         let actors: Vec<ScopedJoinHandle<'_, Vec<Event>>> =
             (0..READERS + WRITERS + INVALIDATORS).map(act).collect();
-        world.rage(&stage, Instant::now() + Duration::from_secs(seconds));
-        drop(curtain);
+        setup.inject_faults(&shared, Instant::now() + Duration::from_secs(seconds));
+        drop(end_actors);
         for actor in actors {
             events.extend(actor.join().expect("no actor panics"));
         }
     });
-    world.done.evicted += world.servers.iter().map(evicted).sum::<u64>();
+    setup.done.evicted += setup.servers.iter().map(evicted).sum::<u64>();
     events.extend(
-        Actor::new(&stage, READERS + WRITERS + INVALIDATORS, seed).becomes_fresh(Duration::from_secs(30)),
+        Actor::new(&shared, READERS + WRITERS + INVALIDATORS, seed).becomes_fresh(Duration::from_secs(30)),
     );
-    for kennel in world.sidecars.iter().flatten() {
-        assert!(!kennel.said().contains("panicked"), "{}", kennel.said());
+    for kennel in setup.sidecars.iter().flatten() {
+        assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
     }
-    let keys: Vec<Key> = stage.keys.iter().map(|(_, key)| key.clone()).collect();
-    let Done { servers_killed, servers_stopped, sidecars_killed, cut, delays, evicted } = world.done;
-    println!("{} events, {:?}, {} fillings", events.len(), world.done, filled.load(Ordering::SeqCst));
-    let seen = check(&events, &keys).unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
-    println!("{seen:?}");
-    let Seen { fresh, stale, missed, refused, stored, blind, acked, unacked, lost, .. } = seen;
+    let keys: Vec<Key> = shared.keys.iter().map(|(_, key)| key.clone()).collect();
+    let Done { servers_killed, servers_stopped, sidecars_killed, cut, delays, evicted } = setup.done;
+    println!("{} events, {:?}, {} fillings", events.len(), setup.done, filled.load(Ordering::SeqCst));
+    let coverage = check(&events, &keys).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+    println!("{coverage:?}");
+    let Coverage { fresh, stale, missed, refused, stored, blind, acked, unacked, lost, .. } = coverage;
     let happened = [fresh, stale, missed, refused, stored, blind, acked, unacked, lost, evicted];
-    assert!(happened.iter().all(|times| *times > 0), "hardly tested: {seen:?}, {evicted} evicted");
+    assert!(happened.iter().all(|times| *times > 0), "hardly tested: {coverage:?}, {evicted} evicted");
     let faults = [servers_killed, servers_stopped, sidecars_killed, cut, delays];
-    assert!(faults.iter().all(|times| *times > 0), "hardly tested: {:?}", world.done);
+    assert!(faults.iter().all(|times| *times > 0), "hardly tested: {:?}", setup.done);
 }

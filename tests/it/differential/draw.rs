@@ -1,9 +1,9 @@
-//! Random and hostile commands over few keys, so that they meet.
+//! Random and hostile commands over few keys, so that they interact.
 
-use super::stream::{Command, Cut, Part, QueuePosition, Stream};
+use super::stream::{Command, Cut, Part, Stream, Turn};
 use super::vet::{Mode, Vetted, vet};
 
-/// Numbers at every edge, and what is none.
+/// Numbers at every limit, and invalid ones.
 const NUMBERS: &[&str] = &[
     "0",
     "1",
@@ -112,7 +112,7 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    /// The stream of `seed`: about so many commands.
+    /// The stream of `seed`: about this many commands.
     pub(super) fn stream(seed: u64, mode: Mode, commands: usize) -> Stream {
         let mut draw = Draw { rng: fastrand::Rng::with_seed(seed), mode, connection: 0 };
         let connections = draw.rng.usize(1..=5);
@@ -159,11 +159,11 @@ impl Draw {
         };
         let possible = known.early.min(commands[0].fixed());
         let early = if self.rng.u8(..4) == 0 && possible > 0 { self.rng.usize(1..=possible) } else { 0 };
-        stream.0.push(QueuePosition { connection: self.connection, commands, cut, early });
+        stream.0.push(Turn { connection: self.connection, commands, cut, early });
     }
 
-    /// A command that may be sent. A block that is announced and not there is filled up with other commands. Behind a refused `ms`
-    /// there is a store that takes the CAS that memcached has put by.
+    /// A permitted command. Other commands follow a block that is announced but missing. A store with the CAS that memcached has
+    /// kept follows a refused `ms`.
     fn command(&mut self) -> (Command, Vetted) {
         loop {
             let mut command = self.any();
@@ -281,7 +281,7 @@ impl Draw {
         if self.rng.u8(..10) == 0 { " noreply" } else { "" }
     }
 
-    /// The line of a storage command and its block, sometimes with a length that is a lie.
+    /// The line of a storage command and its block, sometimes with a wrong length.
     fn store(&mut self, head: &[u8], tail: &[u8], cas: Option<Part>) -> Command {
         let value = self.value();
         let length = match self.rng.u8(..40) {
@@ -305,7 +305,7 @@ impl Draw {
         command
     }
 
-    /// The CAS that was last seen of the key, or about that.
+    /// The last CAS of the key, or one close to it.
     fn cas(&mut self, key: &[u8]) -> Part {
         match self.rng.u8(..10) {
             0 => Part::Bytes(self.of(NUMBERS).as_bytes().to_vec()),
@@ -402,7 +402,7 @@ impl Draw {
             "ms" => self.store(&head, b"", None),
             _ => Command(vec![Part::Bytes([&head, &b"\r\n"[..]].concat())]),
         };
-        // The flags go in before the end of the line, the first of the command's parts.
+        // The flags are inserted before the end of the line, the first of the command's parts.
         let Some(Part::Bytes(bytes)) = command.0.first_mut() else { return command };
         let end = bytes.iter().position(|byte| b"\r\n".contains(byte) && !key.contains(byte));
         let behind = bytes.split_off(end.unwrap_or(bytes.len()).max(head.len()));
@@ -414,7 +414,7 @@ impl Draw {
         command
     }
 
-    /// If the command leaves its key so that it shows who guards it: looks at that, and stores something there.
+    /// If the command leaves its key in a state that shows who guards it: reads the key, and stores something.
     fn settle(&mut self, head: &[u8], flags: &Command, base64: &str, command: &mut Command) {
         let text = flags.render(|_| None);
         let flag = |letter: u8| text.split(|&byte| byte == b' ').find(|word| word.first() == Some(&letter));

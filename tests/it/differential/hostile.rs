@@ -4,7 +4,7 @@ use super::draw::Draw;
 use super::stream::{Command, Part};
 
 impl Draw {
-    /// A value at or above what an item may hold.
+    /// A value at or above an item's limit.
     pub(super) fn large(&mut self) -> Command {
         let key = [self.key(), b"L".to_vec()].concat();
         let length = match self.rng.u8(..4) {
@@ -34,7 +34,7 @@ impl Draw {
         command
     }
 
-    /// A `get` of very many keys, some of them there.
+    /// A `get` of very many keys, some of which exist.
     pub(super) fn huge_get(&mut self) -> Command {
         let mut command = Command::parse(self.of(&["get", "gets"]).as_bytes());
         for at in 0..self.rng.usize(20..2000) {
@@ -67,7 +67,7 @@ impl Draw {
         Command(vec![Part::Bytes([&touched[..], &key, behind.as_bytes()].concat())])
     }
 
-    /// Bytes that are no command.
+    /// Bytes that are not a command.
     pub(super) fn junk(&mut self) -> Command {
         let line: Vec<u8> = match self.rng.u8(..4) {
             0 => (0..self.rng.usize(..30)).map(|_| self.rng.u8(..)).collect(),
@@ -144,7 +144,7 @@ impl Draw {
         Command(vec![Part::Bytes([&line, end].concat())])
     }
 
-    /// Makes a command nearly valid: one thing in its first bytes is changed.
+    /// Makes a command nearly valid: changes one thing in its first bytes.
     pub(super) fn spoil(&mut self, command: &mut Command) {
         let Some(Part::Bytes(bytes)) = command.0.first_mut() else { return };
         let line = bytes.iter().position(|byte| b"\r\n".contains(byte)).unwrap_or(bytes.len());

@@ -1,5 +1,5 @@
-//! Streams of random and hostile commands to a real memcached and to Kennel: no reply may differ in a byte. What is left out,
-//! and how to run it for longer, is in docs/testing.md.
+//! Sends streams of random and hostile commands to a real memcached and to Kennel: no reply may differ in a byte. docs/testing.md
+//! lists what is left out, and how to run it for longer.
 
 mod draw;
 mod hostile;
@@ -14,13 +14,13 @@ use run::{Outcome, Sides};
 use stream::Stream;
 use vet::Mode;
 
-/// Commands of one stream: state begins empty with each.
+/// Commands per stream: each begins with an empty server.
 const STREAM: usize = 400;
 
 /// What is sent, and on which connection.
 type Turns = &'static [(usize, &'static [u8])];
 
-/// Streams that once had a difference: what it was about, and what was sent.
+/// Streams that once showed a difference: what it was about, and what was sent.
 const REGRESSIONS: &[(&str, Turns)] = &[
     (
         "what an ma with q has created it says",
@@ -138,7 +138,7 @@ const REGRESSIONS: &[(&str, Turns)] = &[
     ),
 ];
 
-/// The same, of what the oldest servers do not know and Kennel cannot say in their place.
+/// The same, with what the oldest servers do not support and Kennel cannot reply for them.
 const OF_NEWER_SERVERS: &[(&str, Turns)] = &[
     (
         "an mg that compares is told no value that it has",
@@ -156,8 +156,8 @@ fn from_environment(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Draws streams and compares, until `KENNEL_DIFF_COMMANDS` commands have had the same replies; at the first difference
-/// it prints the seed and the smallest stream that shows it.
+/// Draws streams and compares, until `KENNEL_DIFF_COMMANDS` commands have had the same replies; at the first difference it prints
+/// the seed and the smallest stream that shows it.
 fn compare(mode: Mode, commands: u64) {
     let (first, commands) =
         (from_environment("KENNEL_DIFF_SEED", 1), from_environment("KENNEL_DIFF_COMMANDS", commands));
@@ -194,42 +194,42 @@ fn compare(mode: Mode, commands: u64) {
 }
 
 #[test]
-fn kennel_before_one_server_says_what_memcached_says() {
+fn kennel_before_one_server_replies_as_memcached() {
     compare(Mode::Raw(1), 8_000);
 }
 
 #[test]
-fn kennel_before_three_servers_says_what_one_memcached_says() {
+fn kennel_before_three_servers_replies_as_one_memcached() {
     compare(Mode::Raw(3), 8_000);
 }
 
 #[test]
-fn kennel_before_three_of_the_oldest_servers_says_what_the_newest_says() {
+fn kennel_before_three_of_the_oldest_servers_replies_as_the_newest() {
     compare(Mode::RawOldest(3), 8_000);
 }
 
 #[test]
-fn kennel_before_eight_servers_says_what_one_memcached_says() {
+fn kennel_before_eight_servers_replies_as_one_memcached() {
     compare(Mode::Raw(8), 8_000);
 }
 
 #[test]
-fn the_embedded_memcached_says_what_memcached_says() {
+fn the_embedded_memcached_replies_as_memcached() {
     compare(Mode::Embedded, 8_000);
 }
 
 #[test]
-fn commands_on_guarded_keys_say_what_memcached_says() {
+fn commands_on_guarded_keys_reply_as_memcached() {
     compare(Mode::Guarded(3), 8_000);
 }
 
 #[test]
-fn commands_on_guarded_keys_with_tags_say_what_memcached_says() {
+fn commands_on_guarded_keys_with_tags_reply_as_memcached() {
     compare(Mode::Tagged(3), 8_000);
 }
 
 #[test]
-fn commands_on_guarded_keys_before_the_oldest_servers_say_what_the_newest_says() {
+fn commands_on_guarded_keys_before_the_oldest_servers_reply_as_the_newest() {
     compare(Mode::TaggedOldest(3), 8_000);
 }
 
@@ -254,10 +254,10 @@ fn what_once_had_a_difference_has_none_any_more() {
 }
 
 #[test]
-fn a_difference_is_found_and_told_in_few_commands() {
+fn a_difference_is_found_and_reduced_to_few_commands() {
     let mut sides = Sides::start(Mode::Guarded(1));
     let noise: &[u8] = b"get x\r\nset y 0 0 1\r\n1\r\n";
-    // One connection's miss, another's delete: Kennel drops what the first one sets, as no memcached does.
+    // One connection's miss, another's delete: Kennel drops what the first one sets, which memcached does not.
     let guarded: [(usize, &[u8]); 4] = [
         (0, b"get x\r\nget g:@@@@@@:k\r\n"),
         (1, b"delete g:@@@@@@:k\r\n"),

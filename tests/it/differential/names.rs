@@ -1,17 +1,17 @@
-//! Replies made comparable: what two servers may say differently is replaced, and nothing else.
+//! Makes replies comparable: replaces what may differ between two servers, and nothing else.
 
 use std::collections::HashMap;
 
 use kennel::protocol::base64;
 
-/// One side's CAS numbers, in the order in which they were first seen.
+/// One side's CAS numbers, in the order in which they first occurred.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// CAS numbers are counted by several servers: one is the same as another only if the key is too.
+    /// Several servers assign CAS numbers: two are equal only if their keys are too.
     pool: bool,
-    /// Whether an item was used before, and whether it was stored under a key in base64, is not told.
+    /// Whether an item was read before, and whether it was stored under a key in base64, is not compared.
     guarded: bool,
-    /// It is memcached itself that speaks.
+    /// The replies are memcached's own.
     memcached: bool,
     names: HashMap<(Vec<u8>, u64), usize>,
     last: HashMap<Vec<u8>, u64>,
@@ -23,23 +23,23 @@ impl Names {
         Names { pool, ..Names::default() }
     }
 
-    /// The same, but how an item was used is not compared, nor how its key was spelled.
+    /// The same, without comparing how an item was used or how its key was encoded.
     pub(super) fn guarded(self) -> Names {
         Names { guarded: true, ..self }
     }
 
-    /// The same, but memcached's own slip is taken out: behind its refusal of a `get` it says an empty line.
+    /// The same, without a defect of memcached: it sends an empty line after its refusal of a `get`.
     pub(super) fn memcached(self) -> Names {
         Names { memcached: true, ..self }
     }
 
-    /// The CAS last seen of `key`.
+    /// The last CAS of `key`.
     pub(super) fn last(&self, key: &[u8]) -> Option<u64> {
         let decoded = || base64::decode(key).filter(|_| self.guarded);
         self.last.get(key).or_else(|| self.last.get(&decoded()?)).copied()
     }
 
-    /// The replies with CAS numbers by name, times to the nearest thousand seconds, and the version without its number.
+    /// The replies with CAS numbers by name, times rounded to a thousand seconds, and the version without its number.
     pub(super) fn normalise(&mut self, replies: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(replies.len());
         let mut rest = replies;
@@ -58,7 +58,7 @@ impl Names {
         out
     }
 
-    /// One line; gives the length of the data block behind it.
+    /// One line. Returns the length of the data block after it.
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         match words[0] {
@@ -80,7 +80,7 @@ impl Names {
                 for (at, word) in words.iter().enumerate() {
                     let key = words.get(1).copied();
                     let word = match word.split_at(word.len().min(4)) {
-                        // What is left, with a minus before it.
+                        // What is left, preceded by a minus.
                         (b"exp=", time) if at > 1 && time.len() > 2 => {
                             [b"exp=", &about(time.strip_prefix(b"-").unwrap_or(time))[..]].concat()
                         }
@@ -123,7 +123,7 @@ impl Names {
         }
     }
 
-    /// The name of a CAS. Over a pool, one that does not say of which key it is has none.
+    /// The name of a CAS. With a pool, one without a known key has none.
     fn name(&mut self, key: Option<&[u8]>, cas: &[u8]) -> String {
         let Some(number) = number(cas) else { return cas.escape_ascii().to_string() };
         if number == 0 {
@@ -142,8 +142,8 @@ impl Names {
     }
 }
 
-/// Two servers' seconds do not turn together, and a trial takes time: what is left of a long time is told to the nearest
-/// thousand seconds, and of decades as such. What is not positive is exact.
+/// Two servers' seconds do not change together, and a run takes time: a long remaining time is rounded to a thousand seconds, and
+/// one of decades to decades. Other times are exact.
 fn about(time: &[u8]) -> Vec<u8> {
     match number(time) {
         Some(seconds) if seconds > 100_000_000 => b"~far".to_vec(),

@@ -1,4 +1,4 @@
-//! One stream, two sides: the same bytes to both, and what came back.
+//! Runs one stream on two sides: sends the same bytes to both, and collects the replies.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -8,19 +8,19 @@ use kennel::embedded::Embedded;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::names::Names;
-use super::stream::{Command, Cut, Part, QueuePosition, Stream};
+use super::stream::{Command, Cut, Part, Stream, Turn};
 use super::vet::Mode;
 use crate::client::show;
 use crate::world::{Kennel, Memcached, addresses, guarded, raw, sidecar_toml};
 
-/// One thread, so that whatever a reply had in its hands is put down before another client is read; no threads behind
-/// the scenes, whose doings depend on time; room enough, so that nothing is evicted.
+/// One thread, so that what a reply refers to is released before another client is read; no background threads, whose work
+/// depends on time; enough memory, so that nothing is evicted.
 const QUIET: &[&str] = &["-t", "1", "-m", "1024", "-o", "no_lru_maintainer,no_lru_crawler"];
 
-/// How long the end of a reply may take before a side counts as stuck. Nothing waits for it unless something is wrong.
+/// How long the end of a reply may take before a side counts as stuck. Nothing waits this long unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Written before the number of a stream in a guarded key: keys are new for every run.
+/// Precedes the number of a stream in a guarded key: keys are new for every run.
 const RUN: &[u8] = b"@@@@@@";
 
 /// The two sides of the comparison.
@@ -37,19 +37,19 @@ enum Other {
     Embedded(Embedded),
 }
 
-/// How a stream went.
+/// The result of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Every reply was the same.
     Same,
-    /// Neither side came to an end: the stream asks for it.
+    /// Neither side came to an end, because of the stream.
     Stuck(usize),
-    /// The replies to this turn were not.
+    /// The replies to this turn differed.
     Different { turn: usize, memcached: String, other: String, silent: bool },
 }
 
 impl Outcome {
-    /// Whether a side was waited for in vain.
+    /// Whether a side timed out.
     pub(super) fn silent(&self) -> bool {
         match self {
             Outcome::Same => false,
@@ -59,9 +59,9 @@ impl Outcome {
     }
 }
 
-/// What came back for one turn.
+/// The replies to one turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct TurnReply {
     replies: Vec<u8>,
     end: End,
 }
@@ -78,19 +78,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
 
 /// One side's connections.
 struct Side<'a> {
-    dial: Dial<'a>,
+    target: Target<'a>,
     open: HashMap<usize, Box<dyn Wire>>,
     names: Names,
     patience: Duration,
 }
 
 #[derive(Clone, Copy)]
-enum Dial<'a> {
+enum Target<'a> {
     Tcp(SocketAddr),
     Embedded(&'a Embedded),
 }
 
-/// memcached shows whoever wins a stale value that value, whatever they asked with.
+/// memcached returns a stale value to its winner, whatever the command.
 const KNOWS_W: &str = "meta_winner = \"stale\"";
 
 impl Sides {
@@ -101,7 +101,7 @@ impl Sides {
         let kennel = |n, rule: String| {
             let servers = servers(n);
             let toml = sidecar_toml(&addresses(&servers), &[rule]);
-            // Nobody is slow here but the machine.
+            // Only the machine is slow here.
             let toml = toml.replace("request_timeout = \"500ms\"", "request_timeout = \"30s\"");
             Other::Kennel { kennel: Kennel::start(&toml), _servers: servers }
         };
@@ -110,7 +110,7 @@ impl Sides {
             Mode::Guarded(n) => {
                 kennel(n, guarded("guarded", "g:*", &format!("cold_wait = \"0ms\"\n{KNOWS_W}")))
             }
-            // It waits, wherever nothing is behind: but behind everything is the turn's end.
+            // It waits wherever nothing follows; but the end of the turn always follows.
             Mode::Tagged(n) | Mode::TaggedOldest(n) => {
                 let tags = format!("tags = [\"all\", \"of:{{x}}\"]\n{KNOWS_W}");
                 kennel(n, guarded("drawn", "g:{x}:*", &tags) + &guarded("short", "g:{x}", &tags))
@@ -123,36 +123,36 @@ impl Sides {
         Sides { mode, reference: Memcached::newest(QUIET), other, runtime, runs: 0 }
     }
 
-    /// What they are.
+    /// The two sides' names.
     pub(super) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Runs a stream on both, empty at its beginning.
+    /// Runs a stream on both, each empty at the beginning.
     pub(super) fn run(&mut self, stream: &Stream) -> Outcome {
         self.patiently(stream, PATIENCE)
     }
 
-    /// The same, but a side counts as stuck after so long.
+    /// The same, with another time limit.
     pub(super) fn patiently(&mut self, stream: &Stream, patience: Duration) -> Outcome {
         self.runs += 1;
         let pool = self.mode.pool();
-        let dial = match &self.other {
-            Other::Kennel { kennel, .. } => Dial::Tcp(kennel.address()),
-            Other::Embedded(embedded) => Dial::Embedded(embedded),
+        let target = match &self.other {
+            Other::Kennel { kennel, .. } => Target::Tcp(kennel.address()),
+            Other::Embedded(embedded) => Target::Embedded(embedded),
         };
         let names = || match self.mode.guarded() {
             true => Names::new(pool).guarded(),
             false => Names::new(pool),
         };
         let mut sides = [
-            Side::new(Dial::Tcp(self.reference.address), names().memcached(), patience),
-            Side::new(dial, names(), patience),
+            Side::new(Target::Tcp(self.reference.address), names().memcached(), patience),
+            Side::new(target, names(), patience),
         ];
         // Other keys need no new names: they are empty.
         let runs = if self.mode.guarded() { self.runs } else { 0 };
         self.runtime.block_on(async {
-            // What was flushed stays where it is until it is asked for, and another flush can bring it back.
+            // A flushed item remains until it is read, and another flush can restore it.
             let empty =
                 Stream::plain([b"flush_all\r\n".to_vec(), every_key(stream), b"flush_all\r\n".to_vec()]);
             for turn in 0..3 {
@@ -169,9 +169,9 @@ impl Sides {
                     return Outcome::Stuck(at);
                 }
                 if left != right {
-                    let told = |said: &Said| format!("{} [{:?}]", show(&said.replies), said.end);
+                    let describe = |reply: &TurnReply| format!("{} [{:?}]", show(&reply.replies), reply.end);
                     let (memcached, other) = differing(&left.replies, &right.replies)
-                        .unwrap_or_else(|| (told(&left), told(&right)));
+                        .unwrap_or_else(|| (describe(&left), describe(&right)));
                     let silent = left.end == End::Stuck || right.end == End::Stuck;
                     return Outcome::Different { turn: at, memcached, other, silent };
                 }
@@ -189,11 +189,11 @@ fn differing(left: &[u8], right: &[u8]) -> Option<(String, String)> {
     Some((format!("…{}", cut(left)), format!("…{}", cut(right))))
 }
 
-/// A `delete` of every word of the stream that may be a key, in base64 too.
+/// Also a `delete` of every word of the stream that may be a key in base64.
 fn every_key(stream: &Stream) -> Vec<u8> {
     let mut keys: HashSet<Vec<u8>> = HashSet::new();
     for command in stream.0.iter().flat_map(|turn| &turn.commands) {
-        // What is repeated is a value.
+        // Only values repeat.
         let short = command.0.iter().filter(|part| !matches!(part, Part::Repeat(_, 300..)));
         let bytes = Command(short.cloned().collect()).render(|_| None);
         for line in bytes.split(|&byte| byte == b'\n') {
@@ -215,17 +215,17 @@ fn every_key(stream: &Stream) -> Vec<u8> {
 }
 
 impl<'a> Side<'a> {
-    fn new(dial: Dial<'a>, names: Names, patience: Duration) -> Side<'a> {
-        Side { dial, open: HashMap::new(), names, patience }
+    fn new(target: Target<'a>, names: Names, patience: Duration) -> Side<'a> {
+        Side { target, open: HashMap::new(), names, patience }
     }
 
-    async fn turn(&mut self, stream: &Stream, at: usize, run: u32) -> Said {
+    async fn turn(&mut self, stream: &Stream, at: usize, run: u32) -> TurnReply {
         let turn = &stream.0[at];
         let mut bytes = self.bytes(turn, run);
-        // What was sent early, by the turn of this connection that came before.
+        // What the connection's preceding turn has sent early.
         let before = stream.0[..at].iter().rposition(|earlier| earlier.connection == turn.connection);
         let known = self.open.remove(&turn.connection);
-        // A connection's first byte says which protocol it speaks.
+        // A connection's first byte selects the protocol.
         if known.is_none() && bytes.first() == Some(&0x80) {
             bytes.splice(..0, *b"mn\r\n");
         }
@@ -242,7 +242,7 @@ impl<'a> Side<'a> {
             bytes[..next.early.min(first).min(bytes.len())].to_vec()
         });
         let marker = format!("md ~ O{at}z\r\n");
-        // Behind a line without an end nothing can be asked: it is one that is hung up on.
+        // After a line without an end nothing can be sent: the connection will be closed.
         let ends = bytes.ends_with(b"\n");
         let whole = [&bytes[sent..], if ends { marker.as_bytes() } else { b"" }].concat();
         let (mut read, mut write) = tokio::io::split(&mut wire);
@@ -258,10 +258,10 @@ impl<'a> Side<'a> {
             let _ = write.write_all(&early).await;
             self.open.insert(turn.connection, wire);
         }
-        Said { replies: self.names.normalise(&replies), end }
+        TurnReply { replies: self.names.normalise(&replies), end }
     }
 
-    fn bytes(&self, turn: &QueuePosition, run: u32) -> Vec<u8> {
+    fn bytes(&self, turn: &Turn, run: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         for command in &turn.commands {
             bytes.extend_from_slice(&command.render(|key| self.names.last(&renamed(key.to_vec(), run))));
@@ -270,14 +270,14 @@ impl<'a> Side<'a> {
     }
 
     async fn connect(&self) -> Box<dyn Wire> {
-        match self.dial {
-            Dial::Tcp(address) => {
+        match self.target {
+            Target::Tcp(address) => {
                 let stream = tokio::net::TcpStream::connect(address).await;
                 let stream = stream.unwrap_or_else(|error| panic!("connect to {address}: {error}"));
                 stream.set_nodelay(true).expect("TCP_NODELAY on an open socket");
                 Box::new(stream)
             }
-            Dial::Embedded(embedded) => {
+            Target::Embedded(embedded) => {
                 let stream = embedded.connect().expect("the thread runs");
                 Box::new(tokio::net::UnixStream::from_std(stream).expect("a non-blocking socket"))
             }
@@ -285,7 +285,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Guarded keys are new for every run: what the sidecar remembers of them does not meet the next one.
+/// Guarded keys are new for every run, so that what the sidecar stores about them does not affect the next one.
 fn renamed(mut bytes: Vec<u8>, run: u32) -> Vec<u8> {
     let places: Vec<usize> = match run {
         0 => Vec::new(),
@@ -298,11 +298,11 @@ fn renamed(mut bytes: Vec<u8>, run: u32) -> Vec<u8> {
     bytes
 }
 
-/// Reads until the replies end in `end`, or end.
+/// Reads until the replies end in `end`, or the connection ends.
 async fn receive(read: &mut (impl AsyncRead + Unpin), end: &[u8], replies: &mut Vec<u8>) -> End {
     loop {
         match read.read_buf(replies).await {
-            // Whoever hangs up with something unread resets the connection.
+            // Closing a connection with unread data resets it.
             Ok(0) | Err(_) => return End::Closed,
             Ok(_) if replies.ends_with(end) => return End::Marker,
             Ok(_) => {}
@@ -310,7 +310,7 @@ async fn receive(read: &mut (impl AsyncRead + Unpin), end: &[u8], replies: &mut 
     }
 }
 
-/// Writes the bytes in pieces, and then never ends: it is for the reader to say that all is over.
+/// Writes the bytes in pieces and does not return: the reader determines the end.
 async fn send(write: &mut (impl AsyncWrite + Unpin), bytes: &[u8], cut: Cut) {
     let mut rest = bytes;
     let mut rng = fastrand::Rng::with_seed(if let Cut::Random(seed) = cut { seed } else { 0 });

@@ -1,4 +1,4 @@
-//! From a stream with a difference to the smallest that still has one.
+//! Reduces a stream with a difference to the smallest that still has one.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::run::{Outcome, Sides};
 use super::stream::{Cut, Part, Stream};
 use super::vet::fit;
 
-/// How often a stream may be tried again.
+/// How often a stream may be run again.
 const TRIALS: usize = 700;
 
-/// A side that is silent for so long counts as stuck while a stream is made smaller.
+/// The time limit of a side while a stream is being reduced.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Makes a failing stream smaller for as long as it fails: first connections go, then turns, then commands, then bytes.
-/// Every trial begins with both sides empty.
+/// Makes a failing stream smaller for as long as it fails: removes connections, then turns, then commands, then bytes. Every run
+/// begins with both sides empty.
 pub(super) fn shrink(stream: &Stream, sides: &mut Sides) -> Stream {
     let mut shrinker = Shrinker { best: stream.clone(), trials: TRIALS, sides };
     if let Outcome::Different { turn, .. } = shrinker.sides.patiently(stream, PATIENCE) {
@@ -47,7 +47,7 @@ impl Shrinker<'_> {
         }
         let outcome = self.sides.patiently(&candidate, PATIENCE);
         let differs = matches!(outcome, Outcome::Different { .. });
-        // Silence is dear.
+        // Timeouts are expensive.
         self.trials = self.trials.saturating_sub(if outcome.silent() { 20 } else { 1 });
         if differs {
             self.best = candidate;
@@ -105,7 +105,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// One connection, one write a turn, nothing early, if it makes no difference.
+    /// One connection, one write per turn, nothing early, if the difference remains.
     fn simplify(&mut self) {
         let mut candidate = self.best.clone();
         candidate.0.iter_mut().for_each(|turn| turn.connection = 0);
@@ -117,7 +117,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Runs of bytes, if there are not too many. A command keeps its end, for the next would be lost with it.
+    /// Runs of bytes, if there are not too many. A command keeps its line end, because the next one would be lost without it.
     fn bytes(&mut self) {
         for turn in 0..self.best.0.len() {
             for command in 0..self.best.0[turn].commands.len() {

@@ -1,31 +1,31 @@
-//! What is sent: turns of commands on a few connections, and how a stream is written down.
+//! A stream: turns of commands on a few connections, and its text.
 //!
-//! A stream's text is what the minimiser prints and a regression is made of: `(connection, bytes)` for every turn. In the
-//! bytes, `<<cas:k>>` is the CAS that the sender was last given of the key `k`, `<<cas:k-1>>` one less, and
-//! `<<x*1000>>` a thousand times the letter x.
+//! The minimiser prints a stream's text, and a regression consists of it: `(connection, bytes)` for every turn. In the bytes,
+//! `<<cas:k>>` is the CAS that the sender last received of the key `k`, `<<cas:k-1>>` one less, and `<<x*1000>>` a thousand times
+//! the letter x.
 
 use std::fmt::Write as _;
 
-/// What stands for a CAS that was never given: no item has it.
+/// Replaces a CAS that was never received: no item has it.
 pub(super) const NO_CAS: u64 = 1 << 62;
 
 /// A piece of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
-    /// As they are.
+    /// Literal bytes.
     Bytes(Vec<u8>),
-    /// One byte so many times.
+    /// One byte, repeated.
     Repeat(u8, usize),
-    /// The CAS last seen of this key, less so many: each side is sent its own.
+    /// The last CAS of this key, minus an offset: each side is sent its own.
     Cas(Vec<u8>, u64),
 }
 
-/// One command with its data block, or what passes for one.
+/// One command with its data block, or something similar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Command(pub(super) Vec<Part>);
 
 impl Command {
-    /// Its bytes, with `cas` in the place of CAS numbers.
+    /// Its bytes, with `cas` in place of CAS numbers.
     pub(super) fn render(&self, cas: impl Fn(&[u8]) -> Option<u64>) -> Vec<u8> {
         let mut out = Vec::new();
         for part in &self.0 {
@@ -49,12 +49,12 @@ impl Command {
         }
     }
 
-    /// Whether it ends in a line's end.
+    /// Whether it ends in a line end.
     pub(super) fn ends(&self) -> bool {
         matches!(self.0.last(), Some(Part::Bytes(bytes)) if bytes.ends_with(b"\n"))
     }
 
-    /// How many bytes stand at its front before anything that only the moment of sending decides.
+    /// How many bytes precede anything that is determined only when it is sent.
     pub(super) fn fixed(&self) -> usize {
         match self.0.first() {
             Some(Part::Bytes(bytes)) => bytes.len(),
@@ -77,7 +77,7 @@ impl Command {
         text
     }
 
-    /// A command of its text, escapes resolved (as a byte string literal has them).
+    /// Parses a command from its text, with escapes resolved (as in a byte string literal).
     pub(super) fn parse(mut text: &[u8]) -> Command {
         let mut command = Command::default();
         let find = |text: &[u8], what: &[u8]| text.windows(2).position(|pair| pair == what);
@@ -103,12 +103,12 @@ fn number(text: &[u8]) -> u64 {
     std::str::from_utf8(text).expect("digits").parse().expect("a number")
 }
 
-/// How a turn's bytes are cut into writes.
+/// How a turn's bytes are split into writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
     /// One write.
     Whole,
-    /// A write a byte.
+    /// One write per byte.
     Bytes,
     /// Writes of lengths that this seed draws.
     Random(u64),
@@ -116,26 +116,26 @@ pub(super) enum Cut {
 
 /// What one connection sends before its replies are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct QueuePosition {
-    /// Which connection.
+pub(super) struct Turn {
+    /// The connection.
     pub(super) connection: usize,
     /// In order.
     pub(super) commands: Vec<Command>,
-    /// How its bytes travel.
+    /// How its bytes are split.
     pub(super) cut: Cut,
-    /// So many of its first bytes are sent at the end of the connection's turn before, and wait there unfinished
-    /// while other connections have theirs.
+    /// This many of its first bytes are sent at the end of the connection's preceding turn, and wait incomplete while other
+    /// connections have their turns.
     pub(super) early: usize,
 }
 
 /// A whole conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Stream(pub(super) Vec<QueuePosition>);
+pub(super) struct Stream(pub(super) Vec<Turn>);
 
 impl Stream {
-    /// A stream of its text: each turn as one command.
+    /// Parses a stream from its text: each turn as one command.
     pub(super) fn parse(turns: &[(usize, &[u8])]) -> Stream {
-        let turn = |&(connection, text): &(usize, &[u8])| QueuePosition {
+        let turn = |&(connection, text): &(usize, &[u8])| Turn {
             connection,
             commands: vec![Command::parse(text)],
             cut: Cut::Whole,
@@ -146,7 +146,7 @@ impl Stream {
 
     /// These bytes as turns of one connection.
     pub(super) fn plain(turns: [Vec<u8>; 3]) -> Stream {
-        let turn = |bytes| QueuePosition {
+        let turn = |bytes| Turn {
             connection: 0,
             commands: vec![Command(vec![Part::Bytes(bytes)])],
             cut: Cut::Whole,
@@ -155,12 +155,12 @@ impl Stream {
         Stream(turns.into_iter().map(turn).collect())
     }
 
-    /// How many commands it has.
+    /// The number of commands.
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(|turn| turn.commands.len()).sum()
     }
 
-    /// Its text, ready to be pasted into the regressions' table.
+    /// Its text, ready to be added to the table of regressions.
     pub(super) fn text(&self) -> String {
         let mut text = String::from("&[\n");
         for turn in &self.0 {

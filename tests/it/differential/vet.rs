@@ -1,5 +1,5 @@
-//! What the streams leave out, and why: each exception is a line of [`LEFT_OUT`] and a check in [`vet`]. The table stands in
-//! docs/testing.md too.
+//! What the streams leave out, and why: each exception is a line of [`LEFT_OUT`] and a check in [`vet`]. docs/testing.md contains
+//! the same table.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use kennel::protocol::request::{Limits, Meta, MetaVerb, Parsed, Request, Store, 
 
 use super::stream::{Command, NO_CAS, Part};
 
-/// What is not tried or not compared, and why.
+/// What is not sent or not compared, and why.
 pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     (
         "CAS numbers",
@@ -118,25 +118,25 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Which side the streams are for.
+/// The side that the streams are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Kennel with a raw rule before so many servers.
+    /// Kennel with a raw rule in front of this many servers.
     Raw(usize),
-    /// The same, before the oldest servers that are supported.
+    /// The same, in front of the oldest servers that are supported.
     RawOldest(usize),
     /// The embedded memcached itself.
     Embedded,
-    /// Kennel with a guarded rule before so many servers.
+    /// Kennel with a guarded rule in front of this many servers.
     Guarded(usize),
     /// The same, and the rule has two tags.
     Tagged(usize),
-    /// The same, before the oldest servers that are supported.
+    /// The same, in front of the oldest servers that are supported.
     TaggedOldest(usize),
 }
 
 impl Mode {
-    /// Several servers count their own CAS numbers.
+    /// Several servers assign CAS numbers independently.
     pub(super) fn pool(self) -> bool {
         !matches!(self, Mode::Raw(1) | Mode::Guarded(1) | Mode::Tagged(1) | Mode::Embedded)
     }
@@ -157,46 +157,46 @@ impl Mode {
     }
 }
 
-/// What is known of a command that may be sent.
+/// Properties of a permitted command.
 #[derive(Debug, Default)]
 pub(super) struct Vetted {
-    /// Stands alone in its turn.
+    /// It must be alone in its turn.
     pub(super) alone: bool,
     /// The connection ends with it.
     pub(super) closes: bool,
     /// Keys whose values may wait to be sent after it.
     pub(super) reads: HashSet<Vec<u8>>,
-    /// Keys that it counts in.
+    /// Keys that it increments or decrements.
     pub(super) counts: HashSet<Vec<u8>>,
-    /// So many of its first bytes may be sent long before the others.
+    /// This many of its first bytes may be sent long before the others.
     pub(super) early: usize,
-    /// Bytes that are lacking: a data block is longer than what is there.
+    /// Missing bytes: a data block is announced longer than it is.
     pub(super) lacks: usize,
-    /// memcached has put a CAS by for an `ms` that it then refused, and gives it to the connection's next classic store.
+    /// memcached keeps the CAS of an `ms` that it refuses, and uses it for the connection's next classic store.
     pub(super) puts_by: bool,
     /// What the command leaves of a guarded key until its last request.
     unsettled: Option<Unsettled>,
-    /// The guarded key, as sent, that its last request deleted, or stored whatever stood there.
+    /// The guarded key, as sent, that its last request deleted or overwrote.
     settled: Option<Vec<u8>>,
 }
 
-/// A guarded key of which memcached and Kennel show different people different things, until something is stored there.
+/// A guarded key that memcached and Kennel show differently to different clients, until something is stored.
 #[derive(Debug)]
 struct Unsettled {
     /// As it was sent.
     key: Vec<u8>,
     base64: bool,
-    /// What every `mg` of it has to say from now on: `N`, a certain `R`, or nothing for a stale one.
+    /// What every `mg` of it must have from now on: `N`, a certain `R`, or nothing for a stale one.
     says: Option<(u8, Vec<u8>)>,
 }
 
 impl Unsettled {
-    /// What this request makes of it; `None`: it is not to be sent.
+    /// The state after this request; `None`: it must not be sent.
     fn goes_on(self, request: &Request<'_>) -> Option<Option<Unsettled>> {
         match request {
             Request::Store(Store { verb: Verb::Set, key, .. }) if *key == self.key => Some(None),
             Request::Meta(meta) if meta.key == self.key => match meta.verb {
-                // A key that is the same text, in base64 and not, is two keys.
+                // The same text in base64 and in plain is two keys.
                 _ if meta.token(b'b').is_some() != self.base64 => None,
                 MetaVerb::Set
                     if meta.token(b'C').is_none()
@@ -220,8 +220,8 @@ impl Unsettled {
 
 const LIMITS: Limits = Limits { max_value: 1 << 20 };
 
-/// Looks a command over as Kennel's own parser reads it: nothing here decides what is right, only where commands end and
-/// what they are about. `None`: it is not to be sent.
+/// Inspects a command with Kennel's own parser: this does not decide what is correct, only where commands end and what they are
+/// about. `None`: it must not be sent.
 pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
     let bytes = command.render(|_| Some(NO_CAS));
     let mut vetted = Vetted::default();
@@ -247,8 +247,8 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                 break;
             }
             Parsed::Request { request, consumed } => {
-                // A CAS in any other place would be a number of its side's own.
-                // Nor is it the number of another key, which may be that of this one on one side.
+                // A CAS in any other position would be a number of its own side. Nor may it be the number of another key, which
+                // may equal this one's on one side.
                 let own = command.0.iter().all(|part| match (part, &request) {
                     (Part::Cas(of, _), Request::Store(Store { key, verb: Verb::Cas(_), .. })) => of == key,
                     (Part::Cas(of, _), Request::Meta(meta)) => of == meta.key,
@@ -272,7 +272,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
             }
             Parsed::Refused(_) if vetted.unsettled.is_some() => return None,
             Parsed::Refused(refused) => {
-                // A CAS that stands where the length belongs is each side's own length.
+                // A CAS in the position of the length is each side's own length.
                 let length = if word(rest) == b"ms" { 2 } else { 4 };
                 if words(&rest[..line]).nth(length).is_some_and(|word| word.starts_with(ANY_CAS)) {
                     return None;
@@ -291,7 +291,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                 if names_a_server.contains(&word(rest)) {
                     return None;
                 }
-                // The opaque's length is the last thing that is looked at.
+                // The opaque's length is checked last.
                 let late = [&b"mg"[..], b"ma"].contains(&word(rest));
                 if refused.reply.starts_with(b"CLIENT_ERROR opaque") && late {
                     return None;
@@ -309,7 +309,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
                 taken
             }
         };
-        // It must be the first thing of its turn.
+        // It must be the first in its turn.
         if vetted.alone && !first {
             return None;
         }
@@ -317,7 +317,7 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
             return None;
         }
         if first {
-            // Up to the line's end anything may wait; a data block too, if the line is right.
+            // Everything up to the line end may wait; a data block too, if the line is valid.
             let whole = matches!(parse(rest, &LIMITS), Parsed::Request { .. }) && taken > line;
             vetted.early = if whole { taken - 1 } else { line - 1 };
             first = false;
@@ -328,14 +328,14 @@ pub(super) fn vet(command: &Command, mode: Mode) -> Option<Vetted> {
     (vetted.unsettled.is_none() || vetted.lacks > 0).then_some(vetted)
 }
 
-/// Whether it is an `ms` of which memcached takes the line, but not the block.
+/// Whether it is an `ms` whose line memcached accepts, but not its block.
 fn runs_its_block(line: &[u8]) -> bool {
     let words: Vec<&[u8]> = words(line).collect();
     words.first() == Some(&&b"ms"[..])
         && words.iter().skip(3).any(|word| !matches!(word[0], 65..=122 | b'0'..=b'9'))
 }
 
-/// Whether it is a `get` that memcached answers with nothing but an empty line.
+/// Whether it is a `get` to which memcached replies only with an empty line.
 fn is_told_an_empty_line(line: &[u8]) -> bool {
     let words: Vec<&[u8]> = words(line).collect();
     let get = words.first().is_some_and(|word| [&b"get"[..], b"gets"].contains(word));
@@ -348,10 +348,10 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// What both [`NO_CAS`] and the number below it begin with.
+/// The common prefix of [`NO_CAS`] and the number below it.
 const ANY_CAS: &[u8] = b"46116860184273879";
 
-/// Whether a CAS stands where one belongs.
+/// Whether a CAS is in its proper position.
 fn compares(request: &Request<'_>) -> bool {
     match request {
         Request::Store(Store { verb: Verb::Cas(number), .. }) => (NO_CAS - 1..=NO_CAS).contains(number),
@@ -360,7 +360,7 @@ fn compares(request: &Request<'_>) -> bool {
     }
 }
 
-/// Whether a CAS that was made up is below or above all that there are: each side counts its own.
+/// Whether a made-up CAS is below or above all existing ones: each side counts its own.
 fn no_chance(request: &Request<'_>) -> bool {
     let number = match request {
         Request::Store(Store { verb: Verb::Cas(number), .. }) => Some(*number),
@@ -373,9 +373,9 @@ fn no_chance(request: &Request<'_>) -> bool {
     number.is_none_or(|number: u64| number == 0 || number >= NO_CAS - 1)
 }
 
-/// Whether the first key of a `get` is too long a one.
+/// Whether the first key of a `get` is too long.
 fn first_key_is_long(line: &[u8]) -> bool {
-    // A `gat` has touched those before by then, and so has Kennel.
+    // A `gat` has touched the keys before it by then, and so has Kennel.
     word(line).starts_with(b"gat")
         || line
             .split(|&byte| byte == b' ')
@@ -384,7 +384,7 @@ fn first_key_is_long(line: &[u8]) -> bool {
             .is_some_and(|key| key.len() > 252)
 }
 
-/// Whether a turn's commands may be sent together: for the minimiser, which makes its own.
+/// Whether a turn's commands may be sent together: for the minimiser, which makes its own turns.
 pub(super) fn fit(commands: &[Command], mode: Mode) -> bool {
     let mut reads = HashSet::new();
     commands.iter().enumerate().all(|(at, command)| {
@@ -402,7 +402,7 @@ fn word(line: &[u8]) -> &[u8] {
     &line[start..start + length.unwrap_or(line.len() - start)]
 }
 
-/// `None`: not to be sent.
+/// `None`: must not be sent.
 fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Option<()> {
     match *request {
         Request::Get { keys, .. } => {
@@ -466,7 +466,7 @@ fn request_is_fit(request: &Request<'_>, mode: Mode, vetted: &mut Vetted) -> Opt
     }
 }
 
-/// Whether the oldest servers take a meta command as the newest do.
+/// Whether the oldest servers accept a meta command as the newest do.
 fn the_oldest_know(meta: &Meta<'_>) -> bool {
     let has = |flag| meta.token(flag).is_some();
     match meta.verb {
@@ -496,7 +496,7 @@ fn means_the_same(meta: &Meta<'_>, mode: Mode) -> bool {
     }
 }
 
-/// The key that a request deletes, or stores whatever stood there.
+/// The key that a request deletes or overwrites.
 fn settled(request: &Request<'_>) -> Option<Vec<u8>> {
     match request {
         Request::Store(Store { verb: Verb::Set, key, .. }) | Request::Delete { key, .. } => {
@@ -515,7 +515,7 @@ fn settled(request: &Request<'_>) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether a guarded key is left so that it shows who guards it: then until when. The outer `None`: it is not to be sent.
+/// Whether a guarded key is left in a state that shows who guards it, and until when. The outer `None`: it must not be sent.
 fn unsettles(request: &Request<'_>, mode: Mode, settled: Option<&[u8]>) -> Option<Option<Unsettled>> {
     let Request::Meta(meta) = request else { return Some(None) };
     let decoded = meta.token(b'b').and_then(|_| base64::decode(meta.key));
@@ -526,7 +526,7 @@ fn unsettles(request: &Request<'_>, mode: Mode, settled: Option<&[u8]>) -> Optio
     let says = match (meta.verb, token(b'N'), token(b'R')) {
         (MetaVerb::Get, Some(_), Some(_)) => return None,
         (MetaVerb::Get, None, None) => return Some(None),
-        // Behind a miss of its own, a client is told that somebody builds the value: itself.
+        // After a miss of its own, a client sees that the value is being built: by itself.
         (MetaVerb::Get, Some(_), _) if settled != Some(meta.key) => return None,
         (MetaVerb::Get, stub, recache) => stub.or(recache),
         (MetaVerb::Delete, ..) if meta.token(b'I').is_some() => None,
@@ -535,7 +535,7 @@ fn unsettles(request: &Request<'_>, mode: Mode, settled: Option<&[u8]>) -> Optio
     Some(Some(Unsettled { key: meta.key.to_vec(), base64: decoded.is_some(), says }))
 }
 
-/// Whether what `incr` makes of a value is a matter of the value alone. `longer`: it is put to another.
+/// Whether the result of `incr` depends on the value alone. `longer`: bytes are appended to it.
 fn countable(data: &[u8], longer: bool, mode: Mode) -> bool {
     let blank = |byte: &u8| b" \t\n\x0b\x0c\r".contains(byte);
     let blanks = data.iter().take_while(|byte| blank(byte)).count();
@@ -558,7 +558,7 @@ fn lasts(exptime: i64) -> Option<()> {
     (!(1..=600).contains(&exptime) && !(1_750_000_000..2_147_000_000).contains(&exptime)).then_some(())
 }
 
-/// A token as memcached reads it: C's `long`, then 32 bits of it.
+/// A token as memcached parses it: C's `long`, then 32 bits of it.
 fn int32(token: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(token).ok()?.trim_start();
     let text = text.split_ascii_whitespace().next()?;
@@ -567,7 +567,7 @@ fn int32(token: &[u8]) -> Option<i64> {
 }
 
 #[test]
-fn what_is_left_out_stands_in_the_page_on_testing() {
+fn what_is_left_out_is_listed_in_the_page_on_testing() {
     let page = include_str!("../../../docs/testing.md");
     for (what, why) in LEFT_OUT {
         let row = format!("| {what} | {why} |");

@@ -1,4 +1,4 @@
-"""What the user of pylibmc sees who has left its binary protocol on, and who turns it off: HOST PORT."""
+"""pylibmc with its binary protocol on, and off: HOST PORT."""
 import sys
 
 import pylibmc

@@ -1,5 +1,5 @@
-# What users of Perl's Cache::Memcached do, against HOST PORT, with keys that begin with PREFIX. Prints a line "OK ..." a part; the
-# first thing that is not as memcached would have it ends the run with a sentence and exit code 1.
+# What users of Perl's Cache::Memcached do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK ..." per part.
+# The first difference from memcached ends the run with a message and exit code 1.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,7 +28,7 @@ sub same($$) {
 sub k { return $prefix . $_[0] }
 sub done { print "OK $_[0]\n" }
 
-# It waits for an END or an ERROR, and for five seconds where none comes.
+# It waits for END or ERROR, or five seconds.
 sub at_once {
     my ($what, $ask) = @_;
     my $began = time;

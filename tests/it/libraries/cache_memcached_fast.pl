@@ -1,5 +1,5 @@
-# What users of Perl's Cache::Memcached::Fast do, against HOST PORT, with keys that begin with PREFIX. Prints a line "OK ..." a
-# part; the first thing that is not as memcached would have it ends the run with a sentence and exit code 1.
+# What users of Perl's Cache::Memcached::Fast do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK ..." per
+# part. The first difference from memcached ends the run with a message and exit code 1.
 
 use strict;
 use warnings FATAL => 'all';
@@ -25,7 +25,7 @@ sub text {
     return $value;
 }
 
-# The prototype gives both in scalar context: where there is nothing, some methods give an empty list.
+# The prototype evaluates both in scalar context: some methods return an empty list for a miss.
 sub same($$) {
     my ($got, $expected) = map { text($_) } @_;
     confess encode_utf8(sprintf 'got %.200s, expected %.200s', $got, $expected) if $got ne $expected;
@@ -89,7 +89,7 @@ same($client->append(k('added'), '>'), 1);
 same($client->prepend(k('added'), '<'), 1);
 same($client->append(k('absent'), '>'), '');
 same($client->get(k('added')), '<3>');
-# A miss followed by add is how many fill a cache.
+# Many clients fill a cache with add after a miss.
 same($client->get(k('filled')), undef);
 same($client->add(k('filled'), 'v'), 1);
 same($client->get(k('filled')), 'v');
@@ -125,7 +125,7 @@ my $big = join('', map { chr } 0 .. 255) x (900 * 4);
 same($client->set(k('big'), $big), 1);
 same($client->get(k('big')) eq $big, 1);
 same(scalar keys %{ $client->get_multi(k('big'), k('a')) }, 2);
-# It keeps what is larger than 1 MiB from the server, unless it is told otherwise.
+# By default it does not send values larger than 1 MiB.
 same($client->set(k('big'), $big . $big), undef);
 my $unlimited = connected(max_size => 1 << 22);
 same($unlimited->set(k('big'), $big . $big), undef);
@@ -153,7 +153,7 @@ same($app->get_multi('x', 'y'), { x => 'mine' });
 same($client->get(k('app1:x')), 'mine');
 done('namespace');
 
-# In void context it asks for no reply, and with nowait waits for none; a get on the same connection sees what they did.
+# In void context it sends noreply, and with nowait it does not wait; a get on the same connection reads what they did.
 my $silent = connected(nowait => 1);
 for my $i (0 .. 19) {
     $silent->set(k('s'), $i);

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Several Dalli clients read a key while it expires, through HOST PORT, with keys that begin with PREFIX: exactly one of them
-# rebuilds it, and the others are given the old value meanwhile. Dalli's meta mode knows nothing of W. Prints a line "OK ..." for
-# each way to read; the first thing that is not so ends the run with a sentence and exit code 1.
+# Several Dalli clients read a key while it expires, through HOST PORT, with keys prefixed with PREFIX: exactly one of them
+# rebuilds it, and the others receive the old value meanwhile. Dalli's meta mode does not use W. Prints a line "OK ..." per
+# method of reading. The first failure ends the run with a message and exit code 1.
 
 require 'dalli'
 require 'logger'
@@ -14,11 +14,11 @@ host, port, @prefix = ARGV
 Dalli.logger = Logger.new($stderr, level: Logger::WARN)
 @connect = -> { Dalli::Client.new("#{host}:#{port}", protocol: :meta, socket_timeout: 10) }
 
-# Each client reads the key until it has the new value. `read` is given a client, the key and what builds the value.
+# Each client reads the key until it has the new value. `read` takes a client, the key and a function that builds the value.
 def rebuilt_once(key, &read)
   key = @prefix + key
   @connect.call.set(key, 'old', 1)
-  # At most: it may be served for 30 s after its expiry.
+  # An upper limit: it may be served for 30 s after its expiry.
   give_up = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 20
   builds = Queue.new
   seen = Array.new(CLIENTS) do

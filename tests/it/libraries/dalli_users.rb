@@ -100,7 +100,7 @@ same client.append(k('added'), '>'), true
 same client.prepend(k('added'), '<'), true
 same client.append(k('absent'), '>'), false
 same client.get(k('added')), '<3>'
-# A miss followed by add is how many fill a cache.
+# Many clients fill a cache with add after a miss.
 same client.get(k('filled')), nil
 same client.add(k('filled'), 'v').positive?, true
 same client.get(k('filled')), 'v'
@@ -132,14 +132,14 @@ same client.get(k('big')).b, big
 same client.get_multi(k('big'), k('int')).size, 2
 said = raises(Dalli::ValueOverMaxSize) { client.set(k('big'), big * 2, 100, raw: true, compress: false) }
 same said.include?('over max size'), true
-# It keeps what is larger than 1 MiB from the server, unless it is told otherwise.
+# By default it does not send values larger than 1 MiB.
 unlimited = connect.call(value_max_bytes: 1 << 22)
 raises(Dalli::DalliError) { unlimited.set(k('big'), big * 2, 100, raw: true, compress: false) }
 same unlimited.get(k('big')), nil
 same unlimited.get(k('int')), 7
 done 'big values'
 
-# Compression is on unless it is turned off.
+# Compression is on by default.
 client.set(k('z'), 'compress me ' * 150_000)
 same client.get(k('z')), 'compress me ' * 150_000
 done 'compression'

@@ -1,5 +1,5 @@
-// What users of gomemcache do, against HOST PORT, with keys that begin with PREFIX. Prints a line "OK ..." a part; the first
-// thing that is not as memcached would have it ends the run with a sentence and exit code 1. Its every read is a gets.
+// What users of gomemcache do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK ..." per part. The first
+// difference from memcached ends the run with a message and exit code 1. All of its reads are gets.
 package main
 
 import (
@@ -34,7 +34,7 @@ func item(name, value string) *memcache.Item {
 	return &memcache.Item{Key: k(name), Value: []byte(value)}
 }
 
-// The value, or which error.
+// The value, or the error.
 func got(client *memcache.Client, name string) interface{} {
 	item, err := client.Get(k(name))
 	if err != nil {
@@ -136,7 +136,7 @@ func main() {
 	same(client.Prepend(item("added", "<")), nil)
 	same(client.Append(item("absent", ">")), memcache.ErrNotStored)
 	same(got(client, "added"), "<3>")
-	// A miss followed by add is how many fill a cache.
+	// Many clients fill a cache with add after a miss.
 	same(got(client, "filled"), miss)
 	same(client.Add(item("filled", "v")), nil)
 	same(got(client, "filled"), "v")

@@ -1,6 +1,7 @@
-//! Client libraries as their users use them, unmodified: each against memcached itself, so that no script asks for what
-//! memcached does not do, and through a raw and a guarded rule of a sidecar before three memcacheds. The scripts beside this
-//! file are in the clients' own languages; docs/clients.md has the table. What is missing fails: `scripts/test` installs it.
+//! Unmodified client libraries, used as by their users: each against memcached itself, so that no script depends on something
+//! that memcached does not do, and through a raw and a guarded rule of a sidecar in front of three memcacheds. The scripts next
+//! to this file are in the clients' languages; docs/clients.md has the table. A missing library fails the test: `scripts/test`
+//! installs it.
 
 mod async_memcached;
 
@@ -10,11 +11,11 @@ use std::process::{Command, Output};
 
 use crate::world::{Kennel, Memcached, addresses, guarded, memcacheds, raw, sidecar_toml};
 
-/// How the script of a library is run.
+/// How the script of a library runs.
 struct Library {
-    /// The script, beside this file. It is given host, port and what its keys begin with.
+    /// The script, next to this file. Its arguments are host, port and key prefix.
     script: &'static str,
-    /// The command that runs it, still without the script.
+    /// The command that runs it, without the script.
     runtime: fn() -> Command,
     /// What it needs.
     needs: &'static str,
@@ -62,7 +63,7 @@ users_of! {
     dalli: "dalli_users.rb" by ruby, with "Debian's ruby, and Dalli 3.2 or newer";
 }
 
-/// Dalli's `get` sends no flag that asks for `W`, and takes whatever it is shown for a hit.
+/// Dalli's `get` sends no flag that requests `W`, and takes any value that it receives for a hit.
 #[test]
 fn an_expired_key_is_rebuilt_by_exactly_one_of_several_dalli_clients() {
     let servers = memcacheds(3);
@@ -73,7 +74,7 @@ fn an_expired_key_is_rebuilt_by_exactly_one_of_several_dalli_clients() {
     assert_eq!((parts.lines().count(), &stdout[..]), (3, &parts[..]), "{stderr}");
 }
 
-/// libmemcached's own list of what a memcached must do, and what it says of this one. It chooses the keys, so all of them are
+/// libmemcached's own list of what a memcached must do, and its result for this one. It chooses the keys, so all of them are
 /// guarded, or none.
 fn memccapable(address: SocketAddr) -> Vec<String> {
     let mut command = Command::new("memccapable");
@@ -86,7 +87,7 @@ fn memccapable(address: SocketAddr) -> Vec<String> {
     lines
 }
 
-/// What it says of memcached itself: that a `delete` with a time is no error any more.
+/// Its result for memcached itself: a `delete` with a time is no longer an error.
 fn as_capable_as_memcached(address: SocketAddr) {
     let memcached = Memcached::newest(&[]);
     assert_eq!(memccapable(address), memccapable(memcached.address));
@@ -95,7 +96,7 @@ fn as_capable_as_memcached(address: SocketAddr) {
 #[test]
 fn memccapable_misses_one_thing_in_the_newest_memcached() {
     let lines = memccapable(Memcached::newest(&[]).address);
-    // What fails has no end of its own on stdout.
+    // A failed test has no end of its own on stdout.
     let failed: Vec<&String> = lines.iter().filter(|line| line.matches("ascii ").count() > 1).collect();
     assert_eq!(failed.len(), 1, "{lines:?}");
     let words: Vec<&str> = failed[0].split_whitespace().collect();
@@ -137,14 +138,14 @@ fn the_page_of_clients_names_every_script_and_every_pinned_version() {
     }
 }
 
-/// A sidecar that guards `hot:*`; what else there is is raw.
+/// A sidecar that guards `hot:*`; everything else is raw.
 fn sidecar(servers: &[Memcached]) -> Kennel {
     let hot = "stale_for = \"30s\"\nlock_ttl = \"3s\"\ncold_wait = \"100ms\"\ntags = [\"posts\"]";
     Kennel::start(&sidecar_toml(&addresses(servers), &[guarded("hot", "hot:*", hot), raw("raw", "*")]))
 }
 
 impl Library {
-    /// Runs the script; gives the parts it must report, too: all it has, so that none can end early and in silence.
+    /// Runs the script. Returns all parts that it must report, so that none can end early without a failure.
     fn run(&self, address: SocketAddr, prefix: &str) -> (Output, String) {
         let script = here().join(self.script);
         let mut command = (self.runtime)();
@@ -185,7 +186,7 @@ fn here() -> PathBuf {
     root().join("tests/it/libraries")
 }
 
-/// What `scripts/test` unpacked where Debian's own is too old or missing, if that is there, and else Debian's own.
+/// What `scripts/test` has unpacked where Debian's own is too old or missing, otherwise Debian's own.
 fn unpacked_or_debians(path: &str) -> PathBuf {
     let unpacked = root().join("target/debian").join(path.trim_start_matches('/'));
     if unpacked.exists() { unpacked } else { PathBuf::from(path) }
@@ -220,7 +221,7 @@ fn ruby() -> Command {
 fn go() -> Command {
     let mut command = Command::new("go");
     command.arg("run").env("GO111MODULE", "off").env("GOPATH", unpacked_or_debians("/usr/share/gocode"));
-    // Nothing is fetched: it is Debian's source, and Go's own library.
+    // Nothing is downloaded: it is Debian's source, and Go's standard library.
     command.env("GOPROXY", "off").env("GOFLAGS", "").env("GOCACHE", root().join("target/go"));
     command
 }

@@ -1,5 +1,5 @@
-// What users of node's memcached do, against HOST PORT, with keys that begin with PREFIX. Prints a line "OK ..." a part; the
-// first thing that is not as memcached would have it ends the run with a sentence and exit code 1.
+// What users of node's memcached do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK ..." per part. The
+// first difference from memcached ends the run with a message and exit code 1.
 'use strict';
 
 const assert = require('node:assert');
@@ -9,7 +9,7 @@ const Memcached = require('memcached');
 const [, , host, port, prefix] = process.argv;
 const server = `${host}:${port}`;
 
-// Its methods take callbacks; whoever promisifies them calls them as here.
+// Its methods take callbacks; promisified, they are called as here.
 function connected(options) {
   const client = new Memcached(server, { timeout: 10000, ...options });
   const methods = ['get', 'gets', 'getMulti', 'set', 'add', 'replace', 'append', 'prepend', 'cas', 'incr', 'decr', 'touch',
@@ -44,7 +44,7 @@ async function main() {
 
   const many = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [k(`many${i}`), `value ${i}`]));
   const absent = Array.from({ length: 10 }, (_, i) => k(`absent${i}`));
-  // All at once: on up to ten connections.
+  // Concurrently, on up to ten connections.
   const stored = await Promise.all(Object.entries(many).map(([key, value]) => client.set(key, value, 100)));
   same(stored, stored.map(() => true));
   same({ ...await client.getMulti([...Object.keys(many), ...absent]) }, many);
@@ -85,7 +85,7 @@ async function main() {
   same(await client.prepend(k('added'), '<'), true);
   assert.match(await refused(client.append(k('absent'), '>')), /not stored/);
   same(await client.get(k('added')), '<3>');
-  // A miss followed by add is how many fill a cache.
+  // Many clients fill a cache with add after a miss.
   same(await client.get(k('filled')), undefined);
   same(await client.add(k('filled'), 'v', 100), true);
   same(await client.get(k('filled')), 'v');
@@ -115,12 +115,12 @@ async function main() {
   same(await client.set(k('big'), big, 100), true);
   same(await client.get(k('big')) === big, true);
   same(Object.keys(await client.getMulti([k('big'), k('a')])).length, 2);
-  // It keeps what is larger than 1 MiB from the server, unless it is told otherwise.
+  // By default it does not send values larger than 1 MiB.
   const larger = big + big;
   assert.match(await refused(client.set(k('big'), larger, 100)), /greater than 1048576/);
   const unlimited = connected({ maxValue: 1 << 22 });
   same(await unlimited.set(k('big'), larger, 100), false);
-  // It takes a SERVER_ERROR for a dead server and sends it nothing for `retry` ms; so another reads.
+  // It treats a SERVER_ERROR as a dead server and sends nothing for `retry` ms, so another client reads.
   assert.match(await refused(unlimited.get(k('a'))), /not available/);
   same(await client.get(k('big')), undefined);
   same(await client.get(k('a')), '1');
@@ -147,7 +147,7 @@ async function main() {
   same(await client.get(k('forever')), undefined);
   [client, app].forEach((c) => c.end());
   done('version, stats and flush');
-  // The one that was refused goes on for minutes.
+  // The refused client continues for minutes.
   process.exit(0);
 }
 

@@ -1,6 +1,6 @@
 <?php
-// What users of PHP's older Memcache (php-memcache) do, against HOST PORT, with keys that begin with PREFIX. Prints a line
-// "OK ..." a part; the first thing that is not as memcached would have it ends the run with a sentence and exit code 1.
+// What users of PHP's older Memcache (php-memcache) do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK
+// ..." per part. The first difference from memcached ends the run with a message and exit code 1.
 
 error_reporting(E_ALL & ~E_DEPRECATED); // it makes properties in a way that PHP deprecates
 ini_set('display_errors', 'stderr');
@@ -118,7 +118,7 @@ same($client->append($k('added'), '>'), true);
 same($client->prepend($k('added'), '<'), true);
 same($client->append($k('absent'), '>'), false);
 same($client->get($k('added')), '<3>');
-// A miss followed by add is how many fill a cache.
+// Many clients fill a cache with add after a miss.
 same($client->get($k('filled')), false);
 same($client->add($k('filled'), 'v'), true);
 same($client->get($k('filled')), 'v');
@@ -137,7 +137,7 @@ same($client->delete($k('added')), false);
 same($client->get($k('added')), false);
 done('delete');
 
-// Compression begins at 20,000 bytes unless it is told otherwise; it does not begin with these.
+// By default, compression begins at 20,000 bytes; these are shorter.
 $big = random_bytes(900 * 1024);
 same($client->set($k('big'), $big), true);
 same($client->get($k('big')) === $big, true);
@@ -186,7 +186,7 @@ same($client->flush(), true);
 same($client->get($k('far')), false);
 done('version, stats and flush');
 
-// A client that was there before comes to know of it one command late: so this is the last part, with a new one.
+// An existing client notices one command late, so this is the last part, with a new client.
 same($client->set($k('app1:x'), 'theirs'), true);
 same(ini_set('memcache.prefix_static_key', $k('app1:')), '');
 $app = connect();

@@ -1,7 +1,6 @@
 <?php
-// What users of PHP's Memcached (php-memcached, libmemcached) do, against HOST PORT, with keys that begin with PREFIX.
-// Prints a line "OK ..." a part; the first thing that is not as memcached would have it ends the run with a sentence and
-// exit code 1.
+// What users of PHP's Memcached (php-memcached, libmemcached) do, against HOST PORT, with keys prefixed with PREFIX. Prints a
+// line "OK ..." per part. The first difference from memcached ends the run with a message and exit code 1.
 
 error_reporting(E_ALL);
 ini_set('display_errors', 'stderr');
@@ -113,7 +112,7 @@ same($client->increment($k('word')), false);
 same($client->get($k('word')), 'x');
 done('counters');
 
-// Nothing is appended to what may be compressed.
+// Nothing can be appended to a value that may be compressed.
 $plain = connect([Memcached::OPT_COMPRESSION => false]);
 same($plain->add($k('added'), '1'), true);
 same($plain->add($k('added'), '2'), false);
@@ -124,7 +123,7 @@ same($plain->append($k('added'), '>'), true);
 same($plain->prepend($k('added'), '<'), true);
 same($plain->append($k('absent'), '>'), false);
 same($client->get($k('added')), '<3>');
-// A miss followed by add is how many fill a cache.
+// Many clients fill a cache with add after a miss.
 same($client->get($k('filled')), false);
 same($client->add($k('filled'), 'v'), true);
 same($client->get($k('filled')), 'v');
@@ -163,13 +162,13 @@ same($plain->get($k('big')), false);
 same($plain->get($k('int')), 7);
 done('big values');
 
-// Compression is on unless it is turned off.
+// Compression is on by default.
 same($client->set($k('z'), $big . $big), true);
 same($client->get($k('z')) === $big . $big, true);
 same(strlen($client->get($k('z'))), 1843200);
 done('compression');
 
-// In a text protocol it sends no such keys, so users encode them.
+// It does not send such keys in a text protocol, so users encode them.
 same($client->set($k('ключ-鍵'), 'значение'), false);
 same($client->getResultCode(), Memcached::RES_BAD_KEY_PROVIDED);
 $encoded = $k(rawurlencode('ключ-鍵'));
@@ -187,7 +186,7 @@ same($app->delete('y'), false);
 same($client->get($k('app1:x')), 'mine');
 done('OPT_PREFIX_KEY');
 
-// A get on the same connection sees what the silent commands did.
+// A get on the same connection reads what the noreply commands did.
 $silent = connect([Memcached::OPT_NOREPLY => true, Memcached::OPT_TCP_NODELAY => true]);
 for ($i = 0; $i < 20; $i++) {
     $silent->set($k('s'), "$i");
@@ -203,7 +202,7 @@ same($buffered->get($k('b99')), '99');
 same($client->get($k('b0')), '0');
 done('noreply and buffered writes');
 
-// PHP's own sessions: set sess_binary_protocol, which is on unless it is turned off.
+// PHP's own sessions: sess_binary_protocol is on by default.
 ini_set('session.save_handler', 'memcached');
 ini_set('session.save_path', "$host:$port");
 ini_set('session.use_cookies', '0');

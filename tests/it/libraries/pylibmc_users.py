@@ -1,5 +1,5 @@
-"""What users of pylibmc (libmemcached, in C) do, against HOST PORT, with keys that begin with PREFIX. Prints a line
-"OK ..." a part; the first thing that is not as memcached would have it ends the run with a traceback and exit code 1."""
+"""What users of pylibmc (libmemcached, in C) do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK
+..." per part. The first difference from memcached ends the run with a traceback and exit code 1."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pylibmc
 
 host, port, prefix = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 server = [f"{host}:{port}"]
-# What pylibmc's own page advises.
+# As pylibmc's documentation recommends.
 client = pylibmc.Client(server, behaviors={"tcp_nodelay": True, "ketama": True, "cas": True})
 
 
@@ -96,7 +96,7 @@ same(client.prepend(k("added"), "<"), True)
 same(client.append(k("absent"), ">"), False)
 same(client.get(k("added")), "<3>")
 same(client.add_multi({k("added"): "4", k("added2"): "5"}), [k("added")])
-# A miss followed by add is how many fill a cache.
+# Many clients fill a cache with add after a miss.
 same(client.get(k("filled")), None)
 same(client.add(k("filled"), "v"), True)
 same(client.get(k("filled")), "v")
@@ -143,7 +143,7 @@ same(client.get_multi([k("ключ-鍵"), k("é")]), {k("ключ-鍵"): "зна
 same(client.delete(k("ключ-鍵")), True)
 done("non-ASCII")
 
-# noreply, and a get on the same connection sees what it did.
+# noreply, and a get on the same connection reads what it did.
 silent = pylibmc.Client(server, behaviors={"_noreply": True})
 for i in range(20):
     silent.set(k("s"), str(i))

@@ -1,5 +1,5 @@
-"""What users of pymemcache do, against HOST PORT, with keys that begin with PREFIX. Prints a line "OK ..." a part;
-the first thing that is not as memcached would have it ends the run with a traceback and exit code 1."""
+"""What users of pymemcache do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK ..." per part. The
+first difference from memcached ends the run with a traceback and exit code 1."""
 
 import sys
 
@@ -115,7 +115,7 @@ same(client.append(k("added"), b">"), True)
 same(client.prepend(k("added"), b"<"), True)
 same(client.append(k("absent"), b">"), False)
 same(client.get(k("added")), b"<3>")
-# A miss followed by add is how many fill a cache.
+# Many clients fill a cache with add after a miss.
 same(client.get(k("filled")), None)
 same(client.add(k("filled"), b"v"), True)
 same(client.get(k("filled")), b"v")
@@ -133,7 +133,7 @@ same(spaced.get_many(["x", "y"]), {"x": b"mine"})
 same(client.get(k("app1:x")), b"mine")
 done("key_prefix")
 
-# pymemcache's default: set, delete and add say nothing, and a get on the same connection sees what they did.
+# pymemcache's default: set, delete and add are noreply, and a get on the same connection reads what they did.
 silent = Client(server, timeout=10)
 for i in range(20):
     silent.set(k("s"), str(i).encode())

@@ -1,5 +1,5 @@
-"""What users of python-memcached (all Python) do, against HOST PORT, with keys that begin with PREFIX. Prints a line
-"OK ..." a part; the first thing that is not as memcached would have it ends the run with a traceback and exit code 1."""
+"""What users of python-memcached (all Python) do, against HOST PORT, with keys prefixed with PREFIX. Prints a line "OK
+..." per part. The first difference from memcached ends the run with a traceback and exit code 1."""
 
 import sys
 
@@ -74,7 +74,7 @@ same(client.append(k("added"), ">"), True)
 same(client.prepend(k("added"), "<"), True)
 same(client.append(k("absent"), ">"), False)
 same(client.get(k("added")), "<3>")
-# A miss followed by add is how many fill a cache.
+# Many clients fill a cache with add after a miss.
 same(client.get(k("filled")), None)
 same(client.add(k("filled"), "v"), True)
 same(client.get(k("filled")), "v")
@@ -105,7 +105,7 @@ big = bytes(range(256)) * (900 * 1024 // 256)
 same(client.set(k("big"), big), True)
 same(client.get(k("big")), big)
 same(client.get_multi([k("big"), k("int")]), {k("big"): big, k("int"): 7})
-# It keeps what is larger than 1 MiB from the server, unless it is told otherwise.
+# By default it does not send values larger than 1 MiB.
 same(bool(client.set(k("big"), big + big)), False)
 same(client.get(k("big")), big)
 unlimited = memcache.Client(server, server_max_value_length=0, socket_timeout=10)
@@ -124,7 +124,7 @@ same(client.get_multi([k("ключ-鍵"), k("é")]), {k("ключ-鍵"): "зна
 same(client.delete(k("ключ-鍵")), 1)
 done("non-ASCII")
 
-# A get on the same connection sees what the silent commands did.
+# A get on the same connection reads what the noreply commands did.
 for i in range(20):
     client.set(k("s"), str(i), noreply=True)
     same(client.get(k("s")), str(i))

@@ -1,4 +1,4 @@
-"""What a TLS client does. python's ssl tells a connection that was ended (close_notify) from one that was cut.
+"""What a TLS client does. python's ssl distinguishes a closed connection (close_notify) from one that was cut.
 
     tls_users.py WHAT HOST PORT CA [CERT KEY]
 """
@@ -28,7 +28,7 @@ def connect(context):
 
 
 def until_end(stream):
-    """All that comes, and how it ends."""
+    """Everything received, and how the connection ends."""
     got = bytearray()
     while True:
         try:
@@ -50,8 +50,8 @@ def versions():
 
 
 def late():
-    """Reads only once the answers are on their way: every size that may just fill the buffers between, and a byte short of
-    none of them may stay behind. The pauses make that likely; nothing depends on them."""
+    """Reads only once the replies are on their way: no byte may be lost, whatever size just fills the buffers in between.
+    The pauses make that likely; nothing depends on them."""
     size = 30_000
     stream = connect(context())
     stream.sendall(b"set p 0 0 %d\r\n" % size + b"y" * size + b"\r\n")
@@ -68,7 +68,7 @@ def late():
 
 
 def late_quit():
-    """As above, but each connection has said quit, and nobody reads for longer than a goodbye may take."""
+    """As above, but each connection has sent quit, and the client reads later than a close may take."""
     size = 30_000
     one = b"VALUE p 0 %d\r\n" % size + b"y" * size + b"\r\nEND\r\n"
     first = connect(context())
@@ -95,7 +95,7 @@ def hold():
 
 
 def goodbye():
-    """Ends its side first, and waits for the other to end."""
+    """Ends its side first, and waits for the other side to end."""
     stream = connect(context())
     stream.sendall(b"get nothing\r\nversion\r\n")
     got = bytearray()
@@ -132,7 +132,7 @@ def pymemcache():
 
 
 def refused():
-    """The handshake fails, or in TLS 1.3 the first read behind it."""
+    """The handshake fails, or in TLS 1.3 the first read after it."""
     try:
         stream = connect(context())
         stream.sendall(b"version\r\n")

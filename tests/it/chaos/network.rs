@@ -1,5 +1,5 @@
-//! The network between a sidecar and a server: passes on what comes, late if it is told to, and cuts connections. What it had
-//! taken when it cut still arrives, as with a network.
+//! The network between a sidecar and a server: forwards everything, late if configured, and cuts connections. What it had
+//! received before a cut still arrives, as on a real network.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,54 +7,54 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::between::{Between, Over, pump};
+use crate::between::{Between, Stopped, pump};
 
 /// Runs until it is dropped; its threads end with it.
-pub(super) struct Weather {
+pub(super) struct Network {
     between: Between,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// What comes is held for up to so many ms: on its way to the server, and back.
+    /// The maximum delay in ms: towards the server, and back.
     delays: [AtomicU64; 2],
     /// The state from which every connection's delays are drawn.
     seed: AtomicU64,
-    /// The sidecars' ends since the last cut.
+    /// The sidecars' ends of the connections since the last cut.
     open: Mutex<Vec<TcpStream>>,
 }
 
-impl Weather {
+impl Network {
     /// Listens on a free port of 127.0.0.1 in front of `target`.
-    pub(super) fn start(target: SocketAddr, seed: u64) -> Weather {
+    pub(super) fn start(target: SocketAddr, seed: u64) -> Network {
         let (delays, open) = (Default::default(), Mutex::default());
         let shared = Arc::new(Shared { delays, seed: AtomicU64::new(seed), open });
         let of_serve = shared.clone();
         let between =
             Between::start(target, move |client, server, over| serve(client, server, over, &of_serve));
-        Weather { between, shared }
+        Network { between, shared }
     }
 
-    /// `host:port`, as a configuration names it.
+    /// `host:port`, as in a configuration.
     pub(super) fn address(&self) -> String {
         self.between.address()
     }
 
-    /// From now on what comes is held for up to so many ms: on its way to the server, and back.
+    /// Sets the maximum delay in ms: towards the server, and back.
     pub(super) fn delay(&self, millis: [u64; 2]) {
         for (delay, millis) in self.shared.delays.iter().zip(millis) {
             delay.store(millis, Ordering::SeqCst);
         }
     }
 
-    /// The sidecars lose every connection there is. How many.
+    /// Cuts every connection of the sidecars. Returns their number.
     pub(super) fn cut(&self) -> usize {
         let cut: Vec<TcpStream> = std::mem::take(&mut *self.shared.open.lock().expect("no holder panics"));
         cut.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count()
     }
 }
 
-fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>) {
+fn serve(client: TcpStream, server: TcpStream, over: &Stopped, shared: &Arc<Shared>) {
     let (Ok(client_end), Ok(server_end), Ok(cuts)) =
         (client.try_clone(), server.try_clone(), client.try_clone())
     else {
@@ -69,7 +69,13 @@ fn serve(client: TcpStream, server: TcpStream, over: &Over, shared: &Arc<Shared>
 }
 
 /// One direction.
-fn direct(mut from: TcpStream, mut to: TcpStream, over: &Over, delay: &AtomicU64, mut random: fastrand::Rng) {
+fn direct(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    over: &Stopped,
+    delay: &AtomicU64,
+    mut random: fastrand::Rng,
+) {
     pump(&mut from, over, |bytes| {
         let delay = delay.load(Ordering::SeqCst);
         if delay > 0 {
@@ -77,7 +83,7 @@ fn direct(mut from: TcpStream, mut to: TcpStream, over: &Over, delay: &AtomicU64
         }
         to.write_all(bytes).is_ok()
     });
-    // Each direction ends by itself, so that what is being held in the other still arrives.
+    // Each direction ends by itself, so that what is delayed in the other one still arrives.
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);
 }
