@@ -1,4 +1,4 @@
-//! The life of the sidecar: from a configuration to wired parts, running, and stopped.
+//! How the sidecar starts and stops: builds its parts from a configuration, runs the threads, drains.
 
 use std::fmt;
 use std::io;
@@ -15,9 +15,9 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
 use crate::clock::{Clock, unix_ms};
-use crate::config::{Config, FlushAll, Kind};
+use crate::config::{Config, RuleKind};
 use crate::guard::near::Changes;
-use crate::listener::{self, BindError, BoundListeners};
+use crate::listener::{self, BindError, BoundListeners, FlushAll};
 use crate::metrics::{Metrics, ServerName};
 use crate::open_files::{self, Budget};
 use crate::proxy::{GuardPlan, LeaseTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
@@ -27,19 +27,19 @@ use crate::upstream::pool::SharedPool;
 use crate::upstream::server::Server;
 use crate::worker::{ConnectionLimit, Worker};
 
-/// With `workers = 0`: one per core, but no more than this. A sidecar is not what the machine is for.
+/// The most workers with `workers = 0`, which otherwise means one per core. The machine is mainly for the application.
 const MAX_AUTOMATIC_WORKERS: usize = 4;
-/// This part of `max_buffered` may be taken by what was seen at misses.
-const TICKETS_SHARE: usize = 8;
+/// Miss tokens may use 1/8 of `max_buffered`.
+const MISS_TOKENS_SHARE: usize = 8;
 
 /// Why Kennel cannot start.
 #[derive(Debug)]
 pub enum StartError {
-    /// A listener.
+    /// A listener cannot be bound.
     Bind(BindError),
     /// The system refused a thread or a socket.
     Io(io::Error),
-    /// The process may not have enough files open: in words.
+    /// The limit on open files is too low.
     OpenFiles(String),
 }
 
@@ -67,7 +67,7 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// A running sidecar. Dropped, it stops without waiting.
+/// A running sidecar. When dropped, it stops without waiting.
 pub struct App {
     bound: BoundListeners,
     admin: Option<SocketAddr>,
@@ -78,7 +78,10 @@ pub struct App {
 }
 
 impl App {
-    /// Starts what the configuration means. When this returns, clients can connect.
+    /// Starts all threads. When this returns, clients can connect.
+    ///
+    /// # Errors
+    /// A listener cannot be bound, or the system refuses a resource.
     pub fn start(config: &Config) -> Result<App, StartError> {
         let workers = workers(config);
         let budget = Budget::new(open_files::raise(), config, workers);
@@ -91,15 +94,15 @@ impl App {
         let metrics = Arc::new(new_metrics(config, workers));
         metrics.config_read(true, unix_ms());
         let pools = start_pools(config)?;
-        let mut chance = Random::from_entropy();
-        let max_tickets = config.listen.max_buffered / TICKETS_SHARE;
+        let mut random = Random::from_entropy();
+        let miss_token_bytes = config.listen.max_buffered / MISS_TOKENS_SHARE;
         let shared = Shared {
             plan: Arc::new(plan(config)),
-            leases: Arc::new(LeaseTable::new(max_tickets)),
+            leases: Arc::new(LeaseTable::new(miss_token_bytes)),
             tag_cache: TagCache::new(config.tags.cache),
-            changes: Arc::new(Changes::new(config.keeps_near())),
+            changes: Arc::new(Changes::new(config.uses_near_cache())),
             near_memory: config.near.memory / workers,
-            sidecar: chance.below(u64::MAX),
+            sidecar: random.below(u64::MAX),
             clock: Clock::system(),
             start: Instant::now(),
             server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
@@ -112,18 +115,18 @@ impl App {
             metrics,
             threads: Vec::new(),
         };
-        let door = Arc::new(ConnectionLimit::new(max_connections));
+        let connection_limit = Arc::new(ConnectionLimit::new(max_connections));
         let worker = |(at, sockets)| Worker {
             sockets,
             shared: shared.clone(),
             pools: pools.iter().map(SharedPool::for_worker).collect(),
-            door: Arc::clone(&door),
+            connection_limit: Arc::clone(&connection_limit),
             idle_timeout: config.listen.idle_timeout,
-            max_buffered: (config.listen.max_buffered - max_tickets) / workers,
+            max_buffered: (config.listen.max_buffered - miss_token_bytes) / workers,
             metrics: app.metrics.worker(at),
             stop: app.stop.child_token(),
         };
-        // None begins before all are there: they wait for each other's first connections.
+        // All are created before the first one starts, because workers wait for each other's first connections.
         let all: Vec<Worker> = sockets.into_iter().enumerate().map(worker).collect();
         for (at, worker) in all.into_iter().enumerate() {
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
@@ -154,7 +157,7 @@ impl App {
             let name = name.clone();
             move || {
                 if let Err(error) = run() {
-                    error!(thread = name, %error, "ended");
+                    error!(thread = name, %error, "thread ended");
                 }
             }
         };
@@ -162,34 +165,33 @@ impl App {
         Ok(())
     }
 
-    /// The TCP addresses on which clients are served, with the ports that the system chose.
+    /// The TCP addresses of the listeners, with the ports that the system chose.
     pub fn tcp(&self) -> &[SocketAddr] {
         &self.bound.tcp
     }
 
-    /// The Unix sockets on which clients are served.
+    /// The paths of the Unix sockets.
     pub fn unix(&self) -> &[PathBuf] {
         &self.bound.unix
     }
 
-    /// Where the admin listens.
+    /// The admin address.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// What has been counted.
+    /// The metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Stops: no client is accepted any more, what is in flight is answered, leases are released. Returns when all that is
-    /// done, or the time for it is over.
+    /// Stops accepting clients, completes requests in flight and releases leases. Returns when this is done or has timed out.
     pub fn stop(mut self) {
         info!("stopping");
         self.readiness.drain();
         self.stop.cancel();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so.
+            // An error means that the thread panicked, which has been reported.
             let _ = thread.join();
         }
         info!("stopped");
@@ -202,6 +204,7 @@ impl Drop for App {
     }
 }
 
+/// Creates the pools. The servers of all pools are numbered consecutively, as in the metrics.
 fn start_pools(config: &Config) -> io::Result<Vec<Arc<SharedPool>>> {
     let mut first = 0;
     let start = |spec| {
@@ -212,13 +215,14 @@ fn start_pools(config: &Config) -> io::Result<Vec<Arc<SharedPool>>> {
     config.pools.iter().map(start).collect()
 }
 
+/// The configuration in the form that the pipeline uses.
 fn plan(config: &Config) -> Plan {
     let mut guards = Vec::new();
     let mut routes = Vec::new();
     for (index, rule) in config.rules.iter().enumerate() {
         let guard = match &rule.kind {
-            Kind::Raw => None,
-            Kind::Guarded { policy, tags, tags_in_key, meta_winner } => {
+            RuleKind::Raw => None,
+            RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
                 let (policy, tags) = (policy.clone(), tags.clone());
                 let (tags_in_key, meta_winner) = (*tags_in_key, *meta_winner);
                 guards.push(GuardPlan {
@@ -240,12 +244,12 @@ fn plan(config: &Config) -> Plan {
     Plan::new(rules, routes, guards, main_pool, tags.prefix.clone(), tags.pool, tags.replicas > 1)
 }
 
-/// How many workers a configuration means on this machine.
+/// The number of workers of a configuration on this machine.
 pub(crate) fn workers(config: &Config) -> usize {
     workers_of(config.listen.workers, thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// The same, from what is configured and on so many cores.
+/// The number of workers for a value of `listen.workers`.
 fn workers_of(configured: usize, cores: usize) -> usize {
     match configured {
         0 => cores.min(MAX_AUTOMATIC_WORKERS),
@@ -284,7 +288,7 @@ fn new_metrics(config: &Config, workers: usize) -> Metrics {
     Metrics::new(rules, servers.collect(), workers)
 }
 
-/// What the admin shows.
+/// What the admin server shows.
 struct AdminView {
     metrics: Arc<Metrics>,
     start: Instant,

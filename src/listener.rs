@@ -53,9 +53,9 @@ pub enum FlushAll {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerSpec<A> {
     /// The address or path.
-    pub at: A,
+    pub address: A,
     /// The authentication of clients.
-    pub terms: Requirements,
+    pub requirements: Requirements,
     /// Whether clients use pools of connections.
     pub clients: ConnectionUse,
 }
@@ -162,9 +162,9 @@ pub fn bind(listen: &Listen, workers: usize) -> Result<(BoundListeners, Vec<Work
         let number = numbers.next().unwrap_or_default();
         ListenerInfo { handshake, clients: Arc::new(ListenerClients::new(number, name, clients)) }
     };
-    for ListenerSpec { at: address, terms, clients } in &listen.tcp {
+    for ListenerSpec { address, requirements, clients } in &listen.tcp {
         let refused = |error| refused("listen.tcp", "KENNEL_LISTEN__TCP", address.to_string(), error);
-        let handshake = handshake(terms, address.to_string())?;
+        let handshake = handshake(requirements, address.to_string())?;
         let (address, listeners) = bind_tcp(address, workers).map_err(refused)?;
         bound.tcp.push(address);
         let info = info(handshake, address.to_string(), *clients);
@@ -172,10 +172,10 @@ pub fn bind(listen: &Listen, workers: usize) -> Result<(BoundListeners, Vec<Work
             worker.tcp.push((listener, info.clone()));
         }
     }
-    for ListenerSpec { at: path, terms, clients } in &listen.unix {
+    for ListenerSpec { address: path, requirements, clients } in &listen.unix {
         let name = path.display().to_string();
         let refused = |error| refused("listen.unix", "KENNEL_LISTEN__UNIX", name.clone(), error);
-        let handshake = handshake(terms, name.clone())?;
+        let handshake = handshake(requirements, name.clone())?;
         let listener = bind_unix(path, listen.unix_mode).map_err(refused)?;
         bound.unix.push(path.clone());
         let info = info(handshake, name.clone(), *clients);
@@ -193,8 +193,8 @@ pub fn bind_admin(address: &ListenAddress) -> Result<(SocketAddr, TcpListener), 
     listeners.pop().map(|listener| (address, listener)).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))
 }
 
-fn handshake(terms: &Requirements, listener: String) -> Result<Option<Arc<Handshake>>, BindError> {
-    Handshake::new(terms).map_err(|files| BindError::Files(listener, files))
+fn handshake(requirements: &Requirements, listener: String) -> Result<Option<Arc<Handshake>>, BindError> {
+    Handshake::new(requirements).map_err(|files| BindError::Files(listener, files))
 }
 
 fn refused(key: &'static str, variable: &'static str, what: String, error: io::Error) -> BindError {

@@ -1,6 +1,6 @@
-//! Where the log goes and how it looks. At `info` nothing is logged per request: what requests do is in the metrics.
+//! How the process logs, to stderr. At `info`, no request is logged; metrics count them.
 //!
-//! `RUST_LOG` chooses what is logged (`info` when unset), in the `tracing` crates' notation: `debug`, `kennel::guard=trace`, …
+//! `RUST_LOG` selects what is logged (`info` if unset), in the notation of the `tracing` crates: `debug`, `kennel::guard=trace`, …
 
 use std::env;
 use std::fmt;
@@ -11,12 +11,12 @@ use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::{EnvFilter, fmt as layout};
 
-/// How a line of the log looks.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// For eyes; in colour when stderr is a terminal and `NO_COLOR` is not set.
+    /// Text; in colour if stderr is a terminal and `NO_COLOR` is not set.
     Text,
-    /// One JSON object a line, for collectors.
+    /// One JSON object per line.
     Json,
 }
 
@@ -37,10 +37,10 @@ impl FromStr for Format {
 pub enum LogError {
     /// Not a [`Format`].
     Format(String),
-    /// `RUST_LOG` does not parse: what it says, and why.
+    /// `RUST_LOG` is invalid: its value and the reason.
     Filter(String, String),
-    /// A log is already set up in this process.
-    Twice,
+    /// Logging is already set up in this process.
+    AlreadySet,
 }
 
 impl fmt::Display for LogError {
@@ -48,24 +48,24 @@ impl fmt::Display for LogError {
         match self {
             LogError::Format(word) => write!(f, "log format {word:?}: must be \"text\" or \"json\""),
             LogError::Filter(filter, why) => write!(f, "RUST_LOG={filter:?}: {why}"),
-            LogError::Twice => f.write_str("logging is already set up"),
+            LogError::AlreadySet => f.write_str("logging is already set up"),
         }
     }
 }
 
 impl std::error::Error for LogError {}
 
-/// Sends the log of the whole process to stderr. `flag` is `--log-format`; without it `KENNEL_LOG_FORMAT` decides, and without
-/// that it is text. Once a process.
+/// Sets up logging for the process; must be called at most once. The format is `flag`, which is `--log-format`, otherwise
+/// `KENNEL_LOG_FORMAT`, otherwise text.
 pub fn init(flag: Option<Format>) -> Result<(), LogError> {
     let format = choose(flag, env::var("KENNEL_LOG_FORMAT").ok().as_deref())?;
     let filter = filter(env::var("RUST_LOG").ok().as_deref())?;
     let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let subscriber = subscriber(format, filter, colour, io::stderr);
-    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Twice)
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadySet)
 }
 
-/// An empty variable is as good as none.
+/// An empty variable counts as unset.
 fn choose(flag: Option<Format>, variable: Option<&str>) -> Result<Format, LogError> {
     match (flag, variable) {
         (Some(format), _) => Ok(format),
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// What is logged of an info line and a debug line.
+    /// The output for one event at `info` and one at `debug`.
     fn logged(format: Format, rust_log: Option<&str>) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
@@ -125,35 +125,35 @@ mod tests {
     #[test]
     fn without_rust_log_info_is_logged_and_debug_is_not() {
         for unset in [None, Some(""), Some(" ")] {
-            let said = logged(Format::Text, unset);
-            assert_eq!(said.lines().count(), 1, "{said}");
-            assert!(said.contains(" INFO kennel::log::tests: listening \"here\" port=11211"), "{said}");
+            let output = logged(Format::Text, unset);
+            assert_eq!(output.lines().count(), 1, "{output}");
+            assert!(output.contains(" INFO kennel::log::tests: listening \"here\" port=11211"), "{output}");
         }
     }
 
     #[test]
-    fn rust_log_chooses_the_level() {
+    fn rust_log_selects_the_level() {
         assert_eq!(logged(Format::Text, Some("kennel=debug")).lines().count(), 2);
         assert_eq!(logged(Format::Text, Some("warn,kennel::guard=trace")), "");
     }
 
     #[test]
-    fn json_is_one_object_a_line_with_the_fields_at_the_top() {
-        let said = logged(Format::Json, None);
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.starts_with('{') && said.ends_with("}\n"), "{said}");
+    fn json_is_one_object_per_line_with_the_fields_at_the_top_level() {
+        let output = logged(Format::Json, None);
+        assert_eq!(output.lines().count(), 1, "{output}");
+        assert!(output.starts_with('{') && output.ends_with("}\n"), "{output}");
         for part in [
             "\"level\":\"INFO\"",
             "\"message\":\"listening \\\"here\\\"\"",
             "\"port\":11211",
             "\"timestamp\":",
         ] {
-            assert!(said.contains(part), "{part} in {said}");
+            assert!(output.contains(part), "{part} in {output}");
         }
     }
 
     #[test]
-    fn the_flag_beats_the_variable_and_neither_is_text() {
+    fn the_flag_overrides_the_variable_and_the_default_is_text() {
         assert_eq!(choose(Some(Format::Text), Some("json")), Ok(Format::Text));
         assert_eq!(choose(None, Some("json")), Ok(Format::Json));
         assert_eq!(choose(None, Some("")), Ok(Format::Text));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_what_would_be_right() {
+    fn errors_name_the_allowed_values() {
         let error = choose(None, Some("yaml")).unwrap_err();
         assert_eq!(error.to_string(), "log format \"yaml\": must be \"text\" or \"json\"");
         let error = filter(Some("kennel=loud")).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Arguments, exit codes, signals.
+//! The command line, exit codes and signals.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -15,14 +15,15 @@ use tracing::{info, warn};
 
 /// A memcached sidecar with dog-pile protection and tags.
 ///
-/// Without a configuration it serves 127.0.0.1:11211 from a memcached inside the process, with every key guarded.
+/// Without a command, runs the sidecar. Without --config, it listens on 127.0.0.1:11211, guards every key and stores values in a
+/// memcached inside the process.
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// The configuration to serve, in TOML; KENNEL_… variables override its keys.
+    /// Configuration file (TOML). KENNEL_… variables override its keys.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How to log to stderr: text or json.
+    /// Format of the log on stderr: text or json.
     #[arg(long, value_name = "FORMAT", global = true)]
     log_format: Option<log::Format>,
     #[command(subcommand)]
@@ -31,25 +32,26 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say what is wrong with a configuration, or what it means.
+    /// Validate a configuration and describe it; report all errors.
     Check {
-        /// Also connect to every server: say what it is, and whether it can guard keys. Exit code 1 if one that must cannot.
+        /// Also connect to every server and report its version and whether it can guard keys. Exit code 1 if a server cannot be
+        /// reached, or cannot guard keys although a rule requires it.
         #[arg(long)]
         connect: bool,
-        /// The configuration, in TOML.
+        /// Configuration file (TOML). KENNEL_… variables override its keys.
         file: PathBuf,
     },
-    /// Show what the guard does, in under 20 seconds; needs no server and no configuration.
+    /// Demonstrate the guard with simulated clients, in under 20 seconds. Needs no server and no configuration.
     Demo,
-    /// Ask the sidecar beside this command whether it is ready: exit code 0 or 1.
+    /// Check whether a sidecar is ready. Exit code 0 if it is, otherwise 1.
     Health {
-        /// Where its admin listens.
+        /// Admin address of the sidecar.
         #[arg(long, value_name = "ADDR", default_value = cli::health::DEFAULT_ADMIN)]
         admin: String,
     },
-    /// Invalidate all values of a tag in the whole fleet, or say when that last happened; needs no running sidecar.
+    /// Invalidate tags for all sidecars, or print when they were last invalidated. Needs no running sidecar.
     Tag {
-        /// The configuration of the sidecars, in TOML; KENNEL_… variables override its keys.
+        /// Configuration file of the sidecars (TOML). KENNEL_… variables override its keys.
         #[arg(long, value_name = "FILE", global = true)]
         config: Option<PathBuf>,
         #[command(subcommand)]
@@ -59,13 +61,13 @@ enum Command {
 
 #[derive(Subcommand)]
 enum TagCommand {
-    /// Make every value stale that carries one of these tags: exit code 0 if the servers have acknowledged all.
+    /// Invalidate every value that carries one of these tags. Exit code 0 if the servers have acknowledged all bumps.
     Bump {
         /// Names of tags, without tags.prefix.
         #[arg(value_name = "NAME", required = true)]
         names: Vec<OsString>,
     },
-    /// Say each tag's version, which is when it last moved: milliseconds since 1970, and UTC.
+    /// Print the version of each tag, which is the time of its last bump: in milliseconds since 1970, and in UTC.
     Get {
         /// Names of tags, without tags.prefix.
         #[arg(value_name = "NAME", required = true)]
@@ -102,10 +104,10 @@ fn main() -> ExitCode {
 }
 
 fn serve(path: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
-    let config = Config::load(path, config::environment()).map_err(|mistakes| format!("\n{mistakes}"))?;
+    let config = Config::load(path, config::environment()).map_err(|errors| format!("\n{errors}"))?;
     config.warnings.iter().for_each(|warning| warn!("{warning}"));
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    // Before anything is bound, so that no signal finds the sidecar half built.
+    // Before listeners are bound, so that a signal during the start stops the sidecar properly.
     let (mut terminate, mut interrupt) = {
         let _entered = runtime.enter();
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
@@ -134,18 +136,18 @@ fn announce(app: &App, embedded: bool) {
     }
     if let (true, Some(address)) = (embedded, app.tcp().first()) {
         println!(
-            "\nNo configuration: every key is guarded, in a memcached inside this process. To see it work, paste:\n"
+            "\nNo configuration: every key is guarded, and a memcached inside this process stores the values. To try it, run:\n"
         );
-        try_it(*address).iter().for_each(|line| println!("  {line}"));
+        example(*address).iter().for_each(|line| println!("  {line}"));
         println!(
-            "\nThe second line wins the right to rebuild (END) and takes 2 s; meanwhile the third is served the stale"
+            "\nThe second command receives a miss (END) and rebuilds the value in 2 s. The third one receives the stale"
         );
-        println!("value (hello), and afterwards the new one (rebuilt).\n");
+        println!("value (hello) meanwhile, and the new value (rebuilt) afterwards.\n");
     }
 }
 
-/// For a POSIX shell and any `nc`: a value expires, one client rebuilds it for 2 s, another reads it meanwhile.
-fn try_it(address: SocketAddr) -> [String; 3] {
+/// Commands for a POSIX shell and any `nc`: a value expires, one client rebuilds it in 2 s, and another reads it meanwhile.
+fn example(address: SocketAddr) -> [String; 3] {
     let nc = format!("nc {} {}", address.ip(), address.port());
     [
         format!("printf 'set greeting 0 1 5\\r\\nhello\\r\\nquit\\r\\n' | {nc}; sleep 2"),
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_hold_together() {
+    fn the_arguments_are_consistent() {
         <Arguments as clap::CommandFactory>::command().debug_assert();
         let file = |line: &str| {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
@@ -178,12 +180,12 @@ mod tests {
         ] {
             assert_eq!(file(line).as_deref(), Some(Path::new("f")), "{line}");
         }
-        assert!(Arguments::try_parse_from(["kennel", "tag", "bump"]).is_err(), "which tags?");
+        assert!(Arguments::try_parse_from(["kennel", "tag", "bump"]).is_err(), "a name is required");
     }
 
     #[test]
-    fn the_readme_shows_the_lines_that_are_printed_at_start() {
-        let shown = try_it(SocketAddr::from(([127, 0, 0, 1], 11211))).join("\n");
+    fn the_readme_shows_the_commands_that_are_printed_at_start() {
+        let shown = example(SocketAddr::from(([127, 0, 0, 1], 11211))).join("\n");
         assert!(include_str!("../README.md").contains(&format!("```sh\n{shown}\n```")), "{shown}");
     }
 }

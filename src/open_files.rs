@@ -1,5 +1,4 @@
-//! How many files the process may have open, and how many of them are left for clients: each takes one, and so does each
-//! connection to a server.
+//! How many clients the limit on open files allows. Each client and each connection to a server needs one file.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -8,40 +7,40 @@ use crate::config::Config;
 use crate::upstream::{Address, ServerSpec};
 use crate::worker::MAX_REFUSING;
 
-/// Standard streams, signals, what a scrape reads in /proc, and what libraries keep open.
+/// Files for standard streams, signals, the files in /proc that a scrape reads, and libraries.
 const PROCESS: usize = 32;
-/// What a thread's runtime keeps open.
+/// Files of one thread's runtime.
 const RUNTIME: usize = 8;
 
-/// Raises the limit as far as the system allows. Gives it; `None`: there is none.
+/// Raises the limit as far as the system allows and returns it; `None` means unlimited.
 pub(crate) fn raise() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // What is refused leaves the limit as it was.
+        // On an error the limit is unchanged.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     getrlimit(Resource::Nofile).current
 }
 
-/// How the limit is spent.
+/// How the limit is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// How many files may be open.
+    /// The limit on open files.
     limit: Option<u64>,
-    /// How many of these are not for clients.
+    /// Files that are not available for clients.
     reserved: usize,
-    /// `listen.max_connections` as it is configured.
+    /// `listen.max_connections` as configured.
     configured: usize,
 }
 
 impl Budget {
-    /// With this limit and so many workers.
+    /// Computes the files that the servers, listeners and the admin server need.
     pub(crate) fn new(limit: Option<u64>, config: &Config, workers: usize) -> Budget {
         let servers = config.pools.iter().flat_map(|pool| &pool.servers);
-        let to_servers: usize = servers.clone().map(of_connection).sum();
+        let to_servers: usize = servers.clone().map(files_of_connection).sum();
         let embedded = servers.filter(|server| matches!(server.address, Address::Embedded { .. })).count();
         let listen = &config.listen;
-        // One in hand at each listener besides: it is accepted before it is refused.
+        // Each listener also needs one for a client that is accepted and then refused.
         let listeners = 2 * (listen.tcp.len() + listen.unix.len());
         let admin = config.admin.as_ref().map_or(0, |_| RUNTIME + admin::MAX_OPEN);
         let reserved = PROCESS
@@ -51,10 +50,10 @@ impl Budget {
         Budget { limit, reserved, configured: listen.max_connections }
     }
 
-    /// How many clients there may be at a time.
+    /// The most clients at a time: `max_connections`, or less if the limit does not allow it.
     ///
     /// # Errors
-    /// None: in words.
+    /// The limit allows no client; the error describes how to raise it.
     pub(crate) fn clients(&self) -> Result<usize, String> {
         let left = match self.limit.map(usize::try_from) {
             None | Some(Err(_)) => self.configured,
@@ -62,7 +61,7 @@ impl Budget {
         };
         match left.min(self.configured) {
             0 => Err(format!(
-                "no client could come in: this process may have {} files open, and its servers, listeners and admin need {}; \
+                "the limit of {} open files is too low: servers, listeners and the admin address need {}; \
                  raise ulimit -n (systemd: LimitNOFILE) above that",
                 self.limit.unwrap_or_default(),
                 self.reserved
@@ -71,14 +70,14 @@ impl Budget {
         }
     }
 
-    /// What to say if `listen.max_connections` is more than there is room for.
+    /// A warning if `listen.max_connections` is higher than the limit allows.
     pub(crate) fn warning(&self) -> Option<String> {
         match self.clients() {
             Err(why) => Some(why),
             Ok(clients) if clients == self.configured => None,
             Ok(clients) => Some(format!(
-                "listen.max_connections is lowered from {} to {clients}: this process may have {} files open, and its servers, \
-                 listeners and admin need {}; raise ulimit -n (systemd: LimitNOFILE) to {}, or lower listen.max_connections",
+                "listen.max_connections is lowered from {} to {clients}: of the limit of {} open files, servers, listeners and \
+                 the admin address need {}; raise ulimit -n (systemd: LimitNOFILE) to {}, or lower listen.max_connections",
                 self.configured,
                 self.limit.unwrap_or_default(),
                 self.reserved,
@@ -88,9 +87,8 @@ impl Budget {
     }
 }
 
-/// What a worker's connection to a server takes: both ends of it if that is inside the process, and where a name has to be looked
-/// up, what that takes.
-fn of_connection(server: &ServerSpec) -> usize {
+/// Files of one worker's connection to a server: both ends for an embedded server, and the files of a look-up for a host name.
+fn files_of_connection(server: &ServerSpec) -> usize {
     match &server.address {
         Address::Embedded { .. } => 2,
         Address::Tcp { host, .. } if host.parse::<std::net::IpAddr>().is_err() => 3,
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_have_what_servers_and_the_admin_leave_and_no_more_than_is_configured() {
+    fn clients_get_what_servers_and_the_admin_address_leave_up_to_max_connections() {
         let reserved = budget(None, 2, "").reserved;
         let limited = |limit| budget(Some(limit), 2, "");
         assert_eq!(budget(None, 2, "").clients(), Ok(10_000));
@@ -116,15 +114,16 @@ mod tests {
         assert_eq!(limited(1_000_000).warning(), None);
         assert_eq!(limited(reserved as u64 + 10_000).warning(), None);
         assert_eq!(limited(reserved as u64 + 9_999).clients(), Ok(9_999));
-        let said = limited(1024).warning().unwrap();
+        let warning = limited(1024).warning().unwrap();
         assert!(
-            said.contains(&format!("from 10000 to {}", 1024 - reserved)) && said.contains("1024 files"),
-            "{said}"
+            warning.contains(&format!("from 10000 to {}", 1024 - reserved))
+                && warning.contains("limit of 1024 open files"),
+            "{warning}"
         );
-        assert!(said.contains(&format!("to {}, or", 10_000 + reserved)), "{said}");
-        let said = limited(reserved as u64).clients().unwrap_err();
-        assert!(said.contains(&reserved.to_string()), "{said}");
-        assert_eq!(limited(reserved as u64).warning(), Some(said));
+        assert!(warning.contains(&format!("to {}, or", 10_000 + reserved)), "{warning}");
+        let error = limited(reserved as u64).clients().unwrap_err();
+        assert!(error.contains(&reserved.to_string()), "{error}");
+        assert_eq!(limited(reserved as u64).warning(), Some(error));
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub struct Worker {
     /// The pools, without connections.
     pub pools: Vec<UnconnectedPool>,
     /// The limit of client connections.
-    pub door: Arc<ConnectionLimit>,
+    pub connection_limit: Arc<ConnectionLimit>,
     /// The connection of a client that is idle for this long is closed. Zero: never.
     pub idle_timeout: Duration,
     /// The memory budget in bytes of requests and replies, for all clients of this worker together.
@@ -117,7 +117,16 @@ impl Worker {
     }
 
     async fn work(self) -> io::Result<()> {
-        let Worker { sockets, shared, pools, door: limit, idle_timeout, max_buffered, metrics, stop } = self;
+        let Worker {
+            sockets,
+            shared,
+            pools,
+            connection_limit: limit,
+            idle_timeout,
+            max_buffered,
+            metrics,
+            stop,
+        } = self;
         let budget = MemoryBudget::new(max_buffered, Arc::clone(&metrics));
         let pools = pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect();
         let proxy = Rc::new(Proxy::new(shared, pools, Random::from_entropy(), metrics));

@@ -1,55 +1,11 @@
-//! The page: one look at what runs, without a dashboard. No script, nothing loaded from elsewhere.
+//! The HTML of the status page. It has no script and loads nothing.
 
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
-/// What the page shows, as plain data.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Overview {
-    /// Kennel's version.
-    pub version: String,
-    /// Time since the process started.
-    pub uptime: Duration,
-    /// The pools, in the configuration's order.
-    pub pools: Vec<PoolRow>,
-    /// The rules, in the configuration's order.
-    pub rules: Vec<RuleRow>,
-}
+use super::view::{Overview, RuleRow};
 
-/// A pool and its servers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PoolRow {
-    /// Its name.
-    pub name: String,
-    /// Its servers, in the configuration's order.
-    pub servers: Vec<ServerRow>,
-}
-
-/// A server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServerRow {
-    /// Its name or address.
-    pub name: String,
-    /// Whether it answers; `None` before anyone has tried.
-    pub up: Option<bool>,
-}
-
-/// How a rule fared since the start.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RuleRow {
-    /// Its name.
-    pub name: String,
-    /// Keys answered fresh.
-    pub hits: u64,
-    /// Keys answered stale.
-    pub stale: u64,
-    /// Keys answered with a miss.
-    pub misses: u64,
-    /// Rebuilds that were stored.
-    pub rebuilds: u64,
-}
-
-/// The page in HTML. `state` is one word on whether clients are welcome.
+/// Renders the page. `state` is the word that `/readyz` starts with.
 pub(super) fn render(overview: &Overview, state: &str) -> String {
     let mut page = String::with_capacity(4096);
     // Writing to a String cannot fail.
@@ -96,14 +52,14 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
             let (class, word) = match server.up {
                 Some(true) => ("up", "up"),
                 Some(false) => ("down", "down"),
-                None => ("", "not tried yet"),
+                None => ("", "not connected yet"),
             };
             let (pool, server) = (Text(&pool.name), Text(&server.name));
             writeln!(page, "<tr><td>{pool}</td><td>{server}</td><td class=\"{class}\">{word}</td></tr>")?;
         }
     }
     page.push_str("</table>\n<h2>Rules</h2>\n<table>\n<tr><th>rule</th>");
-    for column in ["hits", "stale", "misses", "rebuilds", "kept from the database"] {
+    for column in ["hits", "stale", "misses", "rebuilds", "served from the cache"] {
         write!(page, "<th class=\"n\">{column}</th>")?;
     }
     page.push_str("</tr>\n");
@@ -114,11 +70,11 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
         }
         writeln!(page, "<td class=\"n\">{}</td></tr>", Share(rule))?;
     }
-    page.push_str("</table>\n<p>Counted since the start. More: <a href=\"/metrics\">/metrics</a></p>\n</body>\n</html>\n");
+    page.push_str("</table>\n<p>Counts since the start. All metrics: <a href=\"/metrics\">/metrics</a></p>\n</body>\n</html>\n");
     Ok(())
 }
 
-/// Text that cannot become markup, inside an element or a quoted attribute.
+/// Text, escaped for use inside an element or a quoted attribute.
 struct Text<'a>(&'a str);
 
 impl Display for Text<'_> {
@@ -137,7 +93,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// A length of time in its two largest units.
+/// A duration in its two largest units.
 struct Span(Duration);
 
 impl Display for Span {
@@ -153,7 +109,7 @@ impl Display for Span {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 struct Grouped(u64);
 
 impl Display for Grouped {
@@ -161,7 +117,7 @@ impl Display for Grouped {
         let digits = self.0.to_string();
         for (at, digit) in digits.char_indices() {
             if at > 0 && (digits.len() - at).is_multiple_of(3) {
-                f.write_char('\u{202f}')?; // a narrow space that does not break
+                f.write_char('\u{202f}')?; // narrow no-break space
             }
             f.write_char(digit)?;
         }
@@ -169,7 +125,7 @@ impl Display for Grouped {
     }
 }
 
-/// The share of a rule's reads that were served a value, rounded down so that 100 % means all.
+/// The share of a rule's reads that were answered with a value, rounded down so that 100 % means all.
 struct Share<'a>(&'a RuleRow);
 
 impl Display for Share<'_> {
@@ -186,6 +142,7 @@ impl Display for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::view::{PoolRow, ServerRow};
 
     fn overview() -> Overview {
         let server = |name: &str, up| ServerRow { name: name.to_owned(), up };
@@ -210,7 +167,7 @@ mod tests {
             "version 0.1.0, ready, up for 1 d 1 h",
             "<tr><td>main</td><td>10.0.0.1:11211</td><td class=\"up\">up</td></tr>",
             "<td>b</td><td class=\"down\">down</td>",
-            "<td>c</td><td class=\"\">not tried yet</td>",
+            "<td>c</td><td class=\"\">not connected yet</td>",
             "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
             "<td>idle</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">–</td>",
         ] {
@@ -219,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_that_is_given_can_become_markup() {
+    fn names_are_escaped() {
         let evil = "</td><script>&'\"";
         let page = render(
             &Overview {
@@ -238,21 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn the_page_closes_what_it_opens_and_loads_nothing() {
+    fn every_element_is_closed_and_nothing_is_loaded() {
         let page = render(&overview(), "ready");
         for element in ["html", "head", "body", "style", "title", "table", "tr", "td", "h1", "h2", "p", "a"] {
             let opened =
                 page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
             assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");
         }
-        for loads in ["src=", "<link", "url(", "@import", "<script", "http://", "https://"] {
-            assert!(!page.contains(loads), "{loads}");
+        for reference in ["src=", "<link", "url(", "@import", "<script", "http://", "https://"] {
+            assert!(!page.contains(reference), "{reference}");
         }
         assert!(page.contains("prefers-color-scheme: dark"));
     }
 
     #[test]
-    fn a_share_below_all_never_shows_as_all() {
+    fn a_share_below_all_is_never_shown_as_100_percent() {
         let share = |hits, misses| Share(&RuleRow { hits, misses, ..RuleRow::default() }).to_string();
         assert_eq!(share(999_999, 1), "99.9 %");
         assert_eq!(share(0, 5), "0.0 %");
@@ -260,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_shown_in_their_two_largest_units() {
+    fn durations_are_shown_in_their_two_largest_units() {
         let span = |seconds| Span(Duration::from_secs(seconds)).to_string();
         assert_eq!(
             [span(59), span(61), span(3_700), span(90_000)],

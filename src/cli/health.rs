@@ -1,4 +1,4 @@
-//! `kennel health`: is the sidecar beside me ready? For container and service checks, where there is no curl.
+//! `kennel health`: checks whether a sidecar is ready. For container and service checks without curl.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,24 +10,24 @@ use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::time::timeout;
 
-/// The admin's address when the configuration does not say.
+/// The default of `admin.listen`.
 pub const DEFAULT_ADMIN: &str = "127.0.0.1:9111";
 
-/// From looking the name up to the last byte of the answer.
-const LIMIT: Duration = Duration::from_secs(2);
-/// No longer answer is read; `/readyz` says a word.
-const MAX_ANSWER: u64 = 4096;
+/// The longest time from resolving the name to the last byte of the reply.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest reply that is read, in bytes.
+const MAX_REPLY: u64 = 4096;
 
-/// Why a sidecar is not ready, on one line.
+/// Why a sidecar does not count as ready.
 #[derive(Debug)]
 pub enum Unhealthy {
-    /// It could not be asked.
+    /// The connection failed.
     Io(io::Error),
-    /// It did not answer in this time.
-    Slow(Duration),
-    /// It answered something else: the status, and the first line of the body.
-    Says(u16, String),
-    /// Whatever answers there does not speak HTTP.
+    /// It did not reply within this time.
+    TimedOut(Duration),
+    /// It replied with another status than 200: the status, and the first line of the body.
+    Status(u16, String),
+    /// The reply is not HTTP.
     NotHttp,
 }
 
@@ -35,9 +35,9 @@ impl fmt::Display for Unhealthy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unhealthy::Io(error) => error.fmt(f),
-            Unhealthy::Slow(limit) => write!(f, "no answer within {limit:?}"),
-            Unhealthy::Says(status, body) => write!(f, "/readyz says {status} {body}"),
-            Unhealthy::NotHttp => f.write_str("the answer is not HTTP: is this the admin's address?"),
+            Unhealthy::TimedOut(limit) => write!(f, "no reply within {limit:?}"),
+            Unhealthy::Status(status, body) => write!(f, "/readyz returned {status} {body}"),
+            Unhealthy::NotHttp => f.write_str("the reply is not HTTP: is this the admin address?"),
         }
     }
 }
@@ -50,33 +50,34 @@ impl From<io::Error> for Unhealthy {
     }
 }
 
-/// Asks the admin at `host:port` and says "ready" on stdout, with exit code 0; or on stderr why not, with exit code 1.
+/// Checks the sidecar with the admin address `host:port`. Prints "ready" to stdout and returns 0, or prints the reason to stderr
+/// and returns 1.
 pub fn run(admin: &str) -> ExitCode {
-    match ask(admin, LIMIT) {
+    match ready(admin, TIMEOUT) {
         Ok(()) => {
-            // The exit code is the answer, whether or not anybody reads.
+            // The exit code matters even if stdout is closed.
             let _ = writeln!(io::stdout(), "ready");
             ExitCode::SUCCESS
         }
-        Err(why) => {
-            let _ = writeln!(io::stderr(), "kennel health: {admin}: {why}");
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "kennel health: {admin}: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether the admin at `host:port` says within `limit` that clients are welcome.
+/// Sends a request to `/readyz` at the admin address `host:port`.
 ///
 /// # Errors
-/// Anything but a 200.
-pub fn ask(admin: &str, limit: Duration) -> Result<(), Unhealthy> {
+/// Everything but a reply with status 200 within `limit`.
+pub fn ready(admin: &str, limit: Duration) -> Result<(), Unhealthy> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let answer = runtime.block_on(async { timeout(limit, readyz(admin)).await });
-    // A name that is still being looked up is not waited for.
+    let reply = runtime.block_on(async { timeout(limit, readyz(admin)).await });
+    // Do not wait for a host name that is still being resolved.
     runtime.shutdown_background();
-    match answer {
-        Ok(answer) => judge(&answer?),
-        Err(_) => Err(Unhealthy::Slow(limit)),
+    match reply {
+        Ok(reply) => check(&reply?),
+        Err(_) => Err(Unhealthy::TimedOut(limit)),
     }
 }
 
@@ -84,19 +85,19 @@ async fn readyz(admin: &str) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(admin).await?;
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
-    Ok(answer)
+    let mut reply = Vec::new();
+    stream.take(MAX_REPLY).read_to_end(&mut reply).await?;
+    Ok(reply)
 }
 
-fn judge(answer: &[u8]) -> Result<(), Unhealthy> {
-    let text = String::from_utf8_lossy(answer);
+fn check(reply: &[u8]) -> Result<(), Unhealthy> {
+    let text = String::from_utf8_lossy(reply);
     let status = text.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
     match status {
         Some(200) => Ok(()),
         Some(status) => {
             let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-            Err(Unhealthy::Says(status, body.lines().next().unwrap_or_default().to_owned()))
+            Err(Unhealthy::Status(status, body.lines().next().unwrap_or_default().to_owned()))
         }
         None => Err(Unhealthy::NotHttp),
     }
@@ -120,8 +121,8 @@ mod tests {
         (listener, address)
     }
 
-    /// What `ask` says of a server that gives this answer and closes.
-    fn of(answer: &'static str) -> Result<(), Unhealthy> {
+    /// The result for a server that sends this reply and closes.
+    fn result_of(answer: &'static str) -> Result<(), Unhealthy> {
         let (listener, address) = free();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -130,9 +131,9 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             String::from_utf8_lossy(&request[..n]).into_owned()
         });
-        let said = ask(&address, LIMIT);
+        let result = ready(&address, TIMEOUT);
         assert!(server.join().unwrap().starts_with("GET /readyz HTTP/1.1\r\n"));
-        said
+        result
     }
 
     #[test]
@@ -141,34 +142,38 @@ mod tests {
                     pools.main.servers = [\"embedded:1MiB\"]\n";
         let app = App::start(&Config::read("test.toml", toml, []).unwrap()).unwrap();
         let admin = app.admin().unwrap().to_string();
-        ask(&admin, LIMIT).unwrap();
+        ready(&admin, TIMEOUT).unwrap();
         assert_eq!(run(&admin), ExitCode::SUCCESS);
         app.stop();
-        assert!(matches!(ask(&admin, LIMIT), Err(Unhealthy::Io(_))));
+        assert!(matches!(ready(&admin, TIMEOUT), Err(Unhealthy::Io(_))));
         assert_eq!(run(&admin), ExitCode::FAILURE);
     }
 
     #[test]
-    fn a_sidecar_that_drains_says_so_in_one_line() {
-        let why = of("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 8\r\n\r\ndraining").unwrap_err();
-        assert_eq!(why.to_string(), "/readyz says 503 draining");
+    fn a_draining_sidecar_is_reported_in_one_line() {
+        let why =
+            result_of("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 8\r\n\r\ndraining").unwrap_err();
+        assert_eq!(why.to_string(), "/readyz returned 503 draining");
     }
 
     #[test]
-    fn whatever_is_not_an_admin_is_not_ready() {
+    fn a_server_that_is_no_sidecar_is_not_ready() {
         for answer in ["ERROR\r\n", "", "HTTP/1.1 ", "VERSION 1.6.18\r\n"] {
-            let said = of(answer);
-            assert!(matches!(said, Err(Unhealthy::NotHttp)), "{answer:?}: {said:?}");
+            let result = result_of(answer);
+            assert!(matches!(result, Err(Unhealthy::NotHttp)), "{answer:?}: {result:?}");
         }
-        assert!(matches!(of("HTTP/1.1 404 Not Found\r\n\r\nnot found: try /"), Err(Unhealthy::Says(404, _))));
+        assert!(matches!(
+            result_of("HTTP/1.1 404 Not Found\r\n\r\nnot found: try /"),
+            Err(Unhealthy::Status(404, _))
+        ));
     }
 
     #[test]
-    fn a_server_that_never_answers_is_given_up() {
+    fn a_server_that_does_not_reply_times_out() {
         let (listener, address) = free();
         let start = Instant::now();
         let limit = Duration::from_millis(200);
-        assert!(matches!(ask(&address, limit), Err(Unhealthy::Slow(_))));
+        assert!(matches!(ready(&address, limit), Err(Unhealthy::TimedOut(_))));
         assert!((limit..limit + Duration::from_secs(1)).contains(&start.elapsed()));
         drop(listener);
     }
@@ -176,7 +181,7 @@ mod tests {
     #[test]
     fn a_mistyped_address_is_an_error_and_not_a_panic() {
         for address in ["", "9111", "127.0.0.1", "127.0.0.1:99999"] {
-            assert!(matches!(ask(address, LIMIT), Err(Unhealthy::Io(_))), "{address}");
+            assert!(matches!(ready(address, TIMEOUT), Err(Unhealthy::Io(_))), "{address}");
         }
     }
 }

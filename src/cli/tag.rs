@@ -1,5 +1,5 @@
-//! `kennel tag`: makes tags grow, or says when they last did, for the whole fleet. It asks the servers as a sidecar does, and needs
-//! none to be running.
+//! `kennel tag`: bumps tags for all sidecars, or prints their versions. It connects to the servers as a sidecar does; no sidecar
+//! needs to run.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::clock::{Clock, unix_ms};
 use crate::config::units::{show_address, show_duration};
-use crate::config::{self, Config, Kind};
+use crate::config::{self, Config, RuleKind};
 use crate::error::Failure;
 use crate::guard::near::Changes;
 use crate::guard::{BumpEnd, TagName};
@@ -28,95 +28,94 @@ use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
 use crate::upstream::pool::{Pool, SharedPool};
 use crate::upstream::{Address, PoolSpec};
 
-/// The most tags of one command: all are asked for at once, and one connection takes no more than 65,536 commands.
+/// The most tags of one command. All are requested at once, and a connection queues at most 65,536 commands.
 const MAX_NAMES: usize = 16 * 1024;
-/// In how many `request_timeout`s a tag is done or given up. A bump takes nine answers, the six to the greeting among them; more if
-/// others bump the same tag meanwhile.
-const ANSWERS: u32 = 13;
-/// The last millisecond of the year 9999. A later version is no moment.
-const LAST_MOMENT: u64 = 253_402_300_799_999;
+/// The time limit of one tag, in multiples of `request_timeout`. A bump takes nine replies, including six to the probe of the
+/// connection, and more if others bump the same tag meanwhile.
+const MAX_REPLIES: u32 = 13;
+/// The last millisecond of the year 9999. A later version is not printed as a time.
+const MAX_TIME: u64 = 253_402_300_799_999;
 
-/// What is done with the tags.
+/// What to do with the tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Everything that carries them becomes stale.
+    /// Invalidate all values that carry them.
     Bump,
-    /// Their versions are said.
+    /// Print their versions.
     Get,
 }
 
-/// Does it with the tags of these names, in the pool and under the prefix of the configuration at `path`, or of the built-in one.
-/// A line for each tag goes to stdout, `NAME VERSION TIME`. Exit code 0 if all of it was done; else 1, and stderr says of which
-/// tags it is not known.
+/// Performs the action on the tags, with the pool and the prefix of the configuration at `path`, or of the built-in one. Prints
+/// `NAME VERSION TIME` to stdout for each tag. Returns 0 if every tag succeeded, otherwise 1, with the other tags on stderr.
 pub fn run(action: Action, names: &[OsString], path: Option<&Path>) -> ExitCode {
     let report = match Config::load(path, config::environment()) {
         Ok(config) => report(action, names, &config),
-        Err(mistakes) => Report::refusal(mistakes.to_string()),
+        Err(errors) => Report::refusal(errors.to_string()),
     };
-    // The notes are worth less than the exit code.
+    // The exit code matters even if stderr is closed.
     let _ = io::stderr().write_all(report.err.as_bytes());
     match io::stdout().write_all(&report.out) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
-        _ if report.done => ExitCode::SUCCESS,
+        _ if report.success => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
 }
 
-/// What is said, and whether all was done.
+/// The output, and whether every tag succeeded.
 #[derive(Debug, Default)]
 struct Report {
     out: Vec<u8>,
     err: String,
-    done: bool,
+    success: bool,
 }
 
 impl Report {
-    /// Nothing was asked of any server.
-    fn refusal(why: String) -> Report {
-        Report { err: why + "\n", ..Report::default() }
+    /// An error before any request was sent.
+    fn refusal(error: String) -> Report {
+        Report { err: error + "\n", ..Report::default() }
     }
 }
 
-/// A tag that was named.
+/// A tag of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tag {
-    /// As it was written.
+    /// The name as given.
     given: Vec<u8>,
-    /// What stands behind the prefix in its key.
+    /// The part of its key after the prefix.
     name: TagName,
 }
 
 fn report(action: Action, names: &[OsString], config: &Config) -> Report {
     let tags = match tags(names, &config.tags.prefix) {
         Ok(tags) => tags,
-        Err(mistakes) => return Report::refusal(mistakes),
+        Err(errors) => return Report::refusal(errors),
     };
     let pool = &config.pools[config.tags.pool];
     if pool.servers.iter().any(|server| matches!(server.address, Address::Embedded { .. })) {
-        return Report::refusal(out_of_reach(action, &tags, config));
+        return Report::refusal(embedded_pool(action, &tags, config));
     }
-    match ask(action, &tags, config, pool) {
-        Ok(answers) => told(action, &tags, &answers, config),
+    match perform(action, &tags, config, pool) {
+        Ok(results) => summarize(action, &tags, &results, config),
         Err(error) => Report::refusal(format!("kennel tag: {error}")),
     }
 }
 
-/// The tags of these names, each once, or all that is wrong with them.
+/// The tags without duplicates, or all errors in their names.
 fn tags(names: &[OsString], prefix: &[u8]) -> Result<Vec<Tag>, String> {
     if names.len() > MAX_NAMES {
-        return Err(format!("kennel tag: {} tags are too many: at most {MAX_NAMES} at a time", names.len()));
+        return Err(format!("kennel tag: too many tags: {}, at most {MAX_NAMES} are allowed", names.len()));
     }
-    let (mut tags, mut mistakes) = (Vec::<Tag>::new(), Vec::new());
+    let (mut tags, mut errors) = (Vec::<Tag>::new(), Vec::new());
     let mut seen = std::collections::HashSet::new();
     for name in names {
         let given = name.as_bytes();
-        let mut wrong = |why: &str| mistakes.push(format!("kennel tag: {:?}: {why}", lossy(given)));
+        let mut error = |message: &str| errors.push(format!("kennel tag: {:?}: {message}", lossy(given)));
         if given.is_empty() {
-            wrong("a tag's name has at least one byte");
+            error("the name must not be empty");
         } else if given.iter().any(|byte| b" \r\n\0".contains(byte)) {
-            wrong("a tag's name has no space, CR, LF or NUL");
+            error("the name must not contain a space, CR, LF or NUL");
         } else if given.starts_with(prefix) {
-            wrong(&format!("leave out {:?}, which tags.prefix puts before every name", lossy(prefix)));
+            error(&format!("the name must not include the prefix {:?} (tags.prefix)", lossy(prefix)));
         } else {
             let mut key = [prefix, given].concat();
             fold_tag(&mut key, prefix.len());
@@ -126,15 +125,15 @@ fn tags(names: &[OsString], prefix: &[u8]) -> Result<Vec<Tag>, String> {
             }
         }
     }
-    if mistakes.is_empty() { Ok(tags) } else { Err(mistakes.join("\n")) }
+    if errors.is_empty() { Ok(tags) } else { Err(errors.join("\n")) }
 }
 
 fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// Where the embedded memcached can be asked instead.
-fn out_of_reach(action: Action, tags: &[Tag], config: &Config) -> String {
+/// The error for a pool in the process of a sidecar, with a command that reaches it.
+fn embedded_pool(action: Action, tags: &[Tag], config: &Config) -> String {
     let command = match action {
         Action::Bump => "delete",
         Action::Get => "get",
@@ -142,22 +141,22 @@ fn out_of_reach(action: Action, tags: &[Tag], config: &Config) -> String {
     let mut lines = String::new();
     for tag in tags {
         let key = [&config.tags.prefix, &tag.name[..]].concat();
-        // Into String: cannot fail.
+        // Writing to a String cannot fail.
         let _ = write!(lines, "{command} {}\\r\\n", quoted(&key));
     }
     let at = match (config.listen.tcp.first(), config.listen.unix.first()) {
-        (Some(entrance), _) => format!("{} {}", entrance.at.host, entrance.at.port),
-        (None, Some(entrance)) => format!("-U {}", entrance.at.display()),
-        (None, None) => String::new(), // no configuration is without a listener
+        (Some(listener), _) => format!("{} {}", listener.address.host, listener.address.port),
+        (None, Some(listener)) => format!("-U {}", listener.address.display()),
+        (None, None) => String::new(), // a valid configuration has a listener
     };
     format!(
-        "kennel tag: the pool {:?} is inside the sidecar's process, which no other can reach. Give the sidecars' configuration \
-         with --config FILE, or ask the running sidecar:\n  printf '{lines}quit\\r\\n' | nc {at}",
+        "kennel tag: the pool {:?} is inside the sidecar's process and cannot be reached from another. Name the sidecars' \
+         configuration with --config FILE, or send the command to the running sidecar:\n  printf '{lines}quit\\r\\n' | nc {at}",
         config.pools[config.tags.pool].name
     )
 }
 
-/// A key as a POSIX `printf '…'` takes it.
+/// A key, quoted for a POSIX `printf '…'`.
 fn quoted(key: &[u8]) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"@:._-~/+=,#".contains(&byte);
     key.iter()
@@ -165,41 +164,41 @@ fn quoted(key: &[u8]) -> String {
         .collect()
 }
 
-/// A tag's version; none, if it has none; or why it is not known, and which servers keep it.
-type Answered = Result<Option<u64>, (Failure, Vec<String>)>;
+/// A tag's version, `None` if it has none, or the failure and the servers that store it.
+type TagResult = Result<Option<u64>, (Failure, Vec<String>)>;
 
-/// Asks the servers about all tags at once.
-fn ask(action: Action, tags: &[Tag], config: &Config, pool: &PoolSpec) -> io::Result<Vec<Answered>> {
-    let limit = pool.connect_timeout + pool.request_timeout * ANSWERS;
+/// Performs the action on all tags concurrently.
+fn perform(action: Action, tags: &[Tag], config: &Config, pool: &PoolSpec) -> io::Result<Vec<TagResult>> {
+    let limit = pool.connect_timeout + pool.request_timeout * MAX_REPLIES;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let proxy = Rc::new(proxy(config, pool)?);
-    let answers = LocalSet::new().block_on(&runtime, async {
+    let results = LocalSet::new().block_on(&runtime, async {
         proxy.drive_connections();
-        let asked: Vec<_> = tags
+        let tasks: Vec<_> = tags
             .iter()
-            .map(|tag| spawn_local(ask_one(action, tag.name.clone(), Rc::clone(&proxy), limit)))
+            .map(|tag| spawn_local(perform_one(action, tag.name.clone(), Rc::clone(&proxy), limit)))
             .collect();
-        let mut answers = Vec::with_capacity(asked.len());
-        for (tag, asked) in tags.iter().zip(asked) {
-            let answer = asked.await.unwrap_or(Err(Failure::Refused));
-            answers.push(answer.map_err(|failure| {
+        let mut results = Vec::with_capacity(tasks.len());
+        for (tag, task) in tags.iter().zip(tasks) {
+            let result = task.await.unwrap_or(Err(Failure::Refused));
+            results.push(result.map_err(|failure| {
                 (failure, proxy.tag_servers(&tag.name).into_iter().map(show_address).collect())
             }));
         }
-        answers
+        results
     });
-    // A name that is still being looked up is not waited for.
+    // Do not wait for host names that are still being resolved.
     runtime.shutdown_background();
-    Ok(answers)
+    Ok(results)
 }
 
-async fn ask_one(
+async fn perform_one(
     action: Action,
     name: TagName,
     proxy: Rc<Proxy>,
     limit: Duration,
 ) -> Result<Option<u64>, Failure> {
-    let answer = timeout(limit, async {
+    let result = timeout(limit, async {
         match action {
             Action::Get => proxy.tag_version(&name).await,
             Action::Bump => match proxy.bump_tag(name).await {
@@ -208,10 +207,10 @@ async fn ask_one(
             },
         }
     });
-    answer.await.unwrap_or(Err(Failure::TimedOut))
+    result.await.unwrap_or(Err(Failure::TimedOut))
 }
 
-/// A pipeline without clients or rules, to the pool of the tags alone.
+/// A pipeline without clients or rules, connected to the pool of the tags only.
 fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     let tags = &config.tags;
     let server = |server: &Address| ServerName { pool: pool.name.clone(), server: show_address(server) };
@@ -219,14 +218,14 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     let metrics = Arc::new(Metrics::new(Vec::new(), servers, 1));
     let rules = Rules::new(Vec::new());
     let plan = Plan::new(rules, Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
-    let mut chance = Random::from_entropy();
+    let mut random = Random::from_entropy();
     let shared = Shared {
         plan: Arc::new(plan),
         leases: Arc::new(LeaseTable::new(0)),
         tag_cache: TagCache::new(Duration::ZERO),
         changes: Arc::new(Changes::new(false)),
         near_memory: 0,
-        sidecar: chance.below(u64::MAX),
+        sidecar: random.below(u64::MAX),
         clock: Clock::system(),
         start: Instant::now(),
         server_info: Arc::new(ServerInfo {
@@ -242,73 +241,78 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     };
     let counts = metrics.worker(0);
     let pool = Pool::new(Arc::new(SharedPool::new(pool, 0, unix_ms)?).for_worker(), &counts);
-    Ok(Proxy::new(shared, vec![pool], chance, counts))
+    Ok(Proxy::new(shared, vec![pool], random, counts))
 }
 
-fn told(action: Action, tags: &[Tag], answers: &[Answered], config: &Config) -> Report {
-    let (mut report, mut unknown) = (Report::default(), Vec::new());
-    for (tag, answer) in tags.iter().zip(answers) {
-        let says = match answer {
+fn summarize(action: Action, tags: &[Tag], results: &[TagResult], config: &Config) -> Report {
+    let (mut report, mut failed) = (Report::default(), Vec::new());
+    for (tag, result) in tags.iter().zip(results) {
+        let version = match result {
             Ok(Some(version)) => format!("{version} {}", utc(*version).as_deref().unwrap_or("-")),
             Ok(None) => "no version: never bumped or read, or lost".to_owned(),
             Err((failure, servers)) => {
-                unknown.push(format!("{} ({} {})", lossy(&tag.given), servers.join(" and "), why(*failure)));
+                failed.push(format!(
+                    "{} ({}: {})",
+                    lossy(&tag.given),
+                    servers.join(" and "),
+                    describe(*failure)
+                ));
                 continue;
             }
         };
         report.out.extend_from_slice(&tag.given);
-        report.out.extend_from_slice(format!(" {says}\n").as_bytes());
+        report.out.extend_from_slice(format!(" {version}\n").as_bytes());
     }
-    report.done = unknown.is_empty();
-    let mut say = |line: String| report.err.push_str(&format!("kennel tag: {line}\n"));
-    if !unknown.is_empty() {
-        let what = match action {
-            Action::Bump => "not acknowledged, so it may not have happened",
+    report.success = failed.is_empty();
+    let mut note = |line: String| report.err.push_str(&format!("kennel tag: {line}\n"));
+    if !failed.is_empty() {
+        let problem = match action {
+            Action::Bump => "not acknowledged, so the bump may not have happened",
             Action::Get => "not read",
         };
-        say(format!("{what}: {}", unknown.join(", ")));
+        note(format!("{problem}: {}", failed.join(", ")));
     }
-    let unheard = |tag: &&Tag| !config.rules.iter().any(|rule| may_carry(&rule.kind, tag));
-    let strangers: Vec<_> = tags.iter().filter(unheard).map(|tag| lossy(&tag.given)).collect();
-    if !strangers.is_empty() {
-        say(format!("note: no rule gives its keys a tag of this name: {}", strangers.join(", ")));
+    let unused = |tag: &&Tag| !config.rules.iter().any(|rule| may_carry(&rule.kind, tag));
+    let unused: Vec<_> = tags.iter().filter(unused).map(|tag| lossy(&tag.given)).collect();
+    if !unused.is_empty() {
+        note(format!("note: no rule gives its keys this tag: {}", unused.join(", ")));
     }
-    if action == Action::Bump && !config.tags.cache.is_zero() && unknown.len() < tags.len() {
+    if action == Action::Bump && !config.tags.cache.is_zero() && failed.len() < tags.len() {
         let cache = show_duration(config.tags.cache);
-        say(format!(
-            "note: sidecars see it after tags.cache, {cache}; until then they may serve what it invalidates"
+        note(format!(
+            "note: sidecars see the bump after tags.cache ({cache}); until then they may serve invalidated values"
         ));
     }
     report
 }
 
-/// What is wrong with the servers, behind their names.
-fn why(failure: Failure) -> &'static str {
+/// The failure, to follow the names of the servers.
+fn describe(failure: Failure) -> &'static str {
     match failure {
         Failure::Down => "cannot be reached",
-        Failure::TimedOut => "did not answer in time",
-        Failure::Refused => "refused it",
-        Failure::Overloaded => "is overloaded, or too many bump this tag at once",
-        Failure::Unguarded => "cannot guard keys: kennel check --connect says why",
+        Failure::TimedOut => "did not reply in time",
+        Failure::Refused => "returned an error or an invalid reply",
+        Failure::Overloaded => "overloaded, or too many concurrent bumps of this tag",
+        Failure::Unguarded => "cannot guard keys; run kennel check --connect for the reason",
     }
 }
 
 /// Whether a key of such a rule may carry this tag.
-fn may_carry(kind: &Kind, tag: &Tag) -> bool {
-    let Kind::Guarded { tags, .. } = kind else { return false };
-    // What a folded name was made of is not known, or is longer than a pattern may be.
+fn may_carry(kind: &RuleKind, tag: &Tag) -> bool {
+    let RuleKind::Guarded { tags, .. } = kind else { return false };
+    // The original of a folded name is unknown, or longer than a pattern may be.
     let folded = tag.given.starts_with(b"~") || tag.given != tag.name[..];
     let renders = |template: &Template| match Pattern::parse(template.text()) {
         Ok(pattern) => folded || pattern.matches(&tag.name, &mut Captures::default()),
-        // A template may be what no pattern is, `{a}{b}`.
+        // A template may be no valid pattern, such as `{a}{b}`.
         Err(_) => true,
     };
     tags.iter().any(renders)
 }
 
-/// A version as the moment it is, RFC 3339; `None` after the year 9999.
+/// A version as a time in RFC 3339 format; `None` after the year 9999.
 fn utc(ms: u64) -> Option<String> {
-    if ms > LAST_MOMENT {
+    if ms > MAX_TIME {
         return None;
     }
     let (seconds, mut day, mut year) = (ms / 1000, ms / 86_400_000, 1970);
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_named_as_a_rule_would_name_it_and_done_once() {
+    fn a_tag_has_the_name_that_a_rule_gives_it_and_duplicates_are_removed() {
         let long = [b'x'; 246];
         let tags = named(&[b"posts", b"\xff\x01", &long[..245], &long, b"posts"]).unwrap();
         let names: Vec<&[u8]> = tags.iter().map(|tag| &tag.name[..]).collect();
@@ -359,23 +363,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_all_at_once() {
-        let said = named(&[b"", b"a b", b"fine", b"a\nb", b"@tag:posts"]).unwrap_err();
-        assert_eq!(said.lines().count(), 4, "{said}");
-        for part in
-            ["\"\": a tag's name has at least", "\"a b\": a tag's name has no space", "leave out \"@tag:\""]
-        {
-            assert!(said.contains(part), "{part:?} is not in:\n{said}");
+    fn all_invalid_names_are_reported_together() {
+        let output = named(&[b"", b"a b", b"fine", b"a\nb", b"@tag:posts"]).unwrap_err();
+        assert_eq!(output.lines().count(), 4, "{output}");
+        for part in [
+            "\"\": the name must not be empty",
+            "\"a b\": the name must not contain a space",
+            "the prefix \"@tag:\"",
+        ] {
+            assert!(output.contains(part), "{part:?} is not in:\n{output}");
         }
         let many = vec![OsString::from("x"); MAX_NAMES + 1];
-        assert!(tags(&many, b"@tag:").unwrap_err().contains("16385 tags are too many"));
+        assert!(tags(&many, b"@tag:").unwrap_err().contains("too many tags: 16385"));
         assert_eq!(tags(&many[1..], b"@tag:").unwrap().len(), 1);
     }
 
     #[test]
-    fn a_version_is_said_as_the_moment_it_is() {
+    fn a_version_is_printed_as_a_time() {
         // By `date -u -d @…`.
-        for (ms, said) in [
+        for (ms, output) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399_999, "2000-02-28T23:59:59.999Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
@@ -383,32 +389,32 @@ mod tests {
             (1_700_000_000_007, "2023-11-14T22:13:20.007Z"),
             (1_798_761_599_000, "2026-12-31T23:59:59.000Z"),
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
-            (LAST_MOMENT, "9999-12-31T23:59:59.999Z"),
+            (MAX_TIME, "9999-12-31T23:59:59.999Z"),
         ] {
-            assert_eq!(utc(ms).as_deref(), Some(said));
+            assert_eq!(utc(ms).as_deref(), Some(output));
         }
-        assert_eq!(utc(LAST_MOMENT + 1), None);
+        assert_eq!(utc(MAX_TIME + 1), None);
     }
 
     #[test]
     fn an_embedded_pool_is_refused_with_the_command_that_reaches_it() {
         let names = ["posts", "50%"].map(OsString::from);
-        let says = |action, toml: &str| {
+        let refusal = |action, toml: &str| {
             let report = report(action, &names, &config(toml));
-            assert!(report.out.is_empty() && !report.done);
+            assert!(report.out.is_empty() && !report.success);
             report.err
         };
         let embedded = "pools.main.servers = [\"embedded:1MiB\"]\n";
-        let said = says(Action::Bump, embedded);
+        let output = refusal(Action::Bump, embedded);
         let command = r"printf 'delete @tag:posts\r\ndelete @tag:50\045\r\nquit\r\n' | nc 127.0.0.1 11211";
-        assert!(said.contains("\"main\"") && said.contains(command), "{said}");
+        assert!(output.contains("\"main\"") && output.contains(command), "{output}");
         let unix = format!("{embedded}listen.tcp = []\nlisten.unix = [\"/run/k.sock\"]\n");
-        let said = says(Action::Get, &unix);
-        assert!(said.contains("get @tag:posts") && said.contains("| nc -U /run/k.sock"), "{said}");
+        let output = refusal(Action::Get, &unix);
+        assert!(output.contains("get @tag:posts") && output.contains("| nc -U /run/k.sock"), "{output}");
     }
 
     #[test]
-    fn names_that_no_rule_gives_are_told_and_those_it_may_give_are_not() {
+    fn only_tags_that_no_rule_can_give_are_noted() {
         let rule = |tags| {
             let toml =
                 "[pools.main]\nservers = [\"a:11211\"]\n[[rules]]\nname = \"r\"\nmatch = \"t:{a}:{b}\"\n";
@@ -416,12 +422,12 @@ mod tests {
         };
         let note = |config: &Config, name: &str| {
             let tags = named(&[name.as_bytes()]).unwrap();
-            told(Action::Get, &tags, &[Ok(Some(1))], config).err
+            summarize(Action::Get, &tags, &[Ok(Some(1))], config).err
         };
         let narrow = rule("[\"posts\", \"blog:{a}\"]");
-        for stranger in ["post", "posts:", "blog:", "blog:7:8"] {
-            let said = format!("kennel tag: note: no rule gives its keys a tag of this name: {stranger}\n");
-            assert_eq!(note(&narrow, stranger), said);
+        for unused in ["post", "posts:", "blog:", "blog:7:8"] {
+            let output = format!("kennel tag: note: no rule gives its keys this tag: {unused}\n");
+            assert_eq!(note(&narrow, unused), output);
         }
         for known in ["posts", "blog:7", "~631fb49d816c8eb5ea9763e635dca278", &"x".repeat(246)] {
             assert_eq!(note(&narrow, known), "");
@@ -430,27 +436,27 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_not_known_are_named_with_their_servers_and_fail_the_command() {
+    fn failed_tags_are_reported_with_their_servers_and_fail_the_command() {
         let config = config("tags.cache = \"100ms\"\n[pools.main]\nservers = [\"a:11211\"]\n");
         let tags = named(&[b"posts", b"blog:7", b"gone"]).unwrap();
         let servers = vec!["a:11211".to_owned(), "b:11211".to_owned()];
-        let answers = [Ok(Some(1_700_000_000_000)), Err((Failure::Down, servers)), Ok(None)];
-        let report = told(Action::Bump, &tags, &answers, &config);
+        let results = [Ok(Some(1_700_000_000_000)), Err((Failure::Down, servers)), Ok(None)];
+        let report = summarize(Action::Bump, &tags, &results, &config);
         let out = String::from_utf8(report.out).unwrap();
         assert_eq!(
             out,
             "posts 1700000000000 2023-11-14T22:13:20.000Z\ngone no version: never bumped or read, or lost\n"
         );
-        assert!(!report.done);
+        assert!(!report.success);
         assert!(
-            report.err.contains("may not have happened: blog:7 (a:11211 and b:11211 cannot be reached)\n")
+            report.err.contains("may not have happened: blog:7 (a:11211 and b:11211: cannot be reached)\n")
         );
-        assert!(report.err.contains("see it after tags.cache, 100ms"), "{}", report.err);
-        let silent = told(Action::Get, &tags[..1], &answers[..1], &config);
-        assert!(silent.done && !silent.err.contains("tags.cache"));
+        assert!(report.err.contains("after tags.cache (100ms)"), "{}", report.err);
+        let silent = summarize(Action::Get, &tags[..1], &results[..1], &config);
+        assert!(silent.success && !silent.err.contains("tags.cache"));
     }
 
-    /// What a server that can guard answers to each command of a probe.
+    /// The replies of a server that can guard to the commands of a probe.
     const PROBED: [&str; 10] = [
         "VA 0 t-1 f0 c5 W\r\n\r\n",
         "NS c0\r\n",
@@ -464,7 +470,7 @@ mod tests {
         "EN\r\n",
     ];
 
-    /// What a bump says at a server that takes so long to answer anything, and answers this to what is to be stored.
+    /// The report of a bump at a server that delays each reply, and replies `stored` to each `ms`.
     fn bumped_at(delay: Duration, stored: &'static str, request_timeout: &str) -> Report {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -484,7 +490,7 @@ mod tests {
                 if line.starts_with("ms") {
                     lines.next();
                 }
-                // What goes together is answered together.
+                // The probe is one batch, so it is delayed as one.
                 if !probe {
                     thread::sleep(delay);
                 }
@@ -498,16 +504,16 @@ mod tests {
     }
 
     #[test]
-    fn a_server_far_away_may_take_its_time_for_each_answer_the_greeting_too() {
-        // Twice that is more than one answer may take.
+    fn each_reply_of_a_distant_server_may_take_as_long_as_request_timeout_including_the_probe() {
+        // Two replies together take longer than request_timeout.
         let report = bumped_at(Duration::from_millis(600), "HD c2\r\n", "1s");
-        assert!(report.done, "{}", report.err);
+        assert!(report.success, "{}", report.err);
     }
 
     #[test]
-    fn a_bump_that_others_keep_overtaking_at_a_slow_server_comes_to_an_end() {
-        // Every answer comes in time, and by the guard's own count there would be thirty.
+    fn a_bump_with_constant_conflicts_at_a_slow_server_ends() {
+        // Every reply is in time, and the guard itself would retry for thirty replies.
         let report = bumped_at(Duration::from_millis(60), "EX\r\n", "120ms");
-        assert!(!report.done && report.err.contains("did not answer in time"), "{}", report.err);
+        assert!(!report.success && report.err.contains("did not reply in time"), "{}", report.err);
     }
 }

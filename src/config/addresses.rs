@@ -1,37 +1,38 @@
-//! Which addresses are the same to the system, as far as that shows without asking for the name of a host.
+//! Which addresses conflict, as far as that is known without resolving host names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::ListenAddress;
+use crate::listener::ListenAddress;
 
-/// Whether what is sent to a host and port comes to a listener.
-pub(super) fn leads_to(host: &str, port: u16, listener: &ListenAddress) -> bool {
+/// Whether a connection to a host and port reaches a listener of this process.
+pub(super) fn reaches(host: &str, port: u16, listener: &ListenAddress) -> bool {
     let server = ListenAddress { host: host.to_owned(), port };
-    let arrives = |to: IpAddr| addresses(&listener.host).any(|at| accepts(at, to));
-    same_listener(&server, listener) || port == listener.port && addresses(host).map(reached).any(arrives)
+    let accepted = |to: IpAddr| addresses(&listener.host).any(|on| accepts(on, to));
+    same_address(&server, listener)
+        || port == listener.port && addresses(host).map(connect_target).any(accepted)
 }
 
-/// Whether the system lets only one of two listen.
+/// Whether two listeners cannot be bound at the same time.
 pub(super) fn overlap(a: &ListenAddress, b: &ListenAddress) -> bool {
     let both = |x: IpAddr| addresses(&b.host).any(|y| covers(x, y) || covers(y, x));
-    same_listener(a, b) || a.port != 0 && a.port == b.port && addresses(&a.host).any(both)
+    same_address(a, b) || a.port != 0 && a.port == b.port && addresses(&a.host).any(both)
 }
 
-fn same_listener(a: &ListenAddress, b: &ListenAddress) -> bool {
+fn same_address(a: &ListenAddress, b: &ListenAddress) -> bool {
     a.port != 0 && a.port == b.port && a.host.eq_ignore_ascii_case(&b.host)
 }
 
-/// What a host is without a look-up: an address, this machine, or nobody knows.
+/// The IP addresses of a host without a look-up: an address literal or `localhost`; none for any other name.
 fn addresses(host: &str) -> impl Iterator<Item = IpAddr> {
     let name = host.strip_suffix('.').unwrap_or(host);
-    let is_here = name.eq_ignore_ascii_case("localhost");
-    let here = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-    let here = here.into_iter().filter(move |_| is_here);
-    here.chain(host.parse().ok().map(|ip: IpAddr| ip.to_canonical()))
+    let is_local = name.eq_ignore_ascii_case("localhost");
+    let local = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+    let local = local.into_iter().filter(move |_| is_local);
+    local.chain(host.parse().ok().map(|ip: IpAddr| ip.to_canonical()))
 }
 
-/// Who connects to no address in particular comes to this machine.
-fn reached(ip: IpAddr) -> IpAddr {
+/// A connection to the unspecified address goes to this machine.
+fn connect_target(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
@@ -39,8 +40,8 @@ fn reached(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether a listener takes what comes to this address of the machine. On all IPv6 addresses, it does so on all of IPv4 too. Of
-/// those that are not loopback nobody knows whose they are.
+/// Whether a listener accepts connections to an address. A listener on `[::]` accepts IPv4 too. Of the addresses that an
+/// unspecified one stands for, only the loopback ones are known to belong to this machine.
 fn accepts(listener: IpAddr, to: IpAddr) -> bool {
     match listener {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && to.is_loopback(),
@@ -49,7 +50,7 @@ fn accepts(listener: IpAddr, to: IpAddr) -> bool {
     }
 }
 
-/// Whether a listener on one address listens on the other too.
+/// Whether a listener on one address also listens on the other.
 fn covers(listener: IpAddr, other: IpAddr) -> bool {
     match listener {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => other.is_ipv4(),

@@ -1,39 +1,48 @@
-//! The environment's say: `KENNEL_TAGS__CACHE=100ms` replaces `tags.cache`.
+//! Environment variables override keys of the file: `KENNEL_TAGS__CACHE=100ms` replaces `tags.cache`.
 //!
-//! `__` stands between the parts of a key. A single `_` does too where exactly one key can be meant. Letter case
-//! does not matter, and a pool's `-` and `.` are written `_`. A list's parts are separated by commas; the empty
-//! text is the empty list. With `__` a variable may also begin a new pool; a rule must be there already. What stands
-//! in a table within a list, as a server's `weight` does, has no variable.
+//! `__` separates the parts of a key. A single `_` is accepted if the name is unambiguous. Letter case is ignored, and `-` and
+//! `.` of a pool's name are written `_`. List entries are separated by commas; the empty string is the empty list. With `__`, a
+//! variable may also create a pool; a rule must be in the file. Keys of a table within a list, such as a server's `weight`,
+//! have no variable.
 
 use std::collections::BTreeMap;
 
 use config::{Map, Value, ValueKind};
 
 use super::file::{Admin, Listen, Near, Pool, Rule, Tags, ValueType};
-use super::units::closest;
+use super::suggestion::closest;
 
 const PREFIX: &str = "KENNEL_";
 
-/// What the environment has changed and what it could not.
+/// The `KENNEL_…` variables of this process, for [`Config::load`](crate::config::Config::load). Invalid UTF-8 is replaced with
+/// U+FFFD.
+pub fn environment() -> Vec<(String, String)> {
+    let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
+    let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    all.filter(|(name, _)| name.starts_with(PREFIX)).collect()
+}
+
+/// What the environment changed.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
-    /// Path of a key that was replaced → the variable that did it.
+    /// The path of an overridden key → the variable that did it.
     pub(super) variables: BTreeMap<String, String>,
-    /// Variables that cannot mean what they say.
-    pub(super) mistakes: Vec<String>,
-    /// Variables that mean nothing here. Kubernetes sets `KENNEL_PORT` and more beside a service named `kennel`.
+    /// Variables that could not be applied.
+    pub(super) errors: Vec<String>,
+    /// Unknown variables. Kubernetes sets `KENNEL_PORT` and others for a service named `kennel`.
     pub(super) warnings: Vec<String>,
 }
 
 impl Overrides {
-    /// Puts what the variables say into `root`.
-    pub(super) fn lay(
+    /// Overrides the keys of `root`.
+    pub(super) fn apply(
         env: impl IntoIterator<Item = (String, String)>,
         root: &mut Map<String, Value>,
     ) -> Overrides {
-        let mut overlay = Overrides::default();
-        let ours: BTreeMap<String, String> = env.into_iter().filter(|(k, _)| k.starts_with(PREFIX)).collect();
-        for (variable, text) in ours {
+        let mut overrides = Overrides::default();
+        let variables: BTreeMap<String, String> =
+            env.into_iter().filter(|(k, _)| k.starts_with(PREFIX)).collect();
+        for (variable, text) in variables {
             let mut targets = Target::candidates(&variable[PREFIX.len()..], root);
             match (targets.pop(), targets.pop()) {
                 (None, _) => {
@@ -41,38 +50,40 @@ impl Overrides {
                         Some(known) => format!(": did you mean {known}?"),
                         None => String::new(),
                     };
-                    overlay.warnings.push(format!("{variable} is no setting of Kennel's, and ignored{hint}"));
+                    overrides
+                        .warnings
+                        .push(format!("{variable} is not a known variable and is ignored{hint}"));
                 }
-                (Some(a), Some(b)) => overlay.mistakes.push(format!(
-                    "{variable}: could mean {} and {}: set it in the file",
+                (Some(a), Some(b)) => overrides.errors.push(format!(
+                    "{variable} is ambiguous, it matches {} and {}: set the key in the file",
                     b.path(),
                     a.path()
                 )),
-                (Some(target), None) => overlay.put(variable, &text, target, root),
+                (Some(target), None) => overrides.insert(variable, &text, target, root),
             }
         }
-        overlay
+        overrides
     }
 
-    fn put(&mut self, variable: String, text: &str, target: Target, root: &mut Map<String, Value>) {
+    fn insert(&mut self, variable: String, text: &str, target: Target, root: &mut Map<String, Value>) {
         let path = target.path();
         if let Some(earlier) = self.variables.get(&path) {
-            self.mistakes.push(format!("{variable}: {path} is already set by {earlier}: keep one of them"));
+            self.errors.push(format!("{variable}: {path} is already set by {earlier}: remove one of them"));
             return;
         }
-        let value = value_of(text, target.shape);
-        let table = match target.place {
-            Place::Table(name) => table_in(root, name),
-            Place::Pool(name) => table_in(root, "pools").and_then(|pools| table_in(pools, &name)),
-            Place::Rule(i) => match rules_in(root) {
+        let value = parse(text, target.value_type);
+        let table = match target.table {
+            Table::Named(name) => table_in(root, name),
+            Table::Pool(name) => table_in(root, "pools").and_then(|pools| table_in(pools, &name)),
+            Table::Rule(i) => match rules_in(root) {
                 Some(rules) => {
                     let len = rules.len();
                     let Some(rule) = rules.get_mut(i) else {
                         let hint = match len {
-                            0 => "there are none".to_owned(),
-                            n => format!("there are {n}, and the first is 0"),
+                            0 => "the file has no rules".to_owned(),
+                            n => format!("the last one is rules[{}]", n - 1),
                         };
-                        self.mistakes.push(format!("{variable}: there is no rules[{i}]: {hint}"));
+                        self.errors.push(format!("{variable}: rules[{i}] does not exist: {hint}"));
                         return;
                     };
                     as_table(rule)
@@ -80,7 +91,7 @@ impl Overrides {
                 None => None,
             },
         };
-        // None: the file has something else there, which is reported as the file's mistake.
+        // `None` means that the file has a value of another type there, which validation reports.
         if let Some(table) = table {
             table.insert(target.key.to_owned(), value);
             self.variables.insert(path, variable);
@@ -88,29 +99,29 @@ impl Overrides {
     }
 }
 
-/// The key a variable may stand for.
+/// A key that a variable may refer to.
 struct Target {
-    place: Place,
+    table: Table,
     key: &'static str,
-    shape: ValueType,
+    value_type: ValueType,
 }
 
-enum Place {
-    Table(&'static str),
+enum Table {
+    Named(&'static str),
     Pool(String),
     Rule(usize),
 }
 
 impl Target {
     fn path(&self) -> String {
-        match &self.place {
-            Place::Table(name) => format!("{name}.{}", self.key),
-            Place::Pool(name) => format!("pools.{name}.{}", self.key),
-            Place::Rule(i) => format!("rules[{i}].{}", self.key),
+        match &self.table {
+            Table::Named(name) => format!("{name}.{}", self.key),
+            Table::Pool(name) => format!("pools.{name}.{}", self.key),
+            Table::Rule(i) => format!("rules[{i}].{}", self.key),
         }
     }
 
-    /// All keys that `name` (what follows `KENNEL_`) can stand for.
+    /// All keys that `name`, the part after `KENNEL_`, can refer to.
     fn candidates(name: &str, root: &mut Map<String, Value>) -> Vec<Target> {
         let name = name.to_ascii_lowercase();
         let mut found = Vec::new();
@@ -118,7 +129,7 @@ impl Target {
             [("listen", Listen::KEYS), ("admin", Admin::KEYS), ("tags", Tags::KEYS), ("near", Near::KEYS)];
         for (table, keys) in tables {
             let key = after(&name, table).and_then(|rest| known(rest, keys));
-            found.extend(key.map(|(key, shape)| Target { place: Place::Table(table), key, shape }));
+            found.extend(key.map(|(key, value_type)| Target { table: Table::Named(table), key, value_type }));
         }
         if let Some(rest) = after(&name, "pools") {
             let mut pools: Vec<String> =
@@ -128,16 +139,20 @@ impl Target {
                 pools.push("main".to_owned());
             }
             for pool in pools {
-                let written = pool.to_ascii_lowercase().replace(['-', '.'], "_");
-                let key = after(rest, &written).and_then(|rest| known(rest, Pool::KEYS));
-                found.extend(key.map(|(key, shape)| Target { place: Place::Pool(pool), key, shape }));
+                let spelled = pool.to_ascii_lowercase().replace(['-', '.'], "_");
+                let key = after(rest, &spelled).and_then(|rest| known(rest, Pool::KEYS));
+                found.extend(key.map(|(key, value_type)| Target {
+                    table: Table::Pool(pool),
+                    key,
+                    value_type,
+                }));
             }
             if let (true, Some((pool, key))) = (found.is_empty(), rest.split_once("__")) {
                 let key = known(key, Pool::KEYS).filter(|_| !pool.is_empty());
-                found.extend(key.map(|(key, shape)| Target {
-                    place: Place::Pool(pool.to_owned()),
+                found.extend(key.map(|(key, value_type)| Target {
+                    table: Table::Pool(pool.to_owned()),
                     key,
-                    shape,
+                    value_type,
                 }));
             }
         }
@@ -145,14 +160,14 @@ impl Target {
             let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             if let Ok(i) = rest[..digits].parse() {
                 let key = after(rest, &rest[..digits]).and_then(|rest| known(rest, Rule::KEYS));
-                found.extend(key.map(|(key, shape)| Target { place: Place::Rule(i), key, shape }));
+                found.extend(key.map(|(key, value_type)| Target { table: Table::Rule(i), key, value_type }));
             }
         }
         found
     }
 }
 
-/// What follows `part` and its `__` or `_`.
+/// The rest of a name after `part` and `__` or `_`.
 fn after<'n>(name: &'n str, part: &str) -> Option<&'n str> {
     let rest = name.strip_prefix(part)?;
     rest.strip_prefix("__").or_else(|| rest.strip_prefix('_'))
@@ -180,8 +195,8 @@ fn rules_in(root: &mut Map<String, Value>) -> Option<&mut Vec<Value>> {
     }
 }
 
-fn value_of(text: &str, shape: ValueType) -> Value {
-    let kind = match shape {
+fn parse(text: &str, value_type: ValueType) -> Value {
+    let kind = match value_type {
         ValueType::Text => ValueKind::String(text.to_owned()),
         ValueType::List if text.trim().is_empty() => ValueKind::Array(Vec::new()),
         ValueType::List => ValueKind::Array(text.split(',').map(|part| part.trim().into()).collect()),
@@ -198,7 +213,7 @@ fn value_of(text: &str, shape: ValueType) -> Value {
     Value::new(None, kind)
 }
 
-/// The variables that exist whatever the file says.
+/// The variables that are known whatever the file contains.
 fn known_variables() -> Vec<String> {
     let tables =
         [("LISTEN", Listen::KEYS), ("ADMIN", Admin::KEYS), ("TAGS", Tags::KEYS), ("NEAR", Near::KEYS)];
@@ -212,8 +227,8 @@ mod tests {
     use std::collections::HashSet;
     use std::time::Duration;
 
-    use super::super::{Config, Kind};
     use super::*;
+    use crate::config::{Config, RuleKind};
 
     const POOL: &str = "[pools.main]\nservers = [\"10.0.0.1:11211\"]\n";
 
@@ -221,7 +236,7 @@ mod tests {
         variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
     }
 
-    /// Each key that a variable can set, with another value than its default: as the file says it and as the variable does.
+    /// Each key that a variable can set, with a value that is not the default: in the notation of the file and of the variable.
     const SETTINGS: &[(&str, &str, &str, &str)] = &[
         ("listen", "tcp", "[\"127.0.0.1:1\", \"[::1]:2\"]", "127.0.0.1:1,[::1]:2"),
         ("listen", "unix", "[\"/run/k\"]", "/run/k"),
@@ -279,39 +294,39 @@ mod tests {
         ]);
         let config = Config::load(None, variables).unwrap();
         assert_eq!(
-            config.listen.tcp.iter().map(|e| e.at.to_string()).collect::<Vec<_>>(),
+            config.listen.tcp.iter().map(|e| e.address.to_string()).collect::<Vec<_>>(),
             ["127.0.0.1:0", "[::1]:0"]
         );
         assert_eq!((config.admin, config.listen.max_connections), (None, 7));
         assert_eq!(config.pools[0].servers.len(), 2);
         assert_eq!(config.pools[0].request_timeout, Duration::from_secs(1));
         assert_eq!(config.tags.cache, Duration::from_millis(100));
-        let Kind::Guarded { policy, .. } = &config.rules[0].kind else { panic!("not guarded") };
+        let RuleKind::Guarded { policy, .. } = &config.rules[0].kind else { panic!("not guarded") };
         assert_eq!((policy.stale_for, policy.early_beta), (Duration::from_secs(300), 1.5));
         assert_eq!(config.warnings, [] as [String; 0]);
     }
 
     #[test]
     fn a_bad_value_in_a_variable_names_the_variable() {
-        let said = |variables: &[(&str, &str)]| {
-            let mistakes = Config::read("k.toml", POOL, env(variables)).unwrap_err().lines().to_vec();
-            assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-            mistakes[0].clone()
+        let error = |variables: &[(&str, &str)]| {
+            let errors = Config::read("k.toml", POOL, env(variables)).unwrap_err().lines().to_vec();
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            errors[0].clone()
         };
-        let cache = said(&[("KENNEL_TAGS__CACHE", "2h")]);
+        let cache = error(&[("KENNEL_TAGS__CACHE", "2h")]);
         assert_eq!(cache, "KENNEL_TAGS__CACHE: tags.cache (\"2h\") must be at most 60s");
-        let tcp = said(&[("KENNEL_LISTEN_TCP", "a:1,b")]);
+        let tcp = error(&[("KENNEL_LISTEN_TCP", "a:1,b")]);
         assert!(tcp.starts_with("KENNEL_LISTEN_TCP: listen.tcp[1] (\"b\") must be host:port"), "{tcp}");
-        let workers = said(&[("KENNEL_LISTEN_WORKERS", "x")]);
+        let workers = error(&[("KENNEL_LISTEN_WORKERS", "x")]);
         assert!(workers.starts_with("KENNEL_LISTEN_WORKERS: listen.workers (\"x\") must be"), "{workers}");
-        let index = said(&[("KENNEL_RULES__3__STALE_FOR", "5s")]);
-        assert_eq!(index, "KENNEL_RULES__3__STALE_FOR: there is no rules[3]: there are none");
-        let both = said(&[("KENNEL_TAGS_CACHE", "1s"), ("KENNEL_TAGS__CACHE", "1s")]);
+        let index = error(&[("KENNEL_RULES__3__STALE_FOR", "5s")]);
+        assert_eq!(index, "KENNEL_RULES__3__STALE_FOR: rules[3] does not exist: the file has no rules");
+        let both = error(&[("KENNEL_TAGS_CACHE", "1s"), ("KENNEL_TAGS__CACHE", "1s")]);
         assert!(both.contains("tags.cache is already set by KENNEL_TAGS"), "{both}");
     }
 
     #[test]
-    fn every_setting_in_a_variable_means_what_it_means_in_the_file() {
+    fn every_key_has_the_same_meaning_in_a_variable_and_in_the_file() {
         let tables = [
             ("listen", Listen::KEYS),
             ("admin", Admin::KEYS),
@@ -323,13 +338,13 @@ mod tests {
         let keys = tables.iter().flat_map(|(table, keys)| keys.iter().map(move |(key, _)| (*table, *key)));
         let settings = SETTINGS.iter().map(|(table, key, ..)| (*table, *key));
         assert_eq!(settings.collect::<HashSet<_>>(), keys.collect());
-        for (table, key, written, variable) in SETTINGS {
+        for (table, key, in_file, variable) in SETTINGS {
             let file = |with: bool| {
                 let mut text = String::new();
                 let tables = ["listen", "admin", "tags", "near", "pools.aux", "pools.main", "rules"].map(
                     |t| match t {
                         "pools.aux" => (t, vec![("servers", "[\"d:1\"]")]),
-                        // The hash of the others is fixed.
+                        // The other distributions accept md5 only.
                         "pools.main" if *key == "hash" => {
                             (t, vec![("servers", "[\"a:1\", \"b:1\"]"), ("distribution", "\"modula\"")])
                         }
@@ -345,7 +360,7 @@ mod tests {
                         text += &format!("{other} = {value}\n");
                     }
                     if set {
-                        text += &format!("{key} = {written}\n");
+                        text += &format!("{key} = {in_file}\n");
                     }
                 }
                 text
@@ -354,19 +369,19 @@ mod tests {
             let name = format!("KENNEL_{table}__{key}").to_uppercase();
             let by_variable = Config::read("k.toml", &file(false), env(&[(&name, variable)]));
             let by_file = Config::read("k.toml", &file(true), []).unwrap();
-            assert_eq!(by_variable.unwrap_or_else(|said| panic!("{said}")), by_file, "{name}");
+            assert_eq!(by_variable.unwrap_or_else(|errors| panic!("{errors}")), by_file, "{name}");
             assert_ne!(Config::read("k.toml", &file(false), []).unwrap(), by_file, "{name} changes nothing");
         }
     }
 
     #[test]
     fn a_flag_in_a_variable_is_true_or_false() {
-        let said = |text| Config::load(None, env(&[("KENNEL_RULES__0__TAGS_IN_KEY", text)]));
+        let load = |text| Config::load(None, env(&[("KENNEL_RULES__0__TAGS_IN_KEY", text)]));
         let in_key =
-            |text| matches!(said(text).unwrap().rules[0].kind, Kind::Guarded { tags_in_key: true, .. });
+            |text| matches!(load(text).unwrap().rules[0].kind, RuleKind::Guarded { tags_in_key: true, .. });
         assert!(in_key("true") && !in_key("false"));
         assert_eq!(
-            said("yes").unwrap_err().lines(),
+            load("yes").unwrap_err().lines(),
             [
                 "KENNEL_RULES__0__TAGS_IN_KEY: rules[0] \"everything\": tags_in_key (\"yes\") must be true or false, without quotes"
             ]
@@ -374,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_means_nothing_is_a_warning() {
+    fn an_unknown_variable_is_a_warning() {
         let variables = env(&[
             ("KENNEL_PORT", "tcp://10.0.0.1:11211"),
             ("KENNEL_SERVICE_HOST", "10.0.0.1"),
@@ -385,9 +400,9 @@ mod tests {
         assert_eq!(
             config.warnings,
             [
-                "KENNEL_PORT is no setting of Kennel's, and ignored",
-                "KENNEL_RULES__0__STALE_FORR is no setting of Kennel's, and ignored: did you mean KENNEL_RULES__0__STALE_FOR?",
-                "KENNEL_SERVICE_HOST is no setting of Kennel's, and ignored",
+                "KENNEL_PORT is not a known variable and is ignored",
+                "KENNEL_RULES__0__STALE_FORR is not a known variable and is ignored: did you mean KENNEL_RULES__0__STALE_FOR?",
+                "KENNEL_SERVICE_HOST is not a known variable and is ignored",
             ]
         );
     }
@@ -403,6 +418,6 @@ mod tests {
         assert_eq!(read("KENNEL_POOLS_NEW_SERVERS").unwrap().warnings.len(), 1);
         let text = format!("{POOL}[pools.a-b]\nservers = [\"a:1\"]\n[pools.a_b]\nservers = [\"a:1\"]\n");
         let both = Config::read("k.toml", &text, env(&[("KENNEL_POOLS_A_B_SERVERS", "b:1")])).unwrap_err();
-        assert!(both.to_string().contains("could mean pools.a-b.servers and pools.a_b.servers"), "{both}");
+        assert!(both.to_string().contains("matches pools.a-b.servers and pools.a_b.servers"), "{both}");
     }
 }

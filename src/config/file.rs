@@ -1,8 +1,8 @@
-//! The configuration as it is written: which keys there are, and nothing about what may stand behind them.
+//! The configuration file as parsed: which keys exist, without checking their values.
 //!
-//! Reading never fails here. serde stops at its first error, and an operator wants to see all of them: so a leaf
-//! is whatever value was written, a table of the wrong type is kept as [`Section::Wrong`], and keys that do not
-//! exist are collected in `rest`. What is wrong with any of it is said in [`meant`](super::meant).
+//! Deserializing must not fail, because serde stops at its first error and an operator needs to see all of them. Therefore
+//! every value is kept as it is, a table of the wrong type is kept as [`Section::Wrong`], and unknown keys are collected in
+//! `rest`. Validation reports them.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,13 @@ use config::{Value, ValueKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-/// A part of the configuration that should have some structure.
+/// A table or list of the file.
 #[derive(Debug, Default)]
 pub(super) enum Section<T> {
     #[default]
     Absent,
-    Is(T),
+    Present(T),
+    /// A value of another type.
     Wrong(Value),
 }
 
@@ -24,25 +25,26 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Section<T> {
         let value = Value::deserialize(deserializer)?;
         Ok(match (&value.kind, T::deserialize(value.clone())) {
             (ValueKind::Nil, _) => Section::Absent,
-            (_, Ok(it)) => Section::Is(it),
+            (_, Ok(it)) => Section::Present(it),
             (_, Err(_)) => Section::Wrong(value),
         })
     }
 }
 
-/// What an environment variable's text stands for when it replaces a key.
+/// How the text of an environment variable is parsed when it overrides a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueType {
     Text,
     Number,
     /// `true` or `false`.
     Flag,
+    /// Separated by commas.
     List,
 }
 
-/// A table of the configuration: its fields and, for the environment and for "did you mean", their names.
+/// Declares a table: its fields and, for the environment and for suggestions, its keys.
 macro_rules! table {
-    ($(#[$doc:meta])* $name:ident { $($field:ident = $key:literal: $shape:ident,)* }) => {
+    ($(#[$doc:meta])* $name:ident { $($field:ident = $key:literal: $type:ident,)* }) => {
         $(#[$doc])*
         #[derive(Debug, Default, Deserialize)]
         #[serde(default)]
@@ -53,7 +55,7 @@ macro_rules! table {
         }
 
         impl $name {
-            pub(super) const KEYS: &'static [(&'static str, ValueType)] = &[$(($key, ValueType::$shape)),*];
+            pub(super) const KEYS: &'static [(&'static str, ValueType)] = &[$(($key, ValueType::$type)),*];
         }
     };
 }
@@ -74,8 +76,8 @@ table!(
 );
 
 table!(
-    /// One of `listen.tcp` that is written as a table.
-    TcpEntrance {
+    /// An entry of `listen.tcp` that is a table.
+    TcpEntry {
         address = "address": Text,
         tls = "tls": Text,
         auth_file = "auth_file": Text,
@@ -84,8 +86,8 @@ table!(
 );
 
 table!(
-    /// One of `listen.unix` that is written as a table.
-    UnixEntrance {
+    /// An entry of `listen.unix` that is a table.
+    UnixEntry {
         path = "path": Text,
         auth_file = "auth_file": Text,
         clients = "clients": Text,
@@ -93,7 +95,7 @@ table!(
 );
 
 table!(
-    /// `tls` of a listener.
+    /// The `tls` table of a listener.
     Tls {
         cert = "cert": Text,
         key = "key": Text,
@@ -121,7 +123,7 @@ table!(
 );
 
 table!(
-    /// One of a pool's `servers` that is written as a table.
+    /// An entry of a pool's `servers` that is a table.
     Server {
         address = "address": Text,
         weight = "weight": Number,
@@ -184,5 +186,5 @@ pub(super) struct ConfigFile {
     pub(super) rest: BTreeMap<String, Value>,
 }
 
-/// The tables at the top.
+/// The top-level tables.
 pub(super) const TABLES: [&str; 6] = ["listen", "admin", "pools", "tags", "near", "rules"];

@@ -1,10 +1,15 @@
 use std::collections::HashSet;
 
-use config::ValueKind;
+use std::time::Duration;
 
-use super::file::{Admin, Listen, Near, Pool, Rule, Server, Tags, ValueType};
-use super::*;
-use crate::guard::OnInvalidate;
+use config::{FileFormat, Map, Source, Value, ValueKind};
+
+use super::errors::ConfigErrors;
+use super::file::{self, Admin, Listen, Near, Pool, Rule, Server, Tags, ValueType};
+use super::settings::{self, Config, RuleKind};
+use crate::guard::{OnInvalidate, Policy};
+use crate::listener::{ListenAddress, ListenerSpec};
+use crate::proxy::MetaWinner;
 use crate::upstream::{Address, Distribution, Hash};
 
 const POOL: &str = "[pools.main]\nservers = [\"10.0.0.1:11211\"]\n";
@@ -17,11 +22,11 @@ fn read(text: &str) -> Result<Config, ConfigErrors> {
     Config::read("k.toml", text, [])
 }
 
-/// The only mistake in `text`.
-fn mistake(text: &str) -> String {
-    let mistakes = read(text).expect_err(text).0;
-    assert_eq!(mistakes.len(), 1, "{text}\n{mistakes:#?}");
-    mistakes.into_iter().next().unwrap()
+/// The only error in `text`.
+fn error(text: &str) -> String {
+    let errors = read(text).expect_err(text);
+    assert_eq!(errors.lines().len(), 1, "{text}\n{errors:#?}");
+    errors.lines()[0].clone()
 }
 
 /// A file with one rule that has these keys besides its name.
@@ -40,7 +45,7 @@ fn raw_table(text: &str) -> Map<String, Value> {
 }
 
 #[test]
-fn the_reference_says_the_defaults() {
+fn the_reference_parses_to_the_defaults() {
     let (path, text) = shipped("kennel.toml");
     let reference = Config::read(&path, &text, []).unwrap();
     let least = r#"
@@ -58,7 +63,7 @@ fn the_reference_has_every_key() {
     fn keys_of(value: Option<&Value>) -> HashSet<String> {
         match value.map(|v| &v.kind) {
             Some(ValueKind::Table(table)) => table.keys().cloned().collect(),
-            other => panic!("no table: {other:?}"),
+            other => panic!("not a table: {other:?}"),
         }
     }
     fn inside<'v>(value: Option<&'v Value>, key: &str) -> Option<&'v Value> {
@@ -91,20 +96,20 @@ fn the_defaults_are_those_of_the_contract() {
     let address = ListenAddress { host: "127.0.0.1".into(), port: 11211 };
     assert_eq!(
         config.listen.tcp,
-        [ListenerSpec { at: address, terms: Default::default(), clients: Default::default() }]
+        [ListenerSpec { address, requirements: Default::default(), clients: Default::default() }]
     );
     assert_eq!((config.listen.unix_mode, config.listen.max_connections), (0o660, 10_000));
     assert_eq!((config.listen.idle_timeout, config.listen.max_buffered), (Duration::ZERO, 512 << 20));
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
     assert_eq!(
         config.tags,
-        super::Tags { prefix: b"@tag:".to_vec(), cache: Duration::ZERO, pool: 0, replicas: 1 }
+        settings::Tags { prefix: b"@tag:".to_vec(), cache: Duration::ZERO, pool: 0, replicas: 1 }
     );
-    assert_eq!(config.near, super::Near { memory: 64 << 20 });
+    assert_eq!(config.near, settings::Near { memory: 64 << 20 });
     let pool = &config.pools[0];
     assert_eq!((pool.distribution, pool.hash), (Distribution::Ketama, Hash::Md5));
     assert_eq!(pool.connect_timeout + pool.request_timeout, Duration::from_millis(700));
-    let Kind::Guarded { policy, tags, tags_in_key: false, meta_winner: MetaWinner::Miss } =
+    let RuleKind::Guarded { policy, tags, tags_in_key: false, meta_winner: MetaWinner::Miss } =
         &config.rules[0].kind
     else {
         panic!("{:?}", config.rules[0].kind)
@@ -129,17 +134,17 @@ fn the_defaults_are_those_of_the_contract() {
 #[test]
 fn without_a_file_everything_is_guarded_by_an_embedded_memcached() {
     let config = Config::load(None, []).unwrap();
-    assert_eq!(config.listen.tcp[0].at.to_string(), "127.0.0.1:11211");
+    assert_eq!(config.listen.tcp[0].address.to_string(), "127.0.0.1:11211");
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:9111");
     assert_eq!(config.pools[0].servers[0].address, Address::Embedded { limit: 64 << 20 });
     let [rule] = &config.rules[..] else { panic!("{:?}", config.rules) };
     assert_eq!((rule.name.as_str(), rule.pattern.is_everything()), ("everything", true));
-    assert!(matches!(rule.kind, Kind::Guarded { .. }));
+    assert!(matches!(rule.kind, RuleKind::Guarded { .. }));
     assert_eq!(config.warnings, [] as [String; 0]);
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn all_errors_are_reported_together() {
     let text = r#"
         color = "red"
         [listen]
@@ -161,32 +166,32 @@ fn every_mistake_is_told_at_once() {
         match = "x"
         kind = "rw"
     "#;
-    let mistakes = read(text).unwrap_err();
+    let errors = read(text).unwrap_err();
     let expected = [
-        r#"k.toml: color is not a key here: there are listen, admin, pools, tags, near, rules"#,
+        r#"k.toml: color is not a known key: must be one of listen, admin, pools, tags, near, rules"#,
         r#"k.toml: listen.tcp[0] ("127.0.0.1") must be host:port, as in "127.0.0.1:11211""#,
         r#"k.toml: listen.workers ("many") must be a whole number from 0 to 64"#,
         r#"k.toml: pools.main.servers[0] ("10.0.0.1") has no port: add :11211"#,
-        r#"k.toml: pools.main.request_timeout (5) must be a whole number with its unit, in quotes: "250ms", "5s""#,
+        r#"k.toml: pools.main.request_timeout (5) must be a whole number with a unit, in quotes: "250ms", "5s""#,
         r#"k.toml: tags.cache ("2h") must be at most 60s"#,
-        r#"k.toml: tags.pool ("mian") is no pool: there is "main""#,
-        r#"k.toml: rules[0] "user": stale_fro is not a key here: did you mean stale_for?"#,
-        r#"k.toml: rules[0] "user": match ("user:{id}{x}") is no pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
+        r#"k.toml: tags.pool ("mian") is not a pool: must be one of "main""#,
+        r#"k.toml: rules[0] "user": stale_fro is not a known key: did you mean stale_for?"#,
+        r#"k.toml: rules[0] "user": match ("user:{id}{x}") is not a valid pattern: character 10: a {name} or * directly behind another is ambiguous: put literal text between them"#,
         r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s", the default)"#,
-        r#"k.toml: rules[1] "x": name is missing: metrics show it, and no key: name = "pages""#,
+        r#"k.toml: rules[1] "x": name is missing: metrics show it, add name = "pages""#,
         r#"k.toml: rules[1] "x": kind ("rw") must be "guarded" or "raw""#,
     ];
-    assert_eq!(mistakes.lines(), expected, "{mistakes}");
-    assert_eq!(mistakes.to_string(), expected.join("\n"));
+    assert_eq!(errors.lines(), expected, "{errors}");
+    assert_eq!(errors.to_string(), expected.join("\n"));
 }
 
 #[test]
 fn a_lock_must_end_before_the_rebuild() {
-    let said = mistake(&rule("match = \"user:*\"\nlock_ttl = \"90s\"\nmax_rebuild = \"60s\""));
-    assert_eq!(said, r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s")"#);
-    let said = mistake(&rule("match = \"user:*\"\nmax_rebuild = \"5s\""));
+    let found = error(&rule("match = \"user:*\"\nlock_ttl = \"90s\"\nmax_rebuild = \"60s\""));
+    assert_eq!(found, r#"k.toml: rules[0] "user": lock_ttl ("90s") must be below max_rebuild ("60s")"#);
+    let found = error(&rule("match = \"user:*\"\nmax_rebuild = \"5s\""));
     assert_eq!(
-        said,
+        found,
         r#"k.toml: rules[0] "user": max_rebuild ("5s") must be above lock_ttl ("5s", the default)"#
     );
 }
@@ -276,53 +281,53 @@ fn every_limit_is_where_the_reference_says() {
     ] {
         let short = |text: &str| text.chars().take(200).collect::<String>();
         assert!(read(&good).is_ok(), "{}\n{}", short(&good), read(&good).unwrap_err());
-        let said = read(&bad).err().unwrap_or_else(|| panic!("accepted: {}", short(&bad)));
-        assert_eq!(said.0.len(), 1, "{}\n{said}", short(&bad));
+        let errors = read(&bad).err().unwrap_or_else(|| panic!("accepted: {}", short(&bad)));
+        assert_eq!(errors.lines().len(), 1, "{}\n{errors}", short(&bad));
     }
 }
 
 #[test]
-fn what_stands_twice_is_refused() {
-    let twice = |list: &str| mistake(&format!("[pools.main]\nservers = {list}"));
-    assert!(twice(r#"["a:1", "A:1"]"#).contains("servers[1] (\"A:1\") is servers[0] again"));
+fn duplicates_are_refused() {
+    let twice = |list: &str| error(&format!("[pools.main]\nservers = {list}"));
+    assert!(twice(r#"["a:1", "A:1"]"#).contains("servers[1] (\"A:1\") is the same as servers[0]"));
     let named = r#"[{ address = "a:1", name = "x" }, { address = "b:1", name = "x" }]"#;
-    assert!(twice(named).contains("is \"x\" to the ring, as servers[0] is"));
+    assert!(twice(named).contains("has the same ring name as servers[0], \"x\""));
     let as_host = r#"["a:11211", { address = "b:1", name = "a" }]"#;
-    assert!(twice(as_host).contains("is \"a\" to the ring"));
+    assert!(twice(as_host).contains("has the same ring name as servers[0], \"a\""));
     assert!(
         twice(r#"["embedded:64MiB", "embedded:64MiB"]"#)
-            .contains("(\"embedded:64MiB\") is \"embedded:64MiB\" to the ring, as servers[0] is")
+            .contains("(\"embedded:64MiB\") has the same ring name as servers[0], \"embedded:64MiB\"")
     );
     let listen = |keys: &str| format!("{POOL}[listen]\n{keys}");
     assert!(
-        mistake(&listen("tcp = [\"a:1\", \"A:1\"]"))
-            .contains("listen.tcp[1] (\"A:1\") is taken by listen.tcp[0]")
+        error(&listen("tcp = [\"a:1\", \"A:1\"]"))
+            .contains("listen.tcp[1] (\"A:1\") conflicts with listen.tcp[0]")
     );
-    assert!(mistake(&listen("unix = [\"/a\", \"/a\"]")).contains("listen.unix[1]"));
+    assert!(error(&listen("unix = [\"/a\", \"/a\"]")).contains("listen.unix[1]"));
     assert!(read(&listen("tcp = [\"a:0\", \"a:0\"]")).is_ok());
     let admin = format!("{POOL}[admin]\nlisten = \"127.0.0.1:11211\"");
-    assert!(mistake(&admin).contains("is taken by listen.tcp[0]"));
+    assert!(error(&admin).contains("conflicts with listen.tcp[0]"));
     let rules = "[[rules]]\nname = \"a\"\nmatch = \"x\"\n[[rules]]\nname = \"a\"\nmatch = \"y\"";
     assert!(
-        mistake(&format!("{POOL}{rules}"))
-            .contains("rules[1] \"a\": name (\"a\") is the name of rules[0] too")
+        error(&format!("{POOL}{rules}"))
+            .contains("rules[1] \"a\": name (\"a\") is already the name of rules[0]")
     );
-    assert!(mistake(&rule("match = \"x\"\ntags = [\"t\", \"t\"]")).contains("tags[1] is tags[0] again"));
+    assert!(error(&rule("match = \"x\"\ntags = [\"t\", \"t\"]")).contains("tags[1] is the same as tags[0]"));
 }
 
 #[test]
-fn the_pool_main_must_be_there() {
+fn the_pool_main_is_required() {
     for text in ["", "[pools]", "[pools.other]\nservers = [\"a:1\"]"] {
-        let said = mistake(text);
-        assert!(said.starts_with("k.toml: pools.main is missing"), "{said}");
-        assert!(said.contains("Add [pools.main] with servers = ["), "{said}");
+        let found = error(text);
+        assert!(found.starts_with("k.toml: pools.main is missing"), "{found}");
+        assert!(found.contains("add [pools.main] with servers = ["), "{found}");
     }
     let given = env(&[("KENNEL_POOLS__MAIN__SERVERS", "a:1")]);
     assert!(Config::read("k.toml", "", given).is_ok());
 }
 
 #[test]
-fn pools_are_known_by_their_index_with_main_first() {
+fn pools_are_indexed_with_main_first() {
     let text = r#"
         [pools.aux]
         servers = ["a:1"]
@@ -345,20 +350,20 @@ fn pools_are_known_by_their_index_with_main_first() {
 }
 
 #[test]
-fn a_pool_with_mistakes_is_not_also_called_missing() {
+fn a_pool_with_errors_is_not_also_reported_missing() {
     let text = "[pools.main]\nservers = [\"a\"]\n[[rules]]\nname = \"r\"\nmatch = \"*\"\npool = \"main\"";
-    assert!(mistake(text).contains("add :11211"));
+    assert!(error(text).contains("add :11211"));
 }
 
 #[test]
-fn no_tag_shares_its_key_with_the_lock_of_another() {
+fn tag_keys_do_not_collide_with_lock_keys() {
     let prefix = |prefix| format!("{POOL}[tags]\nprefix = \"{prefix}\"");
     for bad in ["@", "@l", "@lock", "@lock:", "@lock:#", "@lock:tag:"] {
-        let said = format!(
-            "k.toml: tags.prefix ({bad:?}) must not begin with \"@lock:\", nor \"@lock:\" with it: a tag would share its key \
-             with a key's lock"
+        let found = format!(
+            "k.toml: tags.prefix ({bad:?}) must not begin with \"@lock:\" or be a prefix of it: tag keys would \
+             collide with lock keys"
         );
-        assert_eq!(mistake(&prefix(bad)), said);
+        assert_eq!(error(&prefix(bad)), found);
     }
     for good in ["@lock;", "@locks:", "@tag:", "lock:", "@@lock:"] {
         assert!(read(&prefix(good)).is_ok(), "{good}");
@@ -366,99 +371,102 @@ fn no_tag_shares_its_key_with_the_lock_of_another() {
 }
 
 #[test]
-fn wrong_types_are_mistakes_like_others() {
-    for (text, said) in [
+fn wrong_types_are_errors_like_others() {
+    for (text, found) in [
         ("listen = 3", "k.toml: listen (3) must be a table: [listen]"),
         ("rules = \"x\"", "k.toml: rules (\"x\") must be a list of tables"),
         ("rules = [1]", "k.toml: rules[0] (1) must be a table"),
-        ("[tags]\nprefix = 3", "k.toml: tags.prefix (3) must be a text in quotes"),
+        ("[tags]\nprefix = 3", "k.toml: tags.prefix (3) must be a string in quotes"),
         ("[listen]\ntcp = \"a:1\"", "k.toml: listen.tcp (\"a:1\") must be a list"),
         ("[listen]\nworkers = 1.5", "k.toml: listen.workers (1.5) must be a whole number"),
-        ("[admin]\nlisten = false", "k.toml: admin.listen (false) must be a text in quotes"),
+        ("[admin]\nlisten = false", "k.toml: admin.listen (false) must be a string in quotes"),
     ] {
         let whole = format!("{text}\n{POOL}");
-        assert!(mistake(&whole).starts_with(said), "{}", mistake(&whole));
+        assert!(error(&whole).starts_with(found), "{}", error(&whole));
     }
     let server = "[pools.main]\nservers = [7]";
-    assert!(mistake(server).starts_with("k.toml: pools.main.servers[0] (7) must be \"host:port\" or {"));
+    assert!(error(server).starts_with("k.toml: pools.main.servers[0] (7) must be \"host:port\" or {"));
     let typo = "[pools.main]\nservers = [{ address = \"a:1\", wieght = 2 }]";
-    assert_eq!(mistake(typo), "k.toml: pools.main.servers[0].wieght is not a key here: did you mean weight?");
+    assert_eq!(error(typo), "k.toml: pools.main.servers[0].wieght is not a known key: did you mean weight?");
     let stray = format!("[pools]\nservers = [\"a:1\"]\n{POOL}");
-    assert_eq!(mistake(&stray), "k.toml: pools.servers (a list) belongs to one pool: [pools.main] above it");
-    assert!(mistake("pools = 1").starts_with("k.toml: pools (1) must be a table"));
+    assert_eq!(
+        error(&stray),
+        "k.toml: pools.servers (a list) must be in the table of a pool, such as [pools.main]"
+    );
+    assert!(error("pools = 1").starts_with("k.toml: pools (1) must be a table"));
 }
 
 #[test]
-fn a_raw_rule_has_nothing_that_only_a_guard_does() {
-    let said = mistake(&rule("match = \"x\"\nkind = \"raw\"\nstale_for = \"5s\""));
-    assert!(said.contains("stale_for (\"5s\") does nothing in a raw rule"), "{said}");
-    let said = mistake(&rule("match = \"x\"\nkind = \"raw\"\nnear = \"50ms\""));
-    assert!(said.contains("near (\"50ms\") does nothing in a raw rule"), "{said}");
+fn a_raw_rule_has_no_keys_of_the_guard() {
+    let found = error(&rule("match = \"x\"\nkind = \"raw\"\nstale_for = \"5s\""));
+    assert!(found.contains("stale_for (\"5s\") has no effect in a raw rule"), "{found}");
+    let found = error(&rule("match = \"x\"\nkind = \"raw\"\nnear = \"50ms\""));
+    assert!(found.contains("near (\"50ms\") has no effect in a raw rule"), "{found}");
 }
 
 #[test]
 fn syntax_errors_have_line_and_column() {
-    assert_eq!(mistake("[listen]\ntcp = [\n"), "k.toml: line 2, column 8: unclosed array, expected `]`");
-    assert_eq!(mistake("a = 1\na = 2\n"), "k.toml: line 2, column 1: duplicate key");
+    assert_eq!(error("[listen]\ntcp = [\n"), "k.toml: line 2, column 8: unclosed array, expected `]`");
+    assert_eq!(error("a = 1\na = 2\n"), "k.toml: line 2, column 1: duplicate key");
     for (text, place) in
         [("a = \"\"\"\n\n", "line "), ("\n]\n", "line 2, column 1: "), ("a = 1 | 2", "line 1, column ")]
     {
-        let said = mistake(text);
-        let what = said.strip_prefix("k.toml: ").and_then(|s| s.strip_prefix(place)).unwrap();
-        assert!(!said.contains('\n') && what.len() > 12 && !what.contains(" | "), "{said}");
+        let found = error(text);
+        let what = found.strip_prefix("k.toml: ").and_then(|s| s.strip_prefix(place)).unwrap();
+        assert!(!found.contains('\n') && what.len() > 12 && !what.contains(" | "), "{found}");
     }
 }
 
 #[test]
-fn a_number_beyond_64_bits_is_told_with_its_place_and_hides_no_other_mistake() {
+fn a_number_beyond_64_bits_is_reported_with_its_position_and_hides_no_other_error() {
     let text = "[pools.main]\nservers = [\"a:1\"] # 99999999999999999999\n[listen]\nmax_connections = 99999999999999999999\n\
                 workers = 0x1_0000_0000_0000_0000_0000\ntcp = [\"99999999999999999999\"]\n[tags]\nprefix = -99999999999999999999\n\
                 [[rules]]\nname = \"ü\"\nmatch = [99999999999999999999]\nearly_beta = 1e999\n";
-    let said = read(text).unwrap_err().to_string();
+    let found = read(text).unwrap_err().to_string();
     for line in [
-        "k.toml: line 4, column 19: 99999999999999999999 does not fit into 64 bits",
-        "k.toml: line 5, column 11: 0x1_0000_0000_0000_0000_0000 does not fit into 64 bits",
-        "k.toml: line 8, column 10: -99999999999999999999 does not fit into 64 bits",
-        "k.toml: line 11, column 10: 99999999999999999999 does not fit into 64 bits",
-        "k.toml: line 12, column 14: 1e999 does not fit into 64 bits",
+        "k.toml: line 4, column 19: 99999999999999999999 does not fit in 64 bits",
+        "k.toml: line 5, column 11: 0x1_0000_0000_0000_0000_0000 does not fit in 64 bits",
+        "k.toml: line 8, column 10: -99999999999999999999 does not fit in 64 bits",
+        "k.toml: line 11, column 10: 99999999999999999999 does not fit in 64 bits",
+        "k.toml: line 12, column 14: 1e999 does not fit in 64 bits",
         "k.toml: listen.tcp[0] (\"99999999999999999999\") must be host:port, as in \"127.0.0.1:11211\"",
-        "k.toml: rules[0] \"ü\": name (\"ü\") must be 1 to 64 of A-Z a-z 0-9 _ . -",
+        "k.toml: rules[0] \"ü\": name (\"ü\") must be 1 to 64 of the characters A-Z a-z 0-9 _ . -",
     ] {
-        assert!(said.lines().any(|said| said == line), "{line:?} is not in:\n{said}");
+        assert!(found.lines().any(|found| found == line), "{line:?} is not in:\n{found}");
     }
-    // Where any text is right it is a mistake all the same.
+    // It is an error even where any string is valid.
     let name = "[pools.main]\nservers = [\"a:1\"]\n[[rules]]\nmatch = \"*\"\nname = 99999999999999999999\n";
-    assert_eq!(mistake(name), "k.toml: line 5, column 8: 99999999999999999999 does not fit into 64 bits");
+    assert_eq!(error(name), "k.toml: line 5, column 8: 99999999999999999999 does not fit in 64 bits");
     for fits in ["9223372036854775807", "-9223372036854775808", "0x7fff_ffff_ffff_ffff", "inf", "1e308"] {
-        let said = mistake(&rule(&format!("match = \"x\"\nearly_beta = {fits}")));
-        assert!(said.contains("must be a number from 0.0 to 100.0"), "{said}");
+        let found = error(&rule(&format!("match = \"x\"\nearly_beta = {fits}")));
+        assert!(found.contains("must be a number from 0.0 to 100.0"), "{found}");
     }
 }
 
 #[test]
-fn listeners_that_take_each_others_clients_are_told_all_at_once_whatever_else_is_wrong() {
+fn conflicting_listeners_are_all_reported_whatever_else_is_wrong() {
     let text = "[listen]\ntcp = [\"0.0.0.0:1\", \"127.0.0.1:1\", \"no port\", \"[::]:2\", \"10.0.0.1:2\", \"[::1]:1\", \"LOCALHOST:3\", \
                 \"127.0.0.1:3\", \"a:4\", \"A:4\"]\nunix = [\"/run/k\", \"x\", \"/run//k\"]\n[admin]\nlisten = \"127.0.0.1:2\"\n\
                 [pools.main]\nservers = [\"127.0.0.1:1\", \"unix:/run/k\"]\n[pools.b]\nservers = []\n";
-    let said = read(text).unwrap_err();
+    let found = read(text).unwrap_err();
     let expected = [
         "k.toml: listen.tcp[2] (\"no port\") must be host:port, as in \"127.0.0.1:11211\"",
-        "k.toml: listen.unix[1] (\"x\") must be an absolute path, beginning with /",
-        "k.toml: listen.tcp[1] (\"127.0.0.1:1\") is taken by listen.tcp[0] (\"0.0.0.0:1\"): remove one, or give it another port",
-        "k.toml: listen.tcp[4] (\"10.0.0.1:2\") is taken by listen.tcp[3] (\"[::]:2\"): remove one, or give it another port",
-        "k.toml: listen.tcp[7] (\"127.0.0.1:3\") is taken by listen.tcp[6] (\"LOCALHOST:3\"): remove one, or give it another port",
-        "k.toml: listen.tcp[9] (\"A:4\") is taken by listen.tcp[8] (\"a:4\"): remove one, or give it another port",
-        "k.toml: listen.unix[2] (\"/run//k\") is taken by listen.unix[0] (\"/run/k\"): remove one",
-        "k.toml: admin.listen (\"127.0.0.1:2\") is taken by listen.tcp[3] (\"[::]:2\"): give the page a port of its own, or \"\" to turn it off",
-        "k.toml: pools.b.servers must name at least one server: [\"10.0.0.1:11211\"]",
-        "k.toml: pools.main.servers[0] (\"127.0.0.1:1\") is where Kennel itself listens, listen.tcp[0]: give it, or the server, another address",
-        "k.toml: pools.main.servers[1] (\"unix:/run/k\") is where Kennel itself listens, listen.unix[0]: give it, or the server, another address",
+        "k.toml: listen.unix[1] (\"x\") must be an absolute path",
+        "k.toml: listen.tcp[1] (\"127.0.0.1:1\") conflicts with listen.tcp[0] (\"0.0.0.0:1\"): remove one, or use another port",
+        "k.toml: listen.tcp[4] (\"10.0.0.1:2\") conflicts with listen.tcp[3] (\"[::]:2\"): remove one, or use another port",
+        "k.toml: listen.tcp[7] (\"127.0.0.1:3\") conflicts with listen.tcp[6] (\"LOCALHOST:3\"): remove one, or use another port",
+        "k.toml: listen.tcp[9] (\"A:4\") conflicts with listen.tcp[8] (\"a:4\"): remove one, or use another port",
+        "k.toml: listen.unix[2] (\"/run//k\") conflicts with listen.unix[0] (\"/run/k\"): remove one",
+        "k.toml: admin.listen (\"127.0.0.1:2\") conflicts with listen.tcp[3] (\"[::]:2\"): use another port, or \"\" to turn the admin listener off",
+        "k.toml: pools.b.servers must contain at least one server: [\"10.0.0.1:11211\"]",
+        "k.toml: pools.main.servers[0] (\"127.0.0.1:1\") is Kennel's own listener listen.tcp[0]: change one of the two addresses",
+        "k.toml: pools.main.servers[1] (\"unix:/run/k\") is Kennel's own listener listen.unix[0]: change one of the two addresses",
     ];
-    assert_eq!(said.lines(), expected);
+    assert_eq!(found.lines(), expected);
 }
 
 #[test]
-fn listeners_of_different_addresses_or_ports_do_not_disturb_each_other() {
+fn listeners_with_different_addresses_or_ports_do_not_conflict() {
     for tcp in [
         "[\"127.0.0.1:1\", \"127.0.0.2:1\", \"[::1]:1\", \"10.0.0.1:1\"]",
         "[\"0.0.0.0:1\", \"127.0.0.1:2\", \"[::1]:1\"]",
@@ -471,34 +479,34 @@ fn listeners_of_different_addresses_or_ports_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_says_so() {
+fn a_file_that_cannot_be_read_is_an_error() {
     let path = std::env::temp_dir().join(format!("kennel-config-{}.toml", std::process::id()));
-    let said = || Config::load(Some(&path), []).unwrap_err().to_string();
-    assert!(said().contains("cannot be read: No such file"), "{}", said());
+    let found = || Config::load(Some(&path), []).unwrap_err().to_string();
+    assert!(found().contains("cannot be read: No such file"), "{}", found());
     std::fs::write(&path, b"# \xff").unwrap();
-    let not_utf8 = said();
+    let not_utf8 = found();
     std::fs::remove_file(&path).unwrap();
-    assert!(not_utf8.ends_with("is not UTF-8 at byte 3, as TOML must be"), "{not_utf8}");
+    assert!(not_utf8.ends_with("is not valid UTF-8: byte 3 is invalid"), "{not_utf8}");
     assert!(
         Config::load(Some(&std::env::temp_dir()), []).unwrap_err().to_string().contains("cannot be read")
     );
 }
 
 #[test]
-fn a_rule_behind_one_that_takes_all_its_keys_is_a_warning() {
+fn a_rule_whose_keys_all_match_an_earlier_one_is_a_warning() {
     let text = "[[rules]]\nname = \"all\"\nmatch = \"*\"\n[[rules]]\nname = \"late\"\nmatch = \"x\"\n";
     let config = read(&format!("{POOL}{text}")).unwrap();
     assert_eq!(
         config.warnings,
-        ["rules[1] \"late\" is never reached: rules[0] \"all\" before it matches all its keys"]
+        ["rules[1] \"late\" never applies: rules[0] \"all\" matches all its keys first"]
     );
     let tag = read(&rule("match = \"@tag:x:*\"")).unwrap();
     assert!(tag.warnings[0].contains("tags.prefix"), "{:?}", tag.warnings);
 }
 
 #[test]
-fn a_server_too_light_for_the_ring_is_a_warning() {
+fn a_server_whose_weight_is_too_small_for_the_ring_is_a_warning() {
     let text = "[pools.main]\nservers = [\"a:1\", { address = \"b:1\", weight = 60000 }]";
     let warnings = read(text).unwrap().warnings;
-    assert!(warnings.len() == 1 && warnings[0].contains("servers[0] (a:1) gets no keys"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].contains("servers[0] (a:1) receives no keys"), "{warnings:?}");
 }

@@ -1,38 +1,38 @@
-//! How durations, sizes, addresses and names are written. Every error is the end of a sentence that begins with
-//! the key and the value found.
+//! The notation of durations, sizes, addresses and names. Each error completes a sentence that begins with the key and its
+//! value.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::ListenAddress;
+use crate::listener::ListenAddress;
 use crate::upstream::Address;
 
-/// The longest path that fits into a Unix socket's address, in bytes (`sun_path`, without its NUL).
+/// The longest path of a Unix socket, in bytes (`sun_path` without its NUL).
 const UNIX_PATH_MAX: usize = 107;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What an embedded server may be limited to, in bytes.
+/// The allowed memory limits of an embedded server, in bytes.
 const EMBEDDED: std::ops::RangeInclusive<u64> = MIB..=64 * GIB;
 
 const DURATIONS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
 
-/// `250ms`, `5s`, `1m`, `2h`, `30d`: a whole number and its unit.
+/// A whole number and a unit: `250ms`, `5s`, `1m`, `2h`, `30d`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match scaled(text, &DURATIONS) {
         Some(ms) => Ok(Duration::from_millis(ms)),
-        None => Err("must be a whole number with its unit, ms, s, m, h or d: \"250ms\", \"5s\"".into()),
+        None => Err("must be a whole number with a unit (ms, s, m, h, d): \"250ms\", \"5s\"".into()),
     }
 }
 
-/// `100B`, `512KiB`, `64MiB`, `1GiB`: a whole number and its unit.
+/// A whole number and a unit: `100B`, `512KiB`, `64MiB`, `1GiB`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     scaled(text, &SIZES)
-        .ok_or_else(|| "must be a whole number with its unit, B, KiB, MiB or GiB: \"64MiB\"".into())
+        .ok_or_else(|| "must be a whole number with a unit (B, KiB, MiB, GiB): \"64MiB\"".into())
 }
 
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -41,14 +41,14 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     text[..digits].parse::<u64>().ok()?.checked_mul(*scale)
 }
 
-/// A duration the way it is written, in the largest unit that divides it.
+/// A duration in configuration notation, in the largest unit that divides it.
 pub(crate) fn show_duration(d: Duration) -> String {
     let ms = u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     let (unit, scale) = match ms {
         0 => ("s", 1000),
         _ => DURATIONS.into_iter().rfind(|(_, scale)| ms.is_multiple_of(*scale)).unwrap_or(("ms", 1)),
     };
-    // "60s" and "24h" are how people say it; "1m" and "1d" are how nobody writes a time-out.
+    // Below 10 minutes and 2 days, "60s" and "24h" are more usual for time-outs than "1m" and "1d".
     match unit {
         "m" if ms < 600_000 => format!("{}s", ms / 1000),
         "d" if ms < 172_800_000 => format!("{}h", ms / 3_600_000),
@@ -56,14 +56,14 @@ pub(crate) fn show_duration(d: Duration) -> String {
     }
 }
 
-/// A size the way it is written, in the largest unit that divides it.
+/// A size in configuration notation, in the largest unit that divides it.
 pub(crate) fn show_size(bytes: u64) -> String {
     let (unit, scale) =
         SIZES.into_iter().rfind(|(_, scale)| bytes.is_multiple_of(*scale)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / scale)
 }
 
-/// A server's address the way it is written.
+/// A server's address in configuration notation.
 pub(crate) fn show_address(address: &Address) -> String {
     match address {
         Address::Embedded { limit } => format!("embedded:{}", show_size(*limit)),
@@ -71,21 +71,22 @@ pub(crate) fn show_address(address: &Address) -> String {
     }
 }
 
-/// `host:port` for a listener; the host is an IPv4 address, an IPv6 address in brackets or a name. Port 0 lets
-/// the system choose.
+/// `host:port` of a listener. The host is an IPv4 address, an IPv6 address in brackets or a name. With port 0 the system
+/// chooses a free port.
 pub(super) fn listen_address(text: &str) -> Result<ListenAddress, String> {
     let (host, port) = host_port(text, "must be host:port, as in \"127.0.0.1:11211\"")?;
-    let port = port.parse().map_err(|_| format!("has the port {port:?}, which is none: 0 to 65535"))?;
+    let port = port.parse().map_err(|_| format!("has the invalid port {port:?}: must be 0 to 65535"))?;
     Ok(ListenAddress { host, port })
 }
 
-/// A server: `host:port`, `unix:/path`, `embedded:64MiB`.
+/// A server's address: `host:port`, `unix:/path` or `embedded:64MiB`.
 pub(super) fn server_address(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return unix_path(path).map(Address::Unix);
     }
     if let Some(limit) = text.strip_prefix("embedded:") {
-        let limit = size(limit).map_err(|what| format!("the part behind \"embedded:\" {what}"))?;
+        let limit =
+            size(limit).map_err(|what| format!("has an invalid size after \"embedded:\", which {what}"))?;
         return match EMBEDDED.contains(&limit) {
             true => Ok(Address::Embedded { limit }),
             false => Err("must be between embedded:1MiB and embedded:64GiB".into()),
@@ -97,17 +98,17 @@ pub(super) fn server_address(text: &str) -> Result<Address, String> {
     let (host, port) = host_port(text, "has no port: add :11211")?;
     match port.parse() {
         Ok(port) if port > 0 => Ok(Address::Tcp { host, port }),
-        _ => Err(format!("has the port {port:?}, which is none: 1 to 65535, usually 11211")),
+        _ => Err(format!("has the invalid port {port:?}: must be 1 to 65535, usually 11211")),
     }
 }
 
 fn host_port<'a>(text: &'a str, no_port: &str) -> Result<(String, &'a str), String> {
     if let Some(inside) = text.strip_prefix('[') {
         let Some((host, rest)) = inside.split_once(']') else {
-            return Err("opens a [ that nothing closes: write \"[::1]:11211\"".into());
+            return Err("has an unclosed [: write \"[::1]:11211\"".into());
         };
         if host.parse::<std::net::Ipv6Addr>().is_err() {
-            return Err(format!("has {host:?} in brackets, which is no IPv6 address"));
+            return Err(format!("has {host:?} in brackets, which is not an IPv6 address"));
         }
         return match rest.strip_prefix(':') {
             Some(port) => Ok((host.to_owned(), port)),
@@ -116,15 +117,19 @@ fn host_port<'a>(text: &'a str, no_port: &str) -> Result<(String, &'a str), Stri
     }
     let (host, port) = text.rsplit_once(':').ok_or_else(|| no_port.to_owned())?;
     if text.parse::<std::net::Ipv6Addr>().is_ok() || host.contains(':') {
-        return Err("has several colons: put an IPv6 address in brackets, \"[::1]:11211\"".into());
+        return Err("has more than one colon: write an IPv6 address in brackets, \"[::1]:11211\"".into());
     }
     if host.is_empty() {
-        return Err("has no host: write 0.0.0.0 or [::] for all addresses, 127.0.0.1 for this machine".into());
+        return Err(
+            "has no host: use 0.0.0.0 or [::] for all addresses, 127.0.0.1 for this machine only".into()
+        );
     }
     let legal = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     match host.chars().find(|c| !legal(*c)) {
-        Some(c) => Err(format!("has {c:?} in its host: write an IP address or a host name")),
-        None if host.len() > 253 => Err("has a host longer than 253 bytes, more than DNS allows".into()),
+        Some(c) => {
+            Err(format!("has the invalid character {c:?} in its host: use an IP address or a host name"))
+        }
+        None if host.len() > 253 => Err("has a host longer than 253 bytes, the limit of DNS".into()),
         None => Ok((host.to_owned(), port)),
     }
 }
@@ -134,11 +139,11 @@ pub(super) fn unix_path(text: &str) -> Result<PathBuf, String> {
     if text.starts_with("unix:") {
         Err("must be the path alone, without \"unix:\"".into())
     } else if !text.starts_with('/') {
-        Err("must be an absolute path, beginning with /".into())
+        Err("must be an absolute path".into())
     } else if text.ends_with('/') || text.contains('\0') {
         Err("must be the path of a socket".into())
     } else if text.len() > UNIX_PATH_MAX {
-        Err(format!("has {} bytes: a Unix socket's path has at most {UNIX_PATH_MAX}", text.len()))
+        Err(format!("must be at most {UNIX_PATH_MAX} bytes, not {}", text.len()))
     } else {
         Ok(text.into())
     }
@@ -149,7 +154,7 @@ pub(super) fn mode(text: &str) -> Result<u32, String> {
     let digits = (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
     match u32::from_str_radix(text, 8) {
         Ok(mode) if digits && mode <= 0o777 => Ok(mode),
-        _ => Err("must be octal digits, at most \"0777\": \"0660\"".into()),
+        _ => Err("must be 3 or 4 octal digits, at most \"0777\": \"0660\"".into()),
     }
 }
 
@@ -158,29 +163,8 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     match (1..=64).contains(&text.len()) && text.chars().all(legal) {
         true => Ok(text.to_owned()),
-        false => Err("must be 1 to 64 of A-Z a-z 0-9 _ . -".into()),
+        false => Err("must be 1 to 64 of the characters A-Z a-z 0-9 _ . -".into()),
     }
-}
-
-/// The one of `known` that `word` was probably meant to be: at most a third of it is wrong.
-pub(super) fn closest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    let scored = known.into_iter().map(|k| (distance(word, k), k));
-    scored.filter(|(d, k)| *d <= k.len().max(3) / 3).min().map(|(_, k)| k)
-}
-
-/// How many letters to add, drop or change to make one word the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let swap = diagonal + usize::from(!x.eq_ignore_ascii_case(&y));
-            diagonal = row[j + 1];
-            row[j + 1] = swap.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -209,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_duration_reads_back_as_itself() {
+    fn a_formatted_duration_parses_to_itself() {
         for ms in [0, 1, 250, 1500, 5000, 60_000, 90_000, 600_000, 3_600_000, 86_400_000, 2_592_000_000] {
             let d = Duration::from_millis(ms);
             assert_eq!(duration(&show_duration(d)), Ok(d));
@@ -218,19 +202,19 @@ mod tests {
     }
 
     #[test]
-    fn addresses_say_what_is_missing() {
+    fn address_errors_name_what_is_missing() {
         let tcp = |host: &str, port| Ok(Address::Tcp { host: host.into(), port });
         assert_eq!(server_address("cache-1.internal:11211"), tcp("cache-1.internal", 11211));
         assert_eq!(server_address("[::1]:1"), tcp("::1", 1));
         assert_eq!(server_address("unix:/run/m.sock"), Ok(Address::Unix("/run/m.sock".into())));
         assert_eq!(server_address("embedded:64MiB"), Ok(Address::Embedded { limit: 64 << 20 }));
-        for (text, said) in [
+        for (text, expected) in [
             ("10.0.0.1", "add :11211"),
             ("[::1]", "add :11211"),
             ("::1", "brackets"),
             ("::1:11211", "brackets"),
-            ("[::1:11211", "nothing closes"),
-            ("[x]:1", "no IPv6"),
+            ("[::1:11211", "unclosed"),
+            ("[x]:1", "not an IPv6"),
             ("a:0", "1 to 65535"),
             ("a:65536", "1 to 65535"),
             (":11211", "no host"),
@@ -242,7 +226,7 @@ mod tests {
             ("embedded:65GiB", "64GiB"),
         ] {
             let error = server_address(text).unwrap_err();
-            assert!(error.contains(said), "{text:?}: {error}");
+            assert!(error.contains(expected), "{text:?}: {error}");
         }
         assert_eq!(listen_address("127.0.0.1:0").map(|a| a.port), Ok(0));
         assert!(listen_address("127.0.0.1").is_err());
@@ -262,13 +246,5 @@ mod tests {
         for text in ["", "66", "0860", "1777", "+660", "00660"] {
             assert!(mode(text).is_err(), "{text:?}");
         }
-    }
-
-    #[test]
-    fn a_slip_of_the_finger_is_recognised_and_another_word_is_not() {
-        let known = ["stale_for", "stale_wait", "lock_ttl"];
-        assert_eq!(closest("stale_fro", known), Some("stale_for"));
-        assert_eq!(closest("lockttl", known), Some("lock_ttl"));
-        assert_eq!(closest("timeout", known), None);
     }
 }

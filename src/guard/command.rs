@@ -1,67 +1,58 @@
-//! What the guard asks of servers, and what they answer: memcached's meta commands as values.
+//! The commands sent to servers and the replies: memcached's meta commands as values.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::Inputs;
+use super::policy::Policy;
 
-/// The moment a decision is made, as the caller read it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Now {
-    /// Wall clock, Unix milliseconds: names tag versions and dates envelopes. May step.
-    pub wall: u64,
-    /// A clock that never steps, milliseconds from anywhere: measures waits and leases.
-    pub mono: u64,
-}
-
-/// An item's CAS number, and which connection life it was read in.
+/// The CAS number of an item, and the epoch of the connection that read it.
 ///
-/// A restarted server counts again from one, so a number alone may name two different items. Whoever sends a
-/// conditional command on a connection of another epoch must answer [`ServerReply::Exists`] without sending it.
+/// A restarted server counts from one again, so one number may identify two different items. A conditional
+/// command on a connection of another epoch must not be sent; its reply is [`ServerReply::Exists`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cas {
-    /// As the server gave it.
+    /// As returned by the server.
     pub number: u64,
-    /// How often connections to that server had been made when it was read.
+    /// How many connections to that server had been made when the item was read.
     pub epoch: u32,
 }
 
 impl Cas {
-    /// No item's: memcached counts from one.
+    /// The CAS of no item: memcached counts from one.
     pub const NONE: Cas = Cas { number: 0, epoch: 0 };
 }
 
-/// Which item a command is about.
+/// Which item a command addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ItemRef {
-    /// The guarded key itself.
+    /// The guarded key.
     Value,
-    /// Its lock, which lives on the same server.
+    /// The lock of the guarded key, on the same server.
     Lock,
-    /// The rule's n-th tag for this key.
+    /// The n-th tag of the key.
     Tag(u8),
     /// The same tag on the second server that keeps it.
     TagCopy(u8),
 }
 
-/// One command.
+/// A command to a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerCommand {
-    /// About which item.
+    /// Which item it addresses.
     pub at: ItemRef,
-    /// What to do with it.
+    /// What it does with the item.
     pub what: Operation,
 }
 
-/// The commands of one round trip. Those about one server arrive there in this order.
+/// The commands of one round trip. Each server receives its commands in this order.
 pub type Commands = SmallVec<[ServerCommand; 4]>;
 
-/// The answers to them, in the same order.
+/// The replies to [`Commands`], in the same order.
 pub type Replies = SmallVec<[ServerReply; 4]>;
 
-/// What to do with an item.
+/// What a command does with an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// `mg … t f c s`.
@@ -70,45 +61,45 @@ pub enum Operation {
     Store {
         /// `M`: under which condition.
         mode: StoreMode,
-        /// The value: a header of ours, then the client's bytes.
+        /// The value: Kennel's header, then the client's bytes.
         value: Stored,
-        /// `F`.
+        /// `F`: client flags.
         flags: u32,
-        /// `T`, as memcached reads an exptime.
+        /// `T`: exptime, as memcached interprets it.
         exptime: i64,
-        /// `C`: only if the item's CAS is still this.
+        /// `C`: only if the item still has this CAS.
         cas: Option<Cas>,
-        /// `E`: the CAS that the client wants it to have.
+        /// `E`: the CAS that the client assigns.
         explicit: Option<u64>,
     },
     /// `md`.
     Delete {
-        /// `C`: only if the item's CAS is still this.
+        /// `C`: only if the item still has this CAS.
         cas: Option<Cas>,
     },
-    /// `md … I`: keep it, as stale, under a new CAS.
+    /// `md … I`: keeps the item, as stale, under a new CAS.
     MarkStale {
-        /// `T`: for this many seconds; `None` leaves its exptime as it is.
+        /// `T`: the new TTL in seconds; `None` keeps the exptime.
         seconds: Option<u32>,
-        /// `C`: only if the item's CAS is still this.
+        /// `C`: only if the item still has this CAS.
         cas: Option<Cas>,
-        /// `E`: the CAS that the client wants it to have.
+        /// `E`: the CAS that the client assigns.
         explicit: Option<u64>,
     },
 }
 
-/// What a look at an item gives and does.
+/// What a get returns and changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct GetFlags {
-    /// `v`: with its value.
+    /// `v`: return the value.
     pub value: bool,
-    /// `h l`: whether it was hit before, and for how long it has not been.
+    /// `h l`: return whether it has been hit, and the seconds since the last access.
     pub usage: bool,
-    /// `u`: without counting as a use of it.
+    /// `u`: do not count as an access.
     pub unseen: bool,
-    /// `N`: on a miss, leave a stub that lasts this many seconds.
+    /// `N`: on a miss, leave a stub with this TTL in seconds.
     pub vivify: Option<u32>,
-    /// `T`: give it this exptime (what is answered is the old one).
+    /// `T`: set this exptime. The reply has the old one.
     pub touch: Option<i64>,
 }
 
@@ -119,11 +110,11 @@ pub enum StoreMode {
     Set,
     /// Only if the key is absent.
     Add,
-    /// Behind what is there.
+    /// Behind the existing value.
     Append,
 }
 
-/// A value to store, in two parts so that the client's bytes are never copied to put a header before them.
+/// A value to store, in two parts so that a header can be prepended without copying the client's bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Stored {
     /// The envelope's header; empty for a plain value.
@@ -138,18 +129,18 @@ impl Stored {
         Stored { header: Bytes::new(), body }
     }
 
-    /// Bytes in all.
+    /// Length in bytes, header included.
     pub fn len(&self) -> usize {
         self.header.len() + self.body.len()
     }
 
-    /// Whether there is not one byte, as in a stub.
+    /// Whether both parts are empty, as in a stub.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a server answered.
+/// The reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ServerReply {
     /// `VA` or `HD` to `mg`.
@@ -162,32 +153,32 @@ pub enum ServerReply {
     Done,
     /// `NS`: the condition of the mode did not hold.
     NotStored,
-    /// `EX`: the CAS is another.
+    /// `EX`: the item has another CAS.
     Exists,
-    /// The server refuses an item of this size, and has dropped the old one.
+    /// The server refuses an item of this size and has dropped the old one.
     TooLarge,
-    /// There is no answer, and whether the command was carried out is not known.
+    /// There is no usable reply. It is unknown whether the command was carried out.
     Failed(Failure),
 }
 
-/// An item as `mg` shows it.
+/// An item as returned by `mg`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Item {
-    /// The whole stored value, header included; empty if it was not asked for.
+    /// The whole stored value, header included; empty if it was not requested.
     pub value: Bytes,
-    /// Its size in bytes, also when the value was not asked for.
+    /// Size of the value in bytes, also if the value was not requested.
     pub size: usize,
     /// The client's flags.
     pub flags: u32,
     /// Its CAS.
     pub cas: Cas,
-    /// Whole seconds it has left at most; `None`: it never expires.
+    /// Remaining TTL in whole seconds, rounded up; `None`: it never expires.
     pub ttl: Option<u32>,
-    /// `W`: the server chose this reader to build it.
+    /// `W`: the server chose this reader to build the value.
     pub won: bool,
     /// `X`: marked stale.
     pub stale: bool,
-    /// How it has been used; as it is in a new item if that was not asked.
+    /// How it has been used; the default if that was not requested.
     pub usage: Usage,
 }
 
@@ -196,30 +187,30 @@ pub struct Item {
 pub struct Usage {
     /// `h`: it has been hit since it was stored.
     pub hit: bool,
-    /// `l`: seconds since that was last so.
+    /// `l`: seconds since the last access.
     pub idle: u32,
 }
 
-/// A get of the whole item.
+/// A get of an item with its value.
 pub(super) fn get(at: ItemRef) -> ServerCommand {
     ServerCommand { at, what: Operation::Get(GetFlags { value: true, ..GetFlags::default() }) }
 }
 
-/// A get of all but its value.
+/// A get of an item without its value.
 pub(super) fn peek(at: ItemRef) -> ServerCommand {
     ServerCommand { at, what: Operation::Get(GetFlags::default()) }
 }
 
-/// A look at the key that leaves a stub if nothing is there: so there is always a CAS to store over, which any invalidation
-/// moves or removes.
-pub(super) fn look_or_stub(scene: &Inputs<'_>) -> ServerCommand {
-    let vivify = Some(scene.policy.lock_seconds());
+/// A get of the guarded key, without its value, that leaves a stub if the key is absent. There is then always
+/// a CAS to store over, which any invalidation changes or removes.
+pub(super) fn peek_or_stub(policy: &Policy) -> ServerCommand {
+    let vivify = Some(policy.lock_seconds());
     ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { vivify, ..GetFlags::default() }) }
 }
 
 /// The same, with the value.
-pub(super) fn value_or_stub(scene: &Inputs<'_>) -> ServerCommand {
-    let vivify = Some(scene.policy.lock_seconds());
+pub(super) fn get_or_stub(policy: &Policy) -> ServerCommand {
+    let vivify = Some(policy.lock_seconds());
     ServerCommand {
         at: ItemRef::Value,
         what: Operation::Get(GetFlags { value: true, vivify, ..GetFlags::default() }),
@@ -229,95 +220,4 @@ pub(super) fn value_or_stub(scene: &Inputs<'_>) -> ServerCommand {
 /// A delete, conditional if a CAS is given.
 pub(super) fn delete(at: ItemRef, cas: Option<Cas>) -> ServerCommand {
     ServerCommand { at, what: Operation::Delete { cas } }
-}
-
-/// How long an item with this TTL is sure to stand: a TTL of n lives (n−1, n] seconds.
-pub(super) fn sure_ms(ttl: u32) -> u64 {
-    u64::from(ttl.saturating_sub(1)) * 1000
-}
-
-/// memcached reads exptimes above thirty days as Unix time.
-const RELATIVE_LIMIT: u64 = 60 * 60 * 24 * 30;
-
-/// What a client's exptime means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Expiry {
-    /// Negative, or a moment that has passed: gone at once.
-    Expired,
-    /// 0: no end.
-    Never,
-    /// Ends in so many seconds.
-    Seconds(u64),
-}
-
-impl Expiry {
-    /// Reads an exptime as memcached's protocol.txt does ("Expiration times").
-    pub fn of(exptime: i64, now: Now) -> Expiry {
-        match u64::try_from(exptime) {
-            Err(_) => Expiry::Expired,
-            Ok(0) => Expiry::Never,
-            Ok(seconds) if seconds <= RELATIVE_LIMIT => Expiry::Seconds(seconds),
-            Ok(moment) => match moment.checked_sub(now.wall / 1000) {
-                None | Some(0) => Expiry::Expired,
-                Some(seconds) => Expiry::Seconds(seconds),
-            },
-        }
-    }
-
-    /// Never longer than a rule's `max_ttl` in seconds, where 0 sets no bound.
-    pub fn at_most(self, max_ttl: u64) -> Expiry {
-        match self {
-            Expiry::Never if max_ttl > 0 => Expiry::Seconds(max_ttl),
-            Expiry::Seconds(seconds) if max_ttl > 0 => Expiry::Seconds(seconds.min(max_ttl)),
-            other => other,
-        }
-    }
-
-    /// The exptime of an item that must outlive this by `extra` seconds.
-    pub fn exptime(self, extra: u32, now: Now) -> i64 {
-        match self {
-            Expiry::Expired => -1,
-            Expiry::Never => 0,
-            Expiry::Seconds(seconds) => {
-                let sum = seconds + u64::from(extra);
-                match sum {
-                    0 => -1, // 0 would mean never
-                    1..=RELATIVE_LIMIT => i64::try_from(sum).unwrap_or(i64::MAX),
-                    // memcached keeps 32 bits of it, signed.
-                    _ => i64::try_from(now.wall / 1000 + sum).unwrap_or(i64::MAX).min(i64::from(i32::MAX)),
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Now = Now { wall: 1_700_000_000_000, mono: 5 };
-
-    #[test]
-    fn an_exptime_above_thirty_days_is_a_moment() {
-        assert_eq!(Expiry::of(2_592_000, NOW), Expiry::Seconds(2_592_000));
-        assert_eq!(Expiry::of(2_592_001, NOW), Expiry::Expired);
-        assert_eq!(Expiry::of(1_700_000_010, NOW), Expiry::Seconds(10));
-        assert_eq!(Expiry::of(0, NOW), Expiry::Never);
-        assert_eq!(Expiry::of(-1, NOW), Expiry::Expired);
-    }
-
-    #[test]
-    fn a_sum_above_thirty_days_is_sent_as_a_moment() {
-        assert_eq!(Expiry::Seconds(2_592_000).exptime(0, NOW), 2_592_000);
-        assert_eq!(Expiry::Seconds(2_592_000).exptime(60, NOW), 1_700_000_000 + 2_592_060);
-        assert_eq!(Expiry::Never.exptime(60, NOW), 0);
-        assert_eq!(Expiry::of(2_147_483_647, NOW).exptime(60, NOW), 2_147_483_647);
-    }
-
-    #[test]
-    fn max_ttl_bounds_what_never_ends_too() {
-        assert_eq!(Expiry::Never.at_most(30), Expiry::Seconds(30));
-        assert_eq!(Expiry::Seconds(60).at_most(30), Expiry::Seconds(30));
-        assert_eq!(Expiry::Seconds(60).at_most(0), Expiry::Seconds(60));
-    }
 }

@@ -1,14 +1,13 @@
-//! Whether an item may be served, and as what.
+//! Judges whether an item may be served, and as what.
 
 use bytes::{Buf, Bytes};
 
-use super::Inputs;
 use super::command::{Cas, Item, Usage};
-use super::envelope::{Header, Opened, TagName};
+use super::envelope::{Header, Opened, TagName, TagNames};
+use super::inputs::Inputs;
+use super::policy::{OnInvalidate, Policy};
 use super::stub::Stub;
-use super::tags::{Versions, version_millis};
-use super::write::NEVER;
-use super::{OnInvalidate, Policy, TagNames};
+use super::tag_version::{NEVER, Versions, version_millis};
 
 /// A value that may be served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -19,34 +18,44 @@ pub struct Hit {
     pub flags: u32,
     /// The item's CAS.
     pub cas: Cas,
-    /// Whole seconds until its soft expiry; `None`: it has none. Zero when stale.
+    /// Whole seconds until its soft expiry; `None` if it has none. Zero if stale.
     pub ttl: Option<u32>,
-    /// For how many milliseconds it has been past its soft expiry.
+    /// Milliseconds since its soft expiry.
     pub stale_ms: u64,
-    /// How many milliseconds its last rebuild took.
+    /// Duration of its last rebuild in milliseconds.
     pub rebuild: u32,
-    /// How it has been used, if that was asked.
+    /// How it has been used, if that was requested.
     pub usage: Usage,
-    /// The envelope's header as stored, so that a changed value can be put behind the same one.
+    /// The envelope's header as stored, so that a changed value can be stored with the same one.
     pub header: Bytes,
 }
 
-/// What stands under a guarded key.
+impl Hit {
+    /// Represents an item that expired with the command that touched it, and one without bytes or TTL.
+    pub fn nothing() -> Hit {
+        let (payload, header) = (Bytes::new(), Bytes::new());
+        let usage = Usage::default();
+        Hit { payload, flags: 0, cas: Cas::NONE, ttl: None, stale_ms: 0, rebuild: 0, usage, header }
+    }
+}
+
+/// The state of a guarded key's item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ItemState {
     /// May be served as a hit.
     Fresh(Hit),
-    /// Outlived its soft expiry, was marked stale, or a tag of it moved; may still be served.
+    /// Past its soft expiry, marked stale, or with a changed tag; may still be served.
     Stale(Hit),
-    /// There is an item, but nothing of it may be served.
+    /// There is an item, but it may not be served.
     Unservable,
     /// Zero bytes: its value is being built for the first time.
     Stub(Stub),
 }
 
-/// What most reads come to, seen without a machine: a fresh value, sealed with exactly these tags in this order, or with nothing at
-/// all. [`super::Read`] would say the same; what it has to be asked about is left as it is. The hit has no [`Hit::header`]: nobody
-/// changes what was only looked at.
+/// Recognizes the most common result of a read without a state machine: a fresh value that was sealed with
+/// exactly these tags in this order, or that has no envelope. [`super::Read`] would return the same hit. For
+/// any other item this returns `None` and leaves the item as it is. The hit has no [`Hit::header`], which
+/// only commands that change the value need.
 pub fn fresh_hit<'a>(
     item: &mut Item,
     mut tags: impl Iterator<Item = (&'a [u8], u64)>,
@@ -67,7 +76,7 @@ pub fn fresh_hit<'a>(
         }
         _ => return None,
     };
-    // What is plain has no soft expiry: it is there or not.
+    // A plain value has no soft expiry.
     if payload_at > 0 && item.ttl.is_some_and(|ttl| ttl <= stale_for) {
         return None;
     }
@@ -78,26 +87,27 @@ pub fn fresh_hit<'a>(
     Some(Hit { payload, flags, cas, ttl, stale_ms: 0, rebuild, usage, header: Bytes::new() })
 }
 
-/// The tags that an item was sealed with and the scene does not know.
-pub(super) fn unknown_tags(item: &Item, scene: &Inputs<'_>) -> TagNames {
+/// The tags that an item was sealed with and that are not among the inputs.
+pub(super) fn unknown_tags(item: &Item, inputs: &Inputs<'_>) -> TagNames {
     match Header::open(&item.value) {
-        Opened::Sealed { envelope, .. } => scene.unknown(envelope.tags().map(|(name, _)| name)),
+        Opened::Sealed { envelope, .. } => inputs.unknown_of(envelope.tags().map(|(name, _)| name)),
         Opened::Plain | Opened::Unreadable(_) => TagNames::new(),
     }
 }
 
-/// Whether one of the rule's own tags has moved since a value was sealed with it, and none is older here than it was then: who reads
-/// tags from a cache may know less than what stands there. `now`: the versions of the scene's tags.
-pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, scene: &Inputs<'_>) -> bool {
-    let version = |name: &[u8]| scene.own().iter().zip(now).find(|(own, _)| own[..] == *name);
+/// Whether a tag of the rule has changed since a value was sealed with it, and none has an older version now
+/// than then: versions from a cache may be older than those of the item. `now`: the versions of the inputs'
+/// tags.
+pub(super) fn is_out_of_date(envelope: &Header<'_>, now: &Versions, inputs: &Inputs<'_>) -> bool {
+    let version = |name: &[u8]| inputs.rule_tags().iter().zip(now).find(|(own, _)| own[..] == *name);
     let versions = || envelope.tags().filter_map(|(name, sealed)| Some((sealed, *version(name)?.1)));
     let is_behind = |(sealed, now)| version_millis(sealed) < version_millis(now);
     versions().any(is_behind) && versions().all(|(sealed, now)| sealed == now || is_behind((sealed, now)))
 }
 
-/// Judges an item. `versions` are the versions of the rule's tags; `None` if they could not be read, which proves nothing
-/// fresh.
-pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>) -> ItemState {
+/// Judges an item. `versions` are those of the inputs' tags; `None` if they could not be read, in which case
+/// no sealed value counts as fresh.
+pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_>) -> ItemState {
     if let Some(stub) = Stub::of(item) {
         return ItemState::Stub(stub);
     }
@@ -112,7 +122,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>
         header: Bytes::new(),
     };
     let (envelope, payload_at) = match Header::open(&item.value) {
-        // Someone stored it directly, or it was too large to wrap: it has no soft expiry and no tags.
+        // Stored without Kennel, or too large for an envelope: it has no soft expiry and no tags.
         Opened::Plain if item.stale => return ItemState::Stale(hit),
         Opened::Plain => return ItemState::Fresh(hit),
         Opened::Unreadable(_) => return ItemState::Unservable,
@@ -121,7 +131,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>
     hit.payload = item.value.slice(payload_at..);
     hit.header = item.value.slice(..payload_at);
     hit.rebuild = envelope.rebuild;
-    // It stands in the place of what nobody was to see.
+    // It replaces a value that may not be served.
     let is_placeholder = payload_at == item.value.len() && envelope.tags().next().is_some();
     if is_placeholder && envelope.tags().all(|(_, version)| version == NEVER) {
         return ItemState::Unservable;
@@ -129,14 +139,14 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>
     let moved = match versions {
         None => true,
         Some(versions) => {
-            let now = |name: &[u8]| scene.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
+            let now = |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
             let sealed = |name: &TagName| envelope.tags().any(|(sealed, _)| *sealed == name[..]);
-            // What neither the rule nor the scene knows is not looked at: whoever wants to be sure learns it first.
-            !scene.own().iter().all(sealed)
+            // A tag that is not among the inputs is ignored. A caller that must know about it adds it first.
+            !inputs.rule_tags().iter().all(sealed)
                 || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
         }
     };
-    if moved && scene.policy.on_tag == OnInvalidate::Drop {
+    if moved && inputs.policy.on_tag == OnInvalidate::Drop {
         return ItemState::Unservable;
     }
     let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
@@ -152,18 +162,33 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, scene: &Inputs<'_>
     }
 }
 
+/// XFetch (Vattani, Chierichetti and Lowenstein, 2015): the probability rises towards the expiry and with the
+/// duration of the last rebuild.
+pub(super) fn refreshes_early(hit: &Hit, inputs: &Inputs<'_>) -> bool {
+    let beta = inputs.policy.early_beta;
+    match hit.ttl {
+        Some(ttl) if beta > 0.0 => {
+            -f64::from(hit.rebuild) * beta * inputs.chance.ln() >= f64::from(ttl) * 1000.0
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::BytesMut;
     use smallvec::SmallVec;
 
     use super::*;
+    use crate::guard::command::{Replies, ServerReply};
     use crate::guard::envelope::{Envelope, Tags};
-    use crate::guard::{Event, Machine, Now, Read, ReadEnd, ReadOptions, Replies, ServerReply, Step};
+    use crate::guard::fixtures;
+    use crate::guard::machine::{Event, Machine, Step};
+    use crate::guard::read::{Read, ReadEnd, ReadOptions};
 
     const NAMES: [&[u8]; 3] = [b"blog:7", b"posts", b"users"];
 
-    /// What may stand under a key whose rule has the first so many of [`NAMES`], which all have version 100.
+    /// An item as it may exist under a key whose rule has the first `tags` of [`NAMES`], all at version 100.
     fn random_item(tags: usize, random: &mut fastrand::Rng) -> Item {
         let named = |at: usize| (TagName::from_slice(NAMES[at]), 100);
         let mut sealed: Tags = (0..tags).map(named).collect();
@@ -191,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_sees_a_fresh_value_only_where_a_machine_would_serve_it_as_it_is() {
+    fn a_fresh_hit_is_found_only_where_a_read_would_serve_the_same() {
         let random = &mut fastrand::Rng::with_seed(3);
         let (mut seen, mut fresh) = (0, 0);
         for _ in 0..20_000 {
@@ -200,26 +225,14 @@ mod tests {
             let item = random_item(tags.len(), random);
             let on_tag = if random.bool() { OnInvalidate::Stale } else { OnInvalidate::Drop };
             let policy = Policy { on_tag, ..Policy::default() };
-            let (now, room) = (Now { wall: 1_700_000_000_000, mono: 0 }, 1 << 20);
-            let (learnt, sidecar, copies, patient, chance) = (0, 1, false, true, 1.0);
-            let scene =
-                Inputs { policy: &policy, tags: &tags, learnt, sidecar, room, copies, now, patient, chance };
-            let version = Item {
-                value: Bytes::from_static(b"100"),
-                size: 3,
-                won: false,
-                stale: false,
-                ttl: None,
-                flags: 0,
-                ..item.clone()
-            };
-            let mut answers = Replies::from_iter([ServerReply::Item(item.clone())]);
-            answers.extend(tags.iter().map(|_| ServerReply::Item(version.clone())));
-            let step = Read::answered(ReadOptions::default(), 0).resume(Event::Replies(answers), &scene);
-            let at_a_glance =
-                fresh_hit(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), scene.policy);
+            let inputs = fixtures::inputs(&policy, &tags);
+            let version = fixtures::item("100", item.cas.number);
+            let mut replies = Replies::from_iter([ServerReply::Item(item.clone())]);
+            replies.extend(tags.iter().map(|_| ServerReply::Item(version.clone())));
+            let step = Read::answered(ReadOptions::default(), 0).resume(Event::Replies(replies), &inputs);
+            let found = fresh_hit(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), inputs.policy);
             let plain = |hit: Hit| Hit { header: Bytes::new(), ..hit };
-            match (step, at_a_glance) {
+            match (step, found) {
                 (Step::Done(ReadEnd::Fresh(hit)), Some(seen_hit)) => {
                     assert_eq!(plain(hit), seen_hit);
                     (seen, fresh) = (seen + 1, fresh + 1);
@@ -229,12 +242,12 @@ mod tests {
                 (step, Some(hit)) => panic!("{hit:?} of {item:?}, which is {step:?}"),
             }
         }
-        // Of the fresh ones only those escape it whose tags stand in another order.
+        // Among the fresh values it misses only those whose tags are in another order.
         assert!(seen > 5_000 && fresh < seen * 11 / 10, "{seen} of {fresh}");
     }
 
     #[test]
-    fn a_glance_leaves_it_to_chance_who_refreshes_early() {
+    fn a_fresh_hit_is_left_to_the_read_if_it_may_be_refreshed_early() {
         let random = &mut fastrand::Rng::with_seed(3);
         let policy = Policy { early_beta: 1.0, ..Policy::default() };
         assert!((0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), &policy).is_none()));

@@ -1,108 +1,44 @@
-//! What a sidecar may serve without asking a server again: its own hits, for their rule's `near` at most.
+//! Which hits a sidecar may serve again without a read: for at most the rule's `near`.
 //!
 //! ```text
-//!  look ──a value that still stands───────────────────▶ Hit
-//!    │ somebody reads the key at this moment ─────────▶ Join ──Landing──▶ the same answer, or look again
-//!    └ Read ──▶ (Changes are noted, the read is sent) ──▶ ended ──fresh──▶ kept
+//!  look ──a stored value that is still valid──────────▶ Hit
+//!    │ another request is reading the key ────────────▶ Join ──SharedResult──▶ the same value, or look again
+//!    └ Read ──▶ (Changes are noted, the read is sent) ──▶ ended ──fresh──▶ stored
 //! ```
 //!
-//! A value's age counts from the moment its read was *sent*: whatever another sidecar acknowledged before that, the read has
-//! seen. What this sidecar itself has changed is counted in [`Changes`], which all its workers share: a value is served only
-//! while the counts of its key and its tags are what they were before its read was sent. Each worker keeps values of its own.
+//! A value's age counts from the moment its read was *sent*: the read has seen everything that another sidecar
+//! acknowledged before that. Changes made through this sidecar are counted in [`Changes`], which all its workers share: a
+//! value is served only while the counts of its key and tags are those from before its read was sent. Each worker stores
+//! its own values.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use crate::error::Failure;
 
-use super::command::Now;
-use super::envelope::{Header, Opened};
+use super::envelope::{Header, Opened, TagName};
+use super::expiry::sure_ms;
 use super::freshness::Hit;
-use super::{ReadEnd, TagName};
+use super::inputs::Now;
+use super::read::ReadEnd;
+use changes::{ANY_TAG, EVERYTHING, Slots, slot};
 
-/// Counters: two keys or tags that share one only make each other be read again.
-const SLOTS: u64 = 1 << 16;
-/// The most readers that wait for another's answer; the next one reads for itself.
-const MAX_ABOARD: usize = 4096;
-/// The longest that a reader waits for another's answer, in ms: its client may be one that does not take what it is sent, and
-/// then the answer is not looked at.
+mod changes;
+
+pub use changes::{Changed, Changes};
+
+/// The most readers that join one read. Further ones read on their own.
+const MAX_JOINED: usize = 4096;
+/// The longest wait of a joined reader, in milliseconds. The client of the read itself may not accept its
+/// data, in which case the reply is not processed.
 const MAX_JOINED_MS: u64 = 100;
-/// A value that takes more than this part of the memory is not kept.
+/// A value larger than this fraction (1/n) of the memory is not stored.
 const LARGEST_PART: usize = 4;
-/// What an entry takes beside its key and its value, in bytes: its places in the tables, and what the allocator adds.
-const ENTRY: usize = 320;
-
-/// How often something was changed through this sidecar. Shared by its workers.
-///
-/// A change counts when it begins and again before it is acknowledged. The second is what keeps the promise: a read that was
-/// sent in between may have been answered before the change was carried out.
-pub struct Changes {
-    /// Empty: nothing is kept near, so nothing is counted.
-    counts: Box<[AtomicU64]>,
-}
-
-/// What a change may change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Changed<'a> {
-    /// One key.
-    Key(&'a [u8]),
-    /// All that carries one tag.
-    Tag(&'a [u8]),
-    /// Every key.
-    Everything,
-}
-
-/// Counts all of `Changed::Everything`.
-const EVERYTHING: u32 = 0;
-/// Counts every bump of any tag.
-const ANY_TAG: u32 = 1;
-const FIRST: u64 = 2;
-
-impl Changes {
-    /// `counts`: whether anything is kept near at all. If not, this takes no memory.
-    pub fn new(counts: bool) -> Changes {
-        let slots = if counts { FIRST + SLOTS } else { 0 };
-        Changes { counts: (0..slots).map(|_| AtomicU64::new(0)).collect() }
-    }
-
-    /// A change begins, or has ended: before it is sent, and before it is acknowledged.
-    pub fn note(&self, what: Changed<'_>) {
-        if self.counts.is_empty() {
-            return;
-        }
-        if let Changed::Tag(_) = what {
-            // Before the tag's own: see `ended`.
-            self.counts[ANY_TAG as usize].fetch_add(1, SeqCst);
-        }
-        self.counts[slot(what) as usize].fetch_add(1, SeqCst);
-    }
-
-    /// Counts only grow, so a sum of them is the same only if each is.
-    fn sum(&self, slots: &[u32]) -> u64 {
-        let count = |slot: &u32| self.counts.get(*slot as usize).map_or(0, |count| count.load(SeqCst));
-        slots.iter().map(count).fold(0, u64::wrapping_add)
-    }
-}
-
-fn slot(what: Changed<'_>) -> u32 {
-    let (kind, name) = match what {
-        Changed::Everything => return EVERYTHING,
-        Changed::Key(key) => (0u8, key),
-        Changed::Tag(name) => (1, name),
-    };
-    // The same in every worker.
-    let mut hasher = DefaultHasher::new();
-    (kind, name).hash(&mut hasher);
-    (FIRST + hasher.finish() % SLOTS) as u32
-}
-
-type Slots = SmallVec<[u32; 4]>;
+/// Memory for an entry besides its key and its value, in bytes: in the tables, and overhead of the allocator.
+const ENTRY_BYTES: usize = 320;
 
 /// A value that was read, and until when it may be served again.
 #[derive(Debug)]
@@ -116,42 +52,42 @@ pub struct NearValue {
 }
 
 impl NearValue {
-    /// What is to be served: without the header that it was stored with, and with the TTL of the moment it was read.
+    /// The hit to serve: without the stored header, and with the TTL at the time of the read.
     pub fn hit(&self) -> &Hit {
         &self.hit
     }
 
-    /// Whether a request of this moment may be answered with it.
+    /// Whether a request that arrives now may be served this value.
     fn is_active(&self, now: Now, changes: &Changes) -> bool {
         now.mono < self.until && changes.sum(&self.slots) == self.sum
     }
 }
 
-/// A read that is about to be sent, with what had been counted by then.
+/// A read that is about to be sent, with the change counts at that time.
 #[derive(Debug)]
 pub struct NearRead<B> {
-    /// Its number: one that begins later has a larger one.
+    /// Number of the read. Numbers ascend.
     number: u64,
     sent: u64,
     slots: Slots,
     sum: u64,
     bumps: u64,
-    flight: Option<Rc<InFlightRead<B>>>,
+    in_flight: Option<Rc<InFlightRead<B>>>,
 }
 
-/// A read on its way whose answer others wait for. Gone with its [`NearRead`], and the bells with it.
+/// A read in progress that other requests may join. Dropped with its [`NearRead`], together with the wakers.
 #[derive(Debug)]
 pub struct InFlightRead<B> {
     until: u64,
     slots: Slots,
     sum: u64,
-    bells: RefCell<Vec<B>>,
+    wakers: RefCell<Vec<B>>,
 }
 
 impl<B> InFlightRead<B> {
-    /// Waits for the answer: `bell` is among those that [`NearValues::ended`] gives back.
-    pub fn join(&self, bell: B) {
-        self.bells.borrow_mut().push(bell);
+    /// Joins the read: [`NearValues::ended`] returns the waker.
+    pub fn join(&self, waker: B) {
+        self.wakers.borrow_mut().push(waker);
     }
 
     /// When to stop waiting, on the monotonic clock in ms.
@@ -165,56 +101,56 @@ impl<B> InFlightRead<B> {
 pub struct NearRequest<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The tags that its rule names for it.
+    /// The tags that the rule names for the key.
     pub tags: &'a [TagName],
     /// The rule's `near`, in ms.
     pub near: u64,
 }
 
-/// What a reader is to do.
+/// How a request proceeds.
 #[derive(Debug)]
 pub enum NearLookup<B> {
-    /// Serve this.
+    /// Serve this value.
     Hit(Rc<NearValue>),
-    /// Wait for the answer of this one.
+    /// Wait for the result of this read.
     Join(Rc<InFlightRead<B>>),
-    /// Read, and say how it ended.
+    /// Read, and report the end to [`NearValues::ended`].
     Read(NearRead<B>),
 }
 
-/// What those are told who waited for another's answer.
+/// The result of a read for the requests that have joined it.
 #[derive(Debug, Clone)]
 pub enum SharedResult {
-    /// A value, for [`NearValues::serves`] to judge.
+    /// A value, if [`NearValues::serves`] permits it.
     Fresh(Rc<NearValue>),
-    /// The key's server did not answer.
+    /// The key's server did not reply.
     Failed(Failure),
-    /// Nothing that is anybody else's: read for yourself.
+    /// No result that can be shared: each request must read on its own.
     Nothing,
 }
 
-/// One worker's values. `B` wakes one who waits.
+/// The values of one worker. `B` wakes a waiting request.
 #[derive(Debug)]
 pub struct NearValues<B> {
-    /// In bytes.
+    /// Limit in bytes.
     budget: usize,
     bytes: usize,
     /// How many reads have begun.
-    readings: u64,
-    /// How many values were forgotten before their time.
-    crowded: u64,
+    reads_begun: u64,
+    /// How many values were removed early since the last report.
+    evicted: u64,
     keys: HashMap<Rc<[u8]>, Entry>,
-    /// The oldest first, by the number of the reading; one whose entry has another number by now is to be skipped.
+    /// Ascending by the number of the read. An element is skipped if its entry has another number now.
     order: VecDeque<(u64, Rc<[u8]>)>,
-    flights: HashMap<Rc<[u8]>, Weak<InFlightRead<B>>>,
+    in_flight: HashMap<Rc<[u8]>, Weak<InFlightRead<B>>>,
 }
 
 #[derive(Debug)]
 enum Entry {
-    Kept(Rc<NearValue>),
-    /// There was nothing to keep, says the reading with this number: until that moment nobody waits for another's answer, which
-    /// would likely be none for them.
-    Bare {
+    Value(Rc<NearValue>),
+    /// The read with this number returned nothing to store. Until then no request joins a read of the key,
+    /// which would probably not help it.
+    Empty {
         reading: u64,
         until: u64,
     },
@@ -223,131 +159,131 @@ enum Entry {
 impl Entry {
     fn reading(&self) -> u64 {
         match self {
-            Entry::Kept(kept) => kept.reading,
-            Entry::Bare { reading, .. } => *reading,
+            Entry::Value(value) => value.reading,
+            Entry::Empty { reading, .. } => *reading,
         }
     }
 
     fn until(&self) -> u64 {
         match self {
-            Entry::Kept(kept) => kept.until,
-            Entry::Bare { until, .. } => *until,
+            Entry::Value(value) => value.until,
+            Entry::Empty { until, .. } => *until,
         }
     }
 
-    /// Bytes of its value.
+    /// Length of the value in bytes.
     fn size(&self) -> usize {
         match self {
-            Entry::Kept(kept) => kept.hit.payload.len(),
-            Entry::Bare { .. } => 0,
+            Entry::Value(value) => value.hit.payload.len(),
+            Entry::Empty { .. } => 0,
         }
     }
 }
 
 fn cost(key: &[u8], value: usize) -> usize {
-    ENTRY + key.len() + value
+    ENTRY_BYTES + key.len() + value
 }
 
 impl<B> NearValues<B> {
-    /// One that keeps so many bytes at most.
+    /// A store with a limit of `budget` bytes.
     pub fn new(budget: usize) -> NearValues<B> {
         NearValues {
             budget,
             bytes: 0,
-            readings: 0,
-            crowded: 0,
+            reads_begun: 0,
+            evicted: 0,
             keys: HashMap::new(),
             order: VecDeque::new(),
-            flights: HashMap::new(),
+            in_flight: HashMap::new(),
         }
     }
 
-    /// How many bytes it keeps.
+    /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many values it had to forget before their time, for want of memory, since this was asked last.
+    /// How many values were removed early for lack of memory since the last call.
     pub fn take_crowded(&mut self) -> u64 {
-        std::mem::take(&mut self.crowded)
+        std::mem::take(&mut self.evicted)
     }
 
-    /// The number of the last reading: whoever asks at this moment has asked before all later ones.
+    /// The number of the last read. A request that arrives now precedes all later ones.
     pub fn moment(&self) -> u64 {
-        self.readings
+        self.reads_begun
     }
 
-    /// What a request of this moment is to do.
-    pub fn look(&mut self, wanted: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
-        let NearRequest { key, near, .. } = *wanted;
+    /// How a request that arrives now proceeds.
+    pub fn look(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
+        let NearRequest { key, near, .. } = *request;
         match self.keys.get(key) {
-            Some(Entry::Kept(kept)) if kept.is_active(now, changes) => {
-                return NearLookup::Hit(Rc::clone(kept));
+            Some(Entry::Value(value)) if value.is_active(now, changes) => {
+                return NearLookup::Hit(Rc::clone(value));
             }
-            Some(Entry::Bare { until, .. }) if now.mono < *until => {
-                return NearLookup::Read(self.alone(wanted, now, changes));
+            Some(Entry::Empty { until, .. }) if now.mono < *until => {
+                return NearLookup::Read(self.alone(request, now, changes));
             }
             _ => {}
         }
-        if let Some(flight) = self.flights.get(key).and_then(Weak::upgrade)
-            && now.mono < flight.until
-            && changes.sum(&flight.slots) == flight.sum
-            && flight.bells.borrow().len() < MAX_ABOARD
+        if let Some(in_flight) = self.in_flight.get(key).and_then(Weak::upgrade)
+            && now.mono < in_flight.until
+            && changes.sum(&in_flight.slots) == in_flight.sum
+            && in_flight.wakers.borrow().len() < MAX_JOINED
         {
-            return NearLookup::Join(flight);
+            return NearLookup::Join(in_flight);
         }
-        let mut reading = self.alone(wanted, now, changes);
+        let mut reading = self.alone(request, now, changes);
         let NearRead { sent, ref slots, sum, .. } = reading;
         let (slots, until) = (slots.clone(), sent + near.min(MAX_JOINED_MS));
-        let flight = Rc::new(InFlightRead { until, slots, sum, bells: RefCell::default() });
-        self.flights.insert(Rc::from(key), Rc::downgrade(&flight));
-        reading.flight = Some(flight);
+        let in_flight = Rc::new(InFlightRead { until, slots, sum, wakers: RefCell::default() });
+        self.in_flight.insert(Rc::from(key), Rc::downgrade(&in_flight));
+        reading.in_flight = Some(in_flight);
         NearLookup::Read(reading)
     }
 
-    /// Begins a read that nobody else waits for.
-    pub fn alone(&mut self, wanted: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
-        let NearRequest { key, tags, .. } = *wanted;
-        self.readings += 1;
+    /// Begins a read that no other request may join.
+    pub fn alone(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
+        let NearRequest { key, tags, .. } = *request;
+        self.reads_begun += 1;
         let tags = tags.iter().map(|tag| slot(Changed::Tag(tag)));
         let slots: Slots = [EVERYTHING, slot(Changed::Key(key))].into_iter().chain(tags).collect();
         let sum = changes.sum(&slots);
         let bumps = changes.sum(&[ANY_TAG]);
-        NearRead { number: self.readings, sent: now.mono, slots, sum, bumps, flight: None }
+        NearRead { number: self.reads_begun, sent: now.mono, slots, sum, bumps, in_flight: None }
     }
 
-    /// Whether whoever asked at `moment` may be answered with what another's read has brought: it was sent after they had asked,
-    /// or it still stands.
-    pub fn serves(&self, kept: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
-        kept.reading > moment || kept.is_active(now, changes)
+    /// Whether a request that arrived at `moment` may be served the result of another's read: either that
+    /// read was sent after the request arrived, or the value is still valid.
+    pub fn serves(&self, value: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
+        value.reading > moment || value.is_active(now, changes)
     }
 
-    /// A read has ended: who waits for it, and what they are told. `None` for the end: it goes on, but it waits for another
-    /// client, and nobody should wait for that.
+    /// A read has ended. Returns the requests that have joined it, and their result. `end` is `None` if the
+    /// read continues but waits for another client, which no joined request should do.
     pub fn ended(
         &mut self,
-        wanted: &NearRequest<'_>,
+        request: &NearRequest<'_>,
         reading: NearRead<B>,
         end: Option<&ReadEnd>,
         now: Now,
         changes: &Changes,
     ) -> (Vec<B>, SharedResult) {
-        let NearRequest { key, tags, near } = *wanted;
-        let NearRead { number, sent, slots, sum, bumps, flight } = reading;
-        let bells = flight.map(|flight| {
-            if self.flights.get(key).is_some_and(|newest| std::ptr::eq(newest.as_ptr(), &*flight)) {
-                self.flights.remove(key);
+        let NearRequest { key, tags, near } = *request;
+        let NearRead { number, sent, slots, sum, bumps, in_flight } = reading;
+        let wakers = in_flight.map(|in_flight| {
+            if self.in_flight.get(key).is_some_and(|newest| std::ptr::eq(newest.as_ptr(), &*in_flight)) {
+                self.in_flight.remove(key);
             }
-            flight.bells.take()
+            in_flight.wakers.take()
         });
-        let landing = match end {
+        let result = match end {
             Some(ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) => {
-                // A slice of what came from the server would keep all of that in memory.
-                let payload = match self.has_room_for(key, hit.payload.len()) {
+                // A slice of the server's reply would keep all of that reply in memory.
+                let payload = match self.is_small_enough(key, hit.payload.len()) {
                     true => Bytes::copy_from_slice(&hit.payload),
                     false => hit.payload.clone(),
                 };
-                let mut kept = NearValue {
+                let mut value = NearValue {
                     hit: Hit { payload, header: Bytes::new(), ..hit.clone() },
                     reading: number,
                     until: sent + near,
@@ -355,37 +291,36 @@ impl<B> NearValues<B> {
                     sum,
                 };
                 if let Some(ttl) = hit.ttl {
-                    // A TTL of n lives (n−1, n] seconds.
-                    kept.until = kept.until.min(sent + u64::from(ttl.saturating_sub(1)) * 1000);
+                    value.until = value.until.min(sent + sure_ms(ttl));
                 }
-                if !kept.learn(&hit.header, tags, bumps, changes) {
-                    kept.until = 0;
+                if !value.add_tags(&hit.header, tags, bumps, changes) {
+                    value.until = 0;
                 }
-                let kept = Rc::new(kept);
-                self.keep(key, Entry::Kept(Rc::clone(&kept)), now);
-                SharedResult::Fresh(kept)
+                let value = Rc::new(value);
+                self.insert(key, Entry::Value(Rc::clone(&value)), now);
+                SharedResult::Fresh(value)
             }
             Some(ReadEnd::Failed(failure)) => SharedResult::Failed(*failure),
-            // Whoever refreshes it early knows nothing against what is kept.
+            // An early refresh does not invalidate the stored value.
             Some(ReadEnd::Won { early: true, .. }) => SharedResult::Nothing,
             Some(ReadEnd::Won { .. } | ReadEnd::Stale(_) | ReadEnd::Missed { .. }) | None => {
-                self.keep(key, Entry::Bare { reading: number, until: sent + near }, now);
+                self.insert(key, Entry::Empty { reading: number, until: sent + near }, now);
                 SharedResult::Nothing
             }
         };
-        (bells.unwrap_or_default(), landing)
+        (wakers.unwrap_or_default(), result)
     }
 
-    /// Remembers it, unless a later reading has been remembered already.
-    fn keep(&mut self, key: &[u8], entry: Entry, now: Now) {
+    /// Stores an entry, unless a later read has stored one already.
+    fn insert(&mut self, key: &[u8], entry: Entry, now: Now) {
         let reading = entry.reading();
         if self.keys.get(key).is_some_and(|old| old.reading() > reading) {
             return;
         }
         self.remove(key);
         if now.mono < entry.until() {
-            if !self.has_room_for(key, entry.size()) {
-                self.crowded += 1;
+            if !self.is_small_enough(key, entry.size()) {
+                self.evicted += 1;
                 return;
             }
             self.bytes += cost(key, entry.size());
@@ -396,7 +331,7 @@ impl<B> NearValues<B> {
         self.make_room(now);
     }
 
-    fn has_room_for(&self, key: &[u8], value: usize) -> bool {
+    fn is_small_enough(&self, key: &[u8], value: usize) -> bool {
         cost(key, value) <= self.budget / LARGEST_PART
     }
 
@@ -406,7 +341,7 @@ impl<B> NearValues<B> {
         }
     }
 
-    /// Forgets what is over, the oldest first, and what there is no room for.
+    /// Removes expired entries, the oldest first, and then as many as necessary.
     fn make_room(&mut self, now: Now) {
         while let Some((reading, key)) = self.order.front() {
             let entry = self.keys.get(key).filter(|entry| entry.reading() == *reading);
@@ -414,34 +349,34 @@ impl<B> NearValues<B> {
             if !over && self.bytes <= self.budget {
                 break;
             }
-            let is_its = entry.is_some();
-            self.crowded += u64::from(!over);
+            let is_current = entry.is_some();
+            self.evicted += u64::from(!over);
             if let Some((_, key)) = self.order.pop_front()
-                && is_its
+                && is_current
             {
                 self.remove(&key);
             }
         }
-        // One key that is read again and again, behind one that stands for long.
+        // Outdated elements accumulate behind a long-lived value while another key is read repeatedly.
         if self.order.len() > 2 * self.keys.len() + 64 {
             let NearValues { keys, order, .. } = self;
             order.retain(|(reading, key)| keys.get(key).is_some_and(|entry| entry.reading() == *reading));
         }
     }
 
-    /// Forgets all that is over: nothing else does once nobody reads.
+    /// Removes all expired entries, also if no request arrives.
     pub fn sweep(&mut self, now: Now) {
         self.keys.retain(|_, entry| now.mono < entry.until());
         self.bytes = self.keys.iter().map(|(key, entry)| cost(key, entry.size())).sum();
-        self.flights.retain(|_, flight| flight.strong_count() > 0);
+        self.in_flight.retain(|_, in_flight| in_flight.strong_count() > 0);
         self.make_room(now);
     }
 }
 
 impl NearValue {
-    /// It depends on the tags that its value came with too. Nobody knew them when it was read, so what was counted of them by
-    /// then is known only if no tag at all has been bumped since. False: it cannot be known.
-    fn learn(&mut self, header: &[u8], tags: &[TagName], bumps: u64, changes: &Changes) -> bool {
+    /// The value also depends on the tags in its header. They were not known when the read began. Their
+    /// counts at that time are known only if no tag at all has been bumped since. Returns false otherwise.
+    fn add_tags(&mut self, header: &[u8], tags: &[TagName], bumps: u64, changes: &Changes) -> bool {
         let Opened::Sealed { envelope, .. } = Header::open(header) else { return true };
         let own = |name: &[u8]| tags.iter().any(|tag| tag[..] == *name);
         let learnt: Slots = envelope
@@ -452,7 +387,7 @@ impl NearValue {
         if learnt.is_empty() {
             return true;
         }
-        // In this order: a bump that is in the sum by now was counted among all before.
+        // In this order: a bump that is included in the sum was counted in ANY_TAG before.
         self.sum = self.sum.wrapping_add(changes.sum(&learnt));
         self.slots.extend(learnt);
         changes.sum(&[ANY_TAG]) == bumps

@@ -1,14 +1,14 @@
-//! Where counting happens: plain numbers that one worker writes and a scrape reads.
+//! The memory that counters are in, and the buckets of the histograms.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Two 64-byte cache lines: processors fetch them in pairs, so blocks of two workers never share one.
+/// Two 64-byte cache lines. Processors prefetch lines in pairs, so the blocks of two workers must not share a pair.
 #[derive(Default)]
 #[repr(align(128))]
 struct Lines([AtomicU64; 16]);
 
-/// A run of counters that shares no cache line with anything else.
+/// An array of counters that shares no pair of cache lines with anything else.
 pub(super) struct Block(Box<[Lines]>);
 
 impl Block {
@@ -21,35 +21,35 @@ impl Block {
         &self.0[at / 16].0[at % 16]
     }
 
-    /// Adds without a locked instruction. Only one thread may do this to a block; a second one would lose counts.
-    pub(super) fn bump(&self, at: usize, by: u64) {
+    /// Adds without a locked instruction. Only one thread may call this for a block, otherwise counts are lost.
+    pub(super) fn add_exclusive(&self, at: usize, by: u64) {
         let cell = self.cell(at);
         cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
     }
 
-    /// Adds from any thread.
+    /// Adds; may be called by any thread.
     pub(super) fn add(&self, at: usize, by: u64) {
         self.cell(at).fetch_add(by, Relaxed);
     }
 
-    /// Takes one from any thread. A single block may so fall below 0 (it wraps): what was begun on one worker may end on
-    /// another, and only the sum over all workers is a number of things.
-    pub(super) fn take(&self, at: usize) {
+    /// Subtracts 1; may be called by any thread. The cell wraps below 0, because what began on one worker may end on another:
+    /// only the sum over all workers is meaningful.
+    pub(super) fn subtract(&self, at: usize) {
         self.cell(at).fetch_sub(1, Relaxed);
     }
 
-    /// Overwrites; for the thread that may [`Block::bump`].
+    /// Overwrites the value; for the thread that may call [`Block::add_exclusive`].
     pub(super) fn set(&self, at: usize, to: u64) {
         self.cell(at).store(to, Relaxed);
     }
 
-    /// Reads.
+    /// The current value.
     pub(super) fn get(&self, at: usize) -> u64 {
         self.cell(at).load(Relaxed)
     }
 }
 
-/// The upper bounds of a histogram's buckets, and the unit that they and its sum are kept in.
+/// The upper bounds of a histogram's buckets, and the unit of the bounds and the sum.
 pub(super) struct Buckets {
     /// Ascending, in units.
     pub(super) bounds: &'static [u64],
@@ -57,7 +57,7 @@ pub(super) struct Buckets {
     pub(super) per_second: u64,
 }
 
-/// A request's time, in nanoseconds: loopback takes some 50 µs, `cold_wait` is 2 s by default.
+/// Durations of requests, in nanoseconds: from about 50 µs over loopback to above `cold_wait` (2 s by default).
 pub(super) const LATENCY: Buckets = Buckets {
     bounds: &[
         50_000,
@@ -80,14 +80,14 @@ pub(super) const LATENCY: Buckets = Buckets {
     per_second: 1_000_000_000,
 };
 
-/// A rebuild's time, in milliseconds: a database query, up to `max_rebuild` (60 s by default).
+/// Durations of rebuilds, in milliseconds: from a database query to above `max_rebuild` (60 s by default).
 pub(super) const REBUILD: Buckets = Buckets {
     bounds: &[1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000],
     per_second: 1_000,
 };
 
-/// A stale value's age, in milliseconds: memcached counts in whole seconds, so nothing below one. Kept coarse also because
-/// a sum in nanoseconds could wrap within the hour on a busy sidecar.
+/// Ages of stale values, in milliseconds. memcached's resolution is one second. A sum in nanoseconds could wrap within an hour on
+/// a busy sidecar.
 pub(super) const AGE: Buckets = Buckets {
     bounds: &[
         1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 900_000, 3_600_000, 86_400_000,
@@ -96,18 +96,18 @@ pub(super) const AGE: Buckets = Buckets {
 };
 
 impl Buckets {
-    /// How many cells a histogram takes: one a bucket, one for what is above them all, one for the sum.
+    /// The number of cells of a histogram: one per bucket, one for larger values, one for the sum.
     pub(super) const fn width(&self) -> usize {
         self.bounds.len() + 2
     }
 
-    /// The duration in units, rounded down.
+    /// A duration in units, rounded down.
     pub(super) fn units(&self, took: Duration) -> u64 {
         let part = u64::from(took.subsec_nanos()) / (1_000_000_000 / self.per_second);
         took.as_secs().saturating_mul(self.per_second).saturating_add(part)
     }
 
-    /// Which bucket a value falls in.
+    /// The index of the bucket that a value is counted in.
     pub(super) fn bucket(&self, units: u64) -> usize {
         self.bounds.partition_point(|&bound| units > bound)
     }

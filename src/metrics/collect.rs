@@ -1,4 +1,4 @@
-//! From the workers' cells to Prometheus's families, when a scrape asks.
+//! What a scrape returns: the counters of all workers, as Prometheus's families.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,14 +8,15 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
+use super::counts::{Counts, gauge};
 use super::labels::{
-    AuthOutcome, ClientsAre, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
     UpstreamOutcome, WaitEnd,
 };
-use super::table::{self, Family, Kind, TABLE};
-use super::{Counts, process, worker};
+use super::table::{self, Family, MetricType, TABLE};
+use super::{layout, process};
 
-/// Reads all counters of all workers.
+/// Sums the counters of all workers.
 pub(super) struct Collect {
     counts: Arc<Counts>,
     descs: Vec<Desc>,
@@ -42,7 +43,7 @@ impl Collector for Collect {
         let counts = &*self.counts;
         by_rule(counts, &mut page);
         by_server(counts, &mut page);
-        alone(counts, &mut page);
+        global(counts, &mut page);
         of_process(&mut page);
         page.0
     }
@@ -62,26 +63,26 @@ fn by_rule(counts: &Counts, page: &mut Page) {
         for &command in Command::ALL {
             for &outcome in Outcome::ALL {
                 let count = counts.own(|at| at.request(rule, command, outcome));
-                requests.seen(&[name, command.word(), outcome.word()], count);
+                requests.count(&[name, command.word(), outcome.word()], count);
             }
         }
         durations.histogram(&[name], &LATENCY, |cell| counts.own(|at| at.duration(rule) + cell));
         ages.histogram(&[name], &AGE, |cell| counts.own(|at| at.stale_age(rule) + cell));
         for &end in LeaseEnd::ALL {
-            leases.seen(&[name, end.word()], counts.shared(|at| at.lease(rule, end)));
+            leases.count(&[name, end.word()], counts.shared(|at| at.lease(rule, end)));
         }
         rebuilds.histogram(&[name], &REBUILD, |cell| counts.shared(|at| at.rebuild(rule) + cell));
         for &why in DropReason::ALL {
-            dropped.seen(&[name, why.word()], counts.shared(|at| at.dropped(rule, why)));
+            dropped.count(&[name, why.word()], counts.shared(|at| at.dropped(rule, why)));
         }
         for &end in WaitEnd::ALL {
-            waits.seen(&[name, end.word()], counts.shared(|at| at.wait(rule, end)));
+            waits.count(&[name, end.word()], counts.shared(|at| at.wait(rule, end)));
         }
-        plain.seen(&[name], counts.shared(|at| at.plain(rule)));
-        near.seen(&[name], counts.own(|at| at.near_hits(rule)));
+        plain.count(&[name], counts.shared(|at| at.plain(rule)));
+        near.count(&[name], counts.own(|at| at.near_hits(rule)));
     }
     page.extend([requests, durations, ages, leases, rebuilds, dropped, waits, plain, near]);
-    page.value(table::NEAR_BYTES, counts.own(|_| worker::NEAR_BYTES) as f64);
+    page.value(table::NEAR_BYTES, counts.own(|_| layout::NEAR_BYTES) as f64);
 }
 
 fn by_server(counts: &Counts, page: &mut Page) {
@@ -96,83 +97,77 @@ fn by_server(counts: &Counts, page: &mut Page) {
         let labels: [&str; 2] = [&name.pool, &name.server];
         for &outcome in UpstreamOutcome::ALL {
             let count = counts.own(|at| at.upstream(server, outcome));
-            requests.seen(&[&name.pool, &name.server, outcome.word()], count);
+            requests.count(&[&name.pool, &name.server, outcome.word()], count);
         }
         durations.histogram(&labels, &LATENCY, |cell| counts.own(|at| at.upstream_duration(server) + cell));
-        shared.seen(&labels, counts.own(|at| at.shared(server)));
-        in_flight.value(&labels, level(counts.own(|at| at.in_flight(server))));
-        if let Some(is_up) = counts.all_say(|at| at.up(server)) {
+        shared.count(&labels, counts.own(|at| at.shared(server)));
+        in_flight.value(&labels, gauge(counts.own(|at| at.in_flight(server))) as f64);
+        if let Some(is_up) = counts.all_agree(|at| at.up(server)) {
             up.value(&labels, f64::from(is_up));
         }
-        if let Some(can_guard) = counts.all_say(|at| at.guards(server)) {
+        if let Some(can_guard) = counts.all_agree(|at| at.guards(server)) {
             guards.value(&labels, f64::from(can_guard));
         }
-        connections.seen(&labels, counts.own(|at| at.connections(server)));
+        connections.count(&labels, counts.own(|at| at.connections(server)));
     }
     page.extend([requests, durations, shared, in_flight, up, guards, connections]);
 }
 
-fn alone(counts: &Counts, page: &mut Page) {
-    page.value(table::LEASES_LIVE, level(counts.shared(|_| worker::LEASES_LIVE)));
-    page.value(table::WAITERS, level(counts.shared(|_| worker::WAITERS)));
-    page.value(table::TAG_BUMPS, counts.shared(|_| worker::BUMPS) as f64);
-    page.value(table::CLIENT_CONNECTIONS, level(counts.own(|_| worker::CLIENTS)));
-    page.value(table::CLIENT_CONNECTIONS_TOTAL, counts.own(|_| worker::CLIENTS_TOTAL) as f64);
-    page.value(table::CLIENT_CONNECTIONS_REFUSED, counts.own(|_| worker::CLIENTS_REFUSED) as f64);
+fn global(counts: &Counts, page: &mut Page) {
+    page.value(table::LEASES_LIVE, gauge(counts.shared(|_| layout::LEASES_LIVE)) as f64);
+    page.value(table::WAITERS, gauge(counts.shared(|_| layout::WAITERS)) as f64);
+    page.value(table::TAG_BUMPS, counts.shared(|_| layout::BUMPS) as f64);
+    page.value(table::CLIENT_CONNECTIONS, gauge(counts.own(|_| layout::CLIENTS)) as f64);
+    page.value(table::CLIENT_CONNECTIONS_TOTAL, counts.own(|_| layout::CLIENTS_TOTAL) as f64);
+    page.value(table::CLIENT_CONNECTIONS_REFUSED, counts.own(|_| layout::CLIENTS_REFUSED) as f64);
     let mut authentications = Series::of(table::AUTHENTICATIONS);
     for &outcome in AuthOutcome::ALL {
-        authentications.seen(&[outcome.word()], counts.own(|_| worker::authentication(outcome)));
+        authentications.count(&[outcome.word()], counts.own(|_| layout::authentication(outcome)));
     }
     let mut handshakes = Series::of(table::TLS_HANDSHAKES);
     for &outcome in TlsOutcome::ALL {
-        handshakes.seen(&[outcome.word()], counts.own(|_| worker::handshake(outcome)));
+        handshakes.count(&[outcome.word()], counts.own(|_| layout::handshake(outcome)));
     }
     page.extend([authentications, handshakes]);
-    page.value(table::CLIENTS_BINARY, counts.own(|_| worker::CLIENTS_BINARY) as f64);
+    page.value(table::CLIENTS_BINARY, counts.own(|_| layout::CLIENTS_BINARY) as f64);
     let mut pairs = Series::of(table::SET_PAIRS);
     for &miss in PairedWith::ALL {
-        pairs.seen(&[miss.word()], counts.own(|_| worker::pair(miss)));
+        pairs.count(&[miss.word()], counts.own(|_| layout::pair(miss)));
     }
     let mut changes = Series::of(table::CLIENTS_CHANGES);
-    for &to in ClientsAre::ALL {
-        changes.seen(&[to.word()], counts.own(|_| worker::clients_are(to)));
+    for &to in ClientMode::ALL {
+        changes.count(&[to.word()], counts.own(|_| layout::client_mode(to)));
     }
     page.extend([pairs, changes]);
     let mut limits = Series::of(table::LIMIT_REACHED);
     for &limit in Limit::ALL {
-        limits.seen(&[limit.word()], counts.own(|at| at.limit(limit)));
+        limits.count(&[limit.word()], counts.own(|at| at.limit(limit)));
     }
     page.extend([limits]);
-    page.value(table::BYTES_READ, counts.own(|_| worker::BYTES_READ) as f64);
-    page.value(table::BYTES_WRITTEN, counts.own(|_| worker::BYTES_WRITTEN) as f64);
+    page.value(table::BYTES_READ, counts.own(|_| layout::BYTES_READ) as f64);
+    page.value(table::BYTES_WRITTEN, counts.own(|_| layout::BYTES_WRITTEN) as f64);
     let mut build = Series::of(table::BUILD_INFO);
     build.value(&[env!("CARGO_PKG_VERSION"), option_env!("KENNEL_REVISION").unwrap_or("unknown")], 1.0);
     page.extend([build]);
     let reload = counts.reload.load(Relaxed);
-    page.known(table::RELOAD_SUCCESSFUL, (reload != 0).then_some(f64::from(reload == 2)));
+    page.optional(table::RELOAD_SUCCESSFUL, (reload != 0).then_some(f64::from(reload == 2)));
     let reloaded_ms = counts.reloaded_ms.load(Relaxed);
-    page.known(table::RELOAD_TIMESTAMP, (reloaded_ms != 0).then_some(reloaded_ms as f64 / 1000.0));
+    page.optional(table::RELOAD_TIMESTAMP, (reloaded_ms != 0).then_some(reloaded_ms as f64 / 1000.0));
 }
 
 fn of_process(page: &mut Page) {
-    let process = process::look();
+    let process = process::read();
     let cpu = process.user_seconds.zip(process.system_seconds);
-    page.known(table::PROCESS_CPU, cpu.map(|(user, system)| user + system));
-    page.known(table::PROCESS_RESIDENT, process.resident_bytes);
-    page.known(table::PROCESS_VIRTUAL, process.virtual_bytes);
-    page.known(table::PROCESS_THREADS, process.threads);
-    page.known(table::PROCESS_OPEN_FDS, process.open_fds);
-    page.known(table::PROCESS_MAX_FDS, process.max_fds);
-    page.known(table::PROCESS_START, process.start_seconds);
+    page.optional(table::PROCESS_CPU, cpu.map(|(user, system)| user + system));
+    page.optional(table::PROCESS_RESIDENT, process.resident_bytes);
+    page.optional(table::PROCESS_VIRTUAL, process.virtual_bytes);
+    page.optional(table::PROCESS_THREADS, process.threads);
+    page.optional(table::PROCESS_OPEN_FDS, process.open_fds);
+    page.optional(table::PROCESS_MAX_FDS, process.max_fds);
+    page.optional(table::PROCESS_START, process.start_seconds);
 }
 
-/// A gauge's sum over the workers. The workers are read one after the other, so what began on a later one and ended on an
-/// earlier one in between can make it negative for a moment: that is 0.
-fn level(sum: u64) -> f64 {
-    sum.cast_signed().max(0) as f64
-}
-
-/// The families so far. The registry leaves out those without a series.
+/// The families so far. The registry omits those without a series.
 struct Page(Vec<proto::MetricFamily>);
 
 impl Page {
@@ -181,10 +176,10 @@ impl Page {
     }
 
     fn value(&mut self, family: Family, value: f64) {
-        self.known(family, Some(value));
+        self.optional(family, Some(value));
     }
 
-    fn known(&mut self, family: Family, value: Option<f64>) {
+    fn optional(&mut self, family: Family, value: Option<f64>) {
         let mut series = Series::of(family);
         if let Some(value) = value {
             series.value(&[], value);
@@ -193,7 +188,7 @@ impl Page {
     }
 }
 
-/// One family, series by series.
+/// The series of one family.
 struct Series {
     family: Family,
     metrics: Vec<proto::Metric>,
@@ -215,34 +210,34 @@ impl Series {
         proto::Metric::from_label(self.family.labels.iter().zip(labels).map(pair).collect())
     }
 
-    /// A series of a counter, unless it is still 0.
-    fn seen(&mut self, labels: &[&str], count: u64) {
+    /// Adds a series of a counter unless it is 0.
+    fn count(&mut self, labels: &[&str], count: u64) {
         if count != 0 {
             self.value(labels, count as f64);
         }
     }
 
-    /// A series of a counter or a gauge.
+    /// Adds a series of a counter or a gauge.
     fn value(&mut self, labels: &[&str], value: f64) {
         let mut metric = self.metric(labels);
         match self.family.kind {
-            Kind::Counter => {
+            MetricType::Counter => {
                 let mut counter = proto::Counter::default();
                 counter.set_value(value);
                 metric.set_counter(counter);
             }
-            Kind::Gauge => {
+            MetricType::Gauge => {
                 let mut gauge = proto::Gauge::default();
                 gauge.set_value(value);
                 metric.set_gauge(gauge);
             }
-            Kind::Histogram => debug_assert!(false, "{} is a histogram", self.family.name),
+            MetricType::Histogram => debug_assert!(false, "{} is a histogram", self.family.name),
         }
         self.metrics.push(metric);
     }
 
-    /// A series of a histogram, unless nothing was observed. `cell` reads the buckets, and behind them the sum. The count is
-    /// the sum of the buckets as read, so that the two agree while a worker goes on counting.
+    /// Adds a series of a histogram unless nothing was observed. `cell` reads the buckets and, after them, the sum. The count is
+    /// the sum of the buckets as read, so that the two agree even if a worker counts meanwhile.
     fn histogram(&mut self, labels: &[&str], buckets: &Buckets, cell: impl Fn(usize) -> u64) {
         let per_second = buckets.per_second as f64;
         let mut count = 0;
@@ -272,9 +267,9 @@ impl Series {
         family.set_name(self.family.name.to_owned());
         family.set_help(self.family.help.to_owned());
         family.set_field_type(match self.family.kind {
-            Kind::Counter => proto::MetricType::COUNTER,
-            Kind::Gauge => proto::MetricType::GAUGE,
-            Kind::Histogram => proto::MetricType::HISTOGRAM,
+            MetricType::Counter => proto::MetricType::COUNTER,
+            MetricType::Gauge => proto::MetricType::GAUGE,
+            MetricType::Histogram => proto::MetricType::HISTOGRAM,
         });
         family.set_metric(self.metrics);
         family

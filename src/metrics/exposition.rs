@@ -1,8 +1,8 @@
-//! A strict reader of the text format, for tests: what Prometheus would make of a page, or why it would refuse it.
+//! A strict parser of Prometheus's text format, for tests.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// A page, as read.
+/// A parsed page.
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
     /// Family name → type and help.
@@ -13,8 +13,8 @@ pub(super) struct Exposition {
     pub(super) labels: HashMap<String, Vec<String>>,
 }
 
-/// Reads a page. Every line must parse; HELP and TYPE stand once, before their samples, which are together; no series
-/// repeats; histograms are cumulative and end in `+Inf`, which equals `_count`.
+/// Parses a page. Every line must be valid; HELP and TYPE must occur once, before their samples, which must be consecutive; no
+/// series may repeat; histograms must be cumulative and end with `+Inf`, which must equal `_count`.
 pub(super) fn read(page: &str) -> Result<Exposition, String> {
     let mut read = Exposition::default();
     let mut closed = HashSet::new();
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_prometheus_would_refuse_is_refused() {
+    fn what_prometheus_rejects_is_rejected() {
         let head = "# HELP a_total Some.\n# TYPE a_total counter\n";
         let histogram = "# HELP h Some.\n# TYPE h histogram\n";
         let cases = [
@@ -158,8 +158,8 @@ mod tests {
             (format!("{histogram}h_bucket{{le=\"1\"}} 1\nh_sum 1\nh_count 1\n"), "+Inf is missing"),
         ];
         for (page, why) in cases {
-            let refused = read(&page).expect_err(&page);
-            assert!(refused.contains(why), "{refused:?} should say {why:?}");
+            let error = read(&page).expect_err(&page);
+            assert!(error.contains(why), "{error:?} should contain {why:?}");
         }
         let read = read(&format!("{head}a_total{{x=\"q\\\"\\\\\\n\"}} 1\n")).unwrap();
         assert_eq!(read.samples["a_total{x=\"q\\\"\\\\\\n\"}"], 1.0);

@@ -1,6 +1,6 @@
-//! The closed sets that labels are drawn from. A label never holds a key, a tag or anything else a client sends.
+//! The labels with a fixed set of values. A label never contains a key, a tag or anything else that a client sends.
 
-/// An enum whose variants are the values of one label.
+/// Declares an enum whose variants are the values of one label.
 macro_rules! label {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -8,10 +8,10 @@ macro_rules! label {
         pub enum $name { $($(#[$vdoc])* $variant,)+ }
 
         impl $name {
-            /// Every value, in the order of their indices.
+            /// All values, in the order of their indices.
             pub const ALL: &[$name] = &[$($name::$variant,)+];
 
-            /// The label's value, as it stands in an exposition.
+            /// The exported value.
             pub fn word(self) -> &'static str {
                 match self { $($name::$variant => $word,)+ }
             }
@@ -20,7 +20,7 @@ macro_rules! label {
 }
 
 label! {
-    /// What a client asked. Names are memcached's own.
+    /// A client's command, by memcached's name.
     Command {
         /// `get`
         Get = "get",
@@ -72,85 +72,85 @@ label! {
         Stats = "stats",
         /// `quit`
         Quit = "quit",
-        /// What the parser refused, or a command too rare for a word of its own.
+        /// A line that the parser rejected, or a command without a label of its own.
         Other = "other",
     }
 }
 
 label! {
-    /// What the client was told.
+    /// The reply to a client.
     Outcome {
-        /// A fresh value, at once or after a wait.
+        /// A fresh value, possibly after a wait.
         Hit = "hit",
-        /// A value that has outlived its expiry, or a tag of it moved.
+        /// A value after its soft expiry, or whose tag was bumped.
         Stale = "stale",
-        /// A miss that makes this client the one who rebuilds.
+        /// A miss that grants this client the lease.
         MissWon = "miss_won",
-        /// A miss although someone else is rebuilding: there was nothing to serve, and waiting did not help.
+        /// A miss while another client rebuilds: there was no value to serve, and none arrived in time.
         MissHeld = "miss_held",
-        /// A miss without a lease: a raw key, a dead server, or a key that is claimed and never filled.
+        /// A miss without a lease: a raw key, a server that is down, or a key that is claimed but not filled.
         Miss = "miss",
-        /// `STORED`, and it was.
+        /// `STORED`, and the value was stored.
         Stored = "stored",
         /// `NOT_STORED`.
         NotStored = "not_stored",
-        /// `STORED`, but an invalidation came first and the value was dropped.
+        /// `STORED`, but the value was dropped because the key was invalidated during the rebuild.
         FillDropped = "fill_dropped",
         /// `DELETED`.
         Deleted = "deleted",
-        /// `NOT_FOUND` to a write.
+        /// `NOT_FOUND`, in reply to a write.
         NotFound = "not_found",
         /// `TOUCHED`.
         Touched = "touched",
-        /// `EXISTS`: the CAS has moved.
+        /// `EXISTS`: the CAS value has changed.
         Exists = "exists",
-        /// The number an `incr`, `decr` or `ma` left.
+        /// A number, in reply to `incr`, `decr` or `ma`.
         Counted = "counted",
         /// A tag was bumped.
         Bumped = "bumped",
-        /// `OK`, `VERSION`, statistics: an answer that no key's state decides.
+        /// `OK`, `VERSION`, statistics: a reply that depends on no key.
         Ok = "ok",
-        /// `ERROR`: not a command.
+        /// `ERROR`: an unknown command.
         Error = "error",
-        /// `CLIENT_ERROR`: the client's mistake.
+        /// `CLIENT_ERROR`: an invalid request.
         ClientError = "client_error",
-        /// `SERVER_ERROR`: a server's failure, or ours.
+        /// `SERVER_ERROR`: a failure of a server or of Kennel.
         ServerError = "server_error",
     }
 }
 
 label! {
-    /// Every way a lease can end.
+    /// Why a lease ended.
     LeaseEnd {
         /// Its fill was stored.
         Filled = "filled",
-        /// The winner gave it back: a delete, or a set that expires at once.
+        /// The winner released it: a delete, or a set that expires at once.
         Released = "released",
         /// The winner's connection closed.
         Disconnected = "disconnected",
         /// `max_rebuild` passed without a fill.
         Expired = "expired",
-        /// Its fill came and was dropped.
+        /// Its fill was dropped.
         Dropped = "dropped",
-        /// This sidecar granted another for the same key, so this one was dead.
+        /// This sidecar granted another lease for the same key, so this one had been lost.
         Superseded = "superseded",
-        /// A renewal found its stub or lock gone: evicted, invalidated or taken over, or its server restarted.
+        /// A renewal did not find its stub or lock: evicted, invalidated, taken over, or the server restarted.
         Lost = "lost",
-        /// Its connection, or all of them, held too many.
+        /// Its connection, or all connections together, held too many.
         Limit = "limit",
-        /// This sidecar stopped.
+        /// The sidecar shut down.
         Shutdown = "shutdown",
     }
 }
 
 label! {
-    /// Every way waiting for another client's fill can end.
+    /// Why a wait for another client's fill ended.
     WaitEnd {
-        /// The fill came.
+        /// The fill was stored.
         Filled = "filled",
         /// `cold_wait` or `stale_wait` passed.
         TimedOut = "timed_out",
-        /// The client pipelined another request behind the waiting one.
+        /// The client pipelined another request after the waiting one.
         Hurried = "hurried",
         /// The lease ended without a fill.
         Freed = "freed",
@@ -158,15 +158,15 @@ label! {
 }
 
 label! {
-    /// Why a fill was not kept.
+    /// Why a fill was dropped.
     DropReason {
-        /// The key's CAS moved: it was invalidated or overwritten during the rebuild.
+        /// The key's CAS value changed: it was invalidated or overwritten during the rebuild.
         Changed = "changed",
-        /// The key is gone: deleted, flushed or evicted during the rebuild, or that took longer than `max_rebuild`.
+        /// The key is gone: deleted, flushed or evicted during the rebuild, or the rebuild took longer than `max_rebuild`.
         Gone = "gone",
-        /// The server was down when the miss was told: nothing is known of what stood there. The client is told `SERVER_ERROR`.
+        /// The server was down at the miss, so the state of the key was unknown. The client receives `SERVER_ERROR`.
         Unreachable = "unreachable",
-        /// Its connection was told more misses than are remembered. The client is told `SERVER_ERROR`.
+        /// Its connection received more misses than are remembered. The client receives `SERVER_ERROR`.
         Unknown = "unknown",
     }
 }
@@ -174,31 +174,31 @@ label! {
 label! {
     /// How a request to a server ended.
     UpstreamOutcome {
-        /// It was answered, whatever the answer.
+        /// The server replied, whatever the reply.
         Ok = "ok",
-        /// No answer within `request_timeout`.
+        /// No reply within `request_timeout`.
         Timeout = "timeout",
-        /// No connection, or it closed before the answer.
+        /// There was no connection, or it closed before the reply.
         Down = "down",
-        /// The answer was not memcached's protocol; the connection was closed.
+        /// The reply violated the protocol; the connection was closed.
         Garbage = "garbage",
-        /// Not sent: too many requests were already waiting for this server.
+        /// Not sent: too many requests were queued for this server.
         Overloaded = "overloaded",
-        /// Not sent: the server cannot do what the guard needs.
+        /// Not sent: the server does not support what the guard needs.
         Unguarded = "unguarded",
     }
 }
 
 label! {
-    /// What a client was told that must give a user and a password.
+    /// How an authentication attempt of a client ended.
     AuthOutcome {
-        /// It is let in.
+        /// The credentials are right.
         Accepted = "accepted",
         /// The user or the password is wrong.
         Wrong = "wrong",
-        /// It sent a `set`, but of nothing that could be a user and a password.
+        /// The client sent a `set` whose data has no user and password.
         Malformed = "malformed",
-        /// It sent another command before either.
+        /// The client sent another command first.
         Missing = "missing",
     }
 }
@@ -206,61 +206,61 @@ label! {
 label! {
     /// How a TLS handshake with a client ended.
     TlsOutcome {
-        /// Both sides agreed.
+        /// It succeeded.
         Done = "done",
-        /// The client spoke something else, wanted something else, or had no certificate that it must have.
+        /// The client did not use TLS, shared no version or cipher, or lacked a required certificate.
         Failed = "failed",
         /// It took too long.
         TimedOut = "timed_out",
-        /// It was not begun: too many were in progress.
+        /// Not started: too many were in progress.
         Crowded = "crowded",
     }
 }
 
 label! {
-    /// A limit that what clients do can reach.
+    /// A limit that clients can reach.
     Limit {
-        /// A client was not read for a while: too many of its requests were on their way.
+        /// Reading from a client was paused: too many of its requests were in progress.
         Requests = "requests",
-        /// A client was not read for a while: it had not taken the answers it was sent.
+        /// Reading from a client was paused: it did not read its replies.
         Untaken = "untaken",
-        /// A client was hung up on: `max_buffered` was passed, and it held most.
+        /// A client was disconnected: `max_buffered` was exceeded, and it held most.
         Buffered = "buffered",
-        /// A client was hung up on: it did nothing for `idle_timeout`.
+        /// A client was disconnected: it was idle for `idle_timeout`.
         Idle = "idle",
-        /// A value was refused: no server takes one so large.
+        /// A value was refused as too large for any server.
         Value = "value",
-        /// A client was hung up on: its command line was too long, or became wrong after part of it had been answered.
+        /// A client was disconnected: its command line was too long, or became invalid after part of it was answered.
         Line = "line",
-        /// A lease was given back, or what was seen at a miss forgotten: too many were held, by whoever held most.
+        /// A lease was released or a miss token removed: there were too many, and its connection held most.
         Tickets = "tickets",
-        /// A connection was told more misses than are remembered for it.
+        /// A connection received more misses than are remembered for it.
         Misses = "misses",
-        /// A reader did not wait for another's fill: too many did.
+        /// A reader did not wait for another client's fill: too many did already.
         Waiters = "waiters",
-        /// A hit was not kept for as long as its rule's `near`: there was no room in `near.memory`.
+        /// A hit was not kept for the whole `near` of its rule: there was no room in `near.memory`.
         Near = "near",
     }
 }
 
 label! {
-    /// Which connection was told the miss that a `set` may end.
+    /// Which connection received the miss that a `set` may end.
     PairedWith {
-        /// The one that the `set` came on.
+        /// The connection of the `set`.
         Own = "own",
-        /// Another one.
+        /// Another connection.
         Other = "other",
-        /// None.
+        /// No connection.
         None = "none",
     }
 }
 
 label! {
-    /// How clients of a listener use their connections, as far as that was learnt.
-    ClientsAre {
-        /// Each reads and writes on one.
+    /// How the clients of a listener use their connections, as detected.
+    ClientMode {
+        /// Each reads and writes on one connection.
         Single = "single",
-        /// They take any one of a pool.
+        /// They use any connection of a pool for each command.
         Pooled = "pooled",
     }
 }
@@ -271,7 +271,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn every_label_value_is_a_distinct_word_at_its_own_index() {
+    fn every_label_value_is_distinct_and_at_its_own_index() {
         macro_rules! check {
             ($($name:ident)+) => {$(
                 let words: HashSet<_> = $name::ALL.iter().map(|v| v.word()).collect();
@@ -280,6 +280,6 @@ mod tests {
                 assert!(words.iter().all(|w| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{words:?}");
             )+};
         }
-        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientsAre);
+        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientMode);
     }
 }

@@ -1,11 +1,11 @@
-//! What the kernel says about this process, from /proc. Elsewhere than on Linux it says nothing.
+//! Metrics of this process, from /proc. On other systems than Linux there are none.
 
 use std::fs;
 
-/// Linux counts processor time for user space in hundredths of a second on every architecture that it still supports.
+/// The unit of CPU times in /proc (`USER_HZ`), which is the same on all architectures that Linux supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// One look. What could not be read is `None` and is not exported.
+/// The state of the process at one moment. A value that could not be read is `None` and is not exported.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) user_seconds: Option<f64>,
@@ -18,8 +18,8 @@ pub(super) struct Process {
     pub(super) start_seconds: Option<f64>,
 }
 
-/// Looks now. Costs a few system calls, and one more per thousand or so open descriptors.
-pub(super) fn look() -> Process {
+/// Reads all values. Takes a few system calls, plus about one per 1,000 open descriptors.
+pub(super) fn read() -> Process {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -32,7 +32,7 @@ pub(super) fn look() -> Process {
         resident_bytes: number_after(&status, "VmRSS:").map(|kib| kib * 1024.0),
         virtual_bytes: number_after(&status, "VmSize:").map(|kib| kib * 1024.0),
         threads: number_after(&status, "Threads:"),
-        // The directory being listed is itself open.
+        // Not counting the descriptor of the directory itself.
         open_fds: fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count().saturating_sub(1) as f64),
         max_fds: number_after(&limits, "Max open files"),
         start_seconds: field(&stat, 22)
@@ -41,7 +41,7 @@ pub(super) fn look() -> Process {
     }
 }
 
-/// Seconds in user space and in the kernel. One small file is read, however many descriptors are open: a worker may ask.
+/// CPU seconds in user mode and in kernel mode. Reads one small file, so workers may call it.
 pub(super) fn cpu() -> (Option<f64>, Option<f64>) {
     cpu_of(&fs::read_to_string("/proc/self/stat").unwrap_or_default())
 }
@@ -51,14 +51,14 @@ fn cpu_of(stat: &str) -> (Option<f64>, Option<f64>) {
     (seconds(14), seconds(15))
 }
 
-/// Field `n` of /proc/PID/stat, counted from 1 as proc(5) does. The second is the program's name in parentheses, which may
-/// hold spaces and parentheses of its own.
+/// Field `n` of /proc/PID/stat, counted from 1 as in proc(5). Field 2 is the program's name in parentheses, which may itself
+/// contain spaces and parentheses.
 fn field(stat: &str, n: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split_ascii_whitespace().nth(n - 3)?.parse().ok()
 }
 
-/// The number behind `name` on the line that begins with it.
+/// The number after `name` on the line that begins with it.
 fn number_after(text: &str, name: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
@@ -85,13 +85,13 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_has_memory_threads_descriptors_and_a_start_before_now() {
-        let process = look();
+        let process = read();
         assert!(process.resident_bytes.unwrap() > 100_000.0);
         assert!(process.virtual_bytes.unwrap() >= process.resident_bytes.unwrap());
         assert!(process.threads.unwrap() >= 1.0);
         let before = process.open_fds.unwrap();
         let files: Vec<_> = (0..20).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
-        assert!(look().open_fds.unwrap() >= before + 15.0);
+        assert!(read().open_fds.unwrap() >= before + 15.0);
         drop(files);
         assert!(process.user_seconds.is_some() && process.system_seconds.is_some());
         let now = crate::clock::unix_ms() as f64 / 1000.0;

@@ -1,18 +1,19 @@
-//! What all workers have counted together, for whoever asks a worker itself: a client's `stats`.
+//! Sums over all rules and workers, for the reply to a client's `stats`.
 
+use super::counts::{Counts, gauge};
 use super::labels::{AuthOutcome, Command, Outcome, UpstreamOutcome};
-use super::{Counts, Metrics, process, worker};
+use super::{layout, process};
 
-/// All rules and all workers summed, at one moment. The counters of another such sum can be taken off ([`Totals::since`]).
+/// The counts of all rules and all workers at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Totals {
     /// By command and outcome.
     requests: Vec<u64>,
-    /// By outcome, all servers together.
+    /// By outcome, of all servers.
     upstream: Vec<u64>,
     /// Clients accepted.
     pub clients_accepted: u64,
-    /// Clients turned away.
+    /// Clients refused.
     pub clients_refused: u64,
     /// Bytes read from clients.
     pub bytes_read: u64,
@@ -20,33 +21,33 @@ pub struct Totals {
     pub bytes_written: u64,
     /// Values refused as too large.
     pub too_large: u64,
-    /// Values a server had no memory for.
+    /// Values for which a server had no memory.
     pub no_memory: u64,
-    /// Users and passwords that clients gave, right or wrong.
+    /// Credentials that clients sent, right or wrong.
     pub passwords: u64,
-    /// Of these the wrong ones.
+    /// Wrong ones of these.
     pub wrong_passwords: u64,
-    /// Clients now connected.
+    /// Clients that are connected now.
     pub clients: u64,
-    /// Requests to servers that have not ended yet.
+    /// Requests to servers that have not ended.
     pub in_flight: u64,
-    /// Requests now waiting for another client's fill.
+    /// Requests that wait for another client's fill now.
     pub waiters: u64,
-    /// Servers that a worker has given up.
+    /// Servers that a worker considers down.
     pub servers_down: u64,
 }
 
-/// Processor time that this process has used, in microseconds.
+/// CPU time of this process, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// In user space.
+    /// In user mode.
     pub user: u64,
-    /// In the kernel.
+    /// In kernel mode.
     pub system: u64,
 }
 
 impl Usage {
-    /// Reads /proc; 0 where there is none.
+    /// Reads /proc; both are 0 on systems without it.
     pub fn look() -> Usage {
         let (user, system) = process::cpu();
         let micros = |seconds: Option<f64>| (seconds.unwrap_or(0.0) * 1e6).round() as u64;
@@ -54,11 +55,8 @@ impl Usage {
     }
 }
 
-impl Metrics {
-    /// The sums now. Work that does not grow with the rules: some hundred cells a worker, and a few a server.
-    pub fn totals(&self) -> Totals {
-        let counts: &Counts = &self.counts;
-        let level = |sum: u64| sum.cast_signed().max(0).cast_unsigned();
+impl Totals {
+    pub(super) fn of(counts: &Counts) -> Totals {
         let servers = || 0..counts.servers.len();
         let requests = Command::ALL.iter().flat_map(|&command| {
             Outcome::ALL.iter().map(move |&outcome| counts.own(|at| at.answered(command, outcome)))
@@ -66,31 +64,29 @@ impl Metrics {
         let upstream = UpstreamOutcome::ALL
             .iter()
             .map(|&outcome| servers().map(|server| counts.own(|at| at.upstream(server, outcome))).sum());
-        let passwords = |outcome| counts.own(|_| worker::authentication(outcome));
+        let passwords = |outcome| counts.own(|_| layout::authentication(outcome));
         let wrong_passwords = passwords(AuthOutcome::Wrong);
         Totals {
             requests: requests.collect(),
             upstream: upstream.collect(),
-            clients_accepted: counts.own(|_| worker::CLIENTS_TOTAL),
-            clients_refused: counts.own(|_| worker::CLIENTS_REFUSED),
-            bytes_read: counts.own(|_| worker::BYTES_READ),
-            bytes_written: counts.own(|_| worker::BYTES_WRITTEN),
-            too_large: counts.own(|_| worker::TOO_LARGE),
-            no_memory: counts.own(|_| worker::NO_MEMORY),
+            clients_accepted: counts.own(|_| layout::CLIENTS_TOTAL),
+            clients_refused: counts.own(|_| layout::CLIENTS_REFUSED),
+            bytes_read: counts.own(|_| layout::BYTES_READ),
+            bytes_written: counts.own(|_| layout::BYTES_WRITTEN),
+            too_large: counts.own(|_| layout::TOO_LARGE),
+            no_memory: counts.own(|_| layout::NO_MEMORY),
             passwords: passwords(AuthOutcome::Accepted) + wrong_passwords,
             wrong_passwords,
-            clients: level(counts.own(|_| worker::CLIENTS)),
-            in_flight: servers().map(|server| level(counts.own(|at| at.in_flight(server)))).sum(),
-            waiters: level(counts.shared(|_| worker::WAITERS)),
+            clients: gauge(counts.own(|_| layout::CLIENTS)),
+            in_flight: servers().map(|server| gauge(counts.own(|at| at.in_flight(server)))).sum(),
+            waiters: gauge(counts.shared(|_| layout::WAITERS)),
             servers_down: servers()
-                .filter(|&server| counts.all_say(|at| at.up(server)) == Some(false))
+                .filter(|&server| counts.all_agree(|at| at.up(server)) == Some(false))
                 .count() as u64,
         }
     }
-}
 
-impl Totals {
-    /// What has been counted since `earlier`. What is a level, not a count, stays.
+    /// Subtracts the counters of `earlier`. Gauges are unchanged.
     pub fn since(mut self, earlier: &Totals) -> Totals {
         let pairs = |now: &mut [u64], then: &[u64]| {
             now.iter_mut().zip(then).for_each(|(now, then)| *now = now.saturating_sub(*then));
@@ -112,7 +108,7 @@ impl Totals {
         self
     }
 
-    /// Keys answered so, of these commands.
+    /// Keys of these commands that were answered with these outcomes.
     pub fn answered(&self, commands: &[Command], outcomes: &[Outcome]) -> u64 {
         let at = |&command: &Command, &outcome: &Outcome| {
             self.requests[command as usize * Outcome::ALL.len() + outcome as usize]
@@ -120,7 +116,7 @@ impl Totals {
         commands.iter().flat_map(|command| outcomes.iter().map(move |outcome| at(command, outcome))).sum()
     }
 
-    /// Requests to servers that ended so.
+    /// Requests to servers that ended with these outcomes.
     pub fn upstream(&self, outcomes: &[UpstreamOutcome]) -> u64 {
         outcomes.iter().map(|&outcome| self.upstream[outcome as usize]).sum()
     }
@@ -129,11 +125,11 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{NO_RULE, ServerName};
+    use crate::metrics::{Metrics, NO_RULE, ServerName};
     use std::time::Duration;
 
     #[test]
-    fn totals_add_the_rules_and_the_workers_and_a_difference_keeps_the_levels() {
+    fn totals_add_the_rules_and_the_workers_and_a_difference_keeps_the_gauges() {
         let servers = vec![ServerName { pool: "main".to_owned(), server: "a".to_owned() }];
         let metrics = Metrics::new(vec!["r".to_owned()], servers, 2);
         let count = |worker: usize, rule| {

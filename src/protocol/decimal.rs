@@ -1,8 +1,8 @@
-//! Decimal numbers in what is written to the wire.
+//! Writes numbers in decimal digits.
 
 use bytes::BufMut;
 
-/// Appends a number in decimal digits.
+/// Appends `number` to `out`.
 #[inline]
 pub(crate) fn write_decimal(out: &mut impl BufMut, number: impl itoa::Integer) {
     out.put_slice(itoa::Buffer::new().format(number).as_bytes());

@@ -278,7 +278,10 @@ fn check_connect_reports_each_servers_version_and_whether_it_can_guard() {
     let raws = sidecar_toml(std::slice::from_ref(&old), &[raw("raw", "*")]);
     let (code, out, err) = check(&raws);
     assert_eq!((code, &err[..]), (Some(0), ""), "{out}");
-    assert!(out.contains("cannot guard keys: it has no CAS") && out.contains("and need not"), "{out}");
+    assert!(
+        out.contains("cannot guard keys: it has no CAS") && out.contains("which no rule requires"),
+        "{out}"
+    );
     // Configuration errors are reported first, without connecting.
     let (code, out, err) = check(&raws.replace("workers = 2", "workers = 100"));
     assert_eq!((code, &out[..]), (Some(1), ""));

@@ -1,4 +1,4 @@
-//! The clients: each reads a hot key, and whoever is told a miss rebuilds it. They know nothing of sidecars or guards.
+//! The clients. Each reads hot keys and rebuilds the value after a miss, as with any memcached.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -9,64 +9,61 @@ use async_memcached::{AsciiProtocol, Client, Error};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Demo;
 use super::database::Database;
 use super::history::History;
+use super::scenario::Scenario;
 use crate::random::Random;
 
-/// How long after the end a client may take to finish what it was doing. Above every limit of a sidecar's.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a client may take to complete its last request. Longer than all time limits of a sidecar.
+const GRACE: Duration = Duration::from_secs(3);
 
-/// What the clients share.
+/// What all clients share.
 pub(super) struct Workload {
-    /// How many, and what they do.
-    pub(super) demo: Demo,
-    /// What they rebuild from.
-    pub(super) source: Database,
-    /// What they note.
-    pub(super) ledger: RefCell<History>,
-    /// When they began: what the ledger's times count from.
+    pub(super) scenario: Scenario,
+    pub(super) database: Database,
+    pub(super) history: RefCell<History>,
+    /// The start of the run, which the times of the history are relative to.
     pub(super) start: Instant,
 }
 
 impl Workload {
-    /// It begins now.
-    pub(super) fn new(demo: Demo) -> Workload {
+    /// Starts now.
+    pub(super) fn new(scenario: Scenario) -> Workload {
         Workload {
-            demo,
-            source: Database::new(demo.rebuild),
-            ledger: RefCell::new(History::new(demo.keys, demo.ttl)),
+            scenario,
+            database: Database::new(scenario.rebuild),
+            history: RefCell::new(History::new(scenario.keys, scenario.ttl)),
             start: Instant::now(),
         }
     }
 }
 
-/// A client for each address: connected, and waiting for the others.
-pub(super) async fn gather(addresses: impl Iterator<Item = SocketAddr>) -> Result<Vec<DemoClient>, Error> {
-    let mut visitors = Vec::new();
+/// Connects a client to each address.
+pub(super) async fn connect(addresses: impl Iterator<Item = SocketAddr>) -> Result<Vec<DemoClient>, Error> {
+    let mut clients = Vec::new();
     for (number, address) in addresses.enumerate() {
-        let client = connect(address).await?;
-        // The same choices on both sides of the demo.
-        visitors.push(DemoClient { address, client, chance: Random::seeded(number as u64) });
+        let client = connect_to(address).await?;
+        // Seeded, so that both runs make the same choices.
+        clients.push(DemoClient { address, client, random: Random::seeded(number as u64) });
     }
-    Ok(visitors)
+    Ok(clients)
 }
 
-/// Lets them all loose, and returns when the last has ended. One that hangs is cut off, and counted as a failure.
-/// To be called inside a `LocalSet`.
-pub(super) async fn run(visitors: Vec<DemoClient>, scene: &Rc<Workload>) {
-    let mut crowd = JoinSet::new();
-    for visitor in visitors {
-        crowd.spawn_local(visitor.visit(Rc::clone(scene)));
+/// Runs all clients until the end of the run. A client that does not end in time is aborted and counted as a failure. Must be
+/// called inside a `LocalSet`.
+pub(super) async fn run(clients: Vec<DemoClient>, workload: &Rc<Workload>) {
+    let mut running = JoinSet::new();
+    for client in clients {
+        running.spawn_local(client.run(Rc::clone(workload)));
     }
-    let all = async { while crowd.join_next().await.is_some() {} };
-    if timeout(scene.demo.lasts() + PATIENCE, all).await.is_err() {
-        // Dropping the set ends them.
-        (0..crowd.len()).for_each(|_| scene.ledger.borrow_mut().failed());
+    let all = async { while running.join_next().await.is_some() {} };
+    if timeout(workload.scenario.duration() + GRACE, all).await.is_err() {
+        // Dropping the set aborts them.
+        (0..running.len()).for_each(|_| workload.history.borrow_mut().failed());
     }
 }
 
-async fn connect(address: SocketAddr) -> Result<Client, Error> {
+async fn connect_to(address: SocketAddr) -> Result<Client, Error> {
     Client::new(format!("tcp://{address}")).await
 }
 
@@ -74,53 +71,53 @@ async fn connect(address: SocketAddr) -> Result<Client, Error> {
 pub(super) struct DemoClient {
     address: SocketAddr,
     client: Client,
-    chance: Random,
+    random: Random,
 }
 
 impl DemoClient {
-    async fn visit(mut self, scene: Rc<Workload>) {
-        let end = scene.start + scene.demo.lasts();
+    async fn run(mut self, workload: Rc<Workload>) {
+        let end = workload.start + workload.scenario.duration();
         loop {
-            sleep(self.chance.jitter(scene.demo.pause, 0.5)).await;
+            sleep(self.random.jitter(workload.scenario.pause, 0.5)).await;
             if Instant::now() >= end {
                 return;
             }
-            let key = self.chance.below(scene.demo.keys as u64) as usize;
-            let asked = Instant::now();
-            match self.want(key, &scene).await {
-                Ok(()) => scene.ledger.borrow_mut().served(asked.elapsed()),
+            let key = self.random.below(workload.scenario.keys as u64) as usize;
+            let start = Instant::now();
+            match self.request(key, &workload).await {
+                Ok(()) => workload.history.borrow_mut().served(start.elapsed()),
                 Err(_) => {
-                    scene.ledger.borrow_mut().failed();
+                    workload.history.borrow_mut().failed();
                     self.reconnect(end).await;
                 }
             }
         }
     }
 
-    /// As every application does it: ask the cache, and on a miss make the value and put it there.
-    async fn want(&mut self, key: usize, scene: &Workload) -> Result<(), Error> {
+    /// Reads the key; after a miss, rebuilds the value and stores it.
+    async fn request(&mut self, key: usize, workload: &Workload) -> Result<(), Error> {
         let name = format!("page:{}", key + 1);
-        let latest = scene.ledger.borrow().expiries(key);
+        let latest = workload.history.borrow().expiries(key);
         let value = self.client.get(&name).await?;
-        let at = scene.start.elapsed();
+        let at = workload.start.elapsed();
         if let Some(value) = value {
             let built = built_for(&value.data.unwrap_or_default())?;
-            scene.ledger.borrow_mut().hit(key, at, built, latest);
+            workload.history.borrow_mut().hit(key, at, built, latest);
             return Ok(());
         }
-        let expiry = scene.ledger.borrow_mut().missed(key, at);
-        scene.source.rebuild().await;
+        let expiry = workload.history.borrow_mut().missed(key, at);
+        workload.database.rebuild().await;
         let value = format!("{name} rebuilt for expiry {expiry}");
-        scene.ledger.borrow_mut().sending(key, scene.start.elapsed());
-        self.client.set(&name, &value, Some(scene.demo.ttl.into()), None).await?;
-        scene.ledger.borrow_mut().filled(key, scene.start.elapsed());
+        workload.history.borrow_mut().sending(key, workload.start.elapsed());
+        self.client.set(&name, &value, Some(workload.scenario.ttl.into()), None).await?;
+        workload.history.borrow_mut().stored(key, workload.start.elapsed());
         Ok(())
     }
 
-    /// Tries until it is connected again, or the time is over.
+    /// Retries until the connection is established or the run ends.
     async fn reconnect(&mut self, end: Instant) {
         while Instant::now() < end {
-            match connect(self.address).await {
+            match connect_to(self.address).await {
                 Ok(client) => {
                     self.client = client;
                     return;
@@ -131,7 +128,7 @@ impl DemoClient {
     }
 }
 
-/// Which expiry a value was built for. A value that does not say is not one of ours.
+/// The expiry that a value was built for; an error for a value that is not of the demonstration.
 fn built_for(value: &[u8]) -> Result<usize, Error> {
     let number = std::str::from_utf8(value).ok().and_then(|text| text.rsplit(' ').next()?.parse().ok());
     number.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData).into())
@@ -142,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_says_which_expiry_it_was_built_for() {
+    fn a_value_contains_the_expiry_it_was_built_for() {
         assert_eq!(built_for(b"page:1 rebuilt for expiry 12").unwrap(), 12);
         for foreign in [&b"page:1 rebuilt for expiry"[..], b"", b"\xff 3", b"page:1 rebuilt for expiry 3 "] {
             assert!(built_for(foreign).is_err());

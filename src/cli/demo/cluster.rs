@@ -1,4 +1,4 @@
-//! What the clients play on: memcacheds that both sidecars reach, and the sidecars, all in this process.
+//! Memcacheds, and sidecars that share them, all in this process.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,10 +15,10 @@ use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::embedded::{Store, server};
 
-/// What one memcached may hold, in bytes. The demo stores a few hundred.
-const LIMIT: u64 = 1 << 20;
+/// The memory limit of one memcached, in bytes. The demonstration stores a few hundred.
+const MEMORY: u64 = 1 << 20;
 
-/// Whether the demo's keys are protected.
+/// Whether the keys are guarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guard {
     /// A raw rule.
@@ -27,8 +27,8 @@ pub(super) enum Guard {
     On,
 }
 
-/// Empty memcacheds on ports of 127.0.0.1 that the system chose; the configuration's `embedded:` would give each sidecar its
-/// own. Dropping it ends them.
+/// Memcacheds on ports of 127.0.0.1 that the system chose. `embedded:` in the configuration would give each sidecar its own. They
+/// stop when this is dropped.
 pub(super) struct Memcacheds {
     addresses: Vec<SocketAddr>,
     stop: CancellationToken,
@@ -36,7 +36,7 @@ pub(super) struct Memcacheds {
 }
 
 impl Memcacheds {
-    /// Starts so many, on one thread.
+    /// Starts `n` memcacheds on one thread.
     pub(super) fn start(n: usize) -> io::Result<Memcacheds> {
         let listeners: Vec<_> =
             (0..n).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
@@ -63,16 +63,16 @@ impl Drop for Memcacheds {
     fn drop(&mut self) {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
-            // An error means that it panicked, which has been reported by then.
+            // An error means that the thread panicked, which has been reported.
             let _ = thread.join();
         }
     }
 }
 
-/// One memcached.
+/// Serves one memcached.
 async fn accept(listener: TcpListener) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let store = Rc::new(RefCell::new(Store::new(LIMIT, unix_ms())));
+    let store = Rc::new(RefCell::new(Store::new(MEMORY, unix_ms())));
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
@@ -80,40 +80,43 @@ async fn accept(listener: TcpListener) -> io::Result<()> {
     }
 }
 
-/// The memcacheds and, in front of them, the sidecars.
+/// Sidecars and their memcacheds.
 pub(super) struct Cluster {
     sidecars: Vec<App>,
-    /// Behind the sidecars, so that they are dropped first.
+    /// After the sidecars, so that those are dropped first.
     _memcacheds: Memcacheds,
 }
 
 impl Cluster {
-    /// Starts it all. Each sidecar is a whole one: its own workers, connections and leases, and it knows of no other.
+    /// Starts the memcacheds, then the sidecars. Each sidecar has its own workers, connections and leases.
     pub(super) fn start(
         sidecars: usize,
         memcacheds: usize,
         guard: Guard,
     ) -> Result<Cluster, Box<dyn std::error::Error>> {
         let memcacheds = Memcacheds::start(memcacheds)?;
-        // No environment: what KENNEL_… means for the operator's own sidecar is not meant for these.
-        let config =
-            Config::read("the demo's configuration", &configuration(&memcacheds.addresses, guard), [])?;
+        // Without the environment: KENNEL_… variables are for the user's own sidecar.
+        let config = Config::read(
+            "the configuration of kennel demo",
+            &configuration(&memcacheds.addresses, guard),
+            [],
+        )?;
         let sidecars = (0..sidecars).map(|_| App::start(&config)).collect::<Result<_, _>>()?;
         Ok(Cluster { sidecars, _memcacheds: memcacheds })
     }
 
-    /// Where a client may connect to, the sidecars in turn.
+    /// The address for a client; clients are distributed round-robin.
     pub(super) fn address(&self, client: usize) -> SocketAddr {
         self.sidecars[client % self.sidecars.len()].tcp()[0]
     }
 
-    /// How many values the sidecars have served that were stale, by their own count.
+    /// The number of stale values that the sidecars served, from their metrics.
     pub(super) fn stale_served(&self) -> usize {
         let totals = self.sidecars.iter().flat_map(|app| app.metrics().rule_totals());
         usize::try_from(totals.map(|rule| rule.stale).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
-    /// Stops the sidecars one after the other, then the memcacheds. Blocks until that is done.
+    /// Stops the sidecars one after the other, then the memcacheds. Blocks until all have stopped.
     pub(super) fn stop(self) {
         self.sidecars.into_iter().for_each(App::stop);
     }
@@ -137,39 +140,39 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
-    fn ask(address: SocketAddr, question: &str) -> String {
+    fn send(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
-        write!(stream, "{question}\r\nquit\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        write!(stream, "{request}\r\nquit\r\n").unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     #[test]
-    fn what_is_stored_through_one_sidecar_is_read_through_the_other_and_only_the_guard_wraps_it() {
+    fn a_value_stored_through_one_sidecar_is_read_through_the_other_and_only_the_guard_wraps_it() {
         for guard in [Guard::Off, Guard::On] {
-            let stage = Cluster::start(2, 3, guard).unwrap();
-            assert_ne!(stage.address(0), stage.address(1));
-            assert_eq!(stage.address(0), stage.address(2));
-            assert_eq!(ask(stage.address(0), "set page:1 0 60 5\r\nhello"), "STORED\r\n");
-            assert_eq!(ask(stage.address(1), "get page:1"), "VALUE page:1 0 5\r\nhello\r\nEND\r\n");
-            let sizes = stage._memcacheds.addresses.iter().map(|address| {
-                let said = ask(*address, "mg page:1 s");
-                said.trim().strip_prefix("HD s").map_or(0, |size| size.parse::<usize>().unwrap())
+            let cluster = Cluster::start(2, 3, guard).unwrap();
+            assert_ne!(cluster.address(0), cluster.address(1));
+            assert_eq!(cluster.address(0), cluster.address(2));
+            assert_eq!(send(cluster.address(0), "set page:1 0 60 5\r\nhello"), "STORED\r\n");
+            assert_eq!(send(cluster.address(1), "get page:1"), "VALUE page:1 0 5\r\nhello\r\nEND\r\n");
+            let sizes = cluster._memcacheds.addresses.iter().map(|address| {
+                let reply = send(*address, "mg page:1 s");
+                reply.trim().strip_prefix("HD s").map_or(0, |size| size.parse::<usize>().unwrap())
             });
             let size: usize = sizes.sum();
             let (bare, wrapped) = (size == 5, size > 5);
             assert_eq!((bare, wrapped), (guard == Guard::Off, guard == Guard::On), "{size} bytes");
-            assert_eq!(stage.stale_served(), 0);
-            stage.stop();
+            assert_eq!(cluster.stale_served(), 0);
+            cluster.stop();
         }
     }
 
     #[test]
-    fn the_memcacheds_end_with_the_stage() {
+    fn the_memcacheds_stop_when_dropped() {
         let memcacheds = Memcacheds::start(2).unwrap();
         let addresses = memcacheds.addresses.clone();
-        assert!(addresses.iter().all(|address| ask(*address, "version").starts_with("VERSION 1.6.")));
+        assert!(addresses.iter().all(|address| send(*address, "version").starts_with("VERSION 1.6.")));
         drop(memcacheds);
         assert!(addresses.iter().all(|address| TcpStream::connect(address).is_err()));
     }

@@ -1,21 +1,21 @@
-//! Whether clients have pools: learnt from which connection the `set` that follows a miss comes on.
+//! Detects whether clients use connection pools, from the connection on which a `set` follows a miss.
 //!
-//! A client with a pool reads on one connection and writes on another, and its `set` is the fill for a miss that the other was
-//! told. Where each process has one connection, the same two commands are two clients', and the `set` is a new value. The protocol
-//! does not say which; what clients do tells it within a few misses.
+//! A client with a pool reads on one connection and writes on another: its `set` fills the miss of the other connection.
+//! If each client process has a single connection, the same two commands come from two clients, and the `set` is a new
+//! value. The protocol does not distinguish the two cases, but a few misses do.
 
-/// Which miss a `set` could end.
+/// Which miss a `set` could fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairedMiss {
     /// One of its own connection.
     Own,
-    /// Only one of another connection, though its own has been told misses too.
+    /// Only one of another connection, although its own has had misses too.
     Other,
-    /// None. Clients that write whenever they like do so often; a pool that fills a cache hardly ever does.
+    /// None. This is frequent with clients that write at any time, and rare with a pool that fills a cache.
     None,
 }
 
-/// The count of one listener.
+/// The counts of one listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolDetection {
     own: u32,
@@ -24,19 +24,20 @@ pub struct PoolDetection {
     pooled: bool,
 }
 
-/// So many are counted before anything is concluded from them.
-const ENOUGH: u32 = 16;
-/// Above so many, older ones count half.
-const MANY: u32 = 256;
+/// The fewest `set`s for a decision.
+const MIN_SETS: u32 = 16;
+/// From this many on, earlier ones count half.
+const HALVING_SETS: u32 = 256;
 
 impl PoolDetection {
-    /// Whether the clients have pools. As long as nothing is known, they have none.
+    /// Whether the clients use connection pools. The initial state is no.
     pub fn is_pooled(&self) -> bool {
         self.pooled
     }
 
-    /// Counts a `set`. Returns the new state if it changes with it. Clients have pools where a quarter of the pairs are another
-    /// connection's, and few sets end no miss at all; and have none any more where less than a sixteenth is, or many sets do.
+    /// Counts a `set`. Returns the new state if it has changed. The state becomes "pooled" when at least a
+    /// quarter of the pairs are between two connections and at most a tenth of all `set`s fill no miss. It
+    /// ends when less than a sixteenth of the pairs are, or more than a quarter of all `set`s fill none.
     pub fn note(&mut self, paired: PairedMiss) -> Option<bool> {
         match paired {
             PairedMiss::Own => self.own += 1,
@@ -46,11 +47,11 @@ impl PoolDetection {
         let pairs = self.own + self.other;
         let all = pairs + self.none;
         let pooled = match self.pooled {
-            _ if all < ENOUGH => self.pooled,
+            _ if all < MIN_SETS => self.pooled,
             false => 4 * self.other >= pairs && 10 * self.none <= all,
             true => 16 * self.other >= pairs && 4 * self.none <= all,
         };
-        if all >= MANY {
+        if all >= HALVING_SETS {
             (self.own, self.other, self.none) = (self.own / 2, self.other / 2, self.none / 2);
         }
         (std::mem::replace(&mut self.pooled, pooled) != pooled).then_some(pooled)
@@ -61,25 +62,25 @@ impl PoolDetection {
 mod tests {
     use super::*;
 
-    /// After how many pairs the state changes, of which every n-th is another connection's.
-    fn changes(pairing: &mut PoolDetection, every: u32) -> Option<(u32, bool)> {
+    /// After how many pairs the state changes if every n-th is between two connections.
+    fn changes(detection: &mut PoolDetection, every: u32) -> Option<(u32, bool)> {
         (1..=2000).find_map(|n| {
             let paired = if n % every == 0 { PairedMiss::Other } else { PairedMiss::Own };
-            pairing.note(paired).map(|pooled| (n, pooled))
+            detection.note(paired).map(|pooled| (n, pooled))
         })
     }
 
     #[test]
-    fn clients_with_a_pool_are_known_within_a_few_misses_and_so_is_their_end() {
-        let mut pairing = PoolDetection::default();
-        assert_eq!(changes(&mut pairing, 1), Some((ENOUGH, true)));
-        assert_eq!(changes(&mut pairing, 3), None, "they have one still");
-        let (after, pooled) = changes(&mut pairing, u32::MAX).unwrap();
+    fn pools_and_their_end_are_detected_within_a_few_misses() {
+        let mut detection = PoolDetection::default();
+        assert_eq!(changes(&mut detection, 1), Some((MIN_SETS, true)));
+        assert_eq!(changes(&mut detection, 3), None, "they have one still");
+        let (after, pooled) = changes(&mut detection, u32::MAX).unwrap();
         assert!(!pooled && after < 1_000, "{after}");
     }
 
     #[test]
-    fn a_few_sets_that_come_while_somebody_else_builds_make_no_pool() {
+    fn a_few_sets_during_the_rebuild_of_another_connection_are_not_taken_for_a_pool() {
         for every in [5, 10, 100] {
             assert_eq!(changes(&mut PoolDetection::default(), every), None, "every {every}th");
         }
@@ -89,16 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_write_whenever_they_like_have_no_pool_though_others_miss_what_they_write() {
-        let mut pairing = PoolDetection::default();
+    fn clients_that_write_at_any_time_are_not_taken_for_a_pool() {
+        let mut detection = PoolDetection::default();
         for n in 0..2000 {
             let paired =
                 [PairedMiss::Own, PairedMiss::Other, PairedMiss::Other, PairedMiss::Other, PairedMiss::None]
                     [n % 5];
-            assert_eq!(pairing.note(paired), None, "after {n}");
+            assert_eq!(detection.note(paired), None, "after {n}");
         }
-        assert_eq!(changes(&mut pairing, 1).map(|(_, pooled)| pooled), Some(true));
-        let back = (0..200).find_map(|_| pairing.note(PairedMiss::None));
+        assert_eq!(changes(&mut detection, 1).map(|(_, pooled)| pooled), Some(true));
+        let back = (0..200).find_map(|_| detection.note(PairedMiss::None));
         assert_eq!(back, Some(false));
     }
 }

@@ -1,62 +1,69 @@
-//! When a lease is renewed, with what, and what the answers mean for it.
+//! When a lease is renewed, with which commands, and what the replies mean for it.
 
 use smallvec::smallvec;
 
-use crate::metrics::LeaseEnd as End;
+use crate::metrics::LeaseEnd;
 
-use super::{Kind, Leases, MissToken, MissTokenId, give_back_lock, millis};
 use crate::guard::command::{
-    Commands, ItemRef, Now, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek, sure_ms,
+    Commands, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek,
 };
+use crate::guard::envelope::{LockRecord, TagName};
+use crate::guard::expiry::sure_ms;
+use crate::guard::inputs::Now;
+use crate::guard::policy::{Policy, millis};
 use crate::guard::stub::{Stub, StubId, stub_in_place};
-use crate::guard::{Policy, TagName, envelope::LockRecord};
 
-/// How much before a stale value vanishes a stub is put in its place, in ms.
+use super::entry::{EntryKind, MissTokenId};
+use super::miss_token::MissToken;
+use super::table::Leases;
+
+/// How long before a stale value expires it is replaced by a stub, in milliseconds.
 pub(super) const CLEARING_MARGIN_MS: u64 = 250;
-/// The shortest pause behind a renewal that no server answered, in ms.
+/// The shortest pause after a renewal without a reply, in milliseconds.
 const RETRY_MS: u64 = 100;
 
-/// What is due for a lease.
+/// What a lease requires now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Due {
-    /// It has ended; nothing any more.
+    /// It has ended: nothing.
     Nothing,
-    /// These renew it. Their answers go to [`Leases::renewed`].
+    /// These commands renew it. Their replies go to [`Leases::renewed`].
     Renew(Commands),
-    /// It took too long: these release it.
+    /// It has exceeded `max_rebuild`: these commands release it.
     Expire(Commands),
 }
 
 impl MissToken {
-    /// The value was seen to have so many seconds left by a look that was sent then: somebody may have touched it.
-    fn is_active(&mut self, ttl: Option<u32>, asked: u64) {
+    /// Updates `vanishes` with a TTL in seconds, returned by a get that was sent at `asked`: a client may
+    /// have touched the value.
+    fn observe_ttl(&mut self, ttl: Option<u32>, asked: u64) {
         let until = ttl.map(|ttl| asked.saturating_add(sure_ms(ttl)));
         self.vanishes = self.vanishes.and_then(|known| Some(known.max(until?)));
     }
 }
 
 impl<W> Leases<W> {
-    /// When the lease is to be looked at next, on the monotonic clock.
-    pub fn next_due(ticket: &MissToken, policy: &Policy, now: Now) -> u64 {
+    /// When the lease requires attention next, on the monotonic clock in ms.
+    pub fn next_due(token: &MissToken, policy: &Policy, now: Now) -> u64 {
         let renewal = now.mono + (millis(policy.lock_ttl) / 3).max(1);
-        let end = ticket.at.mono + millis(policy.max_rebuild);
-        let clearing = ticket
+        let end = token.at.mono + millis(policy.max_rebuild);
+        let clearing = token
             .vanishes
             .map_or(u64::MAX, |moment| moment.saturating_sub(CLEARING_MARGIN_MS).max(now.mono + 1));
         renewal.min(end.max(now.mono + 1)).min(clearing)
     }
 
-    /// The same behind a renewal with these answers. One that failed is not tried again at once, though its value be about to
-    /// vanish: a server that is down answers so immediately.
-    pub fn due_after(ticket: &MissToken, answers: &[ServerReply], policy: &Policy, now: Now) -> u64 {
-        let due = Self::next_due(ticket, policy, now);
-        match answers.first() {
+    /// The same after a renewal with these replies. One that failed is not repeated at once, even if the
+    /// value is about to expire: a server that is down fails immediately.
+    pub fn due_after(token: &MissToken, replies: &[ServerReply], policy: &Policy, now: Now) -> u64 {
+        let due = Self::next_due(token, policy, now);
+        match replies.first() {
             Some(ServerReply::Failed(_)) | None => due.max(now.mono + RETRY_MS),
             Some(_) => due,
         }
     }
 
-    /// What is due for a lease now. `tags` and `sidecar` are what its lock says.
+    /// What the lease requires now. `tags` and `sidecar` are stored in its lock.
     pub fn due(
         &mut self,
         key: &[u8],
@@ -66,120 +73,125 @@ impl<W> Leases<W> {
         tags: &[TagName],
         sidecar: u64,
     ) -> Due {
-        let Some(held) = self.find(key, id) else { return Due::Nothing };
-        if !held.is_lease() {
+        let Some(entry) = self.find(key, id) else { return Due::Nothing };
+        if !entry.is_lease() {
             return Due::Nothing;
         }
-        if now.mono >= held.ends() {
-            let asks = held.release();
-            self.remove_where(key, |held| held.id == id);
-            self.tidy(key);
-            return Due::Expire(asks);
+        if now.mono >= entry.ends() {
+            let commands = entry.release();
+            self.remove_where(key, |entry| entry.id == id);
+            self.remove_if_idle(key);
+            return Due::Expire(commands);
         }
-        if let Kind::Lease { renewing, .. } = &mut held.kind {
+        if let EntryKind::Lease { renewing, .. } = &mut entry.kind {
             *renewing = true;
         }
-        held.clearing = is_vanishing(&held.ticket, now);
-        Due::Renew(renew(&held.ticket, now, policy, tags, sidecar))
+        entry.clearing = is_vanishing(&entry.token, now);
+        Due::Renew(renew(&entry.token, now, policy, tags, sidecar))
     }
 
-    /// Takes the answers to a renewal that was `asked` then, on the monotonic clock. `Ok` is the ticket as it is now; `Err` what releases a lease whose client has left
-    /// meanwhile, or whose value is another by now, or nothing if it was lost; with how it ended, unless something else had ended it before. The fills that wait
-    /// for it go on either way: [`Leases::renewal_ended`].
+    /// Takes the replies to a renewal that was sent at `asked`, on the monotonic clock in ms. Returns the
+    /// updated token. Returns an error if the lease has ended: because its connection has been closed, its
+    /// value replaced, or its stub or lock lost. The error has the commands that release it, and how it ended
+    /// unless something else had ended it before. Fills that wait for the renewal continue in either case:
+    /// see [`Leases::renewal_ended`].
     #[allow(clippy::result_large_err, reason = "called every few seconds, and used at once")]
     pub fn renewed(
         &mut self,
         key: &[u8],
         id: MissTokenId,
-        answers: &[ServerReply],
+        replies: &[ServerReply],
         asked: u64,
-    ) -> Result<MissToken, (Option<End>, Commands)> {
-        let Some(held) = self.find(key, id) else { return Err((None, Commands::new())) };
-        let Kind::Lease { orphan, .. } = held.kind else { return Err((None, Commands::new())) };
+    ) -> Result<MissToken, (Option<LeaseEnd>, Commands)> {
+        let Some(entry) = self.find(key, id) else { return Err((None, Commands::new())) };
+        let EntryKind::Lease { orphan, .. } = entry.kind else { return Err((None, Commands::new())) };
         let mut lost = false;
-        match (answers.first(), held.ticket.lock) {
-            // The stub stands in the stale value's place now, and is the right to rebuild.
-            (Some(ServerReply::Stored(cas)), Some(_)) if held.clearing => {
-                held.ticket.base = Some(*cas);
-                held.ticket.stub.get_or_insert(StubId::of(cas.number));
-                held.ticket.lock = None;
-                held.ticket.vanishes = None;
+        match (replies.first(), entry.token.lock) {
+            // The stub has replaced the stale value and is now the right to rebuild.
+            (Some(ServerReply::Stored(cas)), Some(_)) if entry.clearing => {
+                entry.token.base = Some(*cas);
+                entry.token.stub.get_or_insert(StubId::of(cas.number));
+                entry.token.lock = None;
+                entry.token.vanishes = None;
             }
             (Some(ServerReply::Stored(cas)), Some(_)) => {
-                held.ticket.lock = Some(*cas);
-                // The value is another by now, or gone: what this lease would fill with cannot be stored any more. By its number
-                // alone: the lock was stored over its CAS, so the server still counts as it did, however many have connected.
-                lost = match answers.get(1) {
+                entry.token.lock = Some(*cas);
+                // Has the value been replaced or removed? Then a fill of this lease can no longer be stored.
+                // The CAS number alone is compared: the lock was stored over its CAS, so the server has not
+                // been restarted, whatever the epoch of this connection.
+                lost = match replies.get(1) {
                     Some(ServerReply::Item(item)) => {
-                        held.ticket.is_active(item.ttl, asked);
-                        Some(item.cas.number) != held.ticket.base.map(|base| base.number)
+                        entry.token.observe_ttl(item.ttl, asked);
+                        Some(item.cas.number) != entry.token.base.map(|base| base.number)
                     }
                     Some(ServerReply::Absent) => true,
                     _ => false,
                 };
             }
-            (Some(ServerReply::Stored(cas)), None) => held.ticket.base = Some(*cas),
+            (Some(ServerReply::Stored(cas)), None) => entry.token.base = Some(*cas),
             (Some(ServerReply::Exists), None) => {
-                let stands = match answers.get(1) {
-                    Some(ServerReply::Item(item)) if held.ticket.over().is(item) => {
+                let current = match replies.get(1) {
+                    Some(ServerReply::Item(item)) if entry.token.observed().is_same(item) => {
                         Stub::of(item).filter(|stub| !stub.is_free).map(|_| item.cas)
                     }
                     _ => None,
                 };
-                lost = stands.is_none();
-                held.ticket.base = stands.or(held.ticket.base);
+                lost = current.is_none();
+                entry.token.base = current.or(entry.token.base);
             }
-            // Nothing is known; the next renewal will tell.
+            // Unknown until the next renewal.
             (Some(ServerReply::Failed(_)) | None, _) => {}
             _ => lost = true,
         }
-        held.kind = match lost {
-            true => Kind::Seen,
-            false => Kind::Lease { renewing: false, orphan },
+        entry.kind = match lost {
+            true => EntryKind::Miss,
+            false => EntryKind::Lease { renewing: false, orphan },
         };
-        let (owner, held) = (held.owner, held.clone());
+        let (owner, entry) = (entry.owner, entry.clone());
         if lost {
-            self.owners.leases_less(owner, id);
-            let stands = matches!(answers.first(), Some(ServerReply::Stored(_)));
-            let asks = if stands { give_back_lock(&held.ticket) } else { Commands::new() };
-            return Err((Some(End::Lost), asks));
+            self.owners.remove_lease(owner, id);
+            let lock_stored = matches!(replies.first(), Some(ServerReply::Stored(_)));
+            let commands = if lock_stored { entry.token.unlock() } else { Commands::new() };
+            return Err((Some(LeaseEnd::Lost), commands));
         }
         if orphan {
-            let asks = held.release();
-            self.remove_where(key, |held| held.id == id);
-            self.tidy(key);
-            return Err((Some(End::Disconnected), asks));
+            let commands = entry.release();
+            self.remove_where(key, |entry| entry.id == id);
+            self.remove_if_idle(key);
+            return Err((Some(LeaseEnd::Disconnected), commands));
         }
-        Ok(held.ticket)
+        Ok(entry.token)
     }
 }
 
-/// What keeps a lease for another `lock_ttl`. A stub says for how long it has been held, for readers elsewhere.
-fn renew(ticket: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Commands {
+/// The commands that keep a lease for another `lock_ttl`. A stub also records its age for readers of other
+/// sidecars.
+fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar: u64) -> Commands {
     let exptime = i64::from(policy.lock_seconds());
-    let Some(lock) = ticket.lock else {
-        let age = now.mono.saturating_sub(ticket.at.mono);
-        let stub = ticket.stub_id().map(|id| Stub { id, age, is_free: false });
-        let stub = stub.map(|stub| stub.ask(ticket.base, policy.lock_seconds()));
-        // With a look: a renewal that nobody heard of, or a touch that hit the stub, has given it another CAS.
+    let Some(lock) = token.lock else {
+        let age = now.mono.saturating_sub(token.at.mono);
+        let stub = token.stub_id().map(|id| Stub { id, age, is_free: false });
+        let stub = stub.map(|stub| stub.store_command(token.base, policy.lock_seconds()));
+        // The get is needed if the stub has another CAS: after a renewal whose reply was lost, or a touch.
         return stub.into_iter().chain([peek(ItemRef::Value)]).collect();
     };
-    if is_vanishing(ticket, now) {
-        return smallvec![stub_in_place(ticket.stub, ticket.base, policy), delete(ItemRef::Lock, Some(lock))];
+    if is_vanishing(token, now) {
+        return smallvec![stub_in_place(token.stub, token.base, policy), delete(ItemRef::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
-    let names = tags.iter().chain(&ticket.learnt).cloned();
-    let tags = names.zip(ticket.versions.iter().copied()).collect();
-    // A record that does not fit was not written at the claim either; the lock holds without it.
-    let _ = LockRecord { granted_at: ticket.at.wall, sidecar, tags }.encode(&mut value);
+    let names = tags.iter().chain(&token.learnt).cloned();
+    let tags = names.zip(token.versions.iter().copied()).collect();
+    // A record that is too large was not written at the claim either. The lock is valid without it.
+    let _ = LockRecord { granted_at: token.at.wall, sidecar, tags }.encode(&mut value);
     let value = Stored::plain(value.freeze());
     let what =
         Operation::Store { mode: StoreMode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
-    // With a look at whether the value is still the one that was won: else the lock protects nothing, and only keeps others away.
+    // The get shows whether the value is still the one that was won. If not, the lock protects nothing and
+    // only blocks other clients.
     smallvec![ServerCommand { at: ItemRef::Lock, what }, peek(ItemRef::Value)]
 }
 
-/// Whether it is time to put a stub in the place of the stale value.
-fn is_vanishing(ticket: &MissToken, now: Now) -> bool {
-    ticket.lock.is_some() && ticket.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
+/// Whether the stale value must be replaced by a stub now.
+fn is_vanishing(token: &MissToken, now: Now) -> bool {
+    token.lock.is_some() && token.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
 }

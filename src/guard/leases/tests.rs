@@ -3,49 +3,59 @@ use smallvec::smallvec;
 use super::renewal::CLEARING_MARGIN_MS;
 use super::waiters::{HOPELESS_MS, MAX_KEYS, MAX_WAITERS_PER_KEY};
 use super::*;
-use crate::guard::command::{ServerReply, delete};
-use crate::metrics::LeaseEnd as End;
+use crate::error::Failure;
+use crate::guard::command::{Cas, Commands, Item, ItemRef, ServerReply, delete};
+use crate::guard::envelope::TagName;
+use crate::guard::fixtures::{cas, item};
+use crate::guard::inputs::Now;
+use crate::guard::policy::Policy;
+use crate::guard::stub::{Stub, StubId};
+use crate::guard::tag_version::Versions;
+use crate::metrics::LeaseEnd;
 
 const KEY: &[u8] = b"k";
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
-fn ticket(base: u64) -> MissToken {
+fn token(base: u64) -> MissToken {
     let stub = Some(StubId::of(base));
-    let base = Some(Cas { number: base, epoch: 1 });
+    let base = Some(cas(base));
     MissToken { base, stub, ..MissToken::nothing(NOW) }
 }
 
 /// A table in which connection 1 holds a lease over CAS 7.
 fn leased() -> Leases<u32> {
     let mut leases = Leases::default();
-    leases.grant(KEY, 1.into(), ticket(7), &Policy::default()).0.unwrap();
+    leases.grant(KEY, 1.into(), token(7), &Policy::default()).0.unwrap();
     leases
 }
 
-/// A `set` of a connection that knows nothing of a miss that the table does not know of.
+/// A `set` of a connection that remembers exactly the misses that the table has.
 fn set(leases: &mut Leases<u32>, connection: u64, pooled: bool) -> Attribution {
     let owner = connection.into();
-    let told = if leases.own(KEY, owner).is_some() { KnownMiss::Yes } else { KnownMiss::No };
+    let told = if leases.entry_of(KEY, owner).is_some() { KnownMiss::Yes } else { KnownMiss::No };
     leases.attribute(KEY, Writer { owner, told, pooled }, NOW)
 }
 
-/// The same where clients have pools.
+/// The same with connection pools.
 fn pooled(leases: &mut Leases<u32>, connection: u64) -> Attribution {
     set(leases, connection, true)
 }
 
-/// What it is stored over, and whether it is a lease and over a value that was stored since the miss.
+/// What the `set` is stored over, whether it ends a lease, and whether that was stored since the miss.
 fn fill(leases: &mut Leases<u32>, connection: u64) -> (Option<u64>, bool, bool) {
     match pooled(leases, connection) {
-        Attribution::Fill { ticket, lease, .. } => (ticket.base.map(|cas| cas.number), lease, ticket.filled),
+        Attribution::Fill { ticket: token, lease, .. } => {
+            (token.base.map(|cas| cas.number), lease, token.filled)
+        }
         other => panic!("{other:?}"),
     }
 }
 
-fn filled(leases: &mut Leases<u32>, cas: u64, ticket: &MissToken, spent: u64) {
-    leases.filled(KEY, Cas { number: cas, epoch: 1 }, ticket, Some(spent.into()));
+fn filled(leases: &mut Leases<u32>, number: u64, token: &MissToken, owner: u64) {
+    leases.filled(KEY, cas(number), token, Some(owner.into()));
 }
 
+mod limits;
 mod named;
 
 #[test]
@@ -56,18 +66,18 @@ fn a_set_fills_the_lease_of_its_own_connection_and_only_once() {
 }
 
 #[test]
-fn with_pools_a_set_of_another_connection_fills_it_too_and_the_winners_own_is_stored_over_that_alone() {
+fn with_pools_a_set_of_another_connection_fills_the_lease_and_the_winners_own_is_stored_only_over_that() {
     let mut leases = leased();
     assert_eq!(fill(&mut leases, 2), (Some(7), true, false));
     assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss);
-    filled(&mut leases, 8, &ticket(7), 1);
+    filled(&mut leases, 8, &token(7), 1);
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
 }
 
 #[test]
-fn without_pools_no_set_of_another_connection_ends_a_miss_or_is_dropped_for_it() {
+fn without_pools_a_set_of_another_connection_neither_ends_a_miss_nor_is_dropped() {
     let mut leases = leased();
-    leases.record_miss(KEY, 2.into(), ticket(7), &Policy::default());
+    leases.record_miss(KEY, 2.into(), token(7), &Policy::default());
     assert_eq!(set(&mut leases, 3, false), Attribution::NoMiss);
     leases.invalidate(KEY, 9.into());
     assert_eq!(set(&mut leases, 3, false), Attribution::NoMiss);
@@ -78,13 +88,13 @@ fn without_pools_no_set_of_another_connection_ends_a_miss_or_is_dropped_for_it()
 }
 
 #[test]
-fn a_pool_has_one_listener_and_process_and_no_miss_is_its_that_is_older_than_a_rebuild() {
+fn a_set_fills_only_a_miss_of_the_same_pool_that_is_younger_than_max_rebuild() {
     let peer = |connection, peers| Owner { connection, peers };
     let mut leases: Leases<u32> = Leases::default();
-    leases.record_miss(KEY, peer(1, 5), ticket(7), &Policy::default());
+    leases.record_miss(KEY, peer(1, 5), token(7), &Policy::default());
     let mut set = |owner, mono| {
-        let setter = Writer { owner, told: KnownMiss::No, pooled: true };
-        leases.attribute(KEY, setter, Now { mono, ..NOW })
+        let writer = Writer { owner, told: KnownMiss::No, pooled: true };
+        leases.attribute(KEY, writer, Now { mono, ..NOW })
     };
     assert_eq!(set(peer(2, 6), NOW.mono), Attribution::NoMiss);
     assert_eq!(set(peer(2, 5), NOW.mono + 60_000), Attribution::NoMiss);
@@ -92,15 +102,15 @@ fn a_pool_has_one_listener_and_process_and_no_miss_is_its_that_is_older_than_a_r
 }
 
 #[test]
-fn a_set_whose_miss_the_table_has_forgotten_is_dropped_and_one_that_may_be_such_refused() {
+fn a_set_whose_token_was_removed_is_dropped_and_one_with_an_unknown_miss_is_refused() {
     for (told, expected) in [
         (KnownMiss::No, Attribution::NoMiss),
         (KnownMiss::Yes, Attribution::Invalidated),
         (KnownMiss::Unknown, Attribution::Unknown),
     ] {
         let mut leases: Leases<u32> = Leases::default();
-        let setter = Writer { owner: 1.into(), told, pooled: false };
-        assert_eq!(leases.attribute(KEY, setter, NOW), expected);
+        let writer = Writer { owner: 1.into(), told, pooled: false };
+        assert_eq!(leases.attribute(KEY, writer, NOW), expected);
         let bound = match told {
             KnownMiss::No => StoreCondition::Unconditional,
             KnownMiss::Yes => StoreCondition::Observed(Observed::none()),
@@ -114,45 +124,45 @@ fn a_set_whose_miss_the_table_has_forgotten_is_dropped_and_one_that_may_be_such_
 fn a_miss_is_filled_until_max_rebuild_and_no_longer() {
     for (later, dropped) in [(59_999, false), (60_000, true)] {
         let mut leases = leased();
-        leases.record_miss(KEY, 2.into(), ticket(7), &Policy::default());
+        leases.record_miss(KEY, 2.into(), token(7), &Policy::default());
         for owner in [1, 2] {
-            let setter = Writer { owner: owner.into(), told: KnownMiss::Yes, pooled: false };
+            let writer = Writer { owner: owner.into(), told: KnownMiss::Yes, pooled: false };
             let now = Now { mono: NOW.mono + later, ..NOW };
-            assert_eq!(leases.attribute(KEY, setter, now) == Attribution::Invalidated, dropped);
+            assert_eq!(leases.attribute(KEY, writer, now) == Attribution::Invalidated, dropped);
         }
     }
 }
 
 #[test]
-fn whoever_missed_the_stub_that_was_filled_may_store_over_the_value_and_nobody_else_may() {
+fn only_a_miss_over_the_stub_that_was_filled_may_store_over_the_value() {
     let mut leases = leased();
-    // The winner has renewed it, and its stub has another CAS by now.
+    // The winner has renewed the stub, which has another CAS now.
     leases.record_miss(
         KEY,
         2.into(),
-        MissToken { stub: Some(StubId::of(7)), ..ticket(6) },
+        MissToken { stub: Some(StubId::of(7)), ..token(6) },
         &Policy::default(),
     );
-    leases.record_miss(KEY, 3.into(), ticket(5), &Policy::default());
-    // A tag had moved before this one: to store over the value would make it older.
-    leases.record_miss(KEY, 4.into(), MissToken { versions: smallvec![5], ..ticket(7) }, &Policy::default());
-    leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket(7), None);
+    leases.record_miss(KEY, 3.into(), token(5), &Policy::default());
+    // A tag had changed before this miss: storing over the value would make it older.
+    leases.record_miss(KEY, 4.into(), MissToken { versions: smallvec![5], ..token(7) }, &Policy::default());
+    leases.filled(KEY, cas(8), &token(7), None);
     assert_eq!(fill(&mut leases, 2), (Some(8), false, true));
     assert_eq!(fill(&mut leases, 3), (Some(5), false, false));
     assert_eq!(fill(&mut leases, 4), (Some(7), false, false));
 }
 
 #[test]
-fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it_is_stored() {
+fn a_connection_that_has_ended_its_miss_is_not_restricted_by_the_fill_that_used_it() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.record_miss(KEY, 1.into(), ticket(7), &Policy::default());
-    let Attribution::Fill { ticket, owner: Some(owner), .. } = pooled(&mut leases, 2) else {
-        panic!("its miss")
+    leases.record_miss(KEY, 1.into(), token(7), &Policy::default());
+    let Attribution::Fill { ticket: token, owner: Some(owner), .. } = pooled(&mut leases, 2) else {
+        panic!("not attributed")
     };
     let mut deletes = leases.clone();
     deletes.invalidate(KEY, 1.into());
     for leases in [&mut leases, &mut deletes] {
-        leases.filled(KEY, Cas { number: 8, epoch: 1 }, &ticket, Some(owner));
+        leases.filled(KEY, cas(8), &token, Some(owner));
     }
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
     assert_eq!(deletes.bound(KEY, 1.into(), KnownMiss::No), StoreCondition::Unconditional);
@@ -160,26 +170,26 @@ fn whoever_has_ended_a_miss_itself_is_not_bound_by_it_once_the_fill_that_took_it
 }
 
 #[test]
-fn what_a_winner_builds_is_as_new_as_the_last_miss_that_it_was_told() {
+fn a_winners_value_is_as_new_as_its_last_miss() {
     let mut leases = leased();
     let later = Now { wall: NOW.wall + 5_000, mono: NOW.mono + 5_000 };
     let learnt = vec![TagName::from_slice(b"learnt")];
-    let again = MissToken { versions: smallvec![5], learnt, at: later, ..ticket(7) };
+    let again = MissToken { versions: smallvec![5], learnt, at: later, ..token(7) };
     assert!(leases.record_miss(KEY, 1.into(), again, &Policy::default()).is_empty());
     let mut left = leases.clone();
     left.disconnect(1.into());
-    assert!(left.owners.is_empty(), "its bytes are counted as they are");
-    let Attribution::Fill { ticket, lease: true, .. } = set(&mut leases, 1, false) else {
-        panic!("its lease")
+    assert!(left.owners.is_empty(), "the count of bytes is exact");
+    let Attribution::Fill { ticket: token, lease: true, .. } = set(&mut leases, 1, false) else {
+        panic!("not its lease")
     };
-    assert_eq!(ticket.versions[..], [5]);
-    assert_eq!(ticket.at, Now { wall: later.wall, ..NOW }, "it ends no later");
+    assert_eq!(token.versions[..], [5]);
+    assert_eq!(token.at, Now { wall: later.wall, ..NOW }, "it expires no later");
 }
 
 #[test]
-fn whoever_empties_the_servers_ends_all_misses_and_what_it_sets_then_is_new() {
+fn a_connection_that_empties_the_servers_ends_all_misses_and_its_next_set_is_new() {
     let mut leases = leased();
-    leases.record_miss(b"other", 2.into(), ticket(9), &Policy::default());
+    leases.record_miss(b"other", 2.into(), token(9), &Policy::default());
     assert_eq!(leases.flush(2.into()), [Box::from(KEY)]);
     assert_eq!(set(&mut leases, 2, false), Attribution::NoMiss);
     assert_eq!(set(&mut leases, 1, false), Attribution::Invalidated);
@@ -187,32 +197,32 @@ fn whoever_empties_the_servers_ends_all_misses_and_what_it_sets_then_is_new() {
 }
 
 #[test]
-fn what_a_connection_sets_behind_its_own_bump_is_newer_than_that_and_no_newer_than_anybody_elses() {
+fn a_set_after_a_bump_of_the_same_connection_is_newer_than_that_bump_only() {
     let policy = Policy::default();
     let tag = |name: &[u8]| TagName::from_slice(name);
     let versions = |seen: &[u64]| Versions::from_slice(seen);
     let mut leases: Leases<u32> = Leases::default();
-    let ticket = MissToken { versions: versions(&[5, 6, 7]), learnt: vec![tag(b"c")], ..ticket(7) };
-    leases.grant(KEY, 1.into(), ticket.clone(), &policy);
-    leases.record_miss(KEY, 2.into(), ticket, &policy);
-    // Of the second, another had moved it from 6 to 60 before.
+    let token = MissToken { versions: versions(&[5, 6, 7]), learnt: vec![tag(b"c")], ..token(7) };
+    leases.grant(KEY, 1.into(), token.clone(), &policy);
+    leases.record_miss(KEY, 2.into(), token, &policy);
+    // Another client had bumped the second from 6 to 60 before.
     for (name, step) in [(&b"a"[..], (5, 50)), (b"b", (60, 61)), (b"c", (7, 70)), (b"d", (5, 80))] {
         leases.record_bump(1.into(), &tag(name), step, |_| [tag(b"a"), tag(b"b")]);
     }
     let sealed = |leases: &mut Leases<u32>, own| match set(leases, own, false) {
-        Attribution::Fill { ticket, .. } => ticket.versions,
+        Attribution::Fill { ticket: token, .. } => token.versions,
         other => panic!("{other:?}"),
     };
     assert_eq!(sealed(&mut leases, 1), versions(&[50, 6, 70]));
-    assert_eq!(sealed(&mut leases, 2), versions(&[5, 6, 7]), "another's is as old as it was");
+    assert_eq!(sealed(&mut leases, 2), versions(&[5, 6, 7]), "that of another is as old as before");
 }
 
 #[test]
-fn whoever_misses_another_stub_than_the_one_it_won_has_lost_that() {
+fn a_winner_that_misses_over_another_stub_has_lost_its_lease() {
     for (stub, kept) in [(7, true), (9, false)] {
         let mut leases = leased();
-        // The same one has another CAS, once it has been renewed.
-        let seen = MissToken { stub: Some(StubId::of(stub)), ..ticket(9) };
+        // A renewal has changed the CAS of the same stub.
+        let seen = MissToken { stub: Some(StubId::of(stub)), ..token(9) };
         let ended = leases.record_miss(KEY, 1.into(), seen, &Policy::default());
         assert_eq!((ended.is_empty(), leases.rebuilds(1)), (kept, kept));
         assert_eq!(fill(&mut leases, 1), (Some(if kept { 7 } else { 9 }), kept, false));
@@ -220,36 +230,36 @@ fn whoever_misses_another_stub_than_the_one_it_won_has_lost_that() {
 }
 
 #[test]
-fn what_a_client_sets_behind_a_value_that_it_has_created_is_new_though_its_miss_was_overtaken() {
-    for (overtaken, led) in [(false, true), (true, false)] {
+fn a_set_after_a_value_that_the_client_has_created_is_new() {
+    for (overtaken, had_lease) in [(false, true), (true, false)] {
         let mut leases = leased();
         if overtaken {
             leases.invalidate(KEY, 9.into());
         }
-        assert_eq!(leases.created(KEY, 1.into()).0.is_some(), led);
+        assert_eq!(leases.created(KEY, 1.into()).0.is_some(), had_lease);
         assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
     }
 }
 
 #[test]
-fn nobody_waits_for_what_its_own_connection_builds() {
+fn a_connection_does_not_wait_for_its_own_rebuild() {
     let mut leases = leased();
     assert_eq!(leases.wait(KEY, 1.into(), NOW, &Policy::default(), 5), Admission::Refused);
     assert!(matches!(leases.wait(KEY, 2.into(), NOW, &Policy::default(), 6), Admission::Waits { .. }));
 }
 
 #[test]
-fn a_delete_of_another_connection_dooms_the_winners_set_wherever_it_comes() {
+fn a_delete_of_another_connection_drops_the_winners_set_on_any_connection() {
     for elsewhere in [false, true] {
         let mut leases = leased();
         assert_eq!(leases.invalidate(KEY, 9.into()), 1);
         assert_eq!(pooled(&mut leases, if elsewhere { 2 } else { 1 }), Attribution::Invalidated);
-        assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "one miss dooms one set");
+        assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "one miss drops one set");
     }
 }
 
 #[test]
-fn a_winners_own_set_stays_doomed_when_a_pooled_one_was_taken_for_it() {
+fn a_winners_own_set_is_dropped_even_if_a_pooled_one_was_dropped_in_its_place() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
     assert_eq!(pooled(&mut leases, 2), Attribution::Invalidated);
@@ -257,7 +267,7 @@ fn a_winners_own_set_stays_doomed_when_a_pooled_one_was_taken_for_it() {
 }
 
 #[test]
-fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
+fn a_set_after_a_delete_on_the_same_connection_is_newer_than_the_delete() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
     assert_eq!(pooled(&mut leases, 9), Attribution::NoMiss);
@@ -268,9 +278,9 @@ fn what_is_set_behind_a_delete_on_the_same_connection_is_newer_than_it() {
 }
 
 #[test]
-fn whoever_holds_a_lease_rebuilds_until_it_has_ended_and_nobody_else_does() {
+fn only_the_holder_of_a_lease_rebuilds_until_the_lease_ends() {
     let mut leases = leased();
-    leases.record_miss(b"other", 2.into(), ticket(1), &Policy::default());
+    leases.record_miss(b"other", 2.into(), token(1), &Policy::default());
     assert_eq!([1, 2, 3].map(|owner| leases.rebuilds(owner)), [true, false, false]);
     pooled(&mut leases, 1);
     assert!(!leases.rebuilds(1));
@@ -280,7 +290,7 @@ fn whoever_holds_a_lease_rebuilds_until_it_has_ended_and_nobody_else_does() {
 }
 
 #[test]
-fn so_many_may_wait_for_a_key_and_no_more() {
+fn the_number_of_waiting_requests_of_a_key_is_limited() {
     let mut leases = leased();
     for waiter in 0..MAX_WAITERS_PER_KEY as u32 {
         assert!(matches!(
@@ -296,15 +306,15 @@ fn so_many_may_wait_for_a_key_and_no_more() {
 #[test]
 fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_value() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.record_miss(KEY, 1.into(), ticket(7), &Policy::default());
+    leases.record_miss(KEY, 1.into(), token(7), &Policy::default());
     assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(Vec::new()));
     assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
-    let lock = Cas { number: 9, epoch: 1 };
-    let refreshes = MissToken { lock: Some(lock), stub: None, ..ticket(7) };
+    let lock = cas(9);
+    let refreshes = MissToken { lock: Some(lock), stub: None, ..token(7) };
     leases.grant(KEY, 1.into(), refreshes, &Policy::default()).0.unwrap();
     assert_eq!(leases.hit(KEY, 1.into(), 7), AfterHit::Refreshes);
-    let asks = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    let ended = Ended { key: KEY.into(), end: End::Lost, asks };
+    let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
+    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, asks: commands };
     assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(vec![ended]));
     assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
 }
@@ -312,16 +322,16 @@ fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_
 #[test]
 fn with_pools_a_set_may_end_any_miss_of_another_connection_and_only_one() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.record_miss(KEY, 1.into(), ticket(7), &Policy::default());
+    leases.record_miss(KEY, 1.into(), token(7), &Policy::default());
     assert_eq!(fill(&mut leases, 3), (Some(7), false, false));
     assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss);
 }
 
 #[test]
-fn misses_of_a_dead_server_refuse_one_set_of_another_connection_in_all() {
+fn several_misses_without_a_reply_refuse_only_one_set_of_another_connection() {
     let mut leases: Leases<u32> = Leases::default();
     for owner in 1..=3 {
-        leases.record_miss(KEY, owner.into(), MissToken { base: None, ..ticket(7) }, &Policy::default());
+        leases.record_miss(KEY, owner.into(), MissToken { base: None, ..token(7) }, &Policy::default());
     }
     assert_eq!(fill(&mut leases, 9).0, None);
     assert_eq!(pooled(&mut leases, 9), Attribution::NoMiss);
@@ -329,7 +339,7 @@ fn misses_of_a_dead_server_refuse_one_set_of_another_connection_in_all() {
 }
 
 #[test]
-fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
+fn two_claims_in_a_row_without_a_fill_stop_all_waiting_for_a_minute() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     leases.release_waiters(KEY, NOW);
@@ -344,7 +354,7 @@ fn two_claims_in_a_row_without_a_fill_end_all_waiting_for_a_minute() {
 }
 
 #[test]
-fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_wait_are_woken() {
+fn with_too_many_unfilled_keys_a_further_one_is_waited_for_and_its_requests_are_woken() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let waits = |leases: &mut Leases<u32>, key: &[u8], now| {
@@ -358,11 +368,11 @@ fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_
     assert_eq!(leases.keys.len(), MAX_KEYS);
     let (first, further) = (0_u64.to_le_bytes(), (MAX_KEYS as u64).to_le_bytes());
     assert!(!waits(&mut leases, &first, NOW), "it is remembered");
-    // As for any key, until `cold_wait` is over; and whoever waits for it hears that it was given up.
+    // As for any key, until `cold_wait` is over; its waiting requests are woken when it is given up.
     assert!(waits(&mut leases, &further, NOW));
     assert_eq!(leases.release_waiters(&further, NOW), [7]);
-    assert!(!leases.has_waiters(&further), "whoever polls for them ends");
-    // Once the others are forgotten there is room again.
+    assert!(!leases.has_waiters(&further), "polling ends");
+    // Once the other entries have expired there is room again.
     let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
     leases.sweep(later);
     assert!(leases.keys.is_empty());
@@ -371,24 +381,24 @@ fn with_too_many_keys_claimed_in_vain_a_further_one_is_waited_for_and_those_who_
 }
 
 #[test]
-fn a_lease_whose_client_leaves_during_its_renewal_is_released_with_what_the_renewal_gave() {
+fn a_lease_whose_connection_closes_during_its_renewal_is_released_with_the_renewed_cas() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
+    let id = leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
     assert_eq!(pooled(&mut leases, 1), Attribution::Renewing);
     assert!(leases.disconnect(1.into()).is_empty());
-    let renewed = Cas { number: 8, epoch: 1 };
+    let renewed = cas(8);
     let released = leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap_err();
-    let free = Stub { id: StubId::of(7), age: 0, is_free: true }.ask(Some(renewed), 60);
-    assert_eq!(released, (Some(End::Disconnected), smallvec![free]));
+    let free = Stub { id: StubId::of(7), age: 0, is_free: true }.store_command(Some(renewed), 60);
+    assert_eq!(released, (Some(LeaseEnd::Disconnected), smallvec![free]));
 }
 
 #[test]
-fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
+fn a_lease_that_is_invalidated_during_its_renewal_ends_once() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
+    let id = leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
     assert_eq!(leases.invalidate(KEY, 2.into()), 1);
     let after = leases.renewed(KEY, id, &[ServerReply::Exists], NOW.mono).unwrap_err();
@@ -396,7 +406,7 @@ fn a_lease_that_is_invalidated_during_its_renewal_has_ended_once() {
 }
 
 #[test]
-fn what_is_forgotten_leaves_nothing_behind() {
+fn an_expired_key_leaves_no_memory_in_use() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
     leases.release_waiters(KEY, NOW);
@@ -405,39 +415,28 @@ fn what_is_forgotten_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_renewal_that_finds_another_value_gives_the_lock_back() {
+fn a_renewal_that_finds_another_value_releases_the_lock() {
     let policy = Policy::default();
-    let lock = |number| Cas { number, epoch: 1 };
-    let (value, usage) = (bytes::Bytes::new(), crate::guard::Usage::default());
-    let item = crate::guard::Item {
-        value,
-        size: 3,
-        flags: 0,
-        cas: lock(7),
-        ttl: None,
-        won: false,
-        stale: true,
-        usage,
-    };
-    let filled = crate::guard::Item { cas: lock(11), ..item.clone() };
+    let item = Item { size: 3, stale: true, ..item("", 7) };
+    let filled = Item { cas: cas(11), ..item.clone() };
     for (found, is_lost) in [
         (ServerReply::Item(item), false),
         (ServerReply::Item(filled), true),
         (ServerReply::Absent, true),
-        (ServerReply::Failed(crate::error::Failure::TimedOut), false),
+        (ServerReply::Failed(Failure::TimedOut), false),
     ] {
         let mut leases: Leases<u32> = Leases::default();
-        let won = MissToken { lock: Some(lock(8)), ..ticket(7) };
+        let won = MissToken { lock: Some(cas(8)), ..token(7) };
         let id = leases.grant(KEY, 1.into(), won, &policy).0.unwrap();
-        let Due::Renew(asks) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("it is renewed") };
-        assert_eq!(asks.len(), 2);
-        let renewed = leases.renewed(KEY, id, &[ServerReply::Stored(lock(10)), found.clone()], NOW.mono);
+        let Due::Renew(commands) = leases.due(KEY, id, NOW, &policy, &[], 5) else { panic!("not renewed") };
+        assert_eq!(commands.len(), 2);
+        let renewed = leases.renewed(KEY, id, &[ServerReply::Stored(cas(10)), found.clone()], NOW.mono);
         match is_lost {
-            false => assert_eq!(renewed.unwrap().lock, Some(lock(10)), "{found:?}"),
+            false => assert_eq!(renewed.unwrap().lock, Some(cas(10)), "{found:?}"),
             true => {
-                let back = Commands::from_iter([delete(ItemRef::Lock, Some(lock(10)))]);
-                assert_eq!(renewed.unwrap_err(), (Some(End::Lost), back), "{found:?}");
-                // Stored over nothing but what it saw, and that is gone.
+                let back = Commands::from_iter([delete(ItemRef::Lock, Some(cas(10)))]);
+                assert_eq!(renewed.unwrap_err(), (Some(LeaseEnd::Lost), back), "{found:?}");
+                // It may be stored only over what it saw, which has gone.
                 assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
             }
         }
@@ -445,45 +444,47 @@ fn a_renewal_that_finds_another_value_gives_the_lock_back() {
 }
 
 #[test]
-fn a_win_that_is_heard_of_late_does_not_end_the_one_that_came_after_it() {
+fn an_earlier_win_whose_reply_is_processed_late_does_not_end_the_later_one() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    // The stub of the first was lost, and the second won another. The first's answer was the later to be looked at.
-    leases.grant(KEY, 2.into(), ticket(9), &policy).0.unwrap();
-    assert_eq!(leases.grant(KEY, 1.into(), ticket(7), &policy), (None, Vec::new()));
+    // The stub of the first was lost, and the second won another. The first reply was processed last.
+    leases.grant(KEY, 2.into(), token(9), &policy).0.unwrap();
+    assert_eq!(leases.grant(KEY, 1.into(), token(7), &policy), (None, Vec::new()));
     assert_eq!(fill(&mut leases, 2), (Some(9), true, false));
-    // Stored over nothing but what it saw, and that is gone.
+    // It may be stored only over what it saw, which has gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
 }
 
 #[test]
-fn a_win_that_came_later_ends_the_one_before_it_and_gives_back_its_lock() {
+fn a_later_win_ends_the_earlier_one_and_releases_its_lock() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let lock = Cas { number: 8, epoch: 1 };
-    leases.grant(KEY, 1.into(), MissToken { lock: Some(lock), ..ticket(7) }, &policy).0.unwrap();
-    // The value was evicted, and the second found a stub in its place.
-    let (id, superseded) = leases.grant(KEY, 2.into(), ticket(9), &policy);
-    let asks = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    assert!(id.is_some() && superseded == [Ended { key: KEY.into(), end: End::Superseded, asks }]);
+    let lock = cas(8);
+    leases.grant(KEY, 1.into(), MissToken { lock: Some(lock), ..token(7) }, &policy).0.unwrap();
+    // The value was evicted, and the second found a stub instead.
+    let (id, superseded) = leases.grant(KEY, 2.into(), token(9), &policy);
+    let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
+    assert!(
+        id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, asks: commands }]
+    );
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
-    // Stored over nothing but what it saw, and that is gone.
+    // It may be stored only over what it saw, which has gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
 }
 
 #[test]
-fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here() {
+fn a_key_is_polled_by_one_task_and_slowly_if_the_lease_is_in_this_sidecar() {
     let policy = Policy::default();
-    for (leased, pace) in [(false, PollRate::Fast), (true, PollRate::Slow)] {
+    for (leased, rate) in [(false, PollRate::Fast), (true, PollRate::Slow)] {
         let mut leases: Leases<u32> = Leases::default();
         if leased {
-            leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
+            leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
         }
         let mut begin = |waiter| match leases.wait(KEY, 99.into(), NOW, &policy, waiter) {
             Admission::Waits { poll, .. } => poll,
             admission => panic!("{admission:?}"),
         };
-        assert_eq!([begin(1), begin(2)], [Some(pace), None]);
+        assert_eq!([begin(1), begin(2)], [Some(rate), None]);
         assert_eq!(leases.polled(KEY, PollResult::Unchanged, NOW), [] as [u32; 0]);
         assert_eq!(leases.polled(KEY, PollResult::Freed, NOW), [1, 2]);
         assert!(matches!(
@@ -494,12 +495,12 @@ fn a_key_that_is_waited_for_is_polled_by_one_and_seldom_where_the_lease_is_here(
 }
 
 #[test]
-fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_counts_when_it_ends() {
+fn a_poll_that_finds_a_key_freed_counts_it_as_unfilled_unless_the_lease_is_in_this_sidecar() {
     let policy = Policy::default();
     for (leased, hopeless) in [(false, true), (true, false)] {
         let mut leases: Leases<u32> = Leases::default();
         if leased {
-            leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
+            leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
         }
         leases.polled(KEY, PollResult::Filled, NOW);
         leases.wait(KEY, 99.into(), NOW, &policy, 1);
@@ -509,26 +510,15 @@ fn what_a_poller_finds_freed_is_a_claim_in_vain_unless_the_lease_is_here_and_cou
     }
 }
 
-/// A lease over the lock 8 of a stale value of CAS 7, and a look at that value.
+/// A lease with lock 8 over a stale value with CAS 7, and the reply to a get of that value.
 fn stale(
     leases: &mut Leases<u32>,
     vanishes: Option<u64>,
 ) -> (MissTokenId, impl Fn(u32, Option<u32>) -> ServerReply + use<>) {
-    let won = MissToken { lock: Some(Cas { number: 8, epoch: 1 }), vanishes, ..ticket(7) };
-    let usage = crate::guard::Usage::default();
+    let won = MissToken { lock: Some(cas(8)), vanishes, ..token(7) };
     let look = move |epoch, ttl| {
         let cas = Cas { number: 7, epoch };
-        let value = bytes::Bytes::new();
-        ServerReply::Item(crate::guard::Item {
-            value,
-            size: 3,
-            flags: 0,
-            cas,
-            ttl,
-            won: false,
-            stale: true,
-            usage,
-        })
+        ServerReply::Item(Item { size: 3, stale: true, ttl, cas, ..item("", 7) })
     };
     (leases.grant(KEY, 1.into(), won, &Policy::default()).0.unwrap(), look)
 }
@@ -539,27 +529,26 @@ fn renews(leases: &mut Leases<u32>, id: MissTokenId, now: Now) {
 }
 
 #[test]
-fn a_lease_is_not_lost_because_another_worker_has_connected_anew() {
+fn a_lease_is_not_lost_when_another_worker_reconnects() {
     let mut leases: Leases<u32> = Leases::default();
     let (id, look) = stale(&mut leases, None);
     renews(&mut leases, id, NOW);
     let lock = Cas { number: 10, epoch: 2 };
-    let ticket = leases.renewed(KEY, id, &[ServerReply::Stored(lock), look(2, None)], NOW.mono).unwrap();
-    assert_eq!((ticket.lock, ticket.base), (Some(lock), Some(Cas { number: 7, epoch: 1 })));
+    let token = leases.renewed(KEY, id, &[ServerReply::Stored(lock), look(2, None)], NOW.mono).unwrap();
+    assert_eq!((token.lock, token.base), (Some(lock), Some(cas(7))));
 }
 
 #[test]
-fn a_renewal_that_no_server_answers_is_tried_again_after_a_pause_though_the_value_vanishes() {
-    let down =
-        [ServerReply::Failed(crate::error::Failure::Down), ServerReply::Failed(crate::error::Failure::Down)];
+fn a_renewal_without_a_reply_is_repeated_after_a_pause_even_if_the_value_expires_soon() {
+    let down = [ServerReply::Failed(Failure::Down), ServerReply::Failed(Failure::Down)];
     for none in [&down[..], &[]] {
         let mut leases: Leases<u32> = Leases::default();
         let (id, _) = stale(&mut leases, Some(NOW.mono + 1000));
         let (mut now, mut rounds) = (NOW, 0);
         while now.mono < NOW.mono + 5_000 {
             renews(&mut leases, id, now);
-            let ticket = leases.renewed(KEY, id, none, now.mono).unwrap();
-            now.mono = Leases::<u32>::due_after(&ticket, none, &Policy::default(), now);
+            let token = leases.renewed(KEY, id, none, now.mono).unwrap();
+            now.mono = Leases::<u32>::due_after(&token, none, &Policy::default(), now);
             rounds += 1;
         }
         assert!((10..60).contains(&rounds), "{rounds} renewals in 5 s");
@@ -567,8 +556,8 @@ fn a_renewal_that_no_server_answers_is_tried_again_after_a_pause_though_the_valu
 }
 
 #[test]
-fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
-    // The moment of the renewal at which it would have, and when the next is due.
+fn a_value_that_was_touched_since_it_was_won_is_not_replaced_by_a_stub() {
+    // When the value would be replaced by a stub, and when the next renewal is due.
     let late = Now { mono: NOW.mono + 2_000, ..NOW };
     let step = NOW.mono + 1_000 + 5_000 / 3;
     for (ttl, vanishes) in
@@ -578,26 +567,26 @@ fn a_value_that_was_touched_since_it_was_won_gets_no_stub_in_its_place() {
         let (id, look) = stale(&mut leases, Some(late.mono));
         let soon = Now { mono: NOW.mono + 1_000, ..NOW };
         renews(&mut leases, id, soon);
-        let answers = [ServerReply::Stored(Cas { number: 10, epoch: 1 }), look(1, ttl)];
-        let ticket = leases.renewed(KEY, id, &answers, soon.mono).unwrap();
-        assert_eq!(ticket.vanishes, vanishes);
-        let due = Leases::<u32>::due_after(&ticket, &answers, &Policy::default(), soon);
+        let replies = [ServerReply::Stored(cas(10)), look(1, ttl)];
+        let token = leases.renewed(KEY, id, &replies, soon.mono).unwrap();
+        assert_eq!(token.vanishes, vanishes);
+        let due = Leases::<u32>::due_after(&token, &replies, &Policy::default(), soon);
         assert_eq!(due, if ttl == Some(1) { late.mono - CLEARING_MARGIN_MS } else { step });
     }
 }
 
 #[test]
-fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
+fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
     let over = |number| {
         StoreCondition::Observed(Observed {
-            cas: Cas { number, epoch: 1 },
+            cas: cas(number),
             stub: Some(StubId::of(number)),
             versions: Versions::new(),
         })
     };
     let mut leases = leased();
-    leases.record_miss(KEY, 2.into(), ticket(6), &Policy::default());
-    leases.record_miss(KEY, 3.into(), MissToken { base: None, stub: None, ..ticket(7) }, &Policy::default());
+    leases.record_miss(KEY, 2.into(), token(6), &Policy::default());
+    leases.record_miss(KEY, 3.into(), MissToken { base: None, stub: None, ..token(7) }, &Policy::default());
     let bound =
         |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner.into(), KnownMiss::No));
     assert_eq!(
@@ -617,14 +606,14 @@ fn whoever_was_told_a_miss_is_bound_to_what_it_saw_and_nobody_else_is() {
     );
     leases.hit(KEY, 2.into(), 0);
     assert_eq!(leases.bound(KEY, 2.into(), KnownMiss::No), StoreCondition::Unconditional);
-    let id = leases.grant(KEY, 1.into(), ticket(7), &Policy::default()).0.unwrap();
+    let id = leases.grant(KEY, 1.into(), token(7), &Policy::default()).0.unwrap();
     renews(&mut leases, id, NOW);
     assert_eq!(leases.bound(KEY, 1.into(), KnownMiss::No), StoreCondition::Renewing);
 }
 
 #[test]
-fn a_win_that_is_heard_of_too_late_is_a_miss() {
+fn a_win_whose_reply_is_processed_too_late_is_a_miss() {
     let mut leases = leased();
-    assert_eq!(leases.grant(KEY, 2.into(), ticket(6), &Policy::default()).0, None);
+    assert_eq!(leases.grant(KEY, 2.into(), token(6), &Policy::default()).0, None);
     assert_eq!(fill(&mut leases, 2), (Some(6), false, false));
 }

@@ -1,11 +1,14 @@
-//! What a command asks that looks at a guarded key before it writes it.
+//! What a modifying command requests, and how it ends.
 
 use bytes::Bytes;
 
-use crate::guard::command::{Cas, Expiry};
-use crate::guard::write::NewValue;
+use crate::error::Failure;
+use crate::guard::command::Cas;
+use crate::guard::expiry::Expiry;
+use crate::guard::freshness::Hit;
+use crate::guard::new_value::NewValue;
 
-/// What is to be done.
+/// A change to an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Change {
     /// `add`: store if there is no logical item.
@@ -14,33 +17,33 @@ pub enum Change {
     Replace(NewValue),
     /// `append`.
     Append {
-        /// What to put behind the value.
+        /// The bytes to append.
         more: Bytes,
-        /// `C`: only if the item's CAS number is this.
+        /// `C`: only if the item has this CAS number.
         compare: Option<u64>,
-        /// `E`: the CAS that the client wants it to have.
+        /// `E`: the CAS that the client assigns.
         explicit: Option<u64>,
-        /// `N`: what to store if there is no item.
+        /// `N`: the value to store if there is no item.
         create: Option<Box<NewValue>>,
     },
     /// `prepend`.
     Prepend {
-        /// What to put before the value.
+        /// The bytes to prepend.
         more: Bytes,
-        /// `C`: only if the item's CAS number is this.
+        /// `C`: only if the item has this CAS number.
         compare: Option<u64>,
-        /// `E`: the CAS that the client wants it to have.
+        /// `E`: the CAS that the client assigns.
         explicit: Option<u64>,
-        /// `N`: what to store if there is no item.
+        /// `N`: the value to store if there is no item.
         create: Option<Box<NewValue>>,
     },
-    /// `cas`: store if the item's CAS number is this.
+    /// `cas`: store if the item has this CAS number.
     Cas {
-        /// The number.
+        /// The CAS number.
         number: u64,
-        /// What to store.
+        /// The value to store.
         offer: NewValue,
-        /// Meta clients are shown stale items and stubs with their CAS, and may name those too.
+        /// Meta clients receive the CAS of stale items and stubs, and may store over those too.
         sees_stale: bool,
         /// `I`: if the item's CAS number is higher, store all the same, as stale.
         invalidate: bool,
@@ -49,49 +52,49 @@ pub enum Change {
     Count(Count),
     /// `touch` and `gat`.
     Touch(Expiry),
-    /// `md x`: leave the item with neither value nor flags.
+    /// `md x`: remove the item's value and client flags.
     Empty {
-        /// `C`: only if the item's CAS number is this.
+        /// `C`: only if the item has this CAS number.
         compare: Option<u64>,
-        /// `T`.
+        /// `T`: the new expiry.
         lifetime: Expiry,
-        /// `E`: the CAS that the client wants it to have.
+        /// `E`: the CAS that the client assigns.
         explicit: Option<u64>,
     },
 }
 
-/// What `incr` and `decr` do, and what `ma` may say beyond them (protocol.txt, "Meta Arithmetic").
+/// What `incr` and `decr` request, and the further options of `ma` (protocol.txt, "Meta Arithmetic").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Count {
-    /// Down instead of up.
+    /// Decrement instead of increment.
     pub decr: bool,
-    /// By how much.
+    /// The amount.
     pub delta: u64,
-    /// `C`: only if the item's CAS number is this.
+    /// `C`: only if the item has this CAS number.
     pub compare: Option<u64>,
-    /// `N` and `J`: what to begin with if there is no item, and how long that lasts.
+    /// `N` and `J`: expiry and initial number if there is no item.
     pub create: Option<(Expiry, u64)>,
-    /// `T`: how long the item lasts from now on.
+    /// `T`: the new expiry.
     pub lifetime: Option<Expiry>,
-    /// `E`: the CAS that the client wants it to have.
+    /// `E`: the CAS that the client assigns.
     pub explicit: Option<u64>,
 }
 
-/// What counting gave.
+/// The result of `incr`, `decr` and `ma`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Counted {
-    /// The number as it is now.
+    /// The new number.
     pub number: u64,
     /// The item's CAS.
     pub cas: Cas,
-    /// Whole seconds until the soft expiry that it had; `None`: none, or it was created.
+    /// Whole seconds until the soft expiry that the item had; `None` if it had none or was created.
     pub ttl: Option<u32>,
     /// There was no item.
     pub created: bool,
 }
 
 impl Change {
-    /// What an append is to store if there is no item.
+    /// The value to store if there is no item.
     pub(super) fn create(&self) -> Option<&NewValue> {
         match self {
             Change::Append { create, .. } | Change::Prepend { create, .. } => create.as_deref(),
@@ -99,7 +102,7 @@ impl Change {
         }
     }
 
-    /// How many bytes of a value the client sent with it.
+    /// Length in bytes of the value that the client sent.
     pub(super) fn sent(&self) -> usize {
         match self {
             Change::Add(offer) | Change::Replace(offer) | Change::Cas { offer, .. } => offer.body.len(),
@@ -107,4 +110,48 @@ impl Change {
             Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
         }
     }
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModifyEnd {
+    /// Stored under this CAS; [`Cas::NONE`] if the command removed the item.
+    Stored(Cas),
+    /// `append`, `prepend`: stored.
+    Extended {
+        /// The item's CAS.
+        cas: Cas,
+        /// New length of the value in bytes.
+        size: usize,
+        /// There was no item.
+        created: bool,
+    },
+    /// The condition did not hold.
+    NotStored,
+    /// `replace`: there is an item, and it is newer than the client's miss. The value is dropped, and the
+    /// reply is the same as if it had been stored.
+    Dropped,
+    /// `cas`: the item has another CAS.
+    Exists,
+    /// There is no logical item.
+    NotFound,
+    /// `incr`, `decr`, `ma`: the new number.
+    Counted(Counted),
+    /// `incr`, `decr`: the value is not a number.
+    NotANumber,
+    /// `touch`, `gat`: the item, with its new expiry.
+    Touched(Hit),
+    /// The server refuses values of this size.
+    TooLarge,
+    /// It is unknown whether the item was changed.
+    Failed(Failure),
+}
+
+impl Counted {
+    pub(super) const NOTHING: Counted = Counted { number: 0, cas: Cas::NONE, ttl: None, created: false };
+}
+
+/// The result of an append: its number is the value's new length.
+pub(super) fn appended(size: usize, created: bool) -> Counted {
+    Counted { number: size as u64, created, ..Counted::NOTHING }
 }

@@ -1,115 +1,49 @@
-use super::super::Now;
+use bytes::{Bytes, BytesMut};
+
 use super::*;
-use crate::guard::leases::Observed;
+use crate::guard::command::{GetFlags, StoreMode, delete};
+use crate::guard::envelope::{Envelope, Header, LockRecord, Opened, TagName};
+use crate::guard::expiry::Expiry;
+use crate::guard::fixtures::{self, at, cas, found, inputs, new_value, sealed_store};
+use crate::guard::policy::Policy;
 
 #[test]
-fn a_value_counts_as_a_number_when_memcached_would_count_with_it() {
-    for (value, counted) in [
-        ("10", Some((11, "11"))),
-        (" 7", Some((8, "8 "))),
-        ("+4", Some((5, "5 "))),
-        ("5 x", Some((6, "6  "))),
-        ("995 -3", Some((996, "996   "))),
-        ("5\0x", Some((6, "6  "))),
-        ("0000000000000000000000007", Some((8, "8                        "))),
-        ("18446744073709551615", Some((0, "0                   "))),
-        ("18446744073709551616", None),
-        ("-3", None),
-        ("5x", None),
-        ("", None),
-    ] {
-        let counted = counted.map(|(number, text): (u64, &'static str)| (number, Bytes::from(text)));
-        assert_eq!(count(value.as_bytes(), false, 1), counted, "{value:?}");
-    }
-}
-
-#[test]
-fn a_cas_over_a_plain_value_does_not_vouch_for_a_tag_that_it_names() {
-    let policy = crate::guard::Policy::default();
-    let tags = [b"own".as_slice().into(), b"named".as_slice().into()];
-    let scene = Inputs {
-        policy: &policy,
-        tags: &tags,
-        sidecar: 1,
-        room: 1 << 20,
-        learnt: 1,
-        copies: false,
-        now: Now { wall: 1_700_000_000_000, mono: 5 },
-        patient: false,
-        chance: 1.0,
-    };
-    let hit = Hit { header: Bytes::new(), payload: Bytes::from_static(b"large"), ..Hit::nothing() };
-    // Both have moved since the plain value was read; only the first is one of which it was known that it has none.
-    let versions = Versions::from_slice(&[7, 1_700_000_000_000]);
-    let sealed = |name: &TagName| sealed_version(name, &hit, Some(&versions), &scene);
-    assert_eq!([sealed(&tags[0]), sealed(&tags[1])], [7, NEVER]);
-}
-
-#[test]
-fn a_count_that_is_written_a_second_late_ends_no_later_than_before() {
-    let policy = crate::guard::Policy::default();
-    let now = Now { wall: 1_700_000_000_000, mono: 5 };
-    let scene = Inputs {
-        policy: &policy,
-        tags: &[],
-        sidecar: 1,
-        room: 1 << 20,
-        learnt: 0,
-        copies: false,
-        now,
-        patient: false,
-        chance: 1.0,
-    };
-    let cas = |number| Cas { number, epoch: 1 };
-    let item = |value: &'static str, number, ttl| {
-        let value = Bytes::from(value);
-        let size = value.len();
-        ServerReply::Item(Item {
-            value,
-            size,
-            flags: 0,
-            cas: cas(number),
-            ttl,
-            won: false,
-            stale: false,
-            usage: Usage::default(),
-        })
-    };
-    // Beyond thirty days memcached wants to be told the moment.
+fn a_count_that_is_written_a_second_late_does_not_extend_the_ttl() {
+    let policy = Policy::default();
+    let inputs = inputs(&policy, &[]);
+    let item = |value, number, ttl| ServerReply::Item(Item { ttl, ..fixtures::item(value, number) });
+    // Beyond thirty days the exptime is Unix time.
     let month = 60 * 60 * 24 * 30;
     for (ttl, sent) in [(90, [90, 89]), (month + 90, [1_702_592_090, 1_702_592_089])] {
-        let (mut modify, _) = Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &scene);
+        let (mut modify, _) = Modify::start(Change::Count(Count { delta: 1, ..Count::default() }), &inputs);
         let read = Event::Replies(smallvec![item("7", 1, Some(ttl))]);
-        let Step::Send(asks) = modify.resume(read, &scene) else { panic!("it is there") };
-        assert!(matches!(asks[1].what, Operation::Store { exptime, .. } if exptime == sent[0]), "{asks:?}");
-        let answers = smallvec![item("", 1, Some(ttl - 1)), ServerReply::Stored(cas(2))];
-        let Step::Send(asks) = modify.resume(Event::Replies(answers), &scene) else {
-            panic!("its end is put back")
+        let Step::Send(commands) = modify.resume(read, &inputs) else { panic!("no store") };
+        assert!(
+            matches!(commands[1].what, Operation::Store { exptime, .. } if exptime == sent[0]),
+            "{commands:?}"
+        );
+        let replies = smallvec![item("", 1, Some(ttl - 1)), ServerReply::Stored(cas(2))];
+        let Step::Send(commands) = modify.resume(Event::Replies(replies), &inputs) else {
+            panic!("its TTL is not restored")
         };
-        let Operation::Get(GetFlags { touch, .. }) = asks[0].what else { panic!("{asks:?}") };
+        let Operation::Get(GetFlags { touch, .. }) = commands[0].what else { panic!("{commands:?}") };
         assert_eq!(touch, Some(sent[1]));
-        let end = modify.resume(Event::Replies(smallvec![item("", 2, Some(ttl))]), &scene);
+        let end = modify.resume(Event::Replies(smallvec![item("", 2, Some(ttl))]), &inputs);
         let counted = Counted { number: 8, cas: cas(2), ttl: Some(ttl), created: false };
         assert_eq!(end, Step::Done(ModifyEnd::Counted(counted)));
     }
 }
 
 #[test]
-fn a_fill_of_anothers_win_believes_its_lock_only_if_that_is_older_than_the_mark() {
-    use crate::guard::envelope::Envelope;
-
-    let policy = crate::guard::Policy::default();
+fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mark() {
+    let policy = Policy::default();
     let name = TagName::from_slice(b"posts");
     let tags = [name.clone()];
-    let now = Now { wall: 1_700_000_000_000, mono: 5 };
-    let (learnt, sidecar, room, copies, patient, chance) = (0, 1, 1 << 20, false, false, 1.0);
-    let scene = Inputs { policy: &policy, tags: &tags, learnt, sidecar, room, copies, now, patient, chance };
-    let item = |value: Bytes, number, stale| {
-        let (cas, size, usage) = (Cas { number, epoch: 1 }, value.len(), Usage::default());
-        ServerReply::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale, usage })
-    };
+    let inputs = inputs(&policy, &tags);
+    let item =
+        |value: Bytes, number, stale| ServerReply::Item(Item { stale, ..fixtures::item(value, number) });
     let versions = |version| [(name.clone(), version)].into_iter().collect();
-    // Sealed with 100; won when the tag was 200; and it has moved since, to 300.
+    // Sealed at 100, won at 200, and bumped to 300 since.
     let mut old = BytesMut::new();
     Envelope { stale_for: 60, built_at: 1, rebuild: 1, tags: versions(100) }.seal(&mut old).unwrap();
     old.extend_from_slice(b"old");
@@ -117,82 +51,70 @@ fn a_fill_of_anothers_win_believes_its_lock_only_if_that_is_older_than_the_mark(
     LockRecord { granted_at: 1, sidecar: 9, tags: versions(200) }.encode(&mut record).unwrap();
     let (old, record) = (old.freeze(), record.freeze());
     for (lock, sealed, freed) in [(Some(8), 200, Some(8)), (Some(10), 100, None), (None, 100, None)] {
-        let body = Bytes::from_static(b"new");
-        let lifetime = Expiry::Seconds(60);
-        let offer = NewValue { body, flags: 0, lifetime, explicit: None, tags: TagNames::new() };
-        let change = Change::Cas { number: 9, offer, sees_stale: true, invalidate: false };
-        let (mut modify, asks) = Modify::start(change, &scene);
-        assert_eq!(asks.last(), Some(&get(ItemRef::Lock)));
+        let change = Change::Cas { number: 9, offer: new_value("new"), sees_stale: true, invalidate: false };
+        let (mut modify, commands) = Modify::start(change, &inputs);
+        assert_eq!(commands.last(), Some(&get(ItemRef::Lock)));
         let lock = lock.map_or(ServerReply::Absent, |number| item(record.clone(), number, false));
-        let answers = smallvec![item(old.clone(), 9, true), item(Bytes::from_static(b"300"), 3, false), lock];
-        let Step::Send(asks) = modify.resume(Event::Replies(answers), &scene) else { panic!("it is stored") };
-        let Operation::Store { value, cas: Some(Cas { number: 9, .. }), .. } = &asks[0].what else {
-            panic!("{asks:?}")
+        let replies = smallvec![item(old.clone(), 9, true), item(Bytes::from_static(b"300"), 3, false), lock];
+        let Step::Send(commands) = modify.resume(Event::Replies(replies), &inputs) else {
+            panic!("no store")
+        };
+        let Operation::Store { value, cas: Some(Cas { number: 9, .. }), .. } = &commands[0].what else {
+            panic!("{commands:?}")
         };
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
         assert_eq!(envelope.tags().map(|(_, version)| version).collect::<Vec<_>>(), [sealed]);
-        let behind = freed.map(|number| delete(ItemRef::Lock, Some(Cas { number, epoch: 1 })));
-        assert_eq!(asks.get(1), behind.as_ref());
+        let behind = freed.map(|number| delete(ItemRef::Lock, Some(cas(number))));
+        assert_eq!(commands.get(1), behind.as_ref());
     }
 }
 
-/// At a server with so much room, under a rule with these tags.
+/// Inputs for a server with room for values of this size, under a rule with these tags.
 fn on<T>(room: usize, tags: &[TagName], run: impl FnOnce(&Inputs<'_>) -> T) -> T {
-    let policy = crate::guard::Policy::default();
-    let now = Now { wall: 1_700_000_000_000, mono: 5 };
-    let (learnt, sidecar, copies, patient, chance) = (0, 1, false, false, 1.0);
-    run(&Inputs { policy: &policy, tags, learnt, sidecar, room, copies, now, patient, chance })
-}
-
-fn item(value: &'static str, number: u64) -> ServerReply {
-    let value = Bytes::from_static(value.as_bytes());
-    let (cas, size, usage) = (Cas { number, epoch: 1 }, value.len(), Usage::default());
-    ServerReply::Item(Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage })
-}
-
-fn offer(body: Bytes) -> NewValue {
-    NewValue { body, flags: 0, lifetime: Expiry::Seconds(60), explicit: None, tags: TagNames::new() }
+    let policy = Policy::default();
+    run(&Inputs { room, ..inputs(&policy, tags) })
 }
 
 #[test]
-fn what_may_be_as_old_as_a_miss_replaces_nothing_but_what_that_saw() {
+fn a_value_that_may_be_as_old_as_a_miss_replaces_only_what_the_miss_saw() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
-    for (change, stands) in [(Change::Replace(offer(Bytes::from_static(b"v"))), "new"), (count, "")] {
+    for (change, current) in [(Change::Replace(new_value("v")), "new"), (count, "")] {
         for (over, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)] {
-            let over = over.map(|number| Observed { cas: Cas { number, epoch: 1 }, ..Observed::none() });
-            let (mut modify, asks) =
-                on(1 << 20, &[], |scene| Modify::bound(change.clone(), over.clone(), scene));
-            // A stub would be nobody's.
-            let leaves_stub = matches!(asks[0].what, Operation::Get(GetFlags { vivify: Some(_), .. }));
-            assert_eq!(leaves_stub, stands.is_empty() && over.is_none());
-            let mut told =
-                |answer| on(1 << 20, &[], |scene| modify.resume(Event::Replies(smallvec![answer]), scene));
-            let step = told(item(stands, 7));
+            let over = over.map(|number| Observed { cas: cas(number), ..Observed::none() });
+            let (mut modify, commands) =
+                on(1 << 20, &[], |inputs| Modify::bound(change.clone(), over.clone(), inputs));
+            // A stub could not be stored over.
+            let leaves_stub = matches!(commands[0].what, Operation::Get(GetFlags { vivify: Some(_), .. }));
+            assert_eq!(leaves_stub, current.is_empty() && over.is_none());
+            let mut resume =
+                |reply| on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![reply]), inputs));
+            let step = resume(found(current, 7));
             let Some(stored_over) = stored_over else {
-                // To a `replace` there is an item; what is there is newer.
-                let end = if stands.is_empty() { ModifyEnd::NotStored } else { ModifyEnd::Dropped };
+                // For a `replace` there is an item, which is newer.
+                let end = if current.is_empty() { ModifyEnd::NotStored } else { ModifyEnd::Dropped };
                 assert_eq!(step, Step::Done(end));
                 continue;
             };
-            let Step::Send(asks) = step else { panic!("{step:?}") };
-            let Operation::Store { cas, .. } = asks[0].what else { panic!("{asks:?}") };
+            let Step::Send(commands) = step else { panic!("{step:?}") };
+            let Operation::Store { cas, .. } = commands[0].what else { panic!("{commands:?}") };
             assert_eq!(cas.map(|cas| cas.number), Some(stored_over));
-            // Somebody was quicker.
-            let Step::Send(_) = told(ServerReply::Exists) else { panic!("it looks again") };
-            let again = told(item(stands, 8));
+            // Another writer wins the race.
+            let Step::Send(_) = resume(ServerReply::Exists) else { panic!("no further read") };
+            let again = resume(found(current, 8));
             assert_eq!(matches!(again, Step::Done(_)), over.is_some(), "{again:?}");
         }
     }
 }
 
 #[test]
-fn a_count_that_may_be_as_old_as_a_miss_begins_nothing_where_nothing_stands() {
+fn a_count_that_may_be_as_old_as_a_miss_does_not_create_an_absent_item() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
-    let over = Some(Observed { cas: Cas { number: 7, epoch: 1 }, ..Observed::none() });
-    let (mut modify, _) = on(1 << 20, &[], |scene| Modify::bound(count, over, scene));
-    let end = on(1 << 20, &[], |scene| modify.resume(Event::Replies(smallvec![ServerReply::Absent]), scene));
+    let over = Some(Observed { cas: cas(7), ..Observed::none() });
+    let (mut modify, _) = on(1 << 20, &[], |inputs| Modify::bound(count, over, inputs));
+    let end =
+        on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![ServerReply::Absent]), inputs));
     assert_eq!(end, Step::Done(ModifyEnd::NotStored));
 }
 
@@ -201,21 +123,35 @@ fn what_a_header_makes_too_large_leaves_no_stub() {
     let tags = [TagName::from_slice(b"posts")];
     let room = 1000;
     let leaves_stub =
-        |asks: &Commands| matches!(asks[0].what, Operation::Get(GetFlags { vivify: Some(_), .. }));
+        |commands: &Commands| matches!(commands[0].what, Operation::Get(GetFlags { vivify: Some(_), .. }));
     let mut stored = [false, false];
     for length in 1400..1600 {
-        let change = Change::Add(offer(Bytes::from(vec![b'v'; length])));
-        let (mut modify, asks) = on(room, &tags, |scene| Modify::start(change, scene));
-        let answers =
-            smallvec![if leaves_stub(&asks) { item("", 7) } else { ServerReply::Absent }, item("100", 3)];
-        match on(room, &tags, |scene| modify.resume(Event::Replies(answers), scene)) {
-            Step::Send(_) => assert!(leaves_stub(&asks), "{length}"),
+        let change = Change::Add(new_value(vec![b'v'; length]));
+        let (mut modify, commands) = on(room, &tags, |inputs| Modify::start(change, inputs));
+        let replies = smallvec![
+            if leaves_stub(&commands) { found("", 7) } else { ServerReply::Absent },
+            found("100", 3)
+        ];
+        match on(room, &tags, |inputs| modify.resume(Event::Replies(replies), inputs)) {
+            Step::Send(_) => assert!(leaves_stub(&commands), "{length}"),
             Step::Done(end) => {
-                assert_eq!((end, leaves_stub(&asks)), (ModifyEnd::TooLarge, false), "{length}")
+                assert_eq!((end, leaves_stub(&commands)), (ModifyEnd::TooLarge, false), "{length}")
             }
             other => panic!("{other:?}"),
         }
-        stored[usize::from(leaves_stub(&asks))] = true;
+        stored[usize::from(leaves_stub(&commands))] = true;
     }
     assert_eq!(stored, [true; 2], "both were tried");
+}
+
+#[test]
+fn a_command_that_creates_an_item_stores_over_a_stub() {
+    let create = Some((Expiry::Seconds(60), 5));
+    for change in [Change::Add(new_value("7")), Change::Count(Count { create, ..Count::default() })] {
+        let (mut modify, commands) = at(0, |inputs| Modify::start(change, inputs));
+        assert!(matches!(commands[0].what, Operation::Get(GetFlags { vivify: Some(6), .. })), "{commands:?}");
+        let replies = Event::Replies(smallvec![found("", 11), found("50", 3)]);
+        let Step::Send(commands) = at(1, |inputs| modify.resume(replies, inputs)) else { panic!("no store") };
+        assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
+    }
 }

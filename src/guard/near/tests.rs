@@ -1,10 +1,11 @@
 use bytes::BytesMut;
 
-use super::super::command::Cas;
-use super::super::envelope::Envelope;
-use super::super::leases::MissToken;
-use super::super::tags::Versions;
 use super::*;
+use crate::guard::command::Usage;
+use crate::guard::envelope::Envelope;
+use crate::guard::fixtures::cas;
+use crate::guard::leases::MissToken;
+use crate::guard::tag_version::Versions;
 
 /// The `near` of every read here, in ms.
 const NEAR: u64 = 50;
@@ -25,16 +26,16 @@ fn hit(payload: &'static [u8], ttl: Option<u32>, tags: &[&str]) -> Hit {
     Hit {
         payload: Bytes::from_static(payload),
         flags: 7,
-        cas: Cas { number: 3, epoch: 1 },
+        cas: cas(3),
         ttl,
         stale_ms: 0,
         rebuild: 0,
-        usage: super::super::Usage::default(),
+        usage: Usage::default(),
         header: header.freeze(),
     }
 }
 
-/// One worker, and one key with a tag of its rule.
+/// A worker, and a key whose rule names one tag.
 struct Worker {
     near: NearValues<&'static str>,
     key: Rc<[u8]>,
@@ -47,8 +48,8 @@ impl Worker {
     }
 
     fn look(&mut self, now: u64, changes: &Changes) -> NearLookup<&'static str> {
-        let wanted = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
-        self.near.look(&wanted, at(now), changes)
+        let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
+        self.near.look(&request, at(now), changes)
     }
 
     fn reads(&mut self, now: u64, changes: &Changes) -> NearRead<&'static str> {
@@ -60,8 +61,8 @@ impl Worker {
 
     fn joins(&mut self, now: u64, changes: &Changes) -> Rc<InFlightRead<&'static str>> {
         match self.look(now, changes) {
-            NearLookup::Join(flight) => flight,
-            other => panic!("joins nobody: {other:?}"),
+            NearLookup::Join(in_flight) => in_flight,
+            other => panic!("no join: {other:?}"),
         }
     }
 
@@ -72,11 +73,11 @@ impl Worker {
         now: u64,
         changes: &Changes,
     ) -> (Vec<&'static str>, SharedResult) {
-        let wanted = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
-        self.near.ended(&wanted, reading, end, at(now), changes)
+        let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
+        self.near.ended(&request, reading, end, at(now), changes)
     }
 
-    /// Reads the value, in a millisecond.
+    /// Reads the value in one millisecond.
     fn fetch(&mut self, hit: Hit, now: u64, changes: &Changes) {
         let reading = self.reads(now, changes);
         self.end(reading, Some(&ReadEnd::Fresh(hit)), now + 1, changes);
@@ -84,7 +85,7 @@ impl Worker {
 
     fn serves(&mut self, now: u64, changes: &Changes) -> Option<Bytes> {
         match self.look(now, changes) {
-            NearLookup::Hit(kept) => Some(kept.hit().payload.clone()),
+            NearLookup::Hit(value) => Some(value.hit().payload.clone()),
             _ => None,
         }
     }
@@ -95,33 +96,33 @@ fn fresh() -> ReadEnd {
 }
 
 #[test]
-fn a_hit_is_served_again_until_near_has_passed_since_it_was_asked_for() {
+fn a_hit_is_served_again_until_near_has_passed_since_its_read_was_sent() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
     worker.end(reading, Some(&fresh()), 1040, &changes);
     assert_eq!(worker.serves(1049, &changes).as_deref(), Some(&b"v"[..]));
-    assert_eq!(worker.serves(1050, &changes), None, "it was asked for at 1000, whenever the answer came");
+    assert_eq!(worker.serves(1050, &changes), None, "its age counts from 1000, when it was sent");
 }
 
 #[test]
-fn nothing_is_served_beyond_the_moment_at_which_it_may_be_stale() {
+fn no_value_is_served_after_the_time_at_which_it_may_be_stale() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     for (ttl, from, until) in [(Some(1), 1000, 1000), (Some(2), 2000, 2050), (None, 3000, 3050)] {
         worker.fetch(hit(b"v", ttl, &["own"]), from, &changes);
         assert_eq!(worker.serves(until - 1, &changes).is_some(), until > from, "a TTL of {ttl:?}");
         assert_eq!(worker.serves(until, &changes), None, "a TTL of {ttl:?}");
     }
-    // A TTL of 2 s lives one second at least; longer than that is not certain.
-    let wanted = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
-    let NearLookup::Read(reading) = worker.near.look(&wanted, at(5000), &changes) else { panic!() };
+    // A TTL of 2 s lasts at least one second; more is not certain.
+    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let NearLookup::Read(reading) = worker.near.look(&request, at(5000), &changes) else { panic!() };
     let end = ReadEnd::Fresh(hit(b"v", Some(2), &["own"]));
-    worker.near.ended(&wanted, reading, Some(&end), at(5001), &changes);
-    assert!(matches!(worker.near.look(&wanted, at(5999), &changes), NearLookup::Hit(_)));
-    assert!(matches!(worker.near.look(&wanted, at(6000), &changes), NearLookup::Read(_)));
+    worker.near.ended(&request, reading, Some(&end), at(5001), &changes);
+    assert!(matches!(worker.near.look(&request, at(5999), &changes), NearLookup::Hit(_)));
+    assert!(matches!(worker.near.look(&request, at(6000), &changes), NearLookup::Read(_)));
 }
 
 #[test]
-fn a_change_of_the_key_of_a_tag_or_of_everything_ends_it_at_once_and_others_do_not() {
+fn a_value_is_dropped_at_once_by_a_change_of_its_key_of_its_tags_or_of_everything_and_by_no_other() {
     let changes = Changes::new(true);
     for what in [Changed::Key(b"k"), Changed::Tag(b"own"), Changed::Tag(b"came with it"), Changed::Everything]
     {
@@ -137,16 +138,19 @@ fn a_change_of_the_key_of_a_tag_or_of_everything_ends_it_at_once_and_others_do_n
 }
 
 #[test]
-fn a_read_that_was_sent_before_a_change_ended_is_not_kept() {
+fn a_read_that_was_sent_before_the_end_of_a_change_is_not_stored() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
-    // It begins; a read is sent, and answered ahead of it by the server; it is acknowledged.
+    // The change begins; a read is sent, and the server carries it out first; the change is acknowledged.
     changes.note(Changed::Key(b"k"));
     let reading = worker.reads(1000, &changes);
     worker.end(reading, Some(&fresh()), 1001, &changes);
-    assert!(worker.serves(1001, &changes).is_some(), "the change may yet come behind everybody who asks now");
+    assert!(
+        worker.serves(1001, &changes).is_some(),
+        "the change may yet come behind everybody who commands now"
+    );
     changes.note(Changed::Key(b"k"));
     assert_eq!(worker.serves(1002, &changes), None);
-    // The answer comes behind the acknowledgement.
+    // The reply arrives after the acknowledgement.
     let reading = worker.reads(1003, &changes);
     changes.note(Changed::Key(b"k"));
     worker.end(reading, Some(&fresh()), 1004, &changes);
@@ -154,43 +158,43 @@ fn a_read_that_was_sent_before_a_change_ended_is_not_kept() {
 }
 
 #[test]
-fn a_value_with_a_tag_that_nobody_knew_is_kept_unless_some_tag_was_bumped_meanwhile() {
+fn a_value_with_a_tag_beyond_its_rule_is_stored_unless_a_tag_was_bumped_during_the_read() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let end = ReadEnd::Fresh(hit(b"v", None, &["own", "learnt"]));
     let reading = worker.reads(1000, &changes);
     changes.note(Changed::Tag(b"learnt"));
     worker.end(reading, Some(&end), 1001, &changes);
-    assert_eq!(worker.serves(1001, &changes), None, "it was bumped behind the read, perhaps");
+    assert_eq!(worker.serves(1001, &changes), None, "it may have been bumped after the read");
     let reading = worker.reads(1002, &changes);
     worker.end(reading, Some(&end), 1003, &changes);
     assert!(worker.serves(1003, &changes).is_some());
 }
 
 #[test]
-fn others_wait_for_a_read_on_its_way_and_are_told_what_it_brings() {
+fn requests_join_a_read_in_progress_and_share_its_result() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
     let moment = worker.near.moment();
     worker.joins(1001, &changes).join("a");
     worker.joins(1001, &changes).join("b");
-    let (bells, landing) = worker.end(reading, Some(&fresh()), 1002, &changes);
-    assert_eq!(bells, ["a", "b"]);
-    let SharedResult::Fresh(kept) = landing else { panic!("{landing:?}") };
-    assert!(worker.near.serves(&kept, moment, at(1002), &changes));
+    let (wakers, result) = worker.end(reading, Some(&fresh()), 1002, &changes);
+    assert_eq!(wakers, ["a", "b"]);
+    let SharedResult::Fresh(value) = result else { panic!("{result:?}") };
+    assert!(worker.near.serves(&value, moment, at(1002), &changes));
     assert!(
-        !worker.near.serves(&kept, moment, at(1050), &changes),
-        "it was sent before they asked, and is too old"
+        !worker.near.serves(&value, moment, at(1050), &changes),
+        "it was sent before the request arrived, and is too old"
     );
     changes.note(Changed::Key(b"k"));
     assert!(
-        !worker.near.serves(&kept, moment, at(1002), &changes),
-        "it was sent before they asked, and has changed"
+        !worker.near.serves(&value, moment, at(1002), &changes),
+        "it was sent before the request arrived, and has changed"
     );
-    assert!(worker.near.serves(&kept, 0, at(9000), &changes), "it was sent after they had asked");
+    assert!(worker.near.serves(&value, 0, at(9000), &changes), "it was sent after the request arrived");
 }
 
 #[test]
-fn nobody_waits_for_a_read_that_was_sent_before_a_change() {
+fn no_request_joins_a_read_that_was_sent_before_a_change() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let old = worker.reads(1000, &changes);
     changes.note(Changed::Tag(b"own"));
@@ -202,7 +206,7 @@ fn nobody_waits_for_a_read_that_was_sent_before_a_change() {
 }
 
 #[test]
-fn an_answer_that_is_nobody_elses_sets_everybody_free_and_for_a_while_nobody_waits_again() {
+fn a_result_that_cannot_be_shared_releases_the_joined_requests_and_stops_joins_for_a_while() {
     let changes = Changes::new(true);
     let stale = ReadEnd::Stale(hit(b"v", Some(0), &["own"]));
     let missed = ReadEnd::Missed { seen: MissToken::nothing(at(1)), held: true };
@@ -212,65 +216,65 @@ fn an_answer_that_is_nobody_elses_sets_everybody_free_and_for_a_while_nobody_wai
         let mut worker = Worker::new(ROOM);
         let reading = worker.reads(1000, &changes);
         worker.joins(1001, &changes).join("a");
-        let (bells, landing) = worker.end(reading, end, 1002, &changes);
-        assert!(bells == ["a"] && matches!(landing, SharedResult::Nothing), "{end:?}: {landing:?}");
+        let (wakers, result) = worker.end(reading, end, 1002, &changes);
+        assert!(wakers == ["a"] && matches!(result, SharedResult::Nothing), "{end:?}: {result:?}");
         let first = worker.reads(1003, &changes);
         let second = worker.reads(1003, &changes);
-        // The first that finds a value shares it again.
+        // The first one that finds a value shares it again.
         worker.end(first, Some(&fresh()), 1004, &changes);
         assert!(worker.serves(1004, &changes).is_some());
         worker.end(second, Some(&missed), 1005, &changes);
-        assert_eq!(worker.serves(1005, &changes), None, "a later read knows better");
+        assert_eq!(worker.serves(1005, &changes), None, "a later read prevails");
     }
 }
 
 #[test]
-fn what_a_later_read_has_found_is_not_undone_by_an_earlier_one() {
+fn an_earlier_read_does_not_replace_the_result_of_a_later_one() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let early = worker.reads(1000, &changes);
-    let wanted = NearRequest { key: &worker.key, tags: &worker.tags, near: NEAR };
-    let late = worker.near.alone(&wanted, at(1001), &changes);
+    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: NEAR };
+    let late = worker.near.alone(&request, at(1001), &changes);
     worker.end(late, Some(&ReadEnd::Fresh(hit(b"new", None, &["own"]))), 1002, &changes);
     worker.end(early, Some(&ReadEnd::Fresh(hit(b"old", None, &["own"]))), 1003, &changes);
     assert_eq!(worker.serves(1003, &changes).as_deref(), Some(&b"new"[..]));
 }
 
 #[test]
-fn a_failure_is_shared_and_a_reader_that_is_gone_leaves_nobody_waiting() {
+fn a_failure_is_shared_and_a_dropped_read_is_not_joined() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
     worker.joins(1001, &changes).join("a");
     let failed = ReadEnd::Failed(Failure::TimedOut);
-    let (bells, landing) = worker.end(reading, Some(&failed), 1002, &changes);
-    assert!(bells == ["a"] && matches!(landing, SharedResult::Failed(Failure::TimedOut)), "{landing:?}");
+    let (wakers, result) = worker.end(reading, Some(&failed), 1002, &changes);
+    assert!(wakers == ["a"] && matches!(result, SharedResult::Failed(Failure::TimedOut)), "{result:?}");
     let gone = worker.reads(1003, &changes);
     drop(gone);
     worker.reads(1004, &changes);
 }
 
 #[test]
-fn nobody_waits_longer_than_near_nor_than_the_longest_wait() {
+fn a_joined_request_waits_no_longer_than_near_and_no_longer_than_the_limit() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let _slow = worker.reads(1000, &changes);
     assert_eq!(worker.joins(1001, &changes).until(), 1000 + NEAR);
     worker.reads(1050, &changes);
-    let wanted = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
-    let NearLookup::Read(_slow) = worker.near.look(&wanted, at(3000), &changes) else { panic!() };
-    let NearLookup::Join(flight) = worker.near.look(&wanted, at(3001), &changes) else { panic!() };
-    assert_eq!(flight.until(), 3000 + MAX_JOINED_MS);
-    for _ in 0..MAX_ABOARD {
-        flight.join("one");
+    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let NearLookup::Read(_slow) = worker.near.look(&request, at(3000), &changes) else { panic!() };
+    let NearLookup::Join(in_flight) = worker.near.look(&request, at(3001), &changes) else { panic!() };
+    assert_eq!(in_flight.until(), 3000 + MAX_JOINED_MS);
+    for _ in 0..MAX_JOINED {
+        in_flight.join("one");
     }
-    assert!(matches!(worker.near.look(&wanted, at(3002), &changes), NearLookup::Read(_)), "it is full");
+    assert!(matches!(worker.near.look(&request, at(3002), &changes), NearLookup::Read(_)), "it is full");
 }
 
 #[test]
-fn memory_has_a_bound_and_the_oldest_goes_first() {
-    let (mut worker, changes) = (Worker::new(8 * (ENTRY + 1)), Changes::new(true));
+fn memory_is_limited_and_the_oldest_value_is_removed_first() {
+    let (mut worker, changes) = (Worker::new(8 * (ENTRY_BYTES + 1)), Changes::new(true));
     let fetch = |worker: &mut Worker, key: u8, payload: &'static [u8], now| {
         worker.key = Rc::from(&[key][..]);
         worker.fetch(hit(payload, None, &["own"]), now, &changes);
-        assert!(worker.near.bytes() <= 8 * (ENTRY + 1));
+        assert!(worker.near.bytes() <= 8 * (ENTRY_BYTES + 1));
     };
     for key in 0..100 {
         fetch(&mut worker, key, b"", 1000);
@@ -280,20 +284,20 @@ fn memory_has_a_bound_and_the_oldest_goes_first() {
         worker.key = Rc::from(&[key][..]);
         assert_eq!(worker.serves(1002, &changes).is_some(), key >= 92, "{key}");
     }
-    // A large one is not kept, and pushes nobody out.
-    static LARGE: [u8; 2 * ENTRY] = [0; 2 * ENTRY];
+    // A large value is not stored and removes no other.
+    static LARGE: [u8; 2 * ENTRY_BYTES] = [0; 2 * ENTRY_BYTES];
     fetch(&mut worker, 100, &LARGE, 1003);
     assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (8, 1));
-    // What is over is no loss.
+    // An expired value is no loss.
     fetch(&mut worker, 101, b"", 2000);
     assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (1, 0));
-    assert_eq!(worker.near.bytes(), ENTRY + 1);
+    assert_eq!(worker.near.bytes(), ENTRY_BYTES + 1);
     worker.near.sweep(at(3000));
     assert_eq!((worker.near.keys.len(), worker.near.bytes(), worker.near.order.len()), (0, 0, 0));
 }
 
 #[test]
-fn a_key_that_is_read_and_changed_all_the_time_does_not_fill_the_memory() {
+fn a_key_that_is_read_and_changed_continuously_does_not_fill_the_memory() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let other = Rc::from(&b"other"[..]);
     let hot = std::mem::replace(&mut worker.key, other);
@@ -304,22 +308,22 @@ fn a_key_that_is_read_and_changed_all_the_time_does_not_fill_the_memory() {
         changes.note(Changed::Key(b"k"));
     }
     assert!(worker.near.order.len() < 100, "{}", worker.near.order.len());
-    assert_eq!(worker.near.bytes(), 2 * ENTRY + "kvotherv".len());
+    assert_eq!(worker.near.bytes(), 2 * ENTRY_BYTES + "kvotherv".len());
 }
 
 #[test]
-fn what_is_kept_does_not_keep_what_it_came_in() {
+fn a_stored_value_does_not_retain_the_buffer_it_was_received_in() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let came = hit(b"v", None, &["own"]);
     let address = came.payload.as_ptr();
     worker.fetch(came, 1000, &changes);
-    let NearLookup::Hit(kept) = worker.look(1001, &changes) else { panic!() };
-    assert_ne!(kept.hit().payload.as_ptr(), address);
-    assert_eq!((kept.hit().flags, kept.hit().cas.number, kept.hit().header.len()), (7, 3, 0));
+    let NearLookup::Hit(value) = worker.look(1001, &changes) else { panic!() };
+    assert_ne!(value.hit().payload.as_ptr(), address);
+    assert_eq!((value.hit().flags, value.hit().cas.number, value.hit().header.len()), (7, 3, 0));
 }
 
 #[test]
-fn without_any_rule_that_keeps_nothing_is_counted() {
+fn changes_are_not_counted_if_no_rule_uses_near() {
     let changes = Changes::new(false);
     changes.note(Changed::Everything);
     assert_eq!((changes.counts.len(), changes.sum(&[EVERYTHING])), (0, 0));

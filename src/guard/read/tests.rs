@@ -1,10 +1,12 @@
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
-use super::super::envelope::{Envelope, Header, Opened, TagName, built_at};
-use super::super::{Now, Policy, Usage};
 use super::*;
+use crate::guard::command::Cas;
+use crate::guard::envelope::{Envelope, LockRecord, TagName, built_at};
+use crate::guard::fixtures::{self, cas, inputs};
+use crate::guard::tag_version::NEVER;
 
 fn policy() -> Policy {
     Policy {
@@ -21,25 +23,8 @@ fn policy() -> Policy {
     }
 }
 
-fn scene<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
-    let now = Now { wall: 1_700_000_000_000, mono: 0 };
-    let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, true, 1.0);
-    Inputs { policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance }
-}
-
 fn item(value: Bytes, number: u64) -> ServerReply {
-    let cas = Cas { number, epoch: 1 };
-    let size = value.len();
-    ServerReply::Item(Item {
-        value,
-        size,
-        flags: 0,
-        cas,
-        ttl: Some(60),
-        won: false,
-        stale: false,
-        usage: Usage::default(),
-    })
+    ServerReply::Item(Item { ttl: Some(60), ..fixtures::item(value, number) })
 }
 
 fn sealed(name: &TagName, version: u64) -> Bytes {
@@ -57,9 +42,9 @@ fn lock(name: &TagName, version: u64) -> Bytes {
     value.freeze()
 }
 
-fn asks(step: Step<ReadEnd>) -> Commands {
+fn sent(step: Step<ReadEnd>) -> Commands {
     match step {
-        Step::Send(asks) => asks,
+        Step::Send(commands) => commands,
         other => panic!("{other:?}"),
     }
 }
@@ -68,37 +53,38 @@ fn asks(step: Step<ReadEnd>) -> Commands {
 fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     let (policy, name) = (policy(), TagName::from_slice(b"t"));
     let tags = [name.clone()];
-    let scene = scene(&policy, &tags);
-    let (mut read, _) = Read::start(&scene);
-    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
+    let inputs = inputs(&policy, &tags);
+    let (mut read, _) = Read::start(&inputs);
+    let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
     let tag = item(Bytes::from_static(b"200"), 1);
-    let claim = asks(told(smallvec![item(sealed(&name, 100), 7), tag.clone()]));
+    let claim = sent(resume(smallvec![item(sealed(&name, 100), 7), tag.clone()]));
     assert_eq!(claim[0].at, ItemRef::Lock);
     let held = smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&name, 100), 5)];
-    let take_over = asks(told(held));
+    let take_over = sent(resume(held));
     assert_eq!(take_over.len(), 1, "{take_over:?}");
     assert!(
         matches!(take_over[0].what, Operation::Store { cas: Some(Cas { number: 5, .. }), .. }),
         "{take_over:?}"
     );
-    // It has been given up and claimed by another meanwhile: nothing but a new look.
-    let again = asks(told(smallvec![ServerReply::Exists]));
-    assert!(again.iter().all(|ask| matches!(ask.what, Operation::Get(_))), "{again:?}");
+    // It was released and claimed by another client: the item is read again, and nothing else.
+    let again = sent(resume(smallvec![ServerReply::Exists]));
+    assert!(again.iter().all(|command| matches!(command.what, Operation::Get(_))), "{again:?}");
 }
 
 #[test]
-fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
+fn a_wait_ends_before_the_stale_value_expires() {
     let policy = Policy { stale_wait: Duration::from_secs(30), ..policy() };
     let name = TagName::from_slice(b"t");
     for (ttl, until) in [(Some(9), 8_000), (Some(1), 0), (None, 30_000)] {
         let tags = [name.clone()];
-        let scene = scene(&policy, &tags);
-        let (mut read, _) = Read::start(&scene);
-        let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
-        let ServerReply::Item(stale) = item(sealed(&name, 200), 7) else { panic!("an item") };
+        let inputs = inputs(&policy, &tags);
+        let (mut read, _) = Read::start(&inputs);
+        let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
+        let ServerReply::Item(stale) = item(sealed(&name, 200), 7) else { panic!("not an item") };
         let stale = ServerReply::Item(Item { ttl, stale: true, ..stale });
-        asks(told(smallvec![stale, item(Bytes::from_static(b"200"), 1)]));
-        let held = told(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&name, 200), 5)]);
+        sent(resume(smallvec![stale, item(Bytes::from_static(b"200"), 1)]));
+        let held =
+            resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&name, 200), 5)]);
         match until {
             0 => assert!(matches!(held, Step::Done(ReadEnd::Stale(_))), "{ttl:?}: {held:?}"),
             until => assert_eq!(held, Step::Wait(until), "{ttl:?}"),
@@ -107,20 +93,20 @@ fn nobody_waits_past_the_end_of_the_value_that_they_are_served_then() {
 }
 
 #[test]
-fn whoever_has_nothing_to_be_served_waits_for_cold_wait_however_soon_the_value_ends() {
+fn a_reader_without_a_value_to_serve_waits_for_cold_wait_even_if_the_value_expires_sooner() {
     let policy = Policy { on_tag: OnInvalidate::Drop, cold_wait: Duration::from_secs(2), ..policy() };
     let tags = [TagName::from_slice(b"t")];
-    let scene = scene(&policy, &tags);
-    let (mut read, _) = Read::start(&scene);
-    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
-    let ServerReply::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("an item") };
+    let inputs = inputs(&policy, &tags);
+    let (mut read, _) = Read::start(&inputs);
+    let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
+    let ServerReply::Item(moved) = item(sealed(&tags[0], 100), 7) else { panic!("not an item") };
     let moved = ServerReply::Item(Item { ttl: Some(1), ..moved });
-    asks(told(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
-    let held = told(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
+    sent(resume(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
+    let held = resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
     assert_eq!(held, Step::Wait(2_000));
 }
 
-/// A value whose tag has moved, stored over this stub; 0: it does not know over which.
+/// A value whose tag has changed, stored over this stub; 0: it is unknown over which.
 fn stored_over(stub: u64, name: &TagName) -> Bytes {
     let tags = [(name.clone(), 100)].into_iter().collect();
     let mut value = BytesMut::new();
@@ -130,20 +116,20 @@ fn stored_over(stub: u64, name: &TagName) -> Bytes {
 }
 
 #[test]
-fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_over() {
+fn every_reader_of_a_value_that_may_not_be_served_derives_the_same_stub_identity() {
     let policy = Policy { on_tag: OnInvalidate::Drop, cold_wait: Duration::ZERO, ..policy() };
     let tags = [TagName::from_slice(b"t")];
-    let scene = scene(&policy, &tags);
+    let inputs = inputs(&policy, &tags);
     let mut unknown = Vec::new();
     for stub in [3, 0] {
         for wins in [true, false] {
-            let (mut read, _) = Read::start(&scene);
-            let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
+            let (mut read, _) = Read::start(&inputs);
+            let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
             let moved = || item(stored_over(stub, &tags[0]), 7);
-            asks(told(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
+            sent(resume(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
             let end = if wins {
-                let lock = ServerReply::Stored(Cas { number: 8, epoch: 1 });
-                let unseen = asks(told(smallvec![lock, moved(), ServerReply::Absent]));
+                let lock = ServerReply::Stored(cas(8));
+                let unseen = sent(resume(smallvec![lock, moved(), ServerReply::Absent]));
                 let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].what else {
                     panic!("{unseen:?}")
                 };
@@ -152,9 +138,9 @@ fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_o
                 };
                 assert_eq!((envelope.tags().next(), value.body.len()), (Some((&b"t"[..], NEVER)), 0));
                 assert!(stub == 0 || envelope.stub() == StubId::of(stub).number());
-                told(smallvec![ServerReply::Stored(Cas { number: 9, epoch: 1 }), marked_as(9), marked_as(8)])
+                resume(smallvec![ServerReply::Stored(cas(9)), marked_as(9), marked_as(8)])
             } else {
-                told(smallvec![ServerReply::NotStored, moved(), item(lock(&tags[0], 200), 5)])
+                resume(smallvec![ServerReply::NotStored, moved(), item(lock(&tags[0], 200), 5)])
             };
             let seen = match end {
                 Step::Done(ReadEnd::Won { lease, .. }) if wins => lease,
@@ -172,11 +158,11 @@ fn all_who_find_a_value_that_nobody_is_to_see_know_the_stub_that_it_was_stored_o
 }
 
 #[test]
-fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by_nobody() {
+fn an_unreadable_value_is_marked_and_never_replaced_and_a_placeholder_is_never_served() {
     for on_tag in [OnInvalidate::Stale, OnInvalidate::Drop] {
         let policy = Policy { on_tag, ..policy() };
         let tags = [TagName::from_slice(b"t")];
-        let scene = scene(&policy, &tags);
+        let inputs = inputs(&policy, &tags);
         let mut newer = BytesMut::from(&stored_over(3, &tags[0])[..]);
         newer[4] += 1;
         let mut placeholder = BytesMut::new();
@@ -185,52 +171,52 @@ fn what_cannot_be_read_is_marked_and_never_replaced_and_a_placeholder_is_seen_by
         for (value, replaced) in
             [(newer.freeze(), false), (placeholder.freeze(), on_tag == OnInvalidate::Drop)]
         {
-            let (mut read, _) = Read::start(&scene);
-            let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
-            let stands = || item(value.clone(), 7);
-            let claim = asks(told(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
+            let (mut read, _) = Read::start(&inputs);
+            let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
+            let current = || item(value.clone(), 7);
+            let claim = sent(resume(smallvec![current(), item(Bytes::from_static(b"200"), 1)]));
             assert_eq!(claim[0].at, ItemRef::Lock);
-            let (mut loser, _) = Read::start(&scene);
-            let mut is_told = |answers: Replies| loser.resume(Event::Replies(answers), &scene);
-            asks(is_told(smallvec![stands(), item(Bytes::from_static(b"200"), 1)]));
-            let waits = is_told(smallvec![ServerReply::NotStored, stands(), item(lock(&tags[0], 200), 5)]);
-            assert_eq!(waits, Step::Wait(1_000), "as for nothing: it is served to nobody");
-            let lock = ServerReply::Stored(Cas { number: 8, epoch: 1 });
-            let mark = asks(told(smallvec![lock, stands(), ServerReply::Absent]));
+            let (mut loser, _) = Read::start(&inputs);
+            let mut resume_loser = |replies: Replies| loser.resume(Event::Replies(replies), &inputs);
+            sent(resume_loser(smallvec![current(), item(Bytes::from_static(b"200"), 1)]));
+            let waits =
+                resume_loser(smallvec![ServerReply::NotStored, current(), item(lock(&tags[0], 200), 5)]);
+            assert_eq!(waits, Step::Wait(1_000), "as without a value: it may not be served");
+            let lock = ServerReply::Stored(cas(8));
+            let mark = sent(resume(smallvec![lock, current(), ServerReply::Absent]));
             assert_eq!(matches!(mark[0].what, Operation::Store { .. }), replaced, "{mark:?}");
         }
     }
 }
 
 #[test]
-fn what_a_delete_has_marked_meanwhile_is_not_replaced_under_the_number_that_it_had_before() {
+fn a_value_that_a_delete_has_marked_meanwhile_is_not_replaced_by_a_placeholder() {
     let policy = Policy { on_tag: OnInvalidate::Drop, ..policy() };
     let tags = [TagName::from_slice(b"t")];
-    let scene = scene(&policy, &tags);
-    let (mut read, _) = Read::start(&scene);
-    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
+    let inputs = inputs(&policy, &tags);
+    let (mut read, _) = Read::start(&inputs);
+    let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
     let moved = || item(stored_over(3, &tags[0]), 7);
-    asks(told(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
-    asks(told(smallvec![ServerReply::Stored(Cas { number: 8, epoch: 1 }), moved(), ServerReply::Absent]));
-    let next = asks(told(smallvec![ServerReply::Exists, marked_as(9), marked_as(8)]));
-    assert_eq!(next[0], delete(ItemRef::Lock, Some(Cas { number: 8, epoch: 1 })));
-    assert_eq!(next[1].at, ItemRef::Value, "it looks anew");
+    sent(resume(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
+    sent(resume(smallvec![ServerReply::Stored(cas(8)), moved(), ServerReply::Absent]));
+    let next = sent(resume(smallvec![ServerReply::Exists, marked_as(9), marked_as(8)]));
+    assert_eq!(next[0], delete(ItemRef::Lock, Some(cas(8))));
+    assert_eq!(next[1].at, ItemRef::Value, "it reads again");
 }
 
-/// A read of a stale value whose lock it got, up to the mark.
-fn marking(scene: &Inputs<'_>) -> (Read, Commands) {
-    let (mut read, _) = Read::start(scene);
-    let ServerReply::Item(stale) = item(sealed(&scene.tags[0], 100), 7) else { panic!("an item") };
+/// A read of a stale value that has acquired the lock, and its mark.
+fn marking(inputs: &Inputs<'_>) -> (Read, Commands) {
+    let (mut read, _) = Read::start(inputs);
+    let ServerReply::Item(stale) = item(sealed(&inputs.tags[0], 100), 7) else { panic!("not an item") };
     let stale = || ServerReply::Item(Item { stale: true, ..stale.clone() });
-    let mut told = |answers: Replies| read.resume(Event::Replies(answers), scene);
-    asks(told(smallvec![stale(), item(Bytes::from_static(b"200"), 1)]));
-    let mark =
-        asks(told(smallvec![ServerReply::Stored(Cas { number: 8, epoch: 1 }), stale(), ServerReply::Absent]));
+    let mut resume = |replies: Replies| read.resume(Event::Replies(replies), inputs);
+    sent(resume(smallvec![stale(), item(Bytes::from_static(b"200"), 1)]));
+    let mark = sent(resume(smallvec![ServerReply::Stored(cas(8)), stale(), ServerReply::Absent]));
     (read, mark)
 }
 
 fn marked_as(number: u64) -> ServerReply {
-    let ServerReply::Item(item) = item(Bytes::new(), number) else { panic!("an item") };
+    let ServerReply::Item(item) = item(Bytes::new(), number) else { panic!("not an item") };
     ServerReply::Item(Item { stale: true, size: 9, ..item })
 }
 
@@ -238,80 +224,78 @@ fn marked_as(number: u64) -> ServerReply {
 fn a_win_over_a_stale_value_has_the_cas_of_its_own_mark() {
     let policy = policy();
     let tags = [TagName::from_slice(b"t")];
-    let scene = scene(&policy, &tags);
-    let (mut read, mark) = marking(&scene);
-    let base = Some(Cas { number: 7, epoch: 1 });
+    let inputs = inputs(&policy, &tags);
+    let (mut read, mark) = marking(&inputs);
+    let base = Some(cas(7));
     assert_eq!(mark[0].what, Operation::MarkStale { seconds: None, cas: base, explicit: None });
-    let end = read.resume(Event::Replies(smallvec![ServerReply::Done, marked_as(9), marked_as(8)]), &scene);
+    let end = read.resume(Event::Replies(smallvec![ServerReply::Done, marked_as(9), marked_as(8)]), &inputs);
     let Step::Done(ReadEnd::Won { lease, .. }) = end else { panic!("{end:?}") };
     assert_eq!(lease.base.map(|cas| cas.number), Some(9));
     assert_eq!(lease.lock.map(|cas| cas.number), Some(8));
 }
 
 #[test]
-fn whoever_lost_the_lock_between_the_mark_and_the_look_does_not_win_by_the_next_ones_mark() {
+fn a_read_that_loses_the_lock_after_its_mark_does_not_win_by_the_next_readers_mark() {
     let policy = policy();
     let tags = [TagName::from_slice(b"t")];
-    let scene = scene(&policy, &tags);
-    let (mut read, _) = marking(&scene);
-    let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
-    // Ours is 9. Somebody has stored the lock as 10 and marked the value as 11 before we looked.
-    let next = asks(told(smallvec![ServerReply::Done, marked_as(11), marked_as(10)]));
+    let inputs = inputs(&policy, &tags);
+    let (mut read, _) = marking(&inputs);
+    let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
+    // This read's mark is 9. Another client has stored the lock as 10 and marked the value as 11 before the
+    // get.
+    let next = sent(resume(smallvec![ServerReply::Done, marked_as(11), marked_as(10)]));
     assert!(matches!(next[0].what, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
-    assert_eq!(asks(told(smallvec![ServerReply::Exists]))[0].at, ItemRef::Value);
+    assert_eq!(sent(resume(smallvec![ServerReply::Exists]))[0].at, ItemRef::Value);
 }
 
 #[test]
-fn a_value_that_somebody_else_has_marked_is_marked_again_by_whoever_holds_the_lock_still() {
+fn a_value_that_another_read_has_marked_is_marked_again_by_the_holder_of_the_lock() {
     let policy = policy();
     let tags = [TagName::from_slice(b"t")];
-    let scene = scene(&policy, &tags);
-    for (answer, is_mine) in
-        [(ServerReply::Stored(Cas { number: 10, epoch: 1 }), true), (ServerReply::Exists, false)]
-    {
-        let (mut read, _) = marking(&scene);
-        let mut told = |answers: Replies| read.resume(Event::Replies(answers), &scene);
-        let lock = asks(told(smallvec![ServerReply::Exists, marked_as(9)]));
+    let inputs = inputs(&policy, &tags);
+    for (reply, is_mine) in [(ServerReply::Stored(cas(10)), true), (ServerReply::Exists, false)] {
+        let (mut read, _) = marking(&inputs);
+        let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
+        let lock = sent(resume(smallvec![ServerReply::Exists, marked_as(9)]));
         assert!(
             matches!(lock[0].what, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }),
             "{lock:?}"
         );
-        let next = asks(told(smallvec![answer]));
-        let again =
-            Operation::MarkStale { seconds: None, cas: Some(Cas { number: 9, epoch: 1 }), explicit: None };
+        let next = sent(resume(smallvec![reply]));
+        let again = Operation::MarkStale { seconds: None, cas: Some(cas(9)), explicit: None };
         assert_eq!(next[0].what == again, is_mine, "{next:?}");
     }
-    // It has been filled: nothing is left to be won.
-    let (mut read, _) = marking(&scene);
+    // It has been filled: there is nothing to win.
+    let (mut read, _) = marking(&inputs);
     let filled = item(sealed(&tags[0], 200), 11);
-    let next = asks(read.resume(Event::Replies(smallvec![ServerReply::Exists, filled]), &scene));
-    assert_eq!(next[0], delete(ItemRef::Lock, Some(Cas { number: 8, epoch: 1 })));
+    let next = sent(read.resume(Event::Replies(smallvec![ServerReply::Exists, filled]), &inputs));
+    assert_eq!(next[0], delete(ItemRef::Lock, Some(cas(8))));
 }
 
 #[test]
-fn a_read_that_others_keep_overtaking_is_told_what_there_is_and_leaves_no_lock() {
+fn a_read_that_loses_every_race_returns_what_it_has_and_leaves_no_lock() {
     for (on_tag, stale) in [(OnInvalidate::Stale, true), (OnInvalidate::Drop, false)] {
         let policy = Policy { on_tag, ..policy() };
         let tags = [TagName::from_slice(b"t")];
-        let scene = scene(&policy, &tags);
-        let (mut read, _) = Read::start(&scene);
+        let inputs = inputs(&policy, &tags);
+        let (mut read, _) = Read::start(&inputs);
         let (mut number, mut holds, mut rounds) = (7, false, 0);
-        // Its tag has moved; and between its look and its lock somebody has stored another value like it.
-        let mut answers: Replies =
+        // Its tag has changed, and between the get and the lock another client has stored another such value.
+        let mut replies: Replies =
             smallvec![item(sealed(&tags[0], 100), number), item(Bytes::from_static(b"200"), 1)];
         let end = loop {
             rounds += 1;
-            let asks = match read.resume(Event::Replies(std::mem::take(&mut answers)), &scene) {
-                Step::Send(asks) => asks,
+            let commands = match read.resume(Event::Replies(std::mem::take(&mut replies)), &inputs) {
+                Step::Send(commands) => commands,
                 Step::Done(end) => break end,
                 step => panic!("{step:?}"),
             };
-            for ask in &asks {
-                answers.push(match (&ask.at, &ask.what) {
+            for command in &commands {
+                replies.push(match (&command.at, &command.what) {
                     (ItemRef::Lock, Operation::Store { .. }) => {
                         number += 1;
                         assert!(!std::mem::replace(&mut holds, true));
-                        ServerReply::Stored(Cas { number: 1_000, epoch: 1 })
+                        ServerReply::Stored(cas(1_000))
                     }
                     (ItemRef::Lock, Operation::Delete { cas: Some(_) }) => {
                         assert!(std::mem::replace(&mut holds, false));

@@ -3,11 +3,11 @@
 use super::*;
 
 #[test]
-fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
+fn a_set_with_the_cas_of_a_miss_takes_the_token_of_that_miss() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    let id = leases.grant(KEY, 1.into(), ticket(7), &policy).0.unwrap();
-    leases.record_miss(KEY, 2.into(), ticket(6), &policy);
+    let id = leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
+    leases.record_miss(KEY, 2.into(), token(6), &policy);
     assert_eq!(leases.attribute_by_cas(KEY, 5, 2.into(), false), Attribution::NoMiss);
     assert!(matches!(
         leases.attribute_by_cas(KEY, 6, 2.into(), false),
@@ -16,45 +16,46 @@ fn a_set_that_names_the_cas_of_a_miss_takes_that_ticket_and_no_other() {
     assert_eq!(leases.attribute_by_cas(KEY, 6, 2.into(), false), Attribution::NoMiss, "it is taken");
     assert!(matches!(leases.due(KEY, id, NOW, &policy, &[], 5), Due::Renew(_)));
     assert_eq!(leases.attribute_by_cas(KEY, 7, 1.into(), false), Attribution::Renewing);
-    let renewed = Cas { number: 8, epoch: 1 };
+    let renewed = cas(8);
     leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap();
-    // The client was shown 7, and knows nothing of the renewal.
+    // The client received 7 and does not know of the renewal.
     assert_eq!(leases.attribute_by_cas(KEY, 8, 1.into(), false), Attribution::NoMiss);
-    let Attribution::Fill { ticket, lease: true, .. } = leases.attribute_by_cas(KEY, 7, 1.into(), false)
+    let Attribution::Fill { ticket: token, lease: true, .. } =
+        leases.attribute_by_cas(KEY, 7, 1.into(), false)
     else {
-        panic!("it is the lease")
+        panic!("not the lease")
     };
-    assert_eq!(ticket.base, Some(renewed));
+    assert_eq!(token.base, Some(renewed));
 }
 
 #[test]
-fn what_a_loser_was_told_is_its_own_though_another_names_the_same_cas() {
+fn a_losers_miss_remains_if_another_connection_uses_the_same_cas() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    leases.grant(KEY, 1.into(), token(7), &policy);
     leases.record_miss(
         KEY,
         2.into(),
-        MissToken { versions: Versions::from_slice(&[50]), ..ticket(7) },
+        MissToken { versions: Versions::from_slice(&[50]), ..token(7) },
         &policy,
     );
     assert!(matches!(
         leases.attribute_by_cas(KEY, 7, 1.into(), false),
         Attribution::Fill { lease: true, owner: None, .. }
     ));
-    let Attribution::Fill { ticket, lease: false, owner: None, .. } =
+    let Attribution::Fill { ticket: token, lease: false, owner: None, .. } =
         leases.attribute_by_cas(KEY, 7, 3.into(), false)
     else {
-        panic!("the CAS is what it is")
+        panic!("not attributed")
     };
-    assert_eq!(ticket.versions[..], [0], "what 2 was told may be newer than what 3 has built");
+    assert_eq!(token.versions[..], [0], "the miss of 2 may be newer than the value of 3");
     assert!(matches!(pooled(&mut leases, 2), Attribution::Fill { lease: false, owner: None, .. }));
 }
 
 #[test]
-fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_its_own() {
+fn a_lease_that_another_connection_filled_by_its_cas_is_remembered_for_its_owner() {
     let mut leases: Leases<u32> = Leases::default();
-    leases.grant(KEY, 1.into(), ticket(7), &Policy::default());
+    leases.grant(KEY, 1.into(), token(7), &Policy::default());
     assert!(matches!(
         leases.attribute_by_cas(KEY, 7, 2.into(), false),
         Attribution::Fill { lease: true, owner: Some(Owner { connection: 1, .. }), .. }
@@ -63,17 +64,17 @@ fn a_lease_that_was_filled_by_its_cas_on_another_connection_is_remembered_for_it
 }
 
 #[test]
-fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_one_unclear() {
+fn the_token_of_a_lease_that_another_connection_filled_does_not_obscure_a_later_lease() {
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
-    leases.grant(KEY, 1.into(), ticket(7), &policy);
+    leases.grant(KEY, 1.into(), token(7), &policy);
     let Attribution::Fill { ticket: first, owner: Some(Owner { connection: 1, .. }), .. } =
         leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
-        panic!("it is the lease")
+        panic!("not the lease")
     };
     filled(&mut leases, 8, &first, 1);
-    leases.grant(KEY, 3.into(), ticket(8), &policy);
+    leases.grant(KEY, 3.into(), token(8), &policy);
     assert!(matches!(
         leases.attribute_by_cas(KEY, 8, 2.into(), false),
         Attribution::Fill { lease: true, owner: Some(Owner { connection: 3, .. }), .. }
@@ -81,22 +82,22 @@ fn what_is_remembered_of_a_lease_that_was_filled_from_elsewhere_makes_no_later_o
 }
 
 #[test]
-fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_comes_before_a_mere_miss() {
+fn of_several_misses_with_the_same_cas_the_senders_own_comes_first_then_the_lease() {
     let policy = Policy::default();
     for (winner, named) in [(2, true), (9, true), (1, false)] {
         let mut leases = Leases::<u32>::default();
-        // Both read the same value, which may not be served; the second one got its lock later on.
-        leases.record_miss(KEY, 1.into(), ticket(7), &policy);
-        leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+        // Both read the same value, which may not be served. The second acquired its lock later.
+        leases.record_miss(KEY, 1.into(), token(7), &policy);
+        leases.grant(KEY, 2.into(), token(7), &policy).0.unwrap();
         let Attribution::Fill { lease, .. } = leases.attribute_by_cas(KEY, 7, winner.into(), false) else {
-            panic!("it is named")
+            panic!("not attributed")
         };
         assert_eq!(lease, named, "{winner}");
         assert_eq!(leases.rebuilds(2), !named);
     }
-    // The first took longer than max_rebuild, and the second won the same value.
+    // The first exceeded max_rebuild, and the second won the same value.
     let mut leases = leased();
-    leases.grant(KEY, 2.into(), ticket(7), &policy).0.unwrap();
+    leases.grant(KEY, 2.into(), token(7), &policy).0.unwrap();
     assert!(matches!(
         leases.attribute_by_cas(KEY, 7, 2.into(), false),
         Attribution::Fill { lease: true, .. }
@@ -108,33 +109,33 @@ fn of_several_who_were_shown_the_same_cas_each_names_their_own_and_the_lease_com
 }
 
 #[test]
-fn a_set_of_the_winner_is_none_without_a_miss_when_another_has_named_its_lease() {
-    // Filled by name: a delete that follows dooms the winner's own set, and without one it may be a new value.
+fn a_winners_set_still_has_a_miss_after_another_connection_has_used_its_cas() {
+    // Filled by its CAS: a later delete drops the winner's own set; without one it may be a new value.
     let mut leases = leased();
-    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket, .. } =
+    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket: token, .. } =
         leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
-        panic!("its lease")
+        panic!("not its lease")
     };
-    filled(&mut leases, 8, &ticket, 1);
+    filled(&mut leases, 8, &token, 1);
     let mut deleted = leases.clone();
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
     deleted.invalidate(KEY, 3.into());
     assert_eq!(pooled(&mut deleted, 1), Attribution::Invalidated);
-    // Deleted by name.
+    // Deleted by its CAS.
     let mut leases = leased();
     assert!(matches!(leases.attribute_by_cas(KEY, 7, 2.into(), true), Attribution::Fill { lease: true, .. }));
     assert!(!leases.rebuilds(1));
-    assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "it dooms nobody else's");
+    assert_eq!(pooled(&mut leases, 3), Attribution::NoMiss, "it drops no set of another connection");
     assert_eq!(pooled(&mut leases, 1), Attribution::Invalidated);
-    // By the winner itself: what it sets behind that is newer.
+    // By the winner itself: its next set is newer.
     let mut leases = leased();
     leases.attribute_by_cas(KEY, 7, 1.into(), true);
     assert_eq!(pooled(&mut leases, 1), Attribution::NoMiss);
 }
 
 #[test]
-fn a_set_that_names_a_doomed_ticket_has_been_told_and_dooms_nothing_that_follows() {
+fn a_set_with_the_cas_of_an_invalidated_miss_removes_the_token_and_drops_no_later_set() {
     let mut leases = leased();
     leases.invalidate(KEY, 9.into());
     assert_eq!(leases.attribute_by_cas(KEY, 7, 1.into(), false), Attribution::NoMiss);

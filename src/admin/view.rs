@@ -1,0 +1,60 @@
+//! What the admin server shows: the interface to the running process, and the contents of the status page.
+
+use std::time::Duration;
+
+/// The source of the admin server's replies. Each method is called for every request, on the thread that serves it, and must not
+/// block.
+pub trait View: Send + Sync + 'static {
+    /// The body of `/metrics`, in the format of [`CONTENT_TYPE`](crate::metrics::CONTENT_TYPE).
+    fn metrics(&self) -> String;
+    /// The contents of the status page.
+    fn overview(&self) -> Overview;
+    /// Problems that do not make the sidecar unready, one line each; shown in `/readyz`.
+    fn notes(&self) -> Vec<String>;
+}
+
+/// The contents of the status page.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Kennel's version.
+    pub version: String,
+    /// The time since the process started.
+    pub uptime: Duration,
+    /// The pools, in the configuration's order.
+    pub pools: Vec<PoolRow>,
+    /// The rules, in the configuration's order.
+    pub rules: Vec<RuleRow>,
+}
+
+/// A pool and its servers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolRow {
+    /// Its name.
+    pub name: String,
+    /// Its servers, in the configuration's order.
+    pub servers: Vec<ServerRow>,
+}
+
+/// A server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerRow {
+    /// Its name or address.
+    pub name: String,
+    /// Whether it is up; `None` before a worker has tried to connect.
+    pub up: Option<bool>,
+}
+
+/// The counts of a rule since the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleRow {
+    /// Its name.
+    pub name: String,
+    /// Keys answered with a fresh value.
+    pub hits: u64,
+    /// Keys answered with a stale value.
+    pub stale: u64,
+    /// Keys answered with a miss.
+    pub misses: u64,
+    /// Rebuilds that were stored.
+    pub rebuilds: u64,
+}

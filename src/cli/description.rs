@@ -1,0 +1,319 @@
+//! A configuration in words: the output of `kennel check`.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use crate::config::units::{show_address, show_duration, show_size};
+use crate::config::{Config, Rule, RuleKind};
+use crate::guard::{OnInvalidate, Policy};
+use crate::handshake::Requirements;
+use crate::listener::FlushAll;
+use crate::proxy::MetaWinner;
+use crate::rule::Template;
+use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
+
+/// Displays a configuration in words, on several lines.
+pub(super) struct Description<'a>(pub(super) &'a Config);
+
+impl fmt::Display for Description<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = self.0;
+        listeners(f, config)?;
+        for pool in &config.pools {
+            f.write_char('\n')?;
+            write_pool(f, pool)?;
+        }
+        let tags = &config.tags;
+        let prefix = String::from_utf8_lossy(&tags.prefix);
+        write!(f, "\nTags: keys with the prefix {prefix:?}, in pool {}", config.pools[tags.pool].name)?;
+        if tags.replicas > 1 {
+            f.write_str(", on two of its servers each")?;
+        }
+        match tags.cache {
+            Duration::ZERO => writeln!(f, "; versions are not cached."),
+            cache => writeln!(f, "; versions are cached for {}.", show_duration(cache)),
+        }?;
+        if config.uses_near_cache() {
+            let memory = show_size(config.near.memory as u64);
+            writeln!(f, "Near cache: at most {memory}.")?;
+        }
+        f.write_str("\nRules; the first that matches applies:\n")?;
+        for (i, rule) in config.rules.iter().enumerate() {
+            write_rule(f, i, rule, &config.pools[rule.pool].name)?;
+        }
+        f.write_str("  all other keys: raw, in pool main\n")?;
+        for (i, warning) in config.warnings.iter().enumerate() {
+            writeln!(f, "{}warning: {warning}", if i == 0 { "\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
+    let listen = &config.listen;
+    let tcp = listen.tcp.iter().map(|e| format!("{}{}", e.address, requirements(&e.requirements)));
+    let unix = listen.unix.iter().map(|e| {
+        format!(
+            "unix:{} (mode {:04o}){}",
+            e.address.display(),
+            listen.unix_mode,
+            requirements(&e.requirements)
+        )
+    });
+    let all = tcp.chain(unix).collect::<Vec<_>>().join(", ");
+    let workers = match listen.workers {
+        0 => "one worker per core, at most 4".to_owned(),
+        1 => "1 worker".to_owned(),
+        n => format!("{n} workers"),
+    };
+    let most = listen.max_connections;
+    writeln!(f, "Listens on {all}; at most {most} clients; {workers}.")?;
+    if listen.flush_all == FlushAll::Refuse {
+        writeln!(f, "Clients' flush_all is refused.")?;
+    }
+    let buffered = show_size(listen.max_buffered as u64);
+    match listen.idle_timeout {
+        Duration::ZERO => write!(f, "Idle clients stay connected"),
+        idle => write!(f, "Clients are disconnected after {} without activity", show_duration(idle)),
+    }?;
+    writeln!(f, "; requests and replies use at most {buffered}.")?;
+    match &config.admin {
+        Some(address) => writeln!(f, "Admin address: http://{address}/."),
+        None => writeln!(f, "Admin address: none."),
+    }
+}
+
+/// What a listener requires of its clients, as a suffix of its address.
+fn requirements(terms: &Requirements) -> &'static str {
+    let certificate = terms.tls.as_ref().map(|tls| tls.client_ca.is_some());
+    match (certificate, terms.auth_file.is_some()) {
+        (None, false) => "",
+        (None, true) => " with a password",
+        (Some(false), false) => " over TLS",
+        (Some(false), true) => " over TLS with a password",
+        (Some(true), false) => " over TLS with a certificate",
+        (Some(true), true) => " over TLS with a certificate and a password",
+    }
+}
+
+fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
+    let distribution = match pool.distribution {
+        Distribution::Ketama => "ketama",
+        Distribution::Modula => "modula",
+        Distribution::Jump => "jump",
+        Distribution::Rendezvous => "rendezvous",
+    };
+    let hash = match pool.hash {
+        Hash::Md5 => "md5",
+        Hash::Crc32 => "crc32",
+        Hash::Crc32a => "crc32a",
+        Hash::Fnv1a32 => "fnv1a_32",
+    };
+    let on_error = match pool.on_error {
+        OnError::Miss => "a miss",
+        OnError::Error => "an error",
+    };
+    let (n, s) = (pool.servers.len(), if pool.servers.len() == 1 { "" } else { "s" });
+    writeln!(f, "Pool {}: {n} server{s}, distribution {distribution}, hash {hash}.", pool.name)?;
+    let (connect, request) = (show_duration(pool.connect_timeout), show_duration(pool.request_timeout));
+    writeln!(
+        f,
+        "  connect timeout {connect}, request timeout {request}; a get on a server that is down is {on_error}."
+    )?;
+    let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
+    for server in &pool.servers {
+        let address = show_address(&server.address);
+        let name = server.name.as_ref().map(|n| format!(", ring name {n:?}")).unwrap_or_default();
+        let share = 100.0 * f64::from(server.weight) / total;
+        writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
+    }
+    Ok(())
+}
+
+fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> fmt::Result {
+    let Rule { name, pattern, kind, invalidates, .. } = rule;
+    match kind {
+        RuleKind::Raw => writeln!(f, "  rules[{i}] {name}: {pattern}, raw, in pool {pool}")?,
+        RuleKind::Guarded { policy, tags, tags_in_key, meta_winner } => {
+            writeln!(f, "  rules[{i}] {name}: {pattern}, guarded, in pool {pool}")?;
+            write_tags(f, "tags", tags)?;
+            if *tags_in_key {
+                writeln!(f, "    further tags: named before the key, as in @tags:NAME,NAME:KEY")?;
+            }
+            write_policy(f, policy)?;
+            if *meta_winner == MetaWinner::Stale {
+                writeln!(
+                    f,
+                    "    meta clients: the winner receives the old value with W, whatever flags it sent"
+                )?;
+            }
+        }
+    }
+    write_tags(f, "a change bumps", invalidates)
+}
+
+fn write_tags(f: &mut fmt::Formatter<'_>, what: &str, tags: &[Template]) -> fmt::Result {
+    if tags.is_empty() {
+        return Ok(());
+    }
+    let tags: Vec<&str> = tags.iter().map(Template::text).collect();
+    writeln!(f, "    {what}: {}", tags.join(", "))
+}
+
+fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
+    let show = show_duration;
+    match (p.stale_for, p.on_tag) {
+        (Duration::ZERO, OnInvalidate::Drop) => writeln!(f, "    stale: never served")?,
+        (Duration::ZERO, OnInvalidate::Stale) => {
+            writeln!(f, "    stale: served until its expiry if a tag was bumped{}", after(p.stale_wait))?
+        }
+        (d, _) => writeln!(f, "    stale: served for {} after its expiry{}", show(d), after(p.stale_wait))?,
+    }
+    let (lock, most) = (show(p.lock_ttl), show(p.max_rebuild));
+    writeln!(
+        f,
+        "    rebuild: by one client, at most {most}; the lock of a dead sidecar expires after {lock}"
+    )?;
+    match p.cold_wait {
+        Duration::ZERO => writeln!(f, "    cold: clients other than the winner receive a miss at once")?,
+        d => writeln!(
+            f,
+            "    cold: clients other than the winner wait {} for the value, then receive a miss",
+            show(d)
+        )?,
+    }
+    let leaves = |on_invalidate| match on_invalidate {
+        OnInvalidate::Stale => "a stale value",
+        OnInvalidate::Drop => "no value",
+    };
+    // With stale_for = "0s", the value that a delete leaves has expired.
+    let on_delete = if p.stale_for.is_zero() { OnInvalidate::Drop } else { p.on_delete };
+    writeln!(f, "    a bumped tag leaves {}, a delete leaves {}", leaves(p.on_tag), leaves(on_delete))?;
+    if p.early_beta > 0.0 {
+        writeln!(f, "    early refresh: by one client at a time (beta {})", p.early_beta)?;
+    }
+    if !p.near.is_zero() {
+        let near = show(p.near);
+        writeln!(
+            f,
+            "    near: hits are reused for {near}; changes through other sidecars are seen up to {near} later"
+        )?;
+    }
+    if !p.max_ttl.is_zero() {
+        writeln!(f, "    max_ttl: stale after {} at the latest, whatever its exptime", show(p.max_ttl))?;
+    }
+    Ok(())
+}
+
+/// The suffix for `stale_wait`.
+fn after(wait: Duration) -> String {
+    match wait {
+        Duration::ZERO => String::new(),
+        d => format!(", after waiting {} for the fresh value", show_duration(d)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn describe(text: &str) -> String {
+        let config = Config::read("test.toml", text, []).unwrap();
+        Description(&config).to_string()
+    }
+
+    #[test]
+    fn shares_of_the_keys_follow_the_weights() {
+        let text = describe(
+            r#"
+            pools.main.servers = ["a:11211", { address = "b:11211", weight = 3, name = "bee" }]
+            pools.dev.servers = ["embedded:64MiB"]
+            pools.dev.distribution = "modula"
+            "#,
+        );
+        for line in [
+            "Pool main: 2 servers, distribution ketama, hash md5.",
+            "   25.0% of the keys: a:11211\n",
+            "   75.0% of the keys: b:11211, ring name \"bee\"\n",
+            "Pool dev: 1 server, distribution modula, hash crc32.",
+            "  100.0% of the keys: embedded:64MiB\n",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn rules_are_described_in_order() {
+        let text = describe(
+            r#"
+            tags.cache = "100ms"
+            listen.flush_all = "refuse"
+            [pools.main]
+            servers = ["a:11211"]
+            [[rules]]
+            name = "sessions"
+            match = "sess:*"
+            kind = "raw"
+            [[rules]]
+            name = "pages"
+            match = "blog:{blog}:*"
+            tags = ["blog:{blog}", "all"]
+            stale_for = "5m"
+            stale_wait = "2s"
+            early_beta = 1.5
+            max_ttl = "1h"
+            near = "50ms"
+            meta_winner = "stale"
+            [[rules]]
+            name = "late"
+            match = "sess:{id}"
+            "#,
+        );
+        let mut rest = text.as_str();
+        for part in [
+            "on 127.0.0.1:11211; at most 10000 clients; one worker per core",
+            "flush_all is refused",
+            "http://127.0.0.1:9111/",
+            "cached for 100ms",
+            "Near cache: at most 64MiB.\n",
+            "rules[0] sessions: sess:*, raw, in pool main\n",
+            "rules[1] pages: blog:{blog}:*, guarded, in pool main\n    tags: blog:{blog}, all\n",
+            "served for 300s after its expiry, after waiting 2s",
+            "at most 60s; the lock of a dead sidecar expires after 5s",
+            "wait 2s",
+            "leaves a stale value, a delete leaves no value",
+            "beta 1.5",
+            "near: hits are reused for 50ms",
+            "stale after 1h at the latest",
+            "meta clients: the winner receives the old value with W",
+            "all other keys: raw, in pool main",
+            "warning: rules[2] \"late\" never applies: rules[0] \"sessions\"",
+        ] {
+            let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} does not follow in:\n{text}"));
+            rest = &rest[at + part.len()..];
+        }
+    }
+
+    #[test]
+    fn a_delete_leaves_no_value_without_stale_for() {
+        let rule = |keys: &str| {
+            let rule = "[[rules]]\nname = \"r\"\nmatch = \"*\"\nstale_for = \"0s\"\non_delete = \"stale\"\n";
+            describe(&format!("[pools.main]\nservers = [\"a:11211\"]\n{rule}{keys}"))
+        };
+        let dropped = rule("on_tag = \"drop\"");
+        for line in [
+            "    stale: never served\n",
+            "    a bumped tag leaves no value, a delete leaves no value\n",
+            "\nwarning: rules[0] \"r\": on_delete = \"stale\" has no effect with stale_for = \"0s\"",
+        ] {
+            assert!(dropped.contains(line), "{line:?} is not in:\n{dropped}");
+        }
+        let kept = rule("on_tag = \"stale\"\nstale_wait = \"2s\"\ntags = [\"t\"]");
+        for line in [
+            "    stale: served until its expiry if a tag was bumped, after waiting 2s",
+            "    a bumped tag leaves a stale value, a delete leaves no value\n",
+        ] {
+            assert!(kept.contains(line), "{line:?} is not in:\n{kept}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The validated settings. A [`Config`] needs no further checks.
+
+use std::time::Duration;
+
+use crate::guard::Policy;
+use crate::listener::{Listen, ListenAddress};
+use crate::proxy::MetaWinner;
+use crate::rule::{Pattern, Template};
+use crate::upstream::PoolSpec;
+
+/// A valid configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The client listeners and their limits.
+    pub listen: Listen,
+    /// The address of `/metrics`, `/healthz`, `/readyz` and the status page; `None` if turned off.
+    pub admin: Option<ListenAddress>,
+    /// The pools: "main" first, the others by name.
+    pub pools: Vec<PoolSpec>,
+    /// Where and how tag versions are stored.
+    pub tags: Tags,
+    /// The limits of the near cache.
+    pub near: Near,
+    /// The rules, in order of precedence.
+    pub rules: Vec<Rule>,
+    /// Settings that are valid but probably not intended, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Where and how tag versions are stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tags {
+    /// The prefix of every tag's key; 1 to 32 bytes that are legal in a key.
+    pub prefix: Vec<u8>,
+    /// How long a version may be reused after it was read; at most 60 s.
+    pub cache: Duration,
+    /// The pool that stores the versions, as an index into [`Config::pools`].
+    pub pool: usize,
+    /// How many servers of the pool store each version: 1 or 2.
+    pub replicas: usize,
+}
+
+/// The limits of the near cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Near {
+    /// The most memory that it may use, in bytes, divided evenly among the workers.
+    pub memory: usize,
+}
+
+/// How the keys that match a pattern are treated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// The unique name under which metrics show the rule.
+    pub name: String,
+    /// The keys that the rule applies to.
+    pub pattern: Pattern,
+    /// The pool that stores the keys, as an index into [`Config::pools`].
+    pub pool: usize,
+    /// Raw or guarded.
+    pub kind: RuleKind,
+    /// The tags that are bumped when such a key changes; at most 16.
+    pub invalidates: Vec<Template>,
+}
+
+/// Whether a rule's keys are guarded.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RuleKind {
+    /// Requests are forwarded unchanged.
+    Raw,
+    /// Values are wrapped in an envelope and protected.
+    Guarded {
+        /// Times and what invalidations leave behind.
+        policy: Policy,
+        /// The tags of each key; at most 16.
+        tags: Vec<Template>,
+        /// Whether classic clients may name further tags in the key of a store command.
+        tags_in_key: bool,
+        /// What a winning `mg` without `N` and `R` receives.
+        meta_winner: MetaWinner,
+    },
+}
+
+impl Config {
+    /// Whether any rule uses the near cache.
+    pub fn uses_near_cache(&self) -> bool {
+        let uses =
+            |rule: &Rule| matches!(&rule.kind, RuleKind::Guarded { policy, .. } if !policy.near.is_zero());
+        self.rules.iter().any(uses)
+    }
+}

@@ -1,0 +1,114 @@
+//! Increments the version of a tag on every server that keeps it.
+
+use crate::error::Failure;
+
+use super::command::{Commands, ServerReply};
+use super::inputs::Inputs;
+use super::machine::{Event, Machine, Step};
+use super::retry::MAX_ROUNDS;
+use super::tag_version::{created_version, incarnation_of, version, version_millis};
+use super::tags::{find_copies, get_copies, store_version};
+
+/// A bump of the tag `ItemRef::Tag(0)`, on every reachable server that keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Bump {
+    /// The version found first. A larger one means that another sidecar has bumped the tag since: nothing is left to do.
+    first: Option<u64>,
+    /// The version that this bump last tried to store. With two copies a version below it may be no bump but a copy
+    /// that was updated.
+    tried: Option<u64>,
+    storing: Option<u64>,
+    /// The tag's version just before `tried`.
+    from: Option<u64>,
+    rounds: u8,
+}
+
+/// How a bump ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BumpEnd {
+    /// The tag's version is this millisecond or a later one.
+    Bumped(u64),
+    /// It is unknown whether the version changed. The bump must not be acknowledged.
+    Failed(Failure),
+}
+
+impl Bump {
+    /// Begins a bump.
+    pub fn start(inputs: &Inputs<'_>) -> (Bump, Commands) {
+        let bump = Bump { first: None, tried: None, storing: None, from: None, rounds: 0 };
+        (bump, get_copies(0, inputs.copies).collect())
+    }
+
+    /// The versions before and after this bump. `None` if another sidecar has bumped the tag, or if it was missing.
+    pub fn step(&self) -> Option<(u64, u64)> {
+        self.from.zip(self.tried).filter(|(from, to)| from < to)
+    }
+
+    fn read(&mut self, replies: &[ServerReply], inputs: &Inputs<'_>) -> Step<BumpEnd> {
+        let found = match find_copies(inputs.copies, &mut replies.iter()) {
+            Ok(found) => found,
+            Err(failure) => return Step::Done(BumpEnd::Failed(failure)),
+        };
+        // A server that is reachable but returns an error would keep the old version.
+        let refusal = replies.iter().find_map(|reply| match reply {
+            ServerReply::Failed(failure @ (Failure::Refused | Failure::Overloaded | Failure::Unguarded)) => {
+                Some(*failure)
+            }
+            _ => None,
+        });
+        if let Some(failure) = refusal {
+            return Step::Done(BumpEnd::Failed(failure));
+        }
+        let now = found.iter().map(|(_, version, _)| *version).max().flatten();
+        let enough = if inputs.copies { self.tried } else { self.first.map(|first| first.saturating_add(1)) };
+        let version = match (now, enough) {
+            (Some(now), Some(enough)) if now >= enough => now,
+            (None, _) => created_version(inputs),
+            (Some(now), _) => version(inputs.now.wall.max(version_millis(now) + 1), incarnation_of(now)),
+        };
+        self.first = self.first.or(now);
+        let outdated = found.iter().filter(|(_, stored, _)| *stored < Some(version));
+        let commands: Commands =
+            outdated.map(|(server, _, cas)| store_version(server.item(0), version, *cas)).collect();
+        if commands.is_empty() {
+            self.from = None;
+            return Step::Done(BumpEnd::Bumped(version_millis(version)));
+        }
+        (self.storing, self.tried, self.from) = (Some(version), Some(version), now);
+        Step::Send(commands)
+    }
+}
+
+impl Machine for Bump {
+    type End = BumpEnd;
+
+    fn bumped(end: &BumpEnd) -> bool {
+        matches!(end, BumpEnd::Bumped(_))
+    }
+
+    fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<BumpEnd> {
+        let replies = event.replies();
+        self.rounds += 1;
+        if self.rounds > 2 * MAX_ROUNDS {
+            return Step::Done(BumpEnd::Failed(Failure::Overloaded));
+        }
+        let Some(version) = self.storing.take() else { return self.read(&replies, inputs) };
+        let (mut stored, mut failure) = (false, None);
+        for reply in &replies {
+            match reply {
+                ServerReply::Stored(_) => stored = true,
+                ServerReply::Failed(failed @ (Failure::Down | Failure::TimedOut)) => failure = Some(*failed),
+                ServerReply::Failed(failed) => return Step::Done(BumpEnd::Failed(*failed)),
+                ServerReply::TooLarge => return Step::Done(BumpEnd::Failed(Failure::Refused)),
+                _ => return Step::Send(get_copies(0, inputs.copies).collect()),
+            }
+        }
+        Step::Done(match failure {
+            Some(failure) if !stored => BumpEnd::Failed(failure),
+            _ => BumpEnd::Bumped(version_millis(version)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

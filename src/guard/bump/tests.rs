@@ -1,0 +1,132 @@
+use smallvec::smallvec;
+
+use super::*;
+use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand};
+use crate::guard::fixtures::{self, cas, found, inputs};
+use crate::guard::inputs::Now;
+use crate::guard::policy::Policy;
+use crate::guard::tag_version::{MS_BITS, version_of};
+use crate::guard::tags::{TagServer, get_tag};
+
+const CAS: Cas = cas(1);
+const DOWN: ServerReply = ServerReply::Failed(Failure::Down);
+const TAG: ItemRef = ItemRef::Tag(0);
+
+/// Inputs at this time, with tags on one server or on two.
+fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
+    let policy = Policy::default();
+    run(&Inputs { now: Now { wall, mono: 0 }, copies, ..inputs(&policy, &[]) })
+}
+
+#[test]
+fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
+    let at = |wall, chance, copies, run: &mut dyn FnMut(&Inputs<'_>) -> Commands| {
+        on(wall, copies, |inputs| run(&Inputs { chance, ..*inputs }))
+    };
+    let bumped = |wall, chance, copies, current: Item| {
+        let commands = at(wall, chance, copies, &mut |inputs| {
+            let (mut bump, _) = Bump::start(inputs);
+            let replies = TagServer::all(copies).iter().map(|_| ServerReply::Item(current.clone())).collect();
+            let Step::Send(commands) = bump.resume(Event::Replies(replies), inputs) else {
+                panic!("no store")
+            };
+            commands
+        });
+        let Operation::Store { value, flags, .. } = &commands[0].what else { panic!("{commands:?}") };
+        let item = fixtures::item("", 9);
+        Item { value: value.body.clone(), flags: *flags, ..item }
+    };
+    let nothing = fixtures::item("", 1);
+    for (copies, lives) in [(false, true), (true, false)] {
+        let first = bumped(2_000, 0.3, copies, nothing.clone());
+        let moved = bumped(2_500, 0.9, copies, first.clone());
+        assert_eq!((&moved.value[..], moved.flags, moved.flags > 0), (&b"2500"[..], first.flags, lives));
+        // Lost, created by a sidecar whose clock is behind, and bumped to the same millisecond.
+        let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
+        assert_eq!(again.value, moved.value);
+        assert_eq!(version_of(&again) != version_of(&moved), lives);
+        assert_eq!(version_of(&again).map(version_millis), Some(2_500));
+    }
+    let versions = [version(5, u32::MAX), version(u64::MAX, 0)];
+    assert_eq!(versions.map(version_millis), [5, (1 << MS_BITS) - 1]);
+    assert_eq!(versions.map(incarnation_of), [(1 << 20) - 1, 0]);
+}
+
+fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
+    let (mut bump, mut commands) = on(100, true, Bump::start);
+    for (wall, (expected, replies)) in (100..).zip(rounds) {
+        assert_eq!(&commands[..], *expected);
+        let replies = Event::Replies(replies.iter().cloned().collect());
+        match on(wall, true, |inputs| bump.resume(replies, inputs)) {
+            Step::Send(more) => commands = more,
+            Step::Done(end) => return Some(end),
+            Step::AddTags(_) | Step::Wait(_) => panic!("a bump neither adds tags nor waits"),
+        }
+    }
+    None
+}
+
+#[test]
+fn a_bump_is_done_once_every_reachable_copy_has_it() {
+    let reads: &[ServerCommand] = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
+    let existing: &[ServerReply] = &[found("50", 7), found("70", 8)];
+    let both: &[ServerCommand] =
+        &[store_version(TAG, 100, cas(7)), store_version(ItemRef::TagCopy(0), 100, cas(8))];
+    let stored = || ServerReply::Stored(CAS);
+    assert_eq!(bump(&[(reads, existing), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
+    assert_eq!(bump(&[(reads, existing), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
+    assert_eq!(bump(&[(reads, existing), (both, &[DOWN, DOWN])]), Some(BumpEnd::Failed(Failure::Down)));
+    let refused = ServerReply::Failed(Failure::Refused);
+    let failed = Some(BumpEnd::Failed(Failure::Refused));
+    assert_eq!(bump(&[(reads, existing), (both, &[stored(), refused.clone()])]), failed);
+    assert_eq!(bump(&[(reads, &[found("50", 7), refused])]), failed);
+    let one: &[ServerCommand] = &[store_version(TAG, 100, cas(7))];
+    assert_eq!(bump(&[(reads, &[found("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
+    // Another sidecar has bumped the tag since, but only one copy has that version.
+    let again: &[ServerReply] = &[found("120", 9), found("70", 8)];
+    let rest: &[ServerCommand] = &[store_version(ItemRef::TagCopy(0), 120, cas(8))];
+    let end = bump(&[
+        (reads, existing),
+        (both, &[ServerReply::Exists, ServerReply::Exists]),
+        (reads, again),
+        (rest, &[stored()]),
+    ]);
+    assert_eq!(end, Some(BumpEnd::Bumped(120)));
+    // A reader has updated the copy that was behind, which is no bump.
+    let repaired: &[ServerReply] = &[found("70", 9), found("70", 8)];
+    let anew: &[ServerCommand] =
+        &[store_version(TAG, 102, cas(9)), store_version(ItemRef::TagCopy(0), 102, cas(8))];
+    let end = bump(&[
+        (reads, existing),
+        (both, &[ServerReply::Exists, ServerReply::Exists]),
+        (reads, repaired),
+        (anew, &[stored(), stored()]),
+    ]);
+    assert_eq!(end, Some(BumpEnd::Bumped(102)));
+    let there: &[ServerReply] = &[found("120", 9), found("120", 8)];
+    let end = bump(&[(reads, existing), (both, &[ServerReply::Exists, ServerReply::Exists]), (reads, there)]);
+    assert_eq!(end, Some(BumpEnd::Bumped(120)));
+}
+
+#[test]
+fn a_bump_that_loses_every_race_is_not_acknowledged() {
+    // Each time another writer stores the same version, under another CAS, between the read and the store.
+    let (mut bump, mut commands) = on(100, false, Bump::start);
+    for round in 0..2 * u64::from(MAX_ROUNDS) {
+        let reads = round % 2 == 0;
+        assert!(
+            matches!(
+                (&commands[0].what, reads),
+                (Operation::Get(_), true) | (Operation::Store { .. }, false)
+            ),
+            "{commands:?}"
+        );
+        let reply = if reads { found("50", 7 + round) } else { ServerReply::Exists };
+        let step = on(100, false, |inputs| bump.resume(Event::Replies(smallvec![reply]), inputs));
+        let Step::Send(more) = step else { panic!("round {round}: {step:?}") };
+        commands = more;
+    }
+    let reply = Event::Replies(smallvec![found("50", 99)]);
+    let end = on(100, false, |inputs| bump.resume(reply, inputs));
+    assert_eq!(end, Step::Done(BumpEnd::Failed(Failure::Overloaded)));
+}

@@ -1,0 +1,59 @@
+//! Values that the unit tests of several files use.
+
+use bytes::Bytes;
+
+use super::command::{Cas, Commands, Item, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Usage};
+use super::envelope::{Header, Opened, TagName, TagNames};
+use super::expiry::Expiry;
+use super::inputs::{Inputs, Now};
+use super::new_value::NewValue;
+use super::policy::Policy;
+
+/// The Unix time of the tests, in milliseconds.
+pub(super) const WALL: u64 = 1_700_000_000_000;
+
+/// Inputs for a server with room for values of 1 MiB, tags on one server, and a request that may wait.
+pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
+    let now = Now { wall: WALL, mono: 0 };
+    let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, true, 1.0);
+    Inputs { policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance }
+}
+
+pub(super) const fn cas(number: u64) -> Cas {
+    Cas { number, epoch: 1 }
+}
+
+/// An item that never expires.
+pub(super) fn item(value: impl Into<Bytes>, number: u64) -> Item {
+    let (value, cas) = (value.into(), cas(number));
+    let size = value.len();
+    Item { value, size, flags: 0, cas, ttl: None, won: false, stale: false, usage: Usage::default() }
+}
+
+/// The reply to a get that finds an item.
+pub(super) fn found(value: impl Into<Bytes>, number: u64) -> ServerReply {
+    ServerReply::Item(item(value, number))
+}
+
+/// Runs a closure with the inputs of a rule that has one tag, `tag`, at this time on the monotonic clock.
+pub(super) fn at<T>(mono: u64, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
+    let (policy, tags) = (Policy::default(), [TagName::from_slice(b"tag")]);
+    run(&Inputs { now: Now { wall: WALL + mono, mono }, ..inputs(&policy, &tags) })
+}
+
+/// A value that is fresh for 60 s.
+pub(super) fn new_value(body: impl Into<Bytes>) -> NewValue {
+    let (body, lifetime) = (body.into(), Expiry::Seconds(60));
+    NewValue { body, flags: 0, lifetime, explicit: None, tags: TagNames::new() }
+}
+
+/// Of the only command, a store of an envelope: its mode, the CAS that it requires, and the version of its first tag.
+pub(super) fn sealed_store(commands: &Commands) -> (StoreMode, Option<u64>, Option<u64>) {
+    let [ServerCommand { at: ItemRef::Value, what: Operation::Store { mode, value, cas, .. } }] =
+        &commands[..]
+    else {
+        panic!("not one store: {commands:?}")
+    };
+    let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
+    (*mode, cas.map(|cas| cas.number), envelope.tags().next().map(|(_, version)| version))
+}

@@ -1,0 +1,66 @@
+//! The inputs of a decision besides the replies of the servers.
+
+use super::envelope::{TagName, TagNames};
+use super::policy::Policy;
+
+/// The time of a decision, as read by the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Now {
+    /// Wall clock in Unix milliseconds, for tag versions and envelopes. It may be adjusted backwards.
+    pub wall: u64,
+    /// Monotonic clock in milliseconds from an arbitrary origin, for waits and leases.
+    pub mono: u64,
+}
+
+/// What a decision depends on, besides the replies.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The rule's policy.
+    pub policy: &'a Policy,
+    /// The names of the rule's tags for this key, followed by those that a state machine has added with
+    /// `Step::AddTags`.
+    pub tags: &'a [TagName],
+    /// How many of `tags` were added.
+    pub learnt: usize,
+    /// Identifies this sidecar: a random number drawn at its start.
+    pub sidecar: u64,
+    /// The largest value that the key's server has room for, in bytes, header included.
+    pub room: usize,
+    /// Whether two servers keep each tag.
+    pub copies: bool,
+    /// The current time.
+    pub now: Now,
+    /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
+    pub patient: bool,
+    /// A random number, uniform in (0, 1].
+    pub chance: f64,
+}
+
+impl Inputs<'_> {
+    /// The tags that the rule names.
+    pub(super) fn rule_tags(&self) -> &[TagName] {
+        &self.tags[..self.tags.len().saturating_sub(self.learnt)]
+    }
+
+    /// The names that are not among `tags`.
+    pub(super) fn unknown_of<'n>(&self, names: impl IntoIterator<Item = &'n [u8]>) -> TagNames {
+        let mut unknown = TagNames::new();
+        for name in names {
+            let known = |tags: &[TagName]| tags.iter().any(|tag| &tag[..] == name);
+            if !known(self.tags) && !known(&unknown) {
+                unknown.push(TagName::from_slice(name));
+            }
+        }
+        unknown
+    }
+
+    /// Whether the key's server is certain to refuse a value of this length in bytes, header included. Such a
+    /// value is not sent: when memcached refuses an `ms` it also drops the old item, and of its classic
+    /// commands only `set` may do that.
+    pub(super) fn refuses(&self, length: usize) -> bool {
+        length > self.room.saturating_add(SPARE)
+    }
+}
+
+/// What [`Inputs::room`] leaves of `item_size_max` for memcached's own use, besides the key, in bytes.
+const SPARE: usize = 512;

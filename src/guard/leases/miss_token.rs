@@ -1,0 +1,99 @@
+//! What a miss token holds, and the commands that release it.
+
+use crate::guard::command::{Cas, Commands, ItemRef, delete};
+use crate::guard::envelope::{TagName, TagNames};
+use crate::guard::inputs::{Inputs, Now};
+use crate::guard::policy::{Policy, millis};
+use crate::guard::stub::{Stub, StubId};
+use crate::guard::tag_version::Versions;
+
+use super::observed::Observed;
+
+/// What was stored under a key when a client missed it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MissToken {
+    /// The CAS of the item. `None` if it is unknown; then nothing may be stored on the strength of this miss.
+    pub base: Option<Cas>,
+    /// The stub, if the item was one: a renewal changes its CAS but not its identity. For a value that may
+    /// not be served, the identity that every reader derives from it ([`StubId::of_unseen`]).
+    pub stub: Option<StubId>,
+    /// The item in `base` was stored after the miss, over the same stub.
+    pub filled: bool,
+    /// The lock's CAS, if the right to rebuild is a lock and not the stub itself.
+    pub lock: Option<Cas>,
+    /// Versions of the rule's tags, followed by those in `learnt`. The fill is sealed with these, so that a
+    /// bump during the rebuild still invalidates it.
+    pub versions: Versions,
+    /// The tags that the old value had besides those of the rule.
+    pub learnt: TagNames,
+    /// The time of the miss.
+    pub at: Now,
+    /// Until when the stale value is certain to remain, on the monotonic clock in ms. Afterwards another
+    /// client would find no item and begin a second rebuild; the lease replaces the value by a stub before
+    /// that.
+    pub vanishes: Option<u64>,
+}
+
+impl MissToken {
+    /// A miss with these inputs.
+    pub fn seen(base: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
+        let learnt =
+            inputs.tags.iter().take(versions.len()).skip(inputs.rule_tags().len()).cloned().collect();
+        MissToken { base, versions, learnt, ..MissToken::nothing(inputs.now) }
+    }
+
+    /// A miss over a stub.
+    pub(in crate::guard) fn of_stub(
+        base: Cas,
+        stub: StubId,
+        versions: Versions,
+        inputs: &Inputs<'_>,
+    ) -> MissToken {
+        MissToken { stub: Some(stub), ..MissToken::seen(Some(base), versions, inputs) }
+    }
+
+    /// A miss without a reply from the server.
+    pub fn nothing(at: Now) -> MissToken {
+        let (versions, learnt) = (Versions::new(), TagNames::new());
+        let (base, stub, lock, vanishes) = (None, None, None, None);
+        MissToken { base, stub, filled: false, lock, versions, learnt, at, vanishes }
+    }
+
+    /// The stub of a lease whose right to rebuild is a stub.
+    pub(super) fn stub_id(&self) -> Option<StubId> {
+        self.stub.or_else(|| Some(StubId::of(self.base?.number)))
+    }
+
+    /// The commands that release the lease.
+    pub fn release(&self, policy: &Policy) -> Commands {
+        self.release_within(millis(policy.max_rebuild))
+    }
+
+    /// Deletes the lock if it still has the same CAS. A stub is marked as free for the next reader. It
+    /// remains for `max_rebuild`, in milliseconds: other clients that missed over it can then tell that
+    /// nothing has been stored or deleted since.
+    pub(super) fn release_within(&self, max_rebuild: u64) -> Commands {
+        if self.lock.is_some() {
+            return self.unlock();
+        }
+        let seconds = u32::try_from(max_rebuild.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
+        let stub = self.stub_id().map(|id| Stub { id, age: 0, is_free: true });
+        stub.map(|stub| stub.store_command(self.base, seconds)).into_iter().collect()
+    }
+
+    /// What a store based on this miss may replace.
+    pub(in crate::guard) fn observed(&self) -> Observed {
+        Observed { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
+    }
+
+    /// The version that a tag had at the miss.
+    pub(in crate::guard) fn version_of(&self, name: &TagName, inputs: &Inputs<'_>) -> Option<u64> {
+        let names = inputs.rule_tags().iter().chain(&self.learnt);
+        names.zip(&self.versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)
+    }
+
+    /// Deletes the lock of a lease whose value another client has stored.
+    pub(super) fn unlock(&self) -> Commands {
+        self.lock.map(|lock| delete(ItemRef::Lock, Some(lock))).into_iter().collect()
+    }
+}

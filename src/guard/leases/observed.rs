@@ -1,0 +1,50 @@
+//! What a miss saw, and whether it is still unchanged.
+
+use crate::guard::command::{Cas, Item};
+use crate::guard::envelope::{Header, Opened};
+use crate::guard::freshness::is_out_of_date;
+use crate::guard::inputs::Inputs;
+use crate::guard::stub::{Stub, StubId};
+use crate::guard::tag_version::Versions;
+
+/// What a miss saw. A later store of its client may replace only this.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Observed {
+    /// The CAS of the item.
+    pub cas: Cas,
+    /// The stub, if the item was one, or the stub over which it was stored, if it may not be served.
+    pub stub: Option<StubId>,
+    /// The versions of the rule's tags, possibly followed by those of others.
+    pub versions: Versions,
+}
+
+impl Observed {
+    /// Matches no item.
+    pub fn none() -> Observed {
+        Observed { cas: Cas::NONE, stub: None, versions: Versions::new() }
+    }
+
+    /// Whether the item is still the one that was seen. A restarted server counts CAS numbers from one again,
+    /// so a stub must have been read in the same epoch.
+    pub(in crate::guard) fn is_same(&self, item: &Item) -> bool {
+        let stub = self.stub.zip(Stub::of(item)).is_some_and(|(seen, stub)| seen == stub.id);
+        item.cas == self.cas || (stub && item.cas.epoch == self.cas.epoch)
+    }
+
+    /// Whether the item was stored over the stub of the miss, a tag of it had changed before that miss, and
+    /// none has changed since. Then the item is out of date, and its writer or winner has deleted nothing.
+    /// `now`: the versions of the inputs' tags.
+    ///
+    /// Every delete removes a stub, so nothing was deleted between that stub and the item stored over it. Nor
+    /// was anything deleted since: a delete that keeps the value marks it stale.
+    pub(in crate::guard) fn may_replace(&self, item: &Item, now: &Versions, inputs: &Inputs<'_>) -> bool {
+        let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return false };
+        let is_same = self.stub.is_some() && self.stub == StubId::of_value(&item.value);
+        if !is_same || item.stale || item.cas.epoch != self.cas.epoch {
+            return false;
+        }
+        let own = inputs.rule_tags();
+        let is_current = now.get(..own.len()).is_some_and(|now| self.versions.get(..own.len()) == Some(now));
+        is_current && is_out_of_date(&envelope, now, inputs)
+    }
+}

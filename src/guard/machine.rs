@@ -1,0 +1,63 @@
+//! The interface of the state machines.
+
+use super::command::{Commands, Replies};
+use super::envelope::TagNames;
+use super::inputs::Inputs;
+
+/// A client operation on one guarded key, as a state machine.
+pub trait Machine {
+    /// The result of the operation.
+    type End;
+
+    /// Whether the operation may change the item of its key or of its tag.
+    const CHANGES: bool = true;
+
+    /// Whether the tag no longer has any version that was read earlier: this operation bumped it, or found it
+    /// bumped.
+    fn bumped(_end: &Self::End) -> bool {
+        false
+    }
+
+    /// Continues with the replies to the last commands, or after a wait.
+    fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<Self::End>;
+}
+
+/// What a state machine requests next.
+#[allow(clippy::large_enum_variant, reason = "returned in every round: boxing would allocate each time")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step<End> {
+    /// Send these commands in one round trip.
+    Send(Commands),
+    /// Add these tags, which the item has besides those of its rule, to [`Inputs::tags`], behind the others.
+    /// The state machine continues with [`Event::TagsAdded`].
+    AddTags(TagNames),
+    /// Wake the state machine when the key may have changed, at the latest at this time of the monotonic
+    /// clock, in ms.
+    Wait(u64),
+    /// The operation has ended.
+    Done(End),
+}
+
+/// With what a state machine continues.
+#[allow(clippy::large_enum_variant, reason = "passed in every round: boxing would allocate each time")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The replies to its commands.
+    Replies(Replies),
+    /// [`Inputs::tags`] has the requested tags.
+    TagsAdded,
+    /// The key may have changed.
+    Woken,
+    /// The wait must end: its time is over, or another request is queued behind it.
+    WaitEnded,
+}
+
+impl Event {
+    /// The replies, for state machines that never wait.
+    pub(super) fn replies(self) -> Replies {
+        match self {
+            Event::Replies(replies) => replies,
+            Event::TagsAdded | Event::Woken | Event::WaitEnded => Replies::new(),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Decides what a modifying command writes over the item that it has read.
+
+use bytes::Bytes;
+use smallvec::smallvec;
+
+use crate::guard::command::{
+    Cas, Commands, GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete, peek,
+};
+use crate::guard::envelope::{LockRecord, TagName, TagNames};
+use crate::guard::expiry::Expiry;
+use crate::guard::freshness::{Hit, ItemState, judge};
+use crate::guard::inputs::Inputs;
+use crate::guard::machine::Step;
+use crate::guard::new_value::NewValue;
+use crate::guard::tag_version::{NEVER, Versions, known_version};
+
+use super::change::{Change, Count, Counted, ModifyEnd, appended};
+use super::state::{Modify, State};
+use super::store::{
+    changed_exptime, count, initial_value, sealed_version, store_absent, store_changed, store_value,
+};
+
+impl Modify {
+    /// The commands that apply the change to the item that was read, or the result if nothing is to be written.
+    /// `versions`: those of the inputs' tags.
+    pub(super) fn write(
+        &mut self,
+        item: Option<Item>,
+        versions: &Versions,
+        inputs: &Inputs<'_>,
+    ) -> Step<ModifyEnd> {
+        // memcached checks the size before it checks the item.
+        if inputs.refuses(self.change.sent()) {
+            return Step::Done(ModifyEnd::TooLarge);
+        }
+        let item_state = item.as_ref().map(|item| judge(item, Some(versions), inputs));
+        let present = match item_state {
+            Some(ItemState::Fresh(hit)) => Some(hit),
+            _ => None,
+        };
+        let current_cas = item.as_ref().map(|item| item.cas);
+        // The exptime at which the old item expires: the new item must not outlive it.
+        let exptime = match item.as_ref().and_then(|item| item.ttl) {
+            Some(ttl) => Expiry::Seconds(u64::from(ttl)).exptime(0, inputs.now),
+            None => 0,
+        };
+        let old_ttl = item.as_ref().and_then(|item| item.ttl);
+        self.state = State::Writing { counted: Counted::NOTHING, old_ttl: None };
+        let now = |name: &TagName| known_version(name, versions, inputs).unwrap_or(NEVER);
+        let command = match (&self.change, present) {
+            (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
+            // An item that expires at once is not stored, and it does not replace the stub of a rebuild.
+            (Change::Add(offer), None) if offer.lifetime == Expiry::Expired => {
+                return Step::Done(ModifyEnd::Stored(Cas::NONE));
+            }
+            (Change::Add(offer), None) => store_absent(offer, item.as_ref(), now, inputs),
+            (
+                Change::Append { create: Some(offer), .. } | Change::Prepend { create: Some(offer), .. },
+                None,
+            ) => {
+                let counted = appended(offer.body.len(), true);
+                self.state = State::Writing { counted, old_ttl: None };
+                if self.violates_condition(item.as_ref(), versions, inputs) {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                // An item that expires at once is not stored.
+                if offer.lifetime == Expiry::Expired {
+                    return Step::Done(self.done(counted));
+                }
+                store_absent(offer, item.as_ref(), now, inputs)
+            }
+            (Change::Replace(_) | Change::Append { .. } | Change::Prepend { .. }, None) => {
+                return Step::Done(ModifyEnd::NotStored);
+            }
+            (Change::Cas { number, offer, sees_stale: true, invalidate }, None) => {
+                match (&item, self.store_over_stale(*number, offer, *invalidate, item.as_ref(), inputs)) {
+                    (_, Some(command)) => command,
+                    (Some(item), None) if item.size > 0 => return Step::Done(ModifyEnd::Exists),
+                    (_, None) => return Step::Done(ModifyEnd::NotFound),
+                }
+            }
+            (Change::Count(Count { create: Some((lifetime, initial)), explicit, .. }), None) => {
+                let (lifetime, explicit) = (*lifetime, *explicit);
+                let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
+                self.state = State::Writing { counted, old_ttl: None };
+                if self.violates_condition(item.as_ref(), versions, inputs) {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                let offer = initial_value(lifetime, *initial, explicit);
+                match lifetime {
+                    Expiry::Expired => store_value(&offer, StoreMode::Set, current_cas, now, inputs),
+                    _ => store_absent(&offer, item.as_ref(), now, inputs),
+                }
+            }
+            (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
+                return Step::Done(ModifyEnd::NotFound);
+            }
+            // memcached checks for a number after the CAS, but for an empty value before it.
+            (Change::Count(_), Some(hit)) if hit.payload.is_empty() => {
+                return Step::Done(ModifyEnd::NotANumber);
+            }
+            (
+                Change::Append { compare: Some(compare), .. }
+                | Change::Prepend { compare: Some(compare), .. }
+                | Change::Count(Count { compare: Some(compare), .. })
+                | Change::Empty { compare: Some(compare), .. },
+                Some(hit),
+            ) if *compare != hit.cas.number => return Step::Done(ModifyEnd::Exists),
+            (Change::Replace(_), Some(_)) if self.violates_condition(item.as_ref(), versions, inputs) => {
+                return Step::Done(ModifyEnd::Dropped);
+            }
+            (Change::Replace(offer), Some(hit)) => {
+                store_value(offer, StoreMode::Set, Some(hit.cas), now, inputs)
+            }
+            (Change::Cas { number, offer, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
+                let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
+                store_value(&offer.stale(), StoreMode::Set, Some(hit.cas), sealed, inputs)
+            }
+            (Change::Cas { number, .. }, Some(hit)) if hit.cas.number != *number => {
+                return Step::Done(ModifyEnd::Exists);
+            }
+            // The new value was derived from the one that `gets` returned and is no newer than that one's
+            // tags: it is sealed with the same versions.
+            (Change::Cas { offer, .. }, Some(hit)) if offer.lifetime != Expiry::Expired => {
+                let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
+                store_value(offer, StoreMode::Set, Some(hit.cas), sealed, inputs)
+            }
+            (Change::Cas { .. }, Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
+            // Without a header it would be a stub.
+            (Change::Empty { lifetime, explicit, .. }, Some(hit)) if hit.header.is_empty() => {
+                let (body, tags) = (Bytes::new(), TagNames::new());
+                let offer = NewValue { body, flags: 0, lifetime: *lifetime, explicit: *explicit, tags };
+                store_value(&offer, StoreMode::Set, Some(hit.cas), now, inputs)
+            }
+            (Change::Empty { lifetime, explicit, .. }, Some(hit)) => {
+                let emptied = Hit { flags: 0, ..hit.clone() };
+                store_changed(&emptied, Bytes::new(), changed_exptime(*lifetime, &hit, inputs), *explicit)
+            }
+            (Change::Append { more, explicit, .. }, Some(hit)) => {
+                // The header precedes the payload, so memcached's own append is correct and transfers only
+                // the new bytes.
+                let (mode, value, cas) = (StoreMode::Append, Stored::plain(more.clone()), Some(hit.cas));
+                let what = Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
+                let counted = appended(hit.payload.len() + more.len(), false);
+                self.state = State::Writing { counted, old_ttl: None };
+                ServerCommand { at: ItemRef::Value, what }
+            }
+            (Change::Prepend { more, explicit, .. }, Some(hit)) => {
+                let body = Bytes::from([&more[..], &hit.payload[..]].concat());
+                self.state = State::Writing { counted: appended(body.len(), false), old_ttl };
+                store_changed(&hit, body, exptime, *explicit)
+            }
+            (Change::Count(Count { decr, delta, lifetime, explicit, .. }), Some(hit)) => {
+                let Some((number, body)) = count(&hit.payload, *decr, *delta) else {
+                    return Step::Done(ModifyEnd::NotANumber);
+                };
+                let counted = Counted { number, cas: Cas::NONE, ttl: hit.ttl, created: false };
+                let command = match lifetime {
+                    Some(Expiry::Expired) => delete(ItemRef::Value, Some(hit.cas)),
+                    Some(lifetime) => {
+                        store_changed(&hit, body, changed_exptime(*lifetime, &hit, inputs), *explicit)
+                    }
+                    None => store_changed(&hit, body, exptime, *explicit),
+                };
+                let old_ttl = old_ttl.filter(|_| lifetime.is_none());
+                self.state = State::Writing { counted, old_ttl };
+                command
+            }
+            (Change::Touch(Expiry::Expired), Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
+            (Change::Touch(lifetime), Some(hit)) => {
+                let touch = Some(changed_exptime(*lifetime, &hit, inputs));
+                self.state = State::Touching { old: hit };
+                ServerCommand {
+                    at: ItemRef::Value,
+                    what: Operation::Get(GetFlags { touch, ..GetFlags::default() }),
+                }
+            }
+        };
+        let creates = matches!(self.state, State::Writing { counted: Counted { created: true, .. }, .. });
+        if let Operation::Store { value, .. } = &command.what {
+            match &self.change {
+                _ if creates && inputs.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
+                _ if creates => {}
+                Change::Append { .. } if inputs.refuses(item.map_or(0, |item| item.size) + value.len()) => {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                Change::Prepend { .. } if inputs.refuses(value.len()) => {
+                    return Step::Done(ModifyEnd::NotStored);
+                }
+                _ if inputs.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
+                _ => {}
+            }
+        }
+        let mut commands: Commands = smallvec![command];
+        if let Some(lock) = current_cas.and_then(|cas| self.lock_before(cas.number)) {
+            commands.push(delete(ItemRef::Lock, Some(lock.cas)));
+        }
+        if matches!(self.state, State::Writing { old_ttl: Some(_), .. }) {
+            commands.insert(0, peek(ItemRef::Value));
+        }
+        Step::Send(commands)
+    }
+
+    /// Stores over a stub or stale item whose CAS number a meta client has sent. A win through another
+    /// sidecar ends here too. The versions at that win may be in its lock. Otherwise they were no older than
+    /// those that the item was sealed with.
+    fn store_over_stale(
+        &self,
+        number: u64,
+        offer: &NewValue,
+        invalidate: bool,
+        item: Option<&Item>,
+        inputs: &Inputs<'_>,
+    ) -> Option<ServerCommand> {
+        let item = item?;
+        let offer = match () {
+            () if number == item.cas.number => offer.clone(),
+            () if invalidate && number < item.cas.number && item.size > 0 => offer.stale(),
+            () => return None,
+        };
+        let current = match judge(item, None, inputs) {
+            ItemState::Stale(hit) => Some(hit),
+            _ => None,
+        };
+        let record = self.lock_before(item.cas.number).and_then(|lock| LockRecord::decode(&lock.value).ok());
+        let locked = |name: &TagName| {
+            let record = record.as_ref()?.tags.iter().find(|(locked, _)| locked == name);
+            record.map(|(_, version)| *version)
+        };
+        let sealed = |name: &TagName| {
+            let fallback = || current.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, inputs));
+            locked(name).unwrap_or_else(fallback)
+        };
+        Some(store_value(&offer, StoreMode::Set, Some(item.cas), sealed, inputs))
+    }
+}

@@ -1,0 +1,75 @@
+//! A value that a client sends, and the command that stores it in an envelope.
+
+use bytes::{Bytes, BytesMut};
+
+use super::command::{Cas, ItemRef, Operation, ServerCommand, StoreMode, Stored};
+use super::envelope::{Envelope, TagName, TagNames, Tags, built_at};
+use super::expiry::Expiry;
+use super::inputs::{Inputs, Now};
+use super::stub::StubId;
+
+/// A value as sent by the client.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NewValue {
+    /// Its bytes.
+    pub body: Bytes,
+    /// The client's flags.
+    pub flags: u32,
+    /// How long it is fresh. [`Expiry::Expired`] is not allowed: the caller sends a delete instead.
+    pub lifetime: Expiry,
+    /// `E`: the CAS that the client assigns.
+    pub explicit: Option<u64>,
+    /// The tags that the client sent with it, besides those of the rule. They are among the inputs' tags, as
+    /// if they had been added.
+    pub tags: TagNames,
+}
+
+impl NewValue {
+    /// The same value, to be stored as stale.
+    pub(super) fn stale(&self) -> NewValue {
+        // It is past its fresh time, at the start of `stale_for`.
+        NewValue { lifetime: Expiry::Seconds(0), ..self.clone() }
+    }
+
+    /// The tags to seal it with: those of the rule and its own. `version` returns the version of each.
+    pub(super) fn tags(&self, inputs: &Inputs<'_>, version: impl Fn(&TagName) -> u64) -> Tags {
+        let own = inputs.rule_tags();
+        let names = own.iter().chain(self.tags.iter().filter(|name| !own.contains(name)));
+        names.map(|name| (name.clone(), version(name))).collect()
+    }
+
+    /// The command that stores the value in an envelope, sealed with the versions that were read before it
+    /// was built, and whether it is stored plain. `built`: when the rebuild began, and its duration in
+    /// milliseconds. `stub`: the stub over which it is stored, if known.
+    ///
+    /// A value that would be too large with an envelope is stored plain, unless it has tags: a bump must
+    /// reach it.
+    pub(super) fn store(
+        self,
+        mode: StoreMode,
+        cas: Option<Cas>,
+        tags: Tags,
+        built: (Now, u64),
+        stub: Option<StubId>,
+        inputs: &Inputs<'_>,
+    ) -> (ServerCommand, bool) {
+        let (began, rebuild) = built;
+        let lifetime = self.lifetime.at_most(inputs.policy.max_ttl.as_secs());
+        let mut header = BytesMut::new();
+        let untagged = tags.is_empty();
+        let sealed = Envelope {
+            stale_for: inputs.policy.stale_seconds(),
+            built_at: built_at(began.wall, stub.map_or(0, StubId::number)),
+            rebuild: u32::try_from(rebuild).unwrap_or(u32::MAX),
+            tags,
+        }
+        .seal(&mut header);
+        let plain = untagged && (sealed.is_err() || header.len() + self.body.len() > inputs.room);
+        let (header, extra) =
+            if plain { (Bytes::new(), 0) } else { (header.freeze(), inputs.policy.stale_seconds()) };
+        let exptime = lifetime.exptime(extra, inputs.now);
+        let value = Stored { header, body: self.body };
+        let what = Operation::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
+        (ServerCommand { at: ItemRef::Value, what }, plain)
+    }
+}

@@ -1,0 +1,77 @@
+//! What a rule configures for its guarded keys.
+
+use std::time::Duration;
+
+/// The durations that a rule configures for a guarded key, and what an invalidation leaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// How long a value may be served after its expiry. Whole seconds.
+    pub stale_for: Duration,
+    /// How long the lock of a sidecar that has died lasts. Whole seconds, at least one.
+    pub lock_ttl: Duration,
+    /// The longest rebuild: then the lease is no longer renewed and the fill is dropped.
+    pub max_rebuild: Duration,
+    /// How long a reader waits for the fresh value before it receives the stale one.
+    pub stale_wait: Duration,
+    /// How long a reader without a stale value waits for the winner before it receives a miss.
+    pub cold_wait: Duration,
+    /// What remains of a value whose tag has been bumped.
+    pub on_tag: OnInvalidate,
+    /// What remains of a value that has been deleted.
+    pub on_delete: OnInvalidate,
+    /// XFetch's β. Above zero, a fresh value is refreshed early by one client at a time.
+    pub early_beta: f64,
+    /// The longest soft expiry, and that of items stored with exptime 0. Zero: unlimited.
+    pub max_ttl: Duration,
+    /// How long a hit may be served again without a read. Zero: not at all.
+    pub near: Duration,
+}
+
+impl Default for Policy {
+    /// The settings of a rule that configures none of them.
+    fn default() -> Self {
+        Policy {
+            stale_for: Duration::from_secs(60),
+            lock_ttl: Duration::from_secs(5),
+            max_rebuild: Duration::from_secs(60),
+            stale_wait: Duration::ZERO,
+            cold_wait: Duration::from_secs(2),
+            on_tag: OnInvalidate::Stale,
+            on_delete: OnInvalidate::Drop,
+            early_beta: 0.0,
+            max_ttl: Duration::ZERO,
+            near: Duration::ZERO,
+        }
+    }
+}
+
+impl Policy {
+    /// `stale_for` in seconds, memcached's unit.
+    pub fn stale_seconds(&self) -> u32 {
+        u32::try_from(self.stale_for.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// `near` in milliseconds.
+    pub fn near_ms(&self) -> u64 {
+        millis(self.near)
+    }
+
+    /// The TTL of a lock or stub: `lock_ttl` plus one, because a TTL of n may end after n−1 seconds.
+    pub fn lock_seconds(&self) -> u32 {
+        u32::try_from(self.lock_ttl.as_secs().saturating_add(1)).unwrap_or(u32::MAX)
+    }
+}
+
+/// What an invalidation leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnInvalidate {
+    /// The old value, which may be served as stale.
+    Stale,
+    /// Nothing.
+    Drop,
+}
+
+/// A duration in whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

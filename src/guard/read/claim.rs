@@ -1,0 +1,122 @@
+//! The commands that claim a rebuild, and the result if the claim fails.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored};
+use crate::guard::envelope::{Envelope, LockRecord, built_at};
+use crate::guard::expiry::Expiry;
+use crate::guard::freshness::Hit;
+use crate::guard::inputs::Inputs;
+use crate::guard::leases::MissToken;
+use crate::guard::stub::StubId;
+use crate::guard::tag_version::{NEVER, Versions, version_millis};
+
+use super::outcome::ReadEnd;
+
+/// An attempt to acquire the right to rebuild an item.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Claim {
+    pub(super) base: Cas,
+    pub(super) ttl: Option<u32>,
+    pub(super) versions: Versions,
+    pub(super) fallback: Fallback,
+}
+
+/// The result if another client holds that right and waiting does not help.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Fallback {
+    Fresh(Hit),
+    Stale(Hit),
+    /// A miss, with what its `set` may be stored over.
+    Miss(MissToken),
+}
+
+impl Fallback {
+    /// The stub identity of a value that may not be served.
+    pub(super) fn stub(&self) -> Option<StubId> {
+        match self {
+            Fallback::Miss(seen) => seen.stub,
+            Fallback::Fresh(_) | Fallback::Stale(_) => None,
+        }
+    }
+
+    pub(super) fn end(self) -> ReadEnd {
+        match self {
+            Fallback::Fresh(hit) => ReadEnd::Refreshing(hit),
+            Fallback::Stale(hit) => ReadEnd::Stale(hit),
+            Fallback::Miss(seen) => ReadEnd::Missed { seen, held: true },
+        }
+    }
+
+    /// The value that the winner may serve meanwhile, and whether it is fresh.
+    pub(super) fn old(self) -> (bool, Option<Hit>) {
+        match self {
+            Fallback::Fresh(hit) => (true, Some(hit)),
+            Fallback::Stale(hit) => (false, Some(hit)),
+            Fallback::Miss(_) => (false, None),
+        }
+    }
+}
+
+/// Replaces a value that may not be served, with the same TTL. `None` if the header would be too large.
+pub(super) fn placeholder(stub: StubId, claim: &Claim, inputs: &Inputs<'_>) -> Option<Operation> {
+    let mut header = BytesMut::new();
+    let sealed = Envelope {
+        stale_for: inputs.policy.stale_seconds(),
+        built_at: built_at(inputs.now.wall, stub.number()),
+        rebuild: 0,
+        tags: inputs.tags.iter().map(|name| (name.clone(), NEVER)).collect(),
+    };
+    sealed.seal(&mut header).ok()?;
+    let exptime = match claim.ttl {
+        Some(ttl) => Expiry::Seconds(u64::from(ttl.max(1))).exptime(0, inputs.now),
+        None => 0,
+    };
+    let value = Stored { header: header.freeze(), body: Bytes::new() };
+    Some(Operation::Store {
+        mode: StoreMode::Set,
+        value,
+        flags: 0,
+        exptime,
+        cas: Some(claim.base),
+        explicit: None,
+    })
+}
+
+pub(super) fn take_lock(
+    mode: StoreMode,
+    cas: Option<Cas>,
+    versions: &Versions,
+    inputs: &Inputs<'_>,
+) -> ServerCommand {
+    let record = LockRecord {
+        granted_at: inputs.now.wall,
+        sidecar: inputs.sidecar,
+        tags: inputs.tags.iter().cloned().zip(versions.iter().copied()).collect(),
+    };
+    let mut value = BytesMut::new();
+    // A rule has far fewer tags than a record may hold. A lock without a record is valid too.
+    let _ = record.encode(&mut value);
+    ServerCommand {
+        at: ItemRef::Lock,
+        what: Operation::Store {
+            mode,
+            value: Stored::plain(value.freeze()),
+            flags: 0,
+            exptime: i64::from(inputs.policy.lock_seconds()),
+            cas,
+            explicit: None,
+        },
+    }
+}
+
+/// Whether one of the tags has a newer version than the lock's rebuild began with.
+pub(super) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
+    let Ok(record) = LockRecord::decode(&lock.value) else { return false };
+    inputs.tags.iter().zip(versions).any(|(name, ours)| {
+        record
+            .tags
+            .iter()
+            .any(|(theirs, version)| theirs == name && version_millis(*version) < version_millis(*ours))
+    })
+}

@@ -1,0 +1,158 @@
+//! Stores a value that ends no rebuild.
+
+use smallvec::smallvec;
+
+use crate::error::Failure;
+
+use super::command::{Cas, Commands, Item, ItemRef, ServerReply, StoreMode, delete, peek_or_stub};
+use super::envelope::TagName;
+use super::inputs::Inputs;
+use super::machine::{Event, Machine, Step};
+use super::new_value::NewValue;
+use super::retry::PATIENCE_MS;
+use super::stub::{Stub, StubId};
+use super::tag_version::{NEVER, Versions, known_version};
+use super::tags::TagRead;
+
+/// A `set` that ends no rebuild. It is stored over any item, which defeats a fill that is in progress.
+///
+/// It reads the item first and stores over exactly that, or over the stub that the read has left. A command
+/// that was abandoned may still be carried out when its server returns. Without a condition it would then
+/// overwrite a newer value, or restore one that has been deleted. The tags are read in the same round trip.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Set {
+    new_value: NewValue,
+    tag_read: TagRead,
+    /// The tags' versions at the first read.
+    first: Option<Versions>,
+    state: State,
+    plain: bool,
+    /// The stub that was found.
+    stub: Option<StubId>,
+    /// Start time on the monotonic clock, in ms.
+    began: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum State {
+    /// Reading the key and its tags.
+    Reading,
+    /// Some tags were missing and are being created.
+    CreatingTags(Cas),
+    Storing,
+    /// Deleting its own stub.
+    RemovingStub,
+}
+
+/// How a `set` without a miss ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetEnd {
+    /// It is stored.
+    Stored {
+        /// Its CAS.
+        cas: Cas,
+        /// Without an envelope, because it would have been too large.
+        plain: bool,
+    },
+    /// Another writer won the race and a tag has changed since. The value is dropped, and the reply is the
+    /// same as if it had been stored: "stored, then invalidated" cannot be distinguished from this.
+    Dropped,
+    /// The server refuses values of this size.
+    TooLarge,
+    /// It is unknown whether the value is stored.
+    Failed(Failure),
+}
+
+impl Set {
+    /// Begins a `set`.
+    pub fn start(new_value: NewValue, inputs: &Inputs<'_>) -> (Set, Commands) {
+        let tag_read = TagRead::new(inputs.tags.len());
+        let (first, state, began) = (None, State::Reading, inputs.now.mono);
+        let mut set = Set { new_value, tag_read, first, state, plain: false, stub: None, began };
+        let mut commands: Commands = smallvec![peek_or_stub(inputs.policy)];
+        set.tag_read.push_commands(&mut commands, inputs);
+        (set, commands)
+    }
+
+    /// A value that was sent before a bump does not become newer by being repeated: it must not replace what
+    /// has been stored since.
+    fn read_again(&mut self, item: &Item, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
+        self.stub = Stub::of(item).map(|stub| stub.id);
+        let Some(before) = self.first.clone() else { return self.absorb_tags(item.cas, tags, inputs) };
+        let mut now = TagRead::new(inputs.tags.len());
+        if let Err(failure) = now.absorb(tags, inputs) {
+            return Step::Done(SetEnd::Failed(failure));
+        }
+        if now.known() == Some(before) {
+            return self.store(item.cas, inputs);
+        }
+        match item.won && item.size == 0 {
+            true => {
+                self.state = State::RemovingStub;
+                Step::Send(smallvec![delete(ItemRef::Value, Some(item.cas))])
+            }
+            false => Step::Done(SetEnd::Dropped),
+        }
+    }
+
+    fn absorb_tags(&mut self, base: Cas, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
+        if let Err(failure) = self.tag_read.absorb(tags, inputs) {
+            return Step::Done(SetEnd::Failed(failure));
+        }
+        self.first = self.tag_read.versions();
+        self.store(base, inputs)
+    }
+
+    fn store(&mut self, base: Cas, inputs: &Inputs<'_>) -> Step<SetEnd> {
+        let mut commands = Commands::new();
+        match self.first.clone() {
+            Some(versions) => {
+                let built = (inputs.now, 0);
+                let version = |name: &TagName| known_version(name, &versions, inputs).unwrap_or(NEVER);
+                let tags = self.new_value.tags(inputs, version);
+                let new_value = self.new_value.clone();
+                let (command, plain) =
+                    new_value.store(StoreMode::Set, Some(base), tags, built, self.stub, inputs);
+                (self.state, self.plain) = (State::Storing, plain);
+                commands.push(command);
+            }
+            None => {
+                self.state = State::CreatingTags(base);
+                self.tag_read.push_commands(&mut commands, inputs);
+            }
+        }
+        Step::Send(commands)
+    }
+}
+
+impl Machine for Set {
+    type End = SetEnd;
+
+    fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<SetEnd> {
+        let replies = event.replies();
+        match (self.state, &replies[..]) {
+            (State::Reading, [ServerReply::Item(item), tags @ ..]) => self.read_again(item, tags, inputs),
+            (State::RemovingStub, _) => Step::Done(SetEnd::Dropped),
+            (State::CreatingTags(base), tags) => self.absorb_tags(base, tags, inputs),
+            (_, [ServerReply::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),
+            (State::Storing, [ServerReply::Stored(cas)]) => {
+                Step::Done(SetEnd::Stored { cas: *cas, plain: self.plain })
+            }
+            (State::Storing, [ServerReply::TooLarge]) => Step::Done(SetEnd::TooLarge),
+            // Another writer changed the item between the read and the store.
+            (State::Storing, [ServerReply::Exists | ServerReply::Absent | ServerReply::NotStored]) => {
+                if inputs.now.mono >= self.began.saturating_add(PATIENCE_MS) {
+                    return Step::Done(SetEnd::Failed(Failure::Overloaded));
+                }
+                self.state = State::Reading;
+                let mut commands: Commands = smallvec![peek_or_stub(inputs.policy)];
+                TagRead::new(inputs.tags.len()).push_commands(&mut commands, inputs);
+                Step::Send(commands)
+            }
+            _ => Step::Done(SetEnd::Failed(Failure::Refused)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+use smallvec::smallvec;
+
+use super::*;
+use crate::guard::fixtures::{self, at, found, new_value, sealed_store};
+use crate::guard::policy::Policy;
+
+#[test]
+fn a_set_is_stored_only_over_the_item_that_it_read_and_dropped_if_a_tag_has_changed_since_its_first_read() {
+    let (mut set, commands) = at(0, |inputs| Set::start(new_value("7"), inputs));
+    assert_eq!(commands[0], peek_or_stub(&Policy::default()));
+    let mut resume = |mono, replies: &[ServerReply]| {
+        let replies = Event::Replies(replies.iter().cloned().collect());
+        at(mono, |inputs| set.resume(replies, inputs))
+    };
+    let Step::Send(commands) = resume(1, &[found("", 11), found("50", 3)]) else { panic!("no store") };
+    assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));
+    // Other writers win the race, for as long as the set is repeated.
+    for (mono, lost) in [(2, ServerReply::Exists), (3, ServerReply::Absent)] {
+        let Step::Send(commands) = resume(mono, &[lost]) else { panic!("no further read") };
+        assert_eq!((commands.len(), &commands[0]), (2, &peek_or_stub(&Policy::default())));
+        let again = resume(mono, &[found("another's", 12), found("50", 3)]);
+        let Step::Send(commands) = again else { panic!("no store") };
+        assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(12), Some(50)));
+    }
+    resume(4, &[ServerReply::Exists]);
+    let moved = resume(4, &[found("another's", 13), found("51", 4)]);
+    assert_eq!(moved, Step::Done(SetEnd::Dropped), "it would be stale, and the existing value is fresh");
+}
+
+#[test]
+fn a_set_that_loses_every_race_fails_and_one_that_is_dropped_leaves_no_stub() {
+    let (mut set, _) = at(0, |inputs| Set::start(new_value("7"), inputs));
+    let mut resume = |mono, replies: &[ServerReply]| {
+        let replies = Event::Replies(replies.iter().cloned().collect());
+        at(mono, |inputs| set.resume(replies, inputs))
+    };
+    resume(1, &[found("", 11), found("50", 3)]);
+    resume(1, &[ServerReply::Exists]);
+    let stub = fixtures::item("", 12);
+    let cas = stub.cas;
+    let own = ServerReply::Item(Item { won: true, ..stub });
+    let left = resume(2, &[own, found("51", 4)]);
+    assert_eq!(left, Step::Send(smallvec![delete(ItemRef::Value, Some(cas))]));
+    assert_eq!(resume(3, &[ServerReply::Done]), Step::Done(SetEnd::Dropped));
+    let (mut set, _) = at(0, |inputs| Set::start(new_value("7"), inputs));
+    let mut resume = |mono, replies: &[ServerReply]| {
+        let replies = Event::Replies(replies.iter().cloned().collect());
+        at(mono, |inputs| set.resume(replies, inputs))
+    };
+    resume(1, &[found("", 11), found("50", 3)]);
+    let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
+    assert_eq!(resume(PATIENCE_MS, &[ServerReply::Exists]), end);
+}

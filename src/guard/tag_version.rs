@@ -1,0 +1,69 @@
+//! Versions of tags.
+//!
+//! The item of a tag holds, as ASCII decimal, the wall-clock millisecond at which the tag last changed, and in its flags
+//! the number of the tag's *incarnation*, which is drawn when the tag is created. Together they are the version. Versions
+//! compare by equality: a tag that was lost is created with another incarnation number, so its versions differ from all
+//! earlier ones even if a clock that is behind repeats a millisecond.
+
+use smallvec::SmallVec;
+
+use super::command::Item;
+use super::envelope::TagName;
+use super::inputs::Inputs;
+
+/// Versions of a key's tags, in the order of [`Inputs::tags`].
+pub type Versions = SmallVec<[u64; 4]>;
+
+/// A version that no tag ever has. A value sealed with it is stale from the start.
+pub(super) const NEVER: u64 = 0;
+
+/// How many bits of a version are the millisecond; sufficient until the year 2527. The incarnation is above
+/// them.
+pub(super) const MS_BITS: u32 = 44;
+
+/// The largest difference assumed between the clocks of two sidecars, in milliseconds. A tag that changed by
+/// less than this before a miss may have changed after it.
+const CLOCK_SKEW_MS: u64 = 10_000;
+
+/// The version of this incarnation at this millisecond.
+pub fn version(ms: u64, incarnation: u32) -> u64 {
+    ms.min((1 << MS_BITS) - 1) | u64::from(incarnation) << MS_BITS
+}
+
+/// The version in the item of a tag; `None` if its value is not a number.
+pub fn version_of(item: &Item) -> Option<u64> {
+    parse_version(&item.value).map(|ms| version(ms, item.flags))
+}
+
+/// The millisecond stored under a tag; `None` if it is not a number.
+pub fn parse_version(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.trim_end().parse().ok()
+}
+
+/// The millisecond of a version: when the tag last changed.
+pub fn version_millis(version: u64) -> u64 {
+    version & ((1 << MS_BITS) - 1)
+}
+
+/// The incarnation number of a version.
+pub fn incarnation_of(version: u64) -> u32 {
+    (version >> MS_BITS) as u32
+}
+
+/// Whether the tag may have changed at this time of the wall clock or later.
+pub(super) fn may_have_moved(version: u64, since: u64) -> bool {
+    version_millis(version) + CLOCK_SKEW_MS >= since
+}
+
+/// The version of one of the [`Inputs::tags`].
+pub(super) fn known_version(name: &TagName, versions: &Versions, inputs: &Inputs<'_>) -> Option<u64> {
+    inputs.tags.iter().zip(versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)
+}
+
+/// The version of a tag that is created now. With two copies, which two sidecars may create at the same time,
+/// the larger version counts and must be the later one; the incarnation is therefore 0.
+pub(super) fn created_version(inputs: &Inputs<'_>) -> u64 {
+    let incarnations = f64::from(1 << (u64::BITS - MS_BITS));
+    let incarnation = if inputs.copies { 0 } else { (inputs.chance * incarnations) as u32 };
+    version(inputs.now.wall, incarnation)
+}

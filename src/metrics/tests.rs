@@ -1,0 +1,269 @@
+use std::time::Duration;
+
+use super::counts::ServerName;
+use super::exposition::{Exposition, read};
+use super::labels::{
+    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome, UpstreamOutcome,
+    WaitEnd,
+};
+use super::layout::NO_RULE;
+use super::registry::Metrics;
+use super::table::TABLE;
+use super::worker::WorkerMetrics;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn server(pool: &str, server: &str) -> ServerName {
+    ServerName { pool: pool.to_owned(), server: server.to_owned() }
+}
+
+fn metrics(workers: usize) -> Metrics {
+    let servers = vec![server("main", "a:11211"), server("main", "b:11211")];
+    Metrics::new(vec!["pages".to_owned(), "users".to_owned()], servers, workers)
+}
+
+fn scrape(metrics: &Metrics) -> Exposition {
+    let page = metrics.render();
+    read(&page).unwrap_or_else(|why| panic!("{why}\n\n{page}"))
+}
+
+/// Counts everything once.
+fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
+    for rule in [0, 1, NO_RULE] {
+        for &command in Command::ALL {
+            Outcome::ALL.iter().for_each(|&outcome| worker.request(rule, command, outcome, MS));
+        }
+        worker.stale_served(rule, 1500 * MS);
+        for &end in LeaseEnd::ALL {
+            worker.lease_granted();
+            worker.lease_ended(rule, end, 30 * MS);
+        }
+        for &end in WaitEnd::ALL {
+            worker.wait_began();
+            worker.wait_ended(rule, end);
+        }
+        DropReason::ALL.iter().for_each(|&why| worker.fill_dropped(rule, why));
+        worker.value_plain(rule);
+        worker.near_hit(rule);
+    }
+    for server in [0, 1] {
+        worker.upstream_connected(server, true);
+        for &outcome in UpstreamOutcome::ALL {
+            worker.upstream_sent(server);
+            worker.upstream_shared(server);
+            worker.upstream_ended(server, outcome, MS, 1);
+        }
+    }
+    worker.tag_bumped();
+    worker.client_connected();
+    worker.client_refused();
+    AuthOutcome::ALL.iter().for_each(|&outcome| worker.authentication(outcome));
+    TlsOutcome::ALL.iter().for_each(|&outcome| worker.handshake(outcome));
+    worker.client_binary();
+    PairedWith::ALL.iter().for_each(|&miss| worker.set_paired(miss));
+    [false, true].into_iter().for_each(|pooled| worker.clients_changed(pooled));
+    Limit::ALL.iter().for_each(|&limit| worker.limit_reached(limit));
+    worker.bytes_read(10);
+    worker.bytes_written(20);
+    metrics.config_read(true, 1_700_000_000_500);
+}
+
+#[test]
+fn with_everything_counted_the_exposition_is_the_table() {
+    let metrics = metrics(2);
+    count_everything(&metrics, &metrics.worker(1));
+    let page = scrape(&metrics);
+    for family in TABLE {
+        let (kind, help) = page.families.get(family.name).unwrap_or_else(|| panic!("{}", family.name));
+        assert_eq!((kind.as_str(), help.as_str()), (family.kind.word(), family.help), "{}", family.name);
+        assert_eq!(page.labels[family.name], family.labels, "{}", family.name);
+    }
+    assert_eq!(page.families.len(), TABLE.len());
+    let requests = page.samples.iter().filter(|(series, _)| series.starts_with("kennel_requests_total{"));
+    assert_eq!(
+        requests.map(|(_, count)| count).sum::<f64>(),
+        (3 * Command::ALL.len() * Outcome::ALL.len()) as f64
+    );
+    assert_eq!(page.samples["kennel_config_last_reload_timestamp_seconds{}"], 1_700_000_000.5);
+}
+
+#[test]
+fn what_was_never_counted_is_not_exported() {
+    let metrics = metrics(2);
+    let page = scrape(&metrics);
+    for absent in ["kennel_requests_total", "kennel_upstream_up", "kennel_rebuild_duration_seconds"] {
+        assert!(!page.families.contains_key(absent), "{absent}");
+    }
+    assert_eq!(page.samples["kennel_tag_bumps_total{}"], 0.0);
+    metrics.worker(0).request(0, Command::Get, Outcome::Hit, MS);
+    let page = scrape(&metrics);
+    let requests: Vec<_> = page.samples.keys().filter(|s| s.starts_with("kennel_requests_total")).collect();
+    assert_eq!(requests, ["kennel_requests_total{rule=\"pages\",command=\"get\",outcome=\"hit\"}"]);
+}
+
+#[test]
+fn a_histogram_counts_each_duration_once_and_sums_them_over_the_workers() {
+    let metrics = metrics(2);
+    for (worker, micros) in [(0, 50), (0, 51), (1, 3_000_000), (1, 60_000_000)] {
+        metrics.worker(worker).request(1, Command::Get, Outcome::Hit, Duration::from_micros(micros));
+    }
+    let page = scrape(&metrics);
+    let at = |series: &str| page.samples[&format!("kennel_request_duration_seconds_{series}}}")];
+    assert_eq!(at("bucket{rule=\"users\",le=\"0.00005\""), 1.0);
+    assert_eq!(at("bucket{rule=\"users\",le=\"0.0001\""), 2.0);
+    assert_eq!(at("bucket{rule=\"users\",le=\"2.5\""), 2.0);
+    assert_eq!(at("bucket{rule=\"users\",le=\"5\""), 3.0);
+    assert_eq!(at("bucket{rule=\"users\",le=\"+Inf\""), 4.0);
+    assert_eq!(at("count{rule=\"users\""), 4.0);
+    assert!((at("sum{rule=\"users\"") - 63.000101).abs() < 1e-9);
+}
+
+#[test]
+fn counting_several_at_once_equals_counting_one_by_one() {
+    let [together, apart] = [(); 2].map(|()| metrics(1));
+    let took = Duration::from_micros(70);
+    let worker = together.worker(0);
+    worker.requests(0, Command::Get, Outcome::Hit, took, 3);
+    (0..5).for_each(|_| worker.upstream_sent(0));
+    worker.upstream_ended(0, UpstreamOutcome::Ok, took, 4);
+    let worker = apart.worker(0);
+    (0..3).for_each(|_| worker.request(0, Command::Get, Outcome::Hit, took));
+    (0..5).for_each(|_| worker.upstream_sent(0));
+    (0..4).for_each(|_| worker.upstream_ended(0, UpstreamOutcome::Ok, took, 1));
+    let [together, apart] = [together, apart].map(|metrics| {
+        let mut samples = scrape(&metrics).samples;
+        // The metrics of the process change between two scrapes.
+        samples.retain(|name, _| name.starts_with("kennel_"));
+        samples
+    });
+    assert!(together == apart, "{together:?} {apart:?}");
+}
+
+#[test]
+fn a_rebuild_is_timed_only_if_its_lease_ended_with_a_fill() {
+    let metrics = metrics(1);
+    let worker = metrics.worker(0);
+    for &end in LeaseEnd::ALL {
+        worker.lease_ended(0, end, 40 * MS);
+    }
+    let page = scrape(&metrics);
+    assert_eq!(page.samples["kennel_rebuild_duration_seconds_count{rule=\"pages\"}"], 2.0);
+    assert_eq!(page.samples["kennel_rebuild_duration_seconds_sum{rule=\"pages\"}"], 0.08);
+}
+
+#[test]
+fn a_lease_that_ends_on_another_worker_leaves_the_gauge_at_zero() {
+    let metrics = metrics(2);
+    metrics.worker(0).lease_granted();
+    metrics.worker(0).lease_granted();
+    metrics.worker(1).lease_ended(0, LeaseEnd::Filled, MS);
+    assert_eq!(scrape(&metrics).samples["kennel_leases_live{}"], 1.0);
+    metrics.worker(1).lease_ended(0, LeaseEnd::Lost, MS);
+    assert_eq!(scrape(&metrics).samples["kennel_leases_live{}"], 0.0);
+    // While a lease moves between workers, the sum may be negative for a moment.
+    metrics.worker(1).lease_ended(0, LeaseEnd::Lost, MS);
+    assert_eq!(scrape(&metrics).samples["kennel_leases_live{}"], 0.0);
+}
+
+#[test]
+fn a_server_is_down_as_soon_as_one_worker_considers_it_down() {
+    let metrics = metrics(3);
+    let up = |metrics: &Metrics| metrics.servers_up()[1].1;
+    assert_eq!(up(&metrics), None);
+    metrics.worker(0).upstream_connected(1, true);
+    metrics.worker(1).upstream_connected(1, true);
+    assert_eq!(up(&metrics), Some(true));
+    metrics.worker(1).upstream_up(1, false);
+    assert_eq!(up(&metrics), Some(false));
+    assert_eq!(scrape(&metrics).samples["kennel_upstream_up{pool=\"main\",server=\"b:11211\"}"], 0.0);
+    metrics.worker(1).upstream_up(1, true);
+    assert_eq!(up(&metrics), Some(true));
+    assert_eq!(metrics.servers_up()[0].1, None);
+}
+
+#[test]
+fn requests_in_flight_are_those_that_have_not_ended() {
+    let metrics = metrics(2);
+    for worker in [0, 1] {
+        metrics.worker(worker).upstream_sent(0);
+        metrics.worker(worker).upstream_sent(0);
+        metrics.worker(worker).upstream_ended(0, UpstreamOutcome::Timeout, MS, 1);
+        metrics.worker(worker).upstream_refused(0, UpstreamOutcome::Overloaded);
+    }
+    let page = scrape(&metrics);
+    assert_eq!(page.samples["kennel_upstream_in_flight{pool=\"main\",server=\"a:11211\"}"], 2.0);
+    let overloaded =
+        "kennel_upstream_requests_total{pool=\"main\",server=\"a:11211\",outcome=\"overloaded\"}";
+    assert_eq!(page.samples[overloaded], 2.0);
+}
+
+#[test]
+fn no_count_is_lost_when_workers_count_concurrently() {
+    let metrics = metrics(2);
+    // Enough rounds for the threads to overlap under any scheduling.
+    let (start, rounds) = (std::sync::Barrier::new(4), 200_000);
+    std::thread::scope(|scope| {
+        let start = &start;
+        for at in 0..4 {
+            // Two threads count leases on each worker, but only one counts requests.
+            let worker = metrics.worker(at % 2);
+            scope.spawn(move || {
+                start.wait();
+                for _ in 0..rounds {
+                    worker.lease_granted();
+                    worker.lease_ended(0, LeaseEnd::Filled, MS);
+                    if at < 2 {
+                        worker.request(0, Command::Get, Outcome::Hit, MS);
+                    }
+                }
+            });
+        }
+        for _ in 0..20 {
+            scrape(&metrics);
+        }
+    });
+    let totals = &metrics.rule_totals()[0];
+    assert_eq!((totals.hits, totals.rebuilds), (2 * rounds, 4 * rounds));
+    assert_eq!(scrape(&metrics).samples["kennel_leases_live{}"], 0.0);
+}
+
+#[test]
+fn totals_count_every_kind_of_miss_and_come_in_the_order_of_the_rules() {
+    let metrics = metrics(1);
+    let worker = metrics.worker(0);
+    for outcome in [Outcome::Miss, Outcome::MissWon, Outcome::MissHeld, Outcome::Stale, Outcome::Stored] {
+        worker.request(1, Command::Gets, outcome, MS);
+    }
+    worker.request(7, Command::Get, Outcome::Hit, MS);
+    let totals = metrics.rule_totals();
+    let names: Vec<_> = totals.iter().map(|t| t.rule.as_str()).collect();
+    assert_eq!(names, ["pages", "users", "none"]);
+    assert_eq!((totals[1].hits, totals[1].stale, totals[1].misses, totals[1].rebuilds), (0, 1, 3, 0));
+    assert_eq!(totals[2].hits, 1, "an index past the last rule counts as none");
+}
+
+#[test]
+fn repeated_names_and_names_that_need_escaping_give_a_valid_page() {
+    let rules = ["none", "a", "a", "a#2", "q\"\\\n"].map(str::to_owned).to_vec();
+    let servers = vec![server("p", "s"), server("q", "s"), server("p", "s")];
+    let metrics = Metrics::new(rules, servers, 1);
+    let worker = metrics.worker(0);
+    (0..6).for_each(|rule| worker.request(rule, Command::Get, Outcome::Hit, MS));
+    let page = scrape(&metrics);
+    for rule in ["none", "none#2", "a", "a#2", "a#2#2", "q\\\"\\\\\\n"] {
+        let series = format!("kennel_requests_total{{rule=\"{rule}\",command=\"get\",outcome=\"hit\"}}");
+        assert_eq!(page.samples.get(&series), Some(&1.0), "{series} in {:?}", page.samples.keys());
+    }
+    assert!(page.samples.contains_key("kennel_upstream_in_flight{pool=\"p\",server=\"s#2\"}"));
+    assert!(page.samples.contains_key("kennel_upstream_in_flight{pool=\"q\",server=\"s\"}"));
+}
+
+#[test]
+fn a_failed_reload_keeps_the_time_of_the_configuration_in_force() {
+    let metrics = metrics(1);
+    metrics.config_read(true, 5_000);
+    metrics.config_read(false, 9_000);
+    let page = scrape(&metrics);
+    assert_eq!(page.samples["kennel_config_last_reload_successful{}"], 0.0);
+    assert_eq!(page.samples["kennel_config_last_reload_timestamp_seconds{}"], 5.0);
+}
