@@ -57,8 +57,8 @@ mod tests {
             .flat_map(|bit| [1u64 << bit, (1 << bit) - 1, (1 << bit) + (1 << bit) / 3])
             .chain([u64::MAX])
         {
-            let told = highest(slot(value));
-            assert!(told >= value && told - value <= value / 64, "{value} is told as {told}");
+            let rounded = highest(slot(value));
+            assert!(rounded >= value && rounded - value <= value / 64, "{value} is rounded to {rounded}");
         }
         assert_eq!(slot(u64::MAX), SLOTS - 1);
     }
@@ -71,8 +71,8 @@ mod tests {
         for (share, exact) in
             [(0.0, 1000), (0.5, 500_000), (0.99, 990_000), (0.999, 999_000), (1.0, 1_000_000)]
         {
-            let told = histogram.quantile(share);
-            assert!(told >= exact && told - exact <= exact / 64, "{share}: {told}, not {exact}");
+            let rounded = histogram.quantile(share);
+            assert!(rounded >= exact && rounded - exact <= exact / 64, "{share}: {rounded}, not {exact}");
         }
     }
 }

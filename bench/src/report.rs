@@ -160,8 +160,8 @@ pub(crate) fn table(load: &Load, scores: &[Score]) -> String {
 /// A line with this value of each contender that has one.
 fn line_of(scores: &[Score], what: impl Fn(&[Round]) -> Option<String>) -> Option<String> {
     let all = scores.iter().filter_map(|score| {
-        let told = what(score.rounds.as_ref().ok()?)?;
-        Some(format!("{} {told}", score.contender.name()))
+        let value = what(score.rounds.as_ref().ok()?)?;
+        Some(format!("{} {value}", score.contender.name()))
     });
     Some(all.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
@@ -294,7 +294,7 @@ mod tests {
             ),
             Score {
                 contender: Contender::KennelGuarded(0),
-                rounds: Err("hung up on".into()),
+                rounds: Err("connection closed".into()),
                 peak_memory: None,
             },
         ];
@@ -305,7 +305,7 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.contains("**guarded failed: hung up on**"), "{text}");
+        assert!(text.contains("**guarded failed: connection closed**"), "{text}");
         assert!(text.contains("**kennel raw: 3 keys were not there"), "{text}");
         assert!(!text.contains("idle"), "{text}");
         assert!(growth(&[(&LOADS[0], scores.into())]).contains("| get | 8.00 | 4.00 |  |"));

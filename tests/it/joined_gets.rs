@@ -75,9 +75,9 @@ fn gets_of_many_keys_that_arrive_together_each_get_their_values_in_the_order_req
         for (n, client) in clients.iter_mut().enumerate() {
             let items = client.items().expect("values");
             assert!(items.iter().all(|item| item.cas.is_some() == verb.contains("s")), "{verb}");
-            let told: Vec<_> = items.into_iter().map(|item| (item.key, item.value)).collect();
+            let received: Vec<_> = items.into_iter().map(|item| (item.key, item.value)).collect();
             let right: Vec<_> = ask(n).filter_map(|i| Some((key(i), value(i)?))).collect();
-            assert!(told == right, "{verb}, client {n}: {} of {} values", told.len(), right.len());
+            assert!(received == right, "{verb}, client {n}: {} of {} values", received.len(), right.len());
             assert_eq!(client.only_value(&key(n)), value(n));
         }
     }
@@ -100,7 +100,10 @@ fn before(
             pump(&mut client, &of_requests, |bytes| {
                 let lines = String::from_utf8_lossy(bytes);
                 let gets = || lines.lines().filter(|line| line.starts_with("get "));
-                noted.lock().expect("nobody panics with it").extend(gets().map(str::to_owned));
+                noted
+                    .lock()
+                    .expect("no thread panics while it holds the lock")
+                    .extend(gets().map(str::to_owned));
                 match gets().find_map(&answers) {
                     Some(answer) => says.write_all(answer.as_bytes()).is_ok(),
                     None => to_server.write_all(bytes).is_ok(),
@@ -134,7 +137,7 @@ fn what_arrives_together_is_one_line_to_the_server_without_a_key_twice() {
     for (n, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.only_value(&key(n / 2)), value(n / 2));
     }
-    let noted = noted.lock().expect("nobody panics with it");
+    let noted = noted.lock().expect("no thread panics while it holds the lock");
     let mut keys: Vec<&str> = noted.iter().flat_map(|line| line.split(' ').skip(1)).collect();
     assert!(noted.len() < 8, "{noted:?}");
     keys.sort_unstable();
@@ -171,22 +174,25 @@ fn a_value_that_is_nobodys_is_told_to_nobody() {
         let mut client = sidecar.client();
         client.store("raw:yes", b"v", 60);
         client.send(b"get raw:a\r\nget raw:b\r\n");
-        let said: Vec<_> = ["a", "b"].map(|key| (key, told(&mut client))).into();
-        for (key, said) in &said {
+        let replies: Vec<_> = ["a", "b"].map(|key| (key, reply_lines(&mut client))).into();
+        for (key, reply) in &replies {
             let right = format!("VALUE raw:{key} 0 1/{key}/END");
-            assert!(*said == right || said == "END" || said.starts_with("SERVER_ERROR"), "{lie:?}: {said:?}");
+            assert!(
+                *reply == right || reply == "END" || reply.starts_with("SERVER_ERROR"),
+                "{lie:?}: {replies:?}"
+            );
         }
-        assert!(said.iter().any(|(_, said)| said.starts_with("SERVER_ERROR")), "{lie:?}: {said:?}");
+        assert!(replies.iter().any(|(_, reply)| reply.starts_with("SERVER_ERROR")), "{lie:?}: {replies:?}");
         // On a new connection.
         eventually("it is served", || {
             client.send(b"get raw:yes\r\n");
-            told(&mut client) == "VALUE raw:yes 0 1/v/END"
+            reply_lines(&mut client) == "VALUE raw:yes 0 1/v/END"
         });
     }
 }
 
 /// The lines of one reply.
-fn told(client: &mut Client) -> String {
+fn reply_lines(client: &mut Client) -> String {
     let mut lines = vec![client.line()];
     while lines.last().is_some_and(|line| line != "END" && !line.starts_with("SERVER_ERROR")) {
         lines.push(client.line());

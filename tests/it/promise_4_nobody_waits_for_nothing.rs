@@ -81,7 +81,7 @@ fn a_key_that_is_claimed_and_not_filled_twice_in_a_row_stops_causing_waits() {
     for _ in 0..3 {
         let (value, took) = timed(|| sidecars[0].client().get("hot:never"));
         assert_eq!(value, None);
-        assert!(took < AT_ONCE, "waited {took:?} for a key that nobody fills");
+        assert!(took < AT_ONCE, "waited {took:?} for a key that is never filled");
     }
 }
 

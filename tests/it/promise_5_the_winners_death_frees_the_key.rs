@@ -134,7 +134,7 @@ fn a_lock_that_was_not_renewed_once_is_freed_within_its_ttl_when_the_sidecar_is_
     let _winner = stale_winner(&servers, &first, "hot:k");
     first.kill();
     let mut other = second.client();
-    assert_eq!(other.get("hot:k").as_deref(), Some(&b"old"[..]), "held, by nobody any more");
+    assert_eq!(other.get("hot:k").as_deref(), Some(&b"old"[..]), "the lock remains, without a holder");
     within(Duration::from_secs(4), "another wins within lock_ttl + 2 s", || other.get("hot:k").is_none());
 }
 

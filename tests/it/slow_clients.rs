@@ -156,7 +156,7 @@ fn who_does_nothing_is_hung_up_on_and_who_asks_waits_or_rebuilds_is_not() {
     assert_eq!(winner.get("hot:page"), None);
     waiter.send(b"get hot:page\r\n");
     let mut lively = kennel.client();
-    eventually("the idle one is hung up on", || {
+    eventually("the idle connection is closed", || {
         assert_eq!(lively.execute("mn"), "MN");
         reached(&kennel, "idle") >= 1.0
     });

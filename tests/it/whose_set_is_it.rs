@@ -31,9 +31,9 @@ const QUICK: &str = "cold_wait = \"0ms\"";
 fn plays(kennel: &Kennel, script: &[(usize, &str, &str)]) {
     let mut clients: Vec<Client> = (0..10).map(|_| kennel.client()).collect();
     for (line, (client, command, reply)) in script.iter().enumerate() {
-        let told = clients[*client].execute(command);
-        assert_eq!(&told, reply, "line {line} of {script:?}");
-        if told.starts_with("VALUE") {
+        let actual = clients[*client].execute(command);
+        assert_eq!(&actual, reply, "line {line} of {script:?}");
+        if actual.starts_with("VALUE") {
             clients[*client].line();
             clients[*client].expect(b"END\r\n");
         }
@@ -122,9 +122,9 @@ fn a_client_that_has_read_a_value_may_replace_it_despite_an_earlier_miss() {
         let (mut first, mut second) = (kennel.client(), kennel.client());
         assert_eq!(first.get("hot:k"), None);
         second.store("hot:k", b"1", 60);
-        let told = first.execute(seen);
-        assert!(told.starts_with(said), "{seen}: {told}");
-        if told.starts_with("VALUE") {
+        let actual = first.execute(seen);
+        assert!(actual.starts_with(said), "{seen}: {actual}");
+        if actual.starts_with("VALUE") {
             first.line();
             first.expect(b"END\r\n");
         }

@@ -235,7 +235,7 @@ fn a_set_behind_a_miss_may_lose_against_a_change_by_another_connection() {
         let with = |response| [(A, Get, Miss), store.clone(), (A, set("1"), Stored), (C, Get, response)];
         assert!(single(with(hit("2"))) && single(with(hit("1"))));
         assert!(!exact(with(hit("2"))) && exact(with(hit("1"))));
-        assert!(!single(with(Miss)), "what was stored meanwhile is removed by nobody");
+        assert!(!single(with(Miss)), "what was stored meanwhile is not removed");
     }
     let replaced = [(A, Get, Miss), (B, set("2"), Stored), (A, replace("1"), Stored), (C, Get, hit("2"))];
     assert!(single(replaced));

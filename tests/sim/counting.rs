@@ -167,11 +167,11 @@ impl Checker {
     /// removed what its lease was based on.
     fn check_rebuild_reasons(&self, key: usize) -> Result<(), Violation> {
         // A win may be delivered so late that another rebuild began and ended meanwhile: one sound order is enough.
-        let told = self.has_reasons(key, |rebuild| rebuild.start);
+        let by_start = self.has_reasons(key, |rebuild| rebuild.start);
         let others: [fn(&Rebuild) -> u64; 2] = [|rebuild| rebuild.last_read, |rebuild| rebuild.won];
         match others.iter().any(|order| self.has_reasons(key, *order).is_ok()) {
             true => Ok(()),
-            false => told,
+            false => by_start,
         }
     }
 

@@ -27,7 +27,9 @@ fn count(client: &mut Client, key: &str) -> Result<u64, String> {
             if added != "STORED" {
                 let again = client.execute(&format!("incr {key} 1"));
                 if again.parse::<u64>().is_err() {
-                    return Err(format!("incr {first}, add {added}, incr {again}, and nobody deletes {key}"));
+                    return Err(format!(
+                        "incr {first}, add {added}, incr {again}, but no client deletes {key}"
+                    ));
                 }
             }
         }

@@ -132,7 +132,7 @@ fn check_key<'a>(of: &[&'a Event], key: &Key, coverage: &mut Coverage) -> Result
                 let Some((written, Observation::Wrote { version: sent, blind, stored, .. })) =
                     writes.get(write).map(|event| (event, &event.what))
                 else {
-                    return violation("promise 6: a value that nobody wrote".into());
+                    return violation("promise 6: a value that no actor wrote".into());
                 };
                 if version != sent {
                     return violation(format!("promise 6: another value than was written: {written:?}"));

@@ -171,9 +171,12 @@ fn only_what_two_servers_may_say_differently_is_replaced() {
 #[test]
 fn only_memcached_may_say_an_empty_line_and_only_behind_one_error() {
     let said = b"CLIENT_ERROR bad command line format\r\n\r\nMN\r\n\r\n";
-    let told = |mut names: Names| names.normalise(said).escape_ascii().to_string();
-    assert_eq!(told(Names::new(false)), said.escape_ascii().to_string());
-    assert_eq!(told(Names::new(false).memcached()), r"CLIENT_ERROR bad command line format\r\nMN\r\n\r\n");
+    let normalised = |mut names: Names| names.normalise(said).escape_ascii().to_string();
+    assert_eq!(normalised(Names::new(false)), said.escape_ascii().to_string());
+    assert_eq!(
+        normalised(Names::new(false).memcached()),
+        r"CLIENT_ERROR bad command line format\r\nMN\r\n\r\n"
+    );
 }
 
 #[test]
