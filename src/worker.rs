@@ -308,7 +308,7 @@ struct ConnectionPermit(Rc<ClientAcceptor>);
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.limit.close();
-        self.0.proxy.metrics().client_gone();
+        self.0.proxy.metrics().client_disconnected();
     }
 }
 

@@ -43,7 +43,7 @@ pub struct ServerCommand {
     /// Which item it addresses.
     pub at: ItemRef,
     /// What it does with the item.
-    pub what: Operation,
+    pub operation: Operation,
 }
 
 /// The commands of one round trip. Each server receives its commands in this order.
@@ -193,19 +193,19 @@ pub struct Usage {
 
 /// A get of an item with its value.
 pub(super) fn get(at: ItemRef) -> ServerCommand {
-    ServerCommand { at, what: Operation::Get(GetFlags { value: true, ..GetFlags::default() }) }
+    ServerCommand { at, operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }) }
 }
 
 /// A get of an item without its value.
 pub(super) fn peek(at: ItemRef) -> ServerCommand {
-    ServerCommand { at, what: Operation::Get(GetFlags::default()) }
+    ServerCommand { at, operation: Operation::Get(GetFlags::default()) }
 }
 
 /// A get of the guarded key, without its value, that leaves a stub if the key is absent. There is then always
 /// a CAS to store over, which any invalidation changes or removes.
 pub(super) fn peek_or_stub(policy: &Policy) -> ServerCommand {
     let vivify = Some(policy.lock_seconds());
-    ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { vivify, ..GetFlags::default() }) }
+    ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { vivify, ..GetFlags::default() }) }
 }
 
 /// The same, with the value.
@@ -213,11 +213,11 @@ pub(super) fn get_or_stub(policy: &Policy) -> ServerCommand {
     let vivify = Some(policy.lock_seconds());
     ServerCommand {
         at: ItemRef::Value,
-        what: Operation::Get(GetFlags { value: true, vivify, ..GetFlags::default() }),
+        operation: Operation::Get(GetFlags { value: true, vivify, ..GetFlags::default() }),
     }
 }
 
 /// A delete, conditional if a CAS is given.
 pub(super) fn delete(at: ItemRef, cas: Option<Cas>) -> ServerCommand {
-    ServerCommand { at, what: Operation::Delete { cas } }
+    ServerCommand { at, operation: Operation::Delete { cas } }
 }

@@ -69,7 +69,7 @@ impl Delete {
         // Only the envelope shows whether a tag has changed. Without tags the TTL is sufficient.
         let mut commands: Commands = smallvec![ServerCommand {
             at: ItemRef::Value,
-            what: Operation::Get(GetFlags { value: !inputs.tags.is_empty(), ..GetFlags::default() })
+            operation: Operation::Get(GetFlags { value: !inputs.tags.is_empty(), ..GetFlags::default() })
         }];
         let state = if removal.compare.is_some() || removal.leaves_stale(inputs) {
             commands[0] = get(ItemRef::Value);
@@ -128,7 +128,7 @@ impl Machine for Delete {
                     // A client that sends the CAS has seen the item, stale or not.
                     let present = compare.is_some() || is_present(read, tags, inputs);
                     self.state = State::Marking { present };
-                    let what = if item.size == 0 || !self.removal.leaves_stale(inputs) {
+                    let operation = if item.size == 0 || !self.removal.leaves_stale(inputs) {
                         Operation::Delete { cas: Some(item.cas) }
                     } else {
                         let longest = inputs.policy.stale_seconds();
@@ -140,7 +140,7 @@ impl Machine for Delete {
                         Operation::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
                     Step::Send(
-                        std::iter::once(ServerCommand { at: ItemRef::Value, what }).chain(unlock).collect(),
+                        std::iter::once(ServerCommand { at: ItemRef::Value, operation }).chain(unlock).collect(),
                     )
                 }
                 _ => Step::Done(DeleteEnd::NotFound),

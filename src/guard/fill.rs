@@ -92,7 +92,7 @@ impl Fill {
         inputs: &Inputs<'_>,
     ) -> (Fill, Step<FillEnd>) {
         let mut fill = Fill { plain: false, state: FillState::Done, rounds: 0 };
-        if token.base.is_none() {
+        if token.observed_cas.is_none() {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         }
         let must_check = |name: &TagName| is_add && inputs.rule_tags().contains(name);
@@ -121,7 +121,7 @@ impl Fill {
     ) -> Step<FillEnd> {
         let rebuild = inputs.now.mono.saturating_sub(token.at.mono);
         let built = (token.at, rebuild);
-        let (command, plain) = new_value.store(StoreMode::Set, token.base, tags, built, token.stub, inputs);
+        let (command, plain) = new_value.store(StoreMode::Set, token.observed_cas, tags, built, token.stub, inputs);
         self.plain = plain;
         let mut commands: Commands = smallvec![command.clone()];
         if let Some(lock) = token.lock {
@@ -171,7 +171,7 @@ impl Fill {
         if self.rounds > MAX_ROUNDS || !may_store || !is_current {
             return Step::Done(FillEnd::Dropped { exists: true });
         }
-        if let Operation::Store { cas, .. } = &mut pending.command.what {
+        if let Operation::Store { cas, .. } = &mut pending.command.operation {
             *cas = Some(item.cas);
         }
         let command = pending.command.clone();
@@ -214,7 +214,7 @@ impl Fill {
 impl PendingStore {
     /// Whether the value is sealed with these versions of the inputs' tags, or with none.
     fn is_current(&self, now: &Versions, inputs: &Inputs<'_>) -> bool {
-        let Operation::Store { value, .. } = &self.command.what else { return false };
+        let Operation::Store { value, .. } = &self.command.operation else { return false };
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { return true };
         envelope
             .tags()

@@ -16,7 +16,7 @@ pub(super) const WALL: u64 = 1_700_000_000_000;
 pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
     let now = Now { wall: WALL, mono: 0 };
     let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, true, 1.0);
-    Inputs { policy, tags, learnt: 0, sidecar, room, copies, now, patient, chance }
+    Inputs { policy, tags, added_tags: 0, sidecar, room, copies, now, patient, chance }
 }
 
 pub(super) const fn cas(number: u64) -> Cas {
@@ -49,7 +49,7 @@ pub(super) fn new_value(body: impl Into<Bytes>) -> NewValue {
 
 /// Of the only command, a store of an envelope: its mode, the CAS that it requires, and the version of its first tag.
 pub(super) fn sealed_store(commands: &Commands) -> (StoreMode, Option<u64>, Option<u64>) {
-    let [ServerCommand { at: ItemRef::Value, what: Operation::Store { mode, value, cas, .. } }] =
+    let [ServerCommand { at: ItemRef::Value, operation: Operation::Store { mode, value, cas, .. } }] =
         &commands[..]
     else {
         panic!("not one store: {commands:?}")

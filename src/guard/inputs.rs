@@ -21,7 +21,7 @@ pub struct Inputs<'a> {
     /// `Step::AddTags`.
     pub tags: &'a [TagName],
     /// How many of `tags` were added.
-    pub learnt: usize,
+    pub added_tags: usize,
     /// Identifies this sidecar: a random number drawn at its start.
     pub sidecar: u64,
     /// The largest value that the key's server has room for, in bytes, header included.
@@ -39,7 +39,7 @@ pub struct Inputs<'a> {
 impl Inputs<'_> {
     /// The tags that the rule names.
     pub(super) fn rule_tags(&self) -> &[TagName] {
-        &self.tags[..self.tags.len().saturating_sub(self.learnt)]
+        &self.tags[..self.tags.len().saturating_sub(self.added_tags)]
     }
 
     /// The names that are not among `tags`.

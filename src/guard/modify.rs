@@ -166,8 +166,8 @@ impl Modify {
                 Some(stub) => stub.store_command(Some(item.cas), inputs.policy.lock_seconds()),
                 None if item.stale => {
                     let seconds = Some(item.ttl.unwrap_or(0).max(1));
-                    let what = Operation::MarkStale { seconds, cas: Some(item.cas), explicit: None };
-                    ServerCommand { at: ItemRef::Value, what }
+                    let operation = Operation::MarkStale { seconds, cas: Some(item.cas), explicit: None };
+                    ServerCommand { at: ItemRef::Value, operation }
                 }
                 None => return Step::Done(ModifyEnd::Touched(old)),
             },

@@ -85,7 +85,7 @@ pub struct InFlightRead<B> {
 }
 
 impl<B> InFlightRead<B> {
-    /// Joins the read: [`NearValues::ended`] returns the waker.
+    /// Joins the read: [`NearValues::end_read`] returns the waker.
     pub fn join(&self, waker: B) {
         self.wakers.borrow_mut().push(waker);
     }
@@ -114,14 +114,14 @@ pub enum NearLookup<B> {
     Hit(Rc<NearValue>),
     /// Wait for the result of this read.
     Join(Rc<InFlightRead<B>>),
-    /// Read, and report the end to [`NearValues::ended`].
+    /// Read, and report the end to [`NearValues::end_read`].
     Read(NearRead<B>),
 }
 
 /// The result of a read for the requests that have joined it.
 #[derive(Debug, Clone)]
 pub enum SharedResult {
-    /// A value, if [`NearValues::serves`] permits it.
+    /// A value, if [`NearValues::may_serve`] permits it.
     Fresh(Rc<NearValue>),
     /// The key's server did not reply.
     Failed(Failure),
@@ -204,24 +204,24 @@ impl<B> NearValues<B> {
     }
 
     /// How many values were removed early for lack of memory since the last call.
-    pub fn take_crowded(&mut self) -> u64 {
+    pub fn take_evicted(&mut self) -> u64 {
         std::mem::take(&mut self.evicted)
     }
 
     /// The number of the last read. A request that arrives now precedes all later ones.
-    pub fn moment(&self) -> u64 {
+    pub fn last_read(&self) -> u64 {
         self.reads_begun
     }
 
     /// How a request that arrives now proceeds.
-    pub fn look(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
+    pub fn lookup(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
         let NearRequest { key, near, .. } = *request;
         match self.keys.get(key) {
             Some(Entry::Value(value)) if value.is_active(now, changes) => {
                 return NearLookup::Hit(Rc::clone(value));
             }
             Some(Entry::Empty { until, .. }) if now.mono < *until => {
-                return NearLookup::Read(self.alone(request, now, changes));
+                return NearLookup::Read(self.start_read(request, now, changes));
             }
             _ => {}
         }
@@ -232,7 +232,7 @@ impl<B> NearValues<B> {
         {
             return NearLookup::Join(in_flight);
         }
-        let mut reading = self.alone(request, now, changes);
+        let mut reading = self.start_read(request, now, changes);
         let NearRead { sent, ref slots, sum, .. } = reading;
         let (slots, until) = (slots.clone(), sent + near.min(MAX_JOINED_MS));
         let in_flight = Rc::new(InFlightRead { until, slots, sum, wakers: RefCell::default() });
@@ -242,7 +242,7 @@ impl<B> NearValues<B> {
     }
 
     /// Begins a read that no other request may join.
-    pub fn alone(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
+    pub fn start_read(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
         let NearRequest { key, tags, .. } = *request;
         self.reads_begun += 1;
         let tags = tags.iter().map(|tag| slot(Changed::Tag(tag)));
@@ -254,13 +254,13 @@ impl<B> NearValues<B> {
 
     /// Whether a request that arrived at `moment` may be served the result of another's read: either that
     /// read was sent after the request arrived, or the value is still valid.
-    pub fn serves(&self, value: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
+    pub fn may_serve(&self, value: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
         value.reading > moment || value.is_active(now, changes)
     }
 
     /// A read has ended. Returns the requests that have joined it, and their result. `end` is `None` if the
     /// read continues but waits for another client, which no joined request should do.
-    pub fn ended(
+    pub fn end_read(
         &mut self,
         request: &NearRequest<'_>,
         reading: NearRead<B>,
@@ -379,17 +379,17 @@ impl NearValue {
     fn add_tags(&mut self, header: &[u8], tags: &[TagName], bumps: u64, changes: &Changes) -> bool {
         let Opened::Sealed { envelope, .. } = Header::open(header) else { return true };
         let own = |name: &[u8]| tags.iter().any(|tag| tag[..] == *name);
-        let learnt: Slots = envelope
+        let added_tags: Slots = envelope
             .tags()
             .filter(|(name, _)| !own(name))
             .map(|(name, _)| slot(Changed::Tag(name)))
             .collect();
-        if learnt.is_empty() {
+        if added_tags.is_empty() {
             return true;
         }
         // In this order: a bump that is included in the sum was counted in ANY_TAG before.
-        self.sum = self.sum.wrapping_add(changes.sum(&learnt));
-        self.slots.extend(learnt);
+        self.sum = self.sum.wrapping_add(changes.sum(&added_tags));
+        self.slots.extend(added_tags);
         changes.sum(&[ANY_TAG]) == bumps
     }
 }

@@ -111,7 +111,7 @@ impl Read {
     fn push_all_commands(&self, commands: &mut Commands, inputs: &Inputs<'_>) {
         commands.push(ServerCommand {
             at: ItemRef::Value,
-            what: Operation::Get(Read::look(self.options, inputs.policy)),
+            operation: Operation::Get(Read::look(self.options, inputs.policy)),
         });
         TagRead::new(inputs.tags.len()).push_commands(commands, inputs);
     }
@@ -227,7 +227,7 @@ impl Read {
         if self.rounds > MAX_ROUNDS {
             return Step::Done(fallback.end());
         }
-        let claim = Claim { base: item.cas, ttl: item.ttl, versions, fallback };
+        let claim = Claim { observed_cas: item.cas, ttl: item.ttl, versions, fallback };
         let mut commands: Commands = smallvec![
             take_lock(StoreMode::Add, None, &claim.versions, inputs),
             // This get follows the lock, so it sees the value that the lock protects.
@@ -247,7 +247,7 @@ impl Read {
             return Step::Done(Fallback::Miss(seen).end());
         }
         let command =
-            Stub { is_free: false, age: 0, ..stub }.store_command(seen.base, inputs.policy.lock_seconds());
+            Stub { is_free: false, age: 0, ..stub }.store_command(seen.observed_cas, inputs.policy.lock_seconds());
         self.state = State::Adopting(seen);
         Step::Send(smallvec![command])
     }
@@ -255,7 +255,7 @@ impl Read {
     fn adopted(&mut self, seen: MissToken, replies: Replies, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         match replies.into_iter().next() {
             Some(ServerReply::Stored(cas)) => {
-                let lease = MissToken { base: Some(cas), ..seen };
+                let lease = MissToken { observed_cas: Some(cas), ..seen };
                 Step::Done(ReadEnd::Won { lease, early: false, old: None })
             }
             Some(ServerReply::Failed(_)) | None => Step::Done(Fallback::Miss(seen).end()),
@@ -266,7 +266,7 @@ impl Read {
     fn claimed(&mut self, claim: Claim, replies: Replies, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let mut replies = replies.into_iter();
         match (replies.next(), replies.next()) {
-            (Some(ServerReply::Stored(lock)), Some(ServerReply::Item(item))) if item.cas == claim.base => {
+            (Some(ServerReply::Stored(lock)), Some(ServerReply::Item(item))) if item.cas == claim.observed_cas => {
                 match claim.fallback {
                     // All winners of a fresh value saw the same versions, so their fills are equivalent.
                     Fallback::Fresh(_) => self.won(claim, lock, item.ttl, inputs),
@@ -292,7 +292,7 @@ impl Read {
     fn won(&mut self, claim: Claim, lock: Cas, ttl: Option<u32>, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let remaining_ms = ttl.map(sure_ms);
         if remaining_ms == Some(0) {
-            let stub = stub_in_place(claim.fallback.stub(), Some(claim.base), inputs.policy);
+            let stub = stub_in_place(claim.fallback.stub(), Some(claim.observed_cas), inputs.policy);
             self.state = State::ReplacingWithStub(claim);
             return Step::Send(smallvec![stub, delete(ItemRef::Lock, Some(lock))]);
         }
@@ -304,18 +304,18 @@ impl Read {
             lease: MissToken {
                 lock: Some(lock),
                 stub,
-                vanishes: remaining_ms.map(|remaining| inputs.now.mono + remaining),
-                ..MissToken::seen(Some(claim.base), claim.versions, inputs)
+                expires_at: remaining_ms.map(|remaining| inputs.now.mono + remaining),
+                ..MissToken::seen(Some(claim.observed_cas), claim.versions, inputs)
             },
         })
     }
 
     fn replaced_with_stub(&mut self, claim: Claim, replies: Replies, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         match replies.into_iter().next() {
-            Some(ServerReply::Stored(base)) => {
-                let stub = claim.fallback.stub().unwrap_or(StubId::of(base.number));
+            Some(ServerReply::Stored(observed_cas)) => {
+                let stub = claim.fallback.stub().unwrap_or(StubId::of(observed_cas.number));
                 let (early, old) = claim.fallback.old();
-                let lease = MissToken::of_stub(base, stub, claim.versions, inputs);
+                let lease = MissToken::of_stub(observed_cas, stub, claim.versions, inputs);
                 Step::Done(ReadEnd::Won { lease, early, old })
             }
             Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
@@ -351,11 +351,11 @@ impl Read {
         let drops = inputs.policy.on_tag == OnInvalidate::Drop;
         let stub = claim.fallback.stub().filter(|_| drops);
         let placeholder = stub.and_then(|stub| placeholder(stub, &claim, inputs));
-        let stale = Operation::MarkStale { seconds: None, cas: Some(claim.base), explicit: None };
+        let stale = Operation::MarkStale { seconds: None, cas: Some(claim.observed_cas), explicit: None };
         let mark = placeholder.unwrap_or(stale);
         self.state = State::Marking { claim, lock };
         Step::Send(smallvec![
-            ServerCommand { at: ItemRef::Value, what: mark },
+            ServerCommand { at: ItemRef::Value, operation: mark },
             peek(ItemRef::Value),
             peek(ItemRef::Lock)
         ])
@@ -370,10 +370,10 @@ impl Read {
         match (marked, current) {
             // Still marked, so it has not been filled since.
             (Some(ServerReply::Done), Some(ServerReply::Item(item))) if item.stale && is_ours => {
-                self.won(Claim { base: item.cas, ..claim }, lock, item.ttl, inputs)
+                self.won(Claim { observed_cas: item.cas, ..claim }, lock, item.ttl, inputs)
             }
             (Some(ServerReply::Stored(cas)), Some(ServerReply::Item(item))) if item.cas == cas && is_ours => {
-                self.won(Claim { base: cas, ..claim }, lock, item.ttl, inputs)
+                self.won(Claim { observed_cas: cas, ..claim }, lock, item.ttl, inputs)
             }
             (Some(ServerReply::Failed(_)) | None, _) => Step::Done(claim.fallback.end()),
             // A previous or later holder of the lock has marked the value and relies on that CAS. If this
@@ -383,7 +383,7 @@ impl Read {
                 if item.stale && may_mark_again && self.rounds <= MAX_ROUNDS =>
             {
                 self.rounds += 1;
-                self.take_over(Claim { base: item.cas, ..claim }, lock, inputs)
+                self.take_over(Claim { observed_cas: item.cas, ..claim }, lock, inputs)
             }
             _ => self.restart(smallvec![delete(ItemRef::Lock, Some(lock))], inputs),
         }
@@ -470,8 +470,8 @@ impl Machine for Read {
     }
 }
 
-fn missed(base: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, held: bool) -> ReadEnd {
-    let seen = MissToken::seen(base, versions, inputs);
+fn missed(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, held: bool) -> ReadEnd {
+    let seen = MissToken::seen(observed_cas, versions, inputs);
     ReadEnd::Missed { seen, held }
 }
 

@@ -95,15 +95,15 @@ impl Set {
         }
     }
 
-    fn absorb_tags(&mut self, base: Cas, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
+    fn absorb_tags(&mut self, observed_cas: Cas, tags: &[ServerReply], inputs: &Inputs<'_>) -> Step<SetEnd> {
         if let Err(failure) = self.tag_read.absorb(tags, inputs) {
             return Step::Done(SetEnd::Failed(failure));
         }
         self.first = self.tag_read.versions();
-        self.store(base, inputs)
+        self.store(observed_cas, inputs)
     }
 
-    fn store(&mut self, base: Cas, inputs: &Inputs<'_>) -> Step<SetEnd> {
+    fn store(&mut self, observed_cas: Cas, inputs: &Inputs<'_>) -> Step<SetEnd> {
         let mut commands = Commands::new();
         match self.first.clone() {
             Some(versions) => {
@@ -112,12 +112,12 @@ impl Set {
                 let tags = self.new_value.tags(inputs, version);
                 let new_value = self.new_value.clone();
                 let (command, plain) =
-                    new_value.store(StoreMode::Set, Some(base), tags, built, self.stub, inputs);
+                    new_value.store(StoreMode::Set, Some(observed_cas), tags, built, self.stub, inputs);
                 (self.state, self.plain) = (State::Storing, plain);
                 commands.push(command);
             }
             None => {
-                self.state = State::CreatingTags(base);
+                self.state = State::CreatingTags(observed_cas);
                 self.tag_read.push_commands(&mut commands, inputs);
             }
         }
@@ -133,7 +133,7 @@ impl Machine for Set {
         match (self.state, &replies[..]) {
             (State::Reading, [ServerReply::Item(item), tags @ ..]) => self.read_again(item, tags, inputs),
             (State::RemovingStub, _) => Step::Done(SetEnd::Dropped),
-            (State::CreatingTags(base), tags) => self.absorb_tags(base, tags, inputs),
+            (State::CreatingTags(observed_cas), tags) => self.absorb_tags(observed_cas, tags, inputs),
             (_, [ServerReply::Failed(failure), ..]) => Step::Done(SetEnd::Failed(*failure)),
             (State::Storing, [ServerReply::Stored(cas)]) => {
                 Step::Done(SetEnd::Stored { cas: *cas, plain: self.plain })

@@ -107,7 +107,7 @@ fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> ServerCommand {
     let (mode, value, exptime) = (StoreMode::Set, Stored::default(), i64::from(seconds));
     ServerCommand {
         at: ItemRef::Value,
-        what: Operation::Store { mode, value, flags, exptime, cas, explicit: None },
+        operation: Operation::Store { mode, value, flags, exptime, cas, explicit: None },
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn stored(stub: Stub, number: u64) -> Item {
-        let Operation::Store { flags, .. } = stub.store_command(None, 6).what else { panic!("no store") };
+        let Operation::Store { flags, .. } = stub.store_command(None, 6).operation else { panic!("no store") };
         item(flags, number)
     }
 

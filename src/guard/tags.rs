@@ -179,7 +179,7 @@ pub fn tag_get_flags() -> GetFlags {
 }
 
 pub(super) fn get_tag(at: ItemRef) -> ServerCommand {
-    ServerCommand { at, what: Operation::Get(tag_get_flags()) }
+    ServerCommand { at, operation: Operation::Get(tag_get_flags()) }
 }
 
 /// Reads of a tag on every server that keeps it.
@@ -193,7 +193,7 @@ pub(super) fn store_version(at: ItemRef, version: u64, over: Cas) -> ServerComma
     let flags = incarnation_of(version);
     ServerCommand {
         at,
-        what: Operation::Store {
+        operation: Operation::Store {
             mode: StoreMode::Set,
             value,
             flags,

@@ -151,7 +151,7 @@ label! {
         /// `cold_wait` or `stale_wait` passed.
         TimedOut = "timed_out",
         /// The client pipelined another request after the waiting one.
-        Hurried = "hurried",
+        Pipelined = "hurried",
         /// The lease ended without a fill.
         Freed = "freed",
     }
@@ -223,7 +223,7 @@ label! {
         /// Reading from a client was paused: too many of its requests were in progress.
         Requests = "requests",
         /// Reading from a client was paused: it did not read its replies.
-        Untaken = "untaken",
+        UnreadReplies = "untaken",
         /// A client was disconnected: `max_buffered` was exceeded, and it held most.
         Buffered = "buffered",
         /// A client was disconnected: it was idle for `idle_timeout`.
@@ -233,7 +233,7 @@ label! {
         /// A client was disconnected: its command line was too long, or became invalid after part of it was answered.
         Line = "line",
         /// A lease was released or a miss token removed: there were too many, and its connection held most.
-        Tickets = "tickets",
+        MissTokens = "tickets",
         /// A connection received more misses than are remembered for it.
         Misses = "misses",
         /// A reader did not wait for another client's fill: too many did already.

@@ -54,7 +54,7 @@ impl WorkerMetrics {
     }
 
     /// The near cache now uses this many bytes. Worker's thread only.
-    pub fn near_holds(&self, bytes: usize) {
+    pub fn near_bytes(&self, bytes: usize) {
         self.own.set(NEAR_BYTES, bytes as u64);
     }
 
@@ -167,7 +167,7 @@ impl WorkerMetrics {
     }
 
     /// An accepted client's connection closed. Worker's thread only.
-    pub fn client_gone(&self) {
+    pub fn client_disconnected(&self) {
         self.own.add_exclusive(CLIENTS, u64::MAX);
     }
 

@@ -555,7 +555,7 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         tags: &tags,
         sidecar: 1,
         room: 1 << 20,
-        learnt: 0,
+        added_tags: 0,
         copies: false,
         now,
         patient: false,
@@ -587,8 +587,8 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         let (mut read, _) = Read::start(&scene);
         let mut step =
             read.resume(Event::Replies([ServerReply::Item(item.clone()), tag].into_iter().collect()), &scene);
-        if let Step::Send(asks) = &step
-            && asks.len() == 1
+        if let Step::Send(commands) = &step
+            && commands.len() == 1
         {
             let created = Event::Replies([ServerReply::Stored(cas)].into_iter().collect());
             step = read.resume(created, &scene);

@@ -70,7 +70,7 @@ impl World {
         let s = plan.sidecar_of[client];
         self.clients[client].job = Job::Idle;
         self.clients[client].lapsed = false;
-        for Ended { asks: commands, .. } in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
+        for Ended { commands: commands, .. } in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
             if !commands.is_empty() {
                 self.send_in_background(s, Task::Release, commands, plan)?;
             }

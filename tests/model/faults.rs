@@ -55,7 +55,7 @@ impl World {
     /// The CASes on which leases and their renewals depend.
     pub fn remembered(&self) -> Vec<u64> {
         let tokens = self.sidecars.iter().flat_map(|sidecar| &sidecar.held_leases);
-        let cases = tokens.flat_map(|(_, token)| [token.base, token.lock]).flatten();
+        let cases = tokens.flat_map(|(_, token)| [token.observed_cas, token.lock]).flatten();
         let mut numbers: Vec<_> = cases.map(|cas| cas.number).collect();
         numbers.sort_unstable();
         numbers.dedup();

@@ -12,7 +12,7 @@ use super::world::World;
 impl World {
     pub fn mutated(&self, op: &Op, mut command: ServerCommand, plan: &Plan) -> ServerCommand {
         let stub = self.server.item.as_ref().is_some_and(|item| item.is_stub());
-        match (plan.mutant, &op.task, command.at, &mut command.what) {
+        match (plan.mutant, &op.task, command.at, &mut command.operation) {
             (Some(Mutant::FillWithoutCas), Task::Fill(..), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 Some(Mutant::NoDoubleCheck),
@@ -30,17 +30,17 @@ impl World {
                 Some(Mutant::DeleteSparesStub),
                 Task::Delete(_),
                 ItemRef::Value,
-                what @ Operation::Delete { .. },
+                operation @ Operation::Delete { .. },
             ) if stub => {
-                *what = Operation::Get(GetFlags::default());
+                *operation = Operation::Get(GetFlags::default());
             }
             (
                 Some(Mutant::DeleteSparesLock),
                 Task::Delete(_),
                 ItemRef::Lock,
-                what @ Operation::Delete { .. },
+                operation @ Operation::Delete { .. },
             ) => {
-                *what = Operation::Get(GetFlags::default());
+                *operation = Operation::Get(GetFlags::default());
             }
             _ => {}
         }
@@ -51,7 +51,7 @@ impl World {
 pub fn mutate_replies(mutant: Mutant, op: &mut Op, replies: &mut Replies) {
     if let (Mutant::DeleteSparesStub, Task::Delete(_)) = (mutant, &op.task) {
         for (command, reply) in op.commands.iter().zip(replies.iter_mut()) {
-            if let (Operation::Delete { .. }, ServerReply::Item(_)) = (&command.what, &reply) {
+            if let (Operation::Delete { .. }, ServerReply::Item(_)) = (&command.operation, &reply) {
                 *reply = ServerReply::Absent;
             }
         }
@@ -61,7 +61,7 @@ pub fn mutate_replies(mutant: Mutant, op: &mut Op, replies: &mut Replies) {
     }
     let claims = matches!(
         op.commands.first(),
-        Some(ServerCommand { at: ItemRef::Lock, what: Operation::Store { mode: StoreMode::Add, .. } })
+        Some(ServerCommand { at: ItemRef::Lock, operation: Operation::Store { mode: StoreMode::Add, .. } })
     );
     if let (Mutant::NoDoubleCheck, true, [ServerReply::Stored(_), second, ..], Some(read)) =
         (mutant, claims, &mut replies[..], &op.read)
@@ -71,7 +71,7 @@ pub fn mutate_replies(mutant: Mutant, op: &mut Op, replies: &mut Replies) {
     let looks = |command: &ServerCommand| {
         matches!(
             command,
-            ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) }
+            ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) }
         )
     };
     let Some(at) = op.commands.iter().position(looks) else { return };

@@ -117,7 +117,7 @@ fn with_inputs<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>
     then(&Inputs {
         policy: &plan.policy,
         tags: &tags(),
-        learnt: 0,
+        added_tags: 0,
         copies: false,
         sidecar: s as u64,
         room: 1 << 20,
@@ -173,7 +173,7 @@ impl World {
     ) -> Result<(), Violation> {
         op.replies = vec![None; commands.len()];
         op.commands = commands;
-        if let (Task::Read(_), Some(ServerCommand { at: ItemRef::Value, what: Operation::Store { .. } })) =
+        if let (Task::Read(_), Some(ServerCommand { at: ItemRef::Value, operation: Operation::Store { .. } })) =
             (&op.task, op.commands.first())
         {
             // A stub replaces the lock, if the value is still there when it arrives.
@@ -182,7 +182,7 @@ impl World {
         for index in 0..op.commands.len() {
             let command = self.mutated(&op, op.commands[index].clone(), plan);
             let epoch = self.epoch_at(command.at);
-            let other_epoch = wire::depends_on(&command.what).is_some_and(|seen| seen != epoch);
+            let other_epoch = wire::depends_on(&command.operation).is_some_and(|seen| seen != epoch);
             if other_epoch && !plan.is(Mutant::CasOutlivesConnection) {
                 op.replies[index] = Some(ServerReply::Exists);
             } else {
@@ -230,7 +230,7 @@ impl World {
         let Some((of, index)) = command.reply_to else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
         if let Some((_, op)) = found {
-            if let ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) } =
+            if let ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) } =
                 command.server_command
             {
                 op.in_time = in_time;
@@ -414,11 +414,11 @@ impl World {
         let missed = match end {
             ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit) => {
                 let overtaken = match leases.hit(KEY, owner, hit.cas.number) {
-                    AfterHit::Over(ended) => ended,
+                    AfterHit::Ended(ended) => ended,
                     AfterHit::Refreshes => Vec::new(),
                 };
-                for Ended { asks: commands, .. } in
-                    overtaken.into_iter().filter(|ended| !ended.asks.is_empty())
+                for Ended { commands: commands, .. } in
+                    overtaken.into_iter().filter(|ended| !ended.commands.is_empty())
                 {
                     self.send_in_background(s, Task::Lost, commands, plan)?;
                 }
@@ -437,7 +437,7 @@ impl World {
             ReadEnd::Won { lease, .. } => {
                 let (id, ended) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
                 self.sidecars[s].held_leases.extend(id.map(|id| (id, lease)));
-                for Ended { asks: commands, .. } in ended {
+                for Ended { commands: commands, .. } in ended {
                     self.send_in_background(s, Task::Superseded, commands, plan)?;
                 }
                 won = true;
@@ -510,7 +510,7 @@ impl World {
                 }
                 let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, false, inputs);
                 let (fill, step) = with_inputs(plan, s, self.now(), start);
-                let held = token.lock.or(token.base).filter(|_| lease);
+                let held = token.lock.or(token.observed_cas).filter(|_| lease);
                 match step {
                     Step::Send(commands) => {
                         let op = Op { held_cas: held, ..Op::new(Task::Fill(fill, token, owner)) };

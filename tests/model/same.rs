@@ -46,7 +46,7 @@ impl World {
                 // Two wins may arrive in either order; the lease table needs to know which one is later.
                 let rights = |cas: Cas| (cas.epoch, cas.number);
                 let mut all: Vec<_> = ops.iter().filter_map(|(_, op)| op.held_cas).map(rights).collect();
-                all.extend(held_leases.iter().filter_map(|(_, its)| its.lock.or(its.base)).map(rights));
+                all.extend(held_leases.iter().filter_map(|(_, its)| its.lock.or(its.observed_cas)).map(rights));
                 canon.order(&all);
             }
         }
@@ -164,7 +164,7 @@ impl World {
             ItemRef::Lock => lock,
             ItemRef::Tag(_) | ItemRef::TagCopy(_) => tag,
         };
-        match &command.what {
+        match &command.operation {
             Operation::Get(look) => look.vivify.is_some(),
             Operation::Store { cas: Some(cas), .. }
             | Operation::Delete { cas: Some(cas) }

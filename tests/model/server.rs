@@ -139,7 +139,7 @@ impl Server {
     /// Executes a command.
     pub fn execute(&mut self, command: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
         let stored = self.at(command.at).clone();
-        match (&command.what, stored) {
+        match (&command.operation, stored) {
             (Operation::Get(look), stored) => self.get(command.at, look, stored, epoch, by),
             (Operation::Store { mode: StoreMode::Add, .. }, Some(_)) => ServerReply::NotStored,
             (
@@ -247,7 +247,7 @@ mod tests {
             ItemRef::Tag(_) | ItemRef::TagCopy(_) => b"t",
         };
         let (mut buffer, mut reply) = (BytesMut::new(), Vec::new());
-        wire::encode(&command.what, key, &mut buffer);
+        wire::encode(&command.operation, key, &mut buffer);
         match parse(&buffer, &Limits { max_value: 1 << 20 }) {
             Parsed::Request { request, .. } => store.answer(&request, WALL, &mut reply),
             other => panic!("{} {other:?}", buffer.escape_ascii()),
@@ -261,7 +261,7 @@ mod tests {
         let known = (!known.is_empty()).then(|| known[random.below(known.len() as u64) as usize]);
         let cas = known.filter(|_| random.below(3) > 0);
         let body = Bytes::from_static([&b""[..], b"v1", b"v22"][random.below(3) as usize]);
-        let what = match random.below(8) {
+        let operation = match random.below(8) {
             0..=2 => {
                 let vivify = match at {
                     ItemRef::Value => Some(6),
@@ -281,7 +281,7 @@ mod tests {
             5 => Operation::Delete { cas },
             _ => Operation::MarkStale { seconds: None, cas, explicit: None },
         };
-        ServerCommand { at, what }
+        ServerCommand { at, operation }
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
                 let mut same = command.clone();
                 if let Operation::Store { cas: Some(cas), .. }
                 | Operation::Delete { cas: Some(cas) }
-                | Operation::MarkStale { cas: Some(cas), .. } = &mut same.what
+                | Operation::MarkStale { cas: Some(cas), .. } = &mut same.operation
                 {
                     *cas = theirs[ours.iter().position(|known| known == cas).unwrap()];
                 }

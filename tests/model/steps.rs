@@ -131,7 +131,7 @@ impl World {
                     labels.push(Label::Renew(s, *id));
                 }
                 let ends = self.server.item.as_ref().is_some_and(|item| item.term == Term::Last);
-                if token.vanishes.is_some() && ends {
+                if token.expires_at.is_some() && ends {
                     labels.push(Label::Clear(s, *id));
                 }
             }
@@ -223,7 +223,7 @@ impl World {
                 // A read of something that can no longer change may as well come at once.
                 while self.tag_is_settled(plan)
                     && let Some(QueuedCommand {
-                        server_command: ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
+                        server_command: ServerCommand { at: ItemRef::Tag(_), operation: Operation::Get(_) },
                         ..
                     }) = self.sidecars[s].queue.first()
                 {
@@ -240,8 +240,8 @@ impl World {
             Label::GiveUp(client) => return self.give_up(client, plan),
             Label::Renew(s, id) => return self.due(s, id, MONO, plan),
             Label::Clear(s, id) => {
-                let vanishes = self.token(s, id).and_then(|token| token.vanishes);
-                return self.due(s, id, vanishes.unwrap_or(MONO), plan);
+                let expires_at = self.token(s, id).and_then(|token| token.expires_at);
+                return self.due(s, id, expires_at.unwrap_or(MONO), plan);
             }
             Label::TooSlow(s, id) => {
                 return self.due(s, id, MONO + plan.policy.max_rebuild.as_millis() as u64, plan);

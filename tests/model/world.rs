@@ -151,7 +151,7 @@ impl Sidecar {
         let kept = self
             .held_leases
             .iter()
-            .any(|(id, token)| token.lock.or(token.base) == Some(cas) || self.renews(*id));
+            .any(|(id, token)| token.lock.or(token.observed_cas) == Some(cas) || self.renews(*id));
         kept || self.ops.iter().any(|(_, op)| op.held_cas == Some(cas))
     }
 }

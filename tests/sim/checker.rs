@@ -61,7 +61,7 @@ pub enum DisruptionKind {
 #[derive(Debug, Clone)]
 pub struct Disruption {
     pub key: usize,
-    pub what: DisruptionKind,
+    pub kind: DisruptionKind,
     pub begin: u64,
     pub acked: Option<u64>,
     /// The sidecar that acknowledged it.
@@ -153,7 +153,7 @@ coverage!(
     joined,
     late,
     copies_lost,
-    learnt,
+    added_tags,
     unmoved,
     fresh_hits,
     commands,
@@ -188,8 +188,8 @@ pub struct Checker {
 
 impl Value {
     /// Whether a disruption of this kind concerns it.
-    fn has(&self, what: DisruptionKind) -> bool {
-        !matches!(what, DisruptionKind::Tag { tag, named: true } if !self.extra.contains(&tag))
+    fn has(&self, kind: DisruptionKind) -> bool {
+        !matches!(kind, DisruptionKind::Tag { tag, named: true } if !self.extra.contains(&tag))
     }
 }
 
@@ -244,7 +244,7 @@ impl Checker {
         self.values[value].disruptions.push(self.disruptions.len());
         self.disruptions.push(Disruption {
             key,
-            what: DisruptionKind::Value,
+            kind: DisruptionKind::Value,
             begin: now,
             acked: None,
             by: 0,
@@ -279,7 +279,7 @@ impl Checker {
     pub fn may_remove(&mut self, key: usize, from: u64, to: u64) {
         self.disruptions.push(Disruption {
             key,
-            what: DisruptionKind::Value,
+            kind: DisruptionKind::Value,
             begin: from,
             acked: Some(to),
             by: 0,
@@ -293,7 +293,7 @@ impl Checker {
         self.coverage.changed += 1;
         self.disruptions.push(Disruption {
             key,
-            what: DisruptionKind::Value,
+            kind: DisruptionKind::Value,
             begin: now,
             acked: None,
             by: 0,
@@ -346,10 +346,10 @@ impl Checker {
     /// The source has changed and an invalidation of these keys begins. Returns its disruptions.
     pub fn invalidation(&mut self, keys: &[(usize, DisruptionKind)], now: u64) -> Vec<usize> {
         self.coverage.invalidations += 1;
-        let begin = |&(key, what): &(usize, DisruptionKind)| {
+        let begin = |&(key, kind): &(usize, DisruptionKind)| {
             self.source[key] += 1;
             let version = self.source[key];
-            self.disruptions.push(Disruption { key, what, begin: now, acked: None, by: 0, version });
+            self.disruptions.push(Disruption { key, kind, begin: now, acked: None, by: 0, version });
             self.disruptions.len() - 1
         };
         keys.iter().map(begin).collect()
@@ -358,7 +358,7 @@ impl Checker {
     /// The invalidation is sent, for the first time or again. Returns the attempt's reasons.
     pub fn attempted(&mut self, disruptions: &[usize], now: u64) -> Vec<usize> {
         // With cached versions, clients may build any number of values that are stale from the start.
-        let again = |at: &&usize| match self.disruptions[**at].what {
+        let again = |at: &&usize| match self.disruptions[**at].kind {
             DisruptionKind::Tag { .. } if self.plan.tag_cache > 0 => 32,
             _ => 1,
         };
@@ -423,7 +423,7 @@ impl Checker {
             self.not_fresh.push(NotFresh { key, begin: asked.began, end: asked.now });
         }
         let policy = &self.plan.keys[key].policy;
-        let drops = |what: DisruptionKind| match what {
+        let drops = |kind: DisruptionKind| match kind {
             DisruptionKind::Key { leaves } => !leaves,
             DisruptionKind::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
             DisruptionKind::Value => false,
@@ -452,11 +452,11 @@ impl Checker {
             }
             // A sidecar sees its own bumps at once, unless the tag was lost and its version may be smaller now.
             let knows = disruption.by == asked.sidecar && !self.plan.faults_matter();
-            let cached = matches!(disruption.what, DisruptionKind::Tag { .. }) && !knows;
+            let cached = matches!(disruption.kind, DisruptionKind::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
             let cache = cache + self.near(disruption.key, disruption.by, asked.sidecar);
-            counts(disruption.what)
-                && of.has(disruption.what)
+            counts(disruption.kind)
+                && of.has(disruption.kind)
                 && disruption.acked.is_some_and(|acked| acked + cache < asked.began)
                 && (!of.blind || of.ended.is_some_and(|ended| ended < disruption.begin))
         })

@@ -209,7 +209,7 @@ impl World {
             tags: &[&guarded.tags, extra].concat(),
             sidecar: self.sidecars[sidecar].number,
             room: self.plan.room,
-            learnt: extra.len(),
+            added_tags: extra.len(),
             copies: self.plan.copies,
             now: self.local_now(sidecar),
             patient: true,
@@ -259,7 +259,7 @@ impl World {
                     }
                 }
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
-                let shown = lease.base.map(|base| base.number);
+                let shown = lease.observed_cas.map(|observed_cas| observed_cas.number);
                 self.note_miss(sidecar, key, owner);
                 let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
                 self.remove_ended(sidecar, ended, &Purpose::Superseded);
@@ -271,7 +271,7 @@ impl World {
                 }
             }
             ReadEnd::Missed { seen, held } => {
-                let shown = seen.base.filter(|_| held).map(|base| base.number);
+                let shown = seen.observed_cas.filter(|_| held).map(|observed_cas| observed_cas.number);
                 if !loser_forgets {
                     self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);

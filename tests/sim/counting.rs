@@ -156,7 +156,7 @@ impl Checker {
     fn bumped_between(&self, key: usize, from: u64, to: u64) -> bool {
         self.disruptions.iter().any(|disruption| {
             disruption.key == key
-                && matches!(disruption.what, DisruptionKind::Tag { .. })
+                && matches!(disruption.kind, DisruptionKind::Tag { .. })
                 && disruption.begin <= to
                 && disruption.acked.is_none_or(|acked| acked + self.plan.tag_cache >= from)
         })

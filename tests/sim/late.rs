@@ -91,8 +91,8 @@ impl World {
 
     /// A command was executed after its timeout. Its effect counts as one loss for each key concerned: a lock or stub without an
     /// owner or a missing one, a delete, a bump.
-    pub fn executed_late(&mut self, what: &Operation, key: &[u8], reply: &[u8]) {
-        if let Operation::Get(look) = what
+    pub fn executed_late(&mut self, operation: &Operation, key: &[u8], reply: &[u8]) {
+        if let Operation::Get(look) = operation
             && (look.touch.is_none() || !reply.starts_with(b"HD"))
             && !(look.vivify.is_some() && reply.windows(2).any(|flag| flag == b" W"))
         {
@@ -106,7 +106,7 @@ impl World {
             .find(|at| self.plan.keys[*at].key == key || self.plan.keys[*at].lock == key);
         match guarded {
             Some(at) => {
-                match what {
+                match operation {
                     Operation::Get(GetFlags { touch: Some(seconds), .. }) => {
                         self.checker.put_off(at, *seconds, self.now);
                     }

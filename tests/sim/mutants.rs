@@ -112,7 +112,7 @@ impl World {
         use Mutant as M;
         let Some(mutant) = self.plan.mutant else { return command };
         let nothing = Operation::Get(GetFlags::default());
-        match (mutant, &op.doing, command.at, &mut command.what) {
+        match (mutant, &op.doing, command.at, &mut command.operation) {
             (M::FillWithoutCas, Task::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 M::TagCreatedWithoutCompare,
@@ -140,29 +140,29 @@ impl World {
             {
                 *cas = None;
             }
-            (M::DeleteSparesStub, Task::Delete(_), ItemRef::Value, what @ Operation::Delete { .. })
+            (M::DeleteSparesStub, Task::Delete(_), ItemRef::Value, operation @ Operation::Delete { .. })
                 if self.has_stub(op.key) =>
             {
-                *what = nothing;
+                *operation = nothing;
             }
             (M::BumpByNow, Task::Bump(_), _, Operation::Store { mode: StoreMode::Set, value, .. }) => {
                 let now = self.local_now(op.sidecar).wall;
                 let old = number(&value.body).saturating_sub(1);
                 *value = Stored::plain(Bytes::from(old.max(now).to_string()));
             }
-            (M::DeleteMarkLost, Task::Delete(_), ItemRef::Value, what @ Operation::MarkStale { .. })
-            | (M::WinWithoutMark, Task::Read(_), ItemRef::Value, what @ Operation::MarkStale { .. })
-            | (M::DeleteKeepsLock, Task::Delete(_), ItemRef::Lock, what @ Operation::Delete { .. })
-            | (M::FillLeavesLock, Task::Fill(_), ItemRef::Lock, what @ Operation::Delete { .. })
-            | (M::ClaimLeavesLock, Task::Read(_), ItemRef::Lock, what @ Operation::Delete { .. }) => {
-                *what = nothing
+            (M::DeleteMarkLost, Task::Delete(_), ItemRef::Value, operation @ Operation::MarkStale { .. })
+            | (M::WinWithoutMark, Task::Read(_), ItemRef::Value, operation @ Operation::MarkStale { .. })
+            | (M::DeleteKeepsLock, Task::Delete(_), ItemRef::Lock, operation @ Operation::Delete { .. })
+            | (M::FillLeavesLock, Task::Fill(_), ItemRef::Lock, operation @ Operation::Delete { .. })
+            | (M::ClaimLeavesLock, Task::Read(_), ItemRef::Lock, operation @ Operation::Delete { .. }) => {
+                *operation = nothing
             }
             (
                 M::OnlyFirstCopyIsBumped,
                 Task::Bump(_),
                 ItemRef::TagCopy(_),
-                what @ Operation::Store { .. },
-            ) => *what = nothing,
+                operation @ Operation::Store { .. },
+            ) => *operation = nothing,
             (M::NamedTagIsUnmoved, Task::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
                 self.reseal(value, |old| old == 0);
             }
@@ -223,7 +223,7 @@ impl World {
             (M::DeleteSparesStub | M::DeleteMarkLost, Task::Delete(_)) => {
                 for (command, reply) in op.commands.iter().zip(replies) {
                     if let (ItemRef::Value, ServerReply::Item(_)) = (command.at, &reply) {
-                        match &command.what {
+                        match &command.operation {
                             Operation::Delete { .. } => *reply = ServerReply::Absent,
                             Operation::MarkStale { .. } => *reply = ServerReply::Done,
                             _ => {}
@@ -242,7 +242,7 @@ impl World {
                         ItemRef::TagCopy(_),
                         Operation::Store { .. },
                         ServerReply::Item(_) | ServerReply::Absent,
-                    ) = (command.at, &command.what, &reply)
+                    ) = (command.at, &command.operation, &reply)
                     {
                         *reply = ServerReply::Stored(Cas::NONE);
                     }
@@ -253,8 +253,8 @@ impl World {
                     let is_copy = matches!(
                         (&op.commands[at - 1], &op.commands[at]),
                         (
-                            ServerCommand { at: ItemRef::Tag(_), what: Operation::Get(_) },
-                            ServerCommand { at: ItemRef::TagCopy(_), what: Operation::Get(_) },
+                            ServerCommand { at: ItemRef::Tag(_), operation: Operation::Get(_) },
+                            ServerCommand { at: ItemRef::TagCopy(_), operation: Operation::Get(_) },
                         )
                     );
                     if let (true, [ServerReply::Item(first), ServerReply::Item(copy)]) =
@@ -288,7 +288,7 @@ impl World {
                         ItemRef::Value,
                         Operation::Get(GetFlags { value: true, .. }),
                         ServerReply::Item(item),
-                    ) = (command.at, &command.what, &reply)
+                    ) = (command.at, &command.operation, &reply)
                     {
                         *reply = younger(item, seconds);
                     }
@@ -316,12 +316,12 @@ impl Op {
         let first = self.commands.first();
         matches!(
             first,
-            Some(ServerCommand { at: ItemRef::Lock, what: Operation::Store { mode: StoreMode::Add, .. } })
+            Some(ServerCommand { at: ItemRef::Lock, operation: Operation::Store { mode: StoreMode::Add, .. } })
         )
     }
 
     /// Whether its last commands mark what it won.
     fn marks(&self) -> bool {
-        matches!(self.commands.first(), Some(ServerCommand { what: Operation::MarkStale { .. }, .. }))
+        matches!(self.commands.first(), Some(ServerCommand { operation: Operation::MarkStale { .. }, .. }))
     }
 }

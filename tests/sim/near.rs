@@ -115,7 +115,7 @@ impl World {
         if guarded.policy.near.is_zero() || options.recache.is_some() || has_miss {
             return false;
         }
-        let moment = self.sidecars[sidecar].near_state.workers[client % 2].moment();
+        let moment = self.sidecars[sidecar].near_state.workers[client % 2].last_read();
         let op = self.op(sidecar, key, Task::Parked, purpose);
         self.lookup_near(op, moment, options);
         true
@@ -125,7 +125,7 @@ impl World {
         let now = self.local_now(op.sidecar);
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
         let NearState { workers, changes, .. } = &mut self.sidecars[op.sidecar].near_state;
-        let last_read = workers[worker(&op)].look(&wanted(&name, &op, &self.plan), now, changes);
+        let last_read = workers[worker(&op)].lookup(&wanted(&name, &op, &self.plan), now, changes);
         op.doing = match last_read {
             NearLookup::Hit(kept) => Task::SharedRead(SharedRead::Kept(kept)),
             NearLookup::Join(in_flight) => {
@@ -179,7 +179,7 @@ impl World {
         let NearState { workers, changes, .. } = &mut self.sidecars[op.sidecar].near_state;
         let worker = &mut workers[worker(&op)];
         match result {
-            SharedResult::Fresh(kept) if worker.serves(&kept, moment, now, changes) => {
+            SharedResult::Fresh(kept) if worker.may_serve(&kept, moment, now, changes) => {
                 self.checker.coverage.joined += 1;
                 self.serve_near(op, &kept)
             }
@@ -189,7 +189,7 @@ impl World {
             }
             SharedResult::Failed(failure) => self.done(op, End::Read(ReadEnd::Failed(failure))),
             SharedResult::Nothing => {
-                let reading = worker.alone(&wanted(&name, &op, &self.plan), now, changes);
+                let reading = worker.start_read(&wanted(&name, &op, &self.plan), now, changes);
                 self.read_from_server(op, reading, options);
                 Ok(())
             }
@@ -235,7 +235,7 @@ impl World {
             *last = sent.max(*last);
         }
         let worker = &mut near_state.workers[worker(op)];
-        let (waiters, result) = worker.ended(&wanted, reading, end.as_ref(), now, &near_state.changes);
+        let (waiters, result) = worker.end_read(&wanted, reading, end.as_ref(), now, &near_state.changes);
         for sender in waiters {
             let _ = sender.send(result.clone());
         }

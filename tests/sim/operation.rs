@@ -87,7 +87,7 @@ pub struct Op {
     pub key: usize,
     pub tags: Vec<TagName>,
     /// How many of `tags` its rule does not name.
-    pub learnt: usize,
+    pub added_tags: usize,
     /// No command has been sent except those of the first round, which production sends before it creates a state machine.
     pub first_round: bool,
     pub doing: Task,
@@ -118,7 +118,7 @@ pub struct Op {
 impl Op {
     /// Adds tags that the value names and the rule does not.
     pub fn learn(&mut self, tags: TagNames) {
-        self.learnt += tags.len();
+        self.added_tags += tags.len();
         self.tags.extend(tags);
     }
 
@@ -142,7 +142,7 @@ impl World {
             sidecar,
             key,
             tags: self.plan.keys[key].tags.clone(),
-            learnt: 0,
+            added_tags: 0,
             first_round: false,
             doing,
             purpose,
@@ -180,7 +180,7 @@ impl World {
         let reads_value = |command: &ServerCommand| {
             matches!(
                 command,
-                ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) }
+                ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) }
             )
         };
         if op.commands.iter().any(reads_value) {
@@ -196,9 +196,9 @@ impl World {
             let command = self.mutate_command(&op, op.commands[index].clone());
             self.trace_command(&op, &command);
             if let (Purpose::Store(put), ItemRef::Value, Operation::Store { value, .. }) =
-                (&mut op.purpose, command.at, &command.what)
+                (&mut op.purpose, command.at, &command.operation)
             {
-                put.check_seal(value, op.learnt > 0, &mut self.checker.coverage);
+                put.check_seal(value, op.added_tags > 0, &mut self.checker.coverage);
             }
             if let Some(arrives) = self.send(&op, index, command) {
                 op.late = op.late.max(arrives);
@@ -212,7 +212,7 @@ impl World {
 
     fn trace_command(&mut self, op: &Op, command: &ServerCommand) {
         let (id, sidecar, key) = (op.id, op.sidecar, op.key);
-        self.trace(|| format!("op {id} (s{sidecar} k{key}) sends {:?} {:?}", command.at, command.what));
+        self.trace(|| format!("op {id} (s{sidecar} k{key}) sends {:?} {:?}", command.at, command.operation));
     }
 
     /// `cached`: the reply comes from the tag cache.
@@ -240,7 +240,7 @@ impl World {
                 continue;
             };
             let (name, sidecar) = (&op.tags[usize::from(tag)], &self.sidecars[op.sidecar]);
-            match (&command.what, reply) {
+            match (&command.operation, reply) {
                 // As in production, only the first round's reads enter the tag cache.
                 (Operation::Get(_), ServerReply::Item(item)) if op.first_round => {
                     sidecar.note_tag(name, version_of(item), op.asked, *writes);
@@ -249,7 +249,7 @@ impl World {
                 _ => {}
             }
             // A version that was stored to repair a copy was read earlier: it is not the current version.
-            if let (Operation::Store { value, .. }, ServerReply::Stored(_)) = (&command.what, reply)
+            if let (Operation::Store { value, .. }, ServerReply::Stored(_)) = (&command.operation, reply)
                 && self.plan.is(Mutant::RepairIsReused)
             {
                 let version = parse_version(&value.body);
@@ -260,7 +260,7 @@ impl World {
         self.mutate_replies(&op, &mut replies);
         for (command, reply) in op.commands.iter().zip(&replies) {
             if let (
-                ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { value: true, .. }) },
+                ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) },
                 ServerReply::Item(item),
             ) = (command, reply)
             {
@@ -325,7 +325,7 @@ impl World {
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
             room: self.plan.room,
-            learnt: op.learnt,
+            added_tags: op.added_tags,
             copies: self.plan.copies,
             now,
             patient,
@@ -359,7 +359,7 @@ impl World {
                 Ok(())
             }
             Step::AddTags(tags) => {
-                self.checker.coverage.learnt += 1;
+                self.checker.coverage.added_tags += 1;
                 op.learn(tags);
                 self.resume(op, GuardEvent::TagsAdded)
             }

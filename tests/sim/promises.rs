@@ -30,12 +30,12 @@ fn assert_covered(coverage: Coverage) {
         large,
         no_wait,
         waited,
-        learnt,
+        added_tags,
         unmoved,
         near,
         ..
     } = coverage;
-    let seldom = [early, named, elsewhere, changed, cached, large, no_wait, waited, learnt, unmoved, near];
+    let seldom = [early, named, elsewhere, changed, cached, large, no_wait, waited, added_tags, unmoved, near];
     assert!(seldom.iter().all(|times| *times > 0), "never tested: {coverage:?}");
 }
 

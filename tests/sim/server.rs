@@ -23,7 +23,7 @@ impl Server {
     /// Executes a command. Returns the reply as bytes of the wire. As in memcached, a value longer than `room` is refused and the
     /// previous one is removed.
     pub fn execute(&mut self, command: &ServerCommand, key: &[u8], room: usize, wall: u64) -> Bytes {
-        if let Operation::Store { value, .. } = &command.what
+        if let Operation::Store { value, .. } = &command.operation
             && value.len() > room
         {
             self.evict(key, wall);
@@ -31,7 +31,7 @@ impl Server {
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        wire::encode(&command.what, key, &mut buffer);
+        wire::encode(&command.operation, key, &mut buffer);
         let reply = self.run(&buffer, wall);
         self.buffer = buffer;
         reply

@@ -141,7 +141,7 @@ impl World {
         let name = &self.plan.keys[key].key;
         let of = &mut self.sidecars[sidecar];
         if of.known_misses.contains(&(owner, key))
-            && let AfterHit::Over(ended) = of.leases.hit(name, owner, cas)
+            && let AfterHit::Ended(ended) = of.leases.hit(name, owner, cas)
         {
             of.known_misses.remove(&(owner, key));
             self.remove_ended(sidecar, ended, &Purpose::Lost);
@@ -150,7 +150,7 @@ impl World {
 
     /// Sends the commands that remove what ended leases left in memcached.
     pub fn remove_ended(&mut self, sidecar: usize, ended: Vec<Ended>, purpose: &Purpose) {
-        for Ended { key, asks: commands, .. } in ended {
+        for Ended { key, commands: commands, .. } in ended {
             let key = self.plan.keys.iter().position(|guarded| guarded.key[..] == *key);
             if let Some(key) = key
                 && !commands.is_empty()

@@ -26,7 +26,7 @@ impl World {
         let wall = self.wall();
         for name in (0..self.plan.all_tags()).map(tag_name) {
             let value = Stored::plain(Bytes::from((wall - AGE).to_string()));
-            let what = Operation::Store {
+            let operation = Operation::Store {
                 mode: StoreMode::Set,
                 value,
                 flags: 0,
@@ -34,7 +34,7 @@ impl World {
                 cas: None,
                 explicit: None,
             };
-            let command = ServerCommand { at: ItemRef::Tag(0), what };
+            let command = ServerCommand { at: ItemRef::Tag(0), operation };
             let key = self.tag_key(&name);
             for server in self.plan.tag_servers(&name) {
                 self.servers[server].execute(&command, &key, self.plan.room, wall);
@@ -49,7 +49,7 @@ impl World {
             0 => u64::from(self.plan.faults_matter()),
             _ => 32,
         };
-        if !self.plan.copies || times == 0 || !matches!(command.what, Operation::Store { .. }) {
+        if !self.plan.copies || times == 0 || !matches!(command.operation, Operation::Store { .. }) {
             return;
         }
         let tag = self.tag_keys.iter().position(|tag| tag == key);

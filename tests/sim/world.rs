@@ -315,7 +315,7 @@ impl World {
         let (link, epoch) = self.sidecars[op.sidecar].links[server];
         let (key_of, op, round) = (op.key, op.id, op.round);
         let checks = !self.plan.is(Mutant::NoEpochCheck);
-        if checks && wire::depends_on(&command.what).is_some_and(|seen| seen != epoch) {
+        if checks && wire::depends_on(&command.operation).is_some_and(|seen| seen != epoch) {
             self.at(0, Event::Reply { op, index, round, reply: ServerReply::Exists, link });
             return None;
         }
@@ -341,7 +341,7 @@ impl World {
 
     /// The version of a tag if this sidecar has read it recently. A bump always reads the server.
     fn cached(&self, op: &Op, command: &ServerCommand) -> Option<ServerReply> {
-        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (command.at, &command.what)
+        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (command.at, &command.operation)
         else {
             return None;
         };
@@ -383,14 +383,14 @@ impl World {
         let wall = self.wall();
         let bytes = self.servers[server].execute(&command, &key, self.plan.room, wall);
         self.trace(|| {
-            format!("op {op} {} {:?} -> {}", key.escape_ascii(), command.what, bytes.escape_ascii())
+            format!("op {op} {} {:?} -> {}", key.escape_ascii(), command.operation, bytes.escape_ascii())
         });
         self.may_create(&command, &key);
         if let (ItemRef::Value | ItemRef::Lock, Some(op)) = (command.at, self.ops.get_mut(&op)) {
             op.served = self.now;
         }
         if late {
-            self.executed_late(&command.what, &key, &bytes);
+            self.executed_late(&command.operation, &key, &bytes);
         }
         let mut reply = wire::decode(&command, Reply::Answered { bytes, epoch });
         let mut back = (self.now + self.latency()).max(self.links[link].last_reply);

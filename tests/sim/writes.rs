@@ -258,7 +258,7 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
         match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
-            Attribution::Fill { ticket: token, .. } => removal.compare = token.base.map(|base| base.number),
+            Attribution::Fill { ticket: token, .. } => removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number),
             Attribution::Renewing => {
                 let purpose = Purpose::ReleaseWin { client, generation, cas };
                 let op = self.op(sidecar, key, Task::Parked, purpose);
@@ -352,10 +352,10 @@ impl World {
                     StoreMethod::Add => Change::Add(new_value),
                     StoreMethod::Replace => Change::Replace(new_value),
                     StoreMethod::Cas(number) => {
-                        Change::Cas { number, offer: new_value, sees_stale: false, invalidate: false }
+                        Change::Cas { number, new_value: new_value, sees_stale: false, invalidate: false }
                     }
                     StoreMethod::MetaCas { cas: number, .. } => {
-                        Change::Cas { number, offer: new_value, sees_stale: true, invalidate: false }
+                        Change::Cas { number, new_value: new_value, sees_stale: true, invalidate: false }
                     }
                 };
                 let condition = match self.sidecars[sidecar].leases.bound(&name, owner, known_miss) {
@@ -373,7 +373,7 @@ impl World {
             }
             Attribution::Fill { ticket: mut token, lease, owner } => {
                 if self.plan.is(Mutant::SnapshotAtSet) {
-                    let names = [&self.plan.keys[key].tags[..], &token.learnt].concat();
+                    let names = [&self.plan.keys[key].tags[..], &token.added_tags].concat();
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
                     token.versions = tags.unwrap_or(token.versions);
                 }
@@ -491,7 +491,7 @@ impl World {
         let Rebuild { key, last_read, .. } = self.checker.rebuilds[rebuild];
         let bumped = |since: u64| {
             let tags = self.checker.disruptions.iter().filter(|disruption| {
-                disruption.key == key && matches!(disruption.what, DisruptionKind::Tag { .. })
+                disruption.key == key && matches!(disruption.kind, DisruptionKind::Tag { .. })
             });
             tags.filter(|disruption| disruption.begin <= self.now)
                 .any(|disruption| disruption.acked.is_none_or(|acked| acked >= since))

@@ -32,7 +32,7 @@ fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
             };
             commands
         });
-        let Operation::Store { value, flags, .. } = &commands[0].what else { panic!("{commands:?}") };
+        let Operation::Store { value, flags, .. } = &commands[0].operation else { panic!("{commands:?}") };
         let item = fixtures::item("", 9);
         Item { value: value.body.clone(), flags: *flags, ..item }
     };
@@ -116,7 +116,7 @@ fn a_bump_that_loses_every_race_is_not_acknowledged() {
         let reads = round % 2 == 0;
         assert!(
             matches!(
-                (&commands[0].what, reads),
+                (&commands[0].operation, reads),
                 (Operation::Get(_), true) | (Operation::Store { .. }, false)
             ),
             "{commands:?}"

@@ -20,7 +20,7 @@ fn a_delete_that_leaves_a_stale_value_does_not_extend_its_ttl() {
         let step = delete.resume(Event::Replies(smallvec![ServerReply::Item(item)]), &inputs);
         let Step::Send(commands) = step else { panic!("{step:?}") };
         let mark = Operation::MarkStale { seconds, cas: Some(cas(7)), explicit: None };
-        assert_eq!(commands[0].what, mark, "{ttl:?}: setting the same TTL again would extend it");
+        assert_eq!(commands[0].operation, mark, "{ttl:?}: setting the same TTL again would extend it");
     }
 }
 
@@ -57,7 +57,7 @@ fn a_delete_that_loses_every_race_is_not_acknowledged() {
     for round in 0..=u64::from(MAX_ROUNDS) {
         let marks = delete.resume(Event::Replies(smallvec![item(round)]), &inputs);
         let Step::Send(commands) = marks else { panic!("round {round}: {marks:?}") };
-        assert!(matches!(commands[0].what, Operation::MarkStale { .. }), "{commands:?}");
+        assert!(matches!(commands[0].operation, Operation::MarkStale { .. }), "{commands:?}");
         let replies = commands.iter().map(|_| ServerReply::Exists).collect();
         let step = delete.resume(Event::Replies(replies), &inputs);
         match round == u64::from(MAX_ROUNDS) {

@@ -94,7 +94,7 @@ fn a_value_without_room_for_a_header_is_stored_over_its_renewed_stub() {
     let renewed = fixtures::item("", 12);
     let renewed = ServerReply::Item(Item { flags: StubId::of(SEEN.number).flags(), ..renewed });
     let Step::Send(commands) = resume(smallvec![renewed, ServerReply::Absent]) else { panic!("no store") };
-    let Operation::Store { value, cas, .. } = &commands[0].what else { panic!("{commands:?}") };
+    let Operation::Store { value, cas, .. } = &commands[0].operation else { panic!("{commands:?}") };
     assert_eq!((value.header.len(), cas.map(|cas| cas.number)), (0, Some(12)));
 }
 

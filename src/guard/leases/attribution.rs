@@ -103,8 +103,8 @@ impl<W> Leases<W> {
         entry.kind = EntryKind::Taken { invalidated };
         // One refusal is enough to report that a server did not reply to several misses. The next `set`
         // counts as new.
-        for other in state.entries.iter_mut().filter(|other| other.token.base.is_none()) {
-            if token.base.is_none() && other.kind == EntryKind::Miss {
+        for other in state.entries.iter_mut().filter(|other| other.token.observed_cas.is_none()) {
+            if token.observed_cas.is_none() && other.kind == EntryKind::Miss {
                 other.kind = EntryKind::Taken { invalidated: false };
             }
         }

@@ -13,55 +13,55 @@ use super::observed::Observed;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MissToken {
     /// The CAS of the item. `None` if it is unknown; then nothing may be stored on the strength of this miss.
-    pub base: Option<Cas>,
+    pub observed_cas: Option<Cas>,
     /// The stub, if the item was one: a renewal changes its CAS but not its identity. For a value that may
     /// not be served, the identity that every reader derives from it ([`StubId::of_unseen`]).
     pub stub: Option<StubId>,
-    /// The item in `base` was stored after the miss, over the same stub.
+    /// The item in `observed_cas` was stored after the miss, over the same stub.
     pub filled: bool,
     /// The lock's CAS, if the right to rebuild is a lock and not the stub itself.
     pub lock: Option<Cas>,
-    /// Versions of the rule's tags, followed by those in `learnt`. The fill is sealed with these, so that a
+    /// Versions of the rule's tags, followed by those in `added_tags`. The fill is sealed with these, so that a
     /// bump during the rebuild still invalidates it.
     pub versions: Versions,
     /// The tags that the old value had besides those of the rule.
-    pub learnt: TagNames,
+    pub added_tags: TagNames,
     /// The time of the miss.
     pub at: Now,
     /// Until when the stale value is certain to remain, on the monotonic clock in ms. Afterwards another
     /// client would find no item and begin a second rebuild; the lease replaces the value by a stub before
     /// that.
-    pub vanishes: Option<u64>,
+    pub expires_at: Option<u64>,
 }
 
 impl MissToken {
     /// A miss with these inputs.
-    pub fn seen(base: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
-        let learnt =
+    pub fn seen(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
+        let added_tags =
             inputs.tags.iter().take(versions.len()).skip(inputs.rule_tags().len()).cloned().collect();
-        MissToken { base, versions, learnt, ..MissToken::nothing(inputs.now) }
+        MissToken { observed_cas, versions, added_tags, ..MissToken::nothing(inputs.now) }
     }
 
     /// A miss over a stub.
     pub(in crate::guard) fn of_stub(
-        base: Cas,
+        observed_cas: Cas,
         stub: StubId,
         versions: Versions,
         inputs: &Inputs<'_>,
     ) -> MissToken {
-        MissToken { stub: Some(stub), ..MissToken::seen(Some(base), versions, inputs) }
+        MissToken { stub: Some(stub), ..MissToken::seen(Some(observed_cas), versions, inputs) }
     }
 
     /// A miss without a reply from the server.
     pub fn nothing(at: Now) -> MissToken {
-        let (versions, learnt) = (Versions::new(), TagNames::new());
-        let (base, stub, lock, vanishes) = (None, None, None, None);
-        MissToken { base, stub, filled: false, lock, versions, learnt, at, vanishes }
+        let (versions, added_tags) = (Versions::new(), TagNames::new());
+        let (observed_cas, stub, lock, expires_at) = (None, None, None, None);
+        MissToken { observed_cas, stub, filled: false, lock, versions, added_tags, at, expires_at }
     }
 
     /// The stub of a lease whose right to rebuild is a stub.
     pub(super) fn stub_id(&self) -> Option<StubId> {
-        self.stub.or_else(|| Some(StubId::of(self.base?.number)))
+        self.stub.or_else(|| Some(StubId::of(self.observed_cas?.number)))
     }
 
     /// The commands that release the lease.
@@ -78,17 +78,17 @@ impl MissToken {
         }
         let seconds = u32::try_from(max_rebuild.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
         let stub = self.stub_id().map(|id| Stub { id, age: 0, is_free: true });
-        stub.map(|stub| stub.store_command(self.base, seconds)).into_iter().collect()
+        stub.map(|stub| stub.store_command(self.observed_cas, seconds)).into_iter().collect()
     }
 
     /// What a store based on this miss may replace.
     pub(in crate::guard) fn observed(&self) -> Observed {
-        Observed { cas: self.base.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
+        Observed { cas: self.observed_cas.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
     }
 
     /// The version that a tag had at the miss.
     pub(in crate::guard) fn version_of(&self, name: &TagName, inputs: &Inputs<'_>) -> Option<u64> {
-        let names = inputs.rule_tags().iter().chain(&self.learnt);
+        let names = inputs.rule_tags().iter().chain(&self.added_tags);
         names.zip(&self.versions).find(|(tag, _)| *tag == name).map(|(_, version)| *version)
     }
 

@@ -34,11 +34,11 @@ pub enum Due {
 }
 
 impl MissToken {
-    /// Updates `vanishes` with a TTL in seconds, returned by a get that was sent at `asked`: a client may
+    /// Updates `expires_at` with a TTL in seconds, returned by a get that was sent at `asked`: a client may
     /// have touched the value.
     fn observe_ttl(&mut self, ttl: Option<u32>, asked: u64) {
         let until = ttl.map(|ttl| asked.saturating_add(sure_ms(ttl)));
-        self.vanishes = self.vanishes.and_then(|known| Some(known.max(until?)));
+        self.expires_at = self.expires_at.and_then(|known| Some(known.max(until?)));
     }
 }
 
@@ -48,7 +48,7 @@ impl<W> Leases<W> {
         let renewal = now.mono + (millis(policy.lock_ttl) / 3).max(1);
         let end = token.at.mono + millis(policy.max_rebuild);
         let clearing = token
-            .vanishes
+            .expires_at
             .map_or(u64::MAX, |moment| moment.saturating_sub(CLEARING_MARGIN_MS).max(now.mono + 1));
         renewal.min(end.max(now.mono + 1)).min(clearing)
     }
@@ -109,10 +109,10 @@ impl<W> Leases<W> {
         match (replies.first(), entry.token.lock) {
             // The stub has replaced the stale value and is now the right to rebuild.
             (Some(ServerReply::Stored(cas)), Some(_)) if entry.clearing => {
-                entry.token.base = Some(*cas);
+                entry.token.observed_cas = Some(*cas);
                 entry.token.stub.get_or_insert(StubId::of(cas.number));
                 entry.token.lock = None;
-                entry.token.vanishes = None;
+                entry.token.expires_at = None;
             }
             (Some(ServerReply::Stored(cas)), Some(_)) => {
                 entry.token.lock = Some(*cas);
@@ -122,13 +122,13 @@ impl<W> Leases<W> {
                 lost = match replies.get(1) {
                     Some(ServerReply::Item(item)) => {
                         entry.token.observe_ttl(item.ttl, asked);
-                        Some(item.cas.number) != entry.token.base.map(|base| base.number)
+                        Some(item.cas.number) != entry.token.observed_cas.map(|observed_cas| observed_cas.number)
                     }
                     Some(ServerReply::Absent) => true,
                     _ => false,
                 };
             }
-            (Some(ServerReply::Stored(cas)), None) => entry.token.base = Some(*cas),
+            (Some(ServerReply::Stored(cas)), None) => entry.token.observed_cas = Some(*cas),
             (Some(ServerReply::Exists), None) => {
                 let current = match replies.get(1) {
                     Some(ServerReply::Item(item)) if entry.token.observed().is_same(item) => {
@@ -137,7 +137,7 @@ impl<W> Leases<W> {
                     _ => None,
                 };
                 lost = current.is_none();
-                entry.token.base = current.or(entry.token.base);
+                entry.token.observed_cas = current.or(entry.token.observed_cas);
             }
             // Unknown until the next renewal.
             (Some(ServerReply::Failed(_)) | None, _) => {}
@@ -171,27 +171,27 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
     let Some(lock) = token.lock else {
         let age = now.mono.saturating_sub(token.at.mono);
         let stub = token.stub_id().map(|id| Stub { id, age, is_free: false });
-        let stub = stub.map(|stub| stub.store_command(token.base, policy.lock_seconds()));
+        let stub = stub.map(|stub| stub.store_command(token.observed_cas, policy.lock_seconds()));
         // The get is needed if the stub has another CAS: after a renewal whose reply was lost, or a touch.
         return stub.into_iter().chain([peek(ItemRef::Value)]).collect();
     };
     if is_vanishing(token, now) {
-        return smallvec![stub_in_place(token.stub, token.base, policy), delete(ItemRef::Lock, Some(lock))];
+        return smallvec![stub_in_place(token.stub, token.observed_cas, policy), delete(ItemRef::Lock, Some(lock))];
     }
     let mut value = bytes::BytesMut::new();
-    let names = tags.iter().chain(&token.learnt).cloned();
+    let names = tags.iter().chain(&token.added_tags).cloned();
     let tags = names.zip(token.versions.iter().copied()).collect();
     // A record that is too large was not written at the claim either. The lock is valid without it.
     let _ = LockRecord { granted_at: token.at.wall, sidecar, tags }.encode(&mut value);
     let value = Stored::plain(value.freeze());
-    let what =
+    let operation =
         Operation::Store { mode: StoreMode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
     // The get shows whether the value is still the one that was won. If not, the lock protects nothing and
     // only blocks other clients.
-    smallvec![ServerCommand { at: ItemRef::Lock, what }, peek(ItemRef::Value)]
+    smallvec![ServerCommand { at: ItemRef::Lock, operation }, peek(ItemRef::Value)]
 }
 
 /// Whether the stale value must be replaced by a stub now.
 fn is_vanishing(token: &MissToken, now: Now) -> bool {
-    token.lock.is_some() && token.vanishes.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
+    token.lock.is_some() && token.expires_at.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
 }

@@ -62,7 +62,7 @@ pub enum AfterHit {
     /// The connection has a lease to refresh this very value: the lease remains.
     Refreshes,
     /// The miss is over, and so is its lease, which must be released.
-    Over(Vec<Ended>),
+    Ended(Vec<Ended>),
 }
 
 /// A lease that was not ended by its client, and the commands that release it.
@@ -73,7 +73,7 @@ pub struct Ended {
     /// How it ended.
     pub end: LeaseEnd,
     /// Commands of one round trip to the key's server.
-    pub asks: Commands,
+    pub commands: Commands,
 }
 
 impl<W> Leases<W> {
@@ -96,7 +96,7 @@ impl<W> Leases<W> {
     ) -> (Option<MissTokenId>, Vec<Ended>) {
         // A server's CAS numbers ascend: the win with the higher one is the later, even if its reply is
         // processed first.
-        let won = |token: &MissToken| token.lock.or(token.base).map(|cas| (cas.epoch, cas.number));
+        let won = |token: &MissToken| token.lock.or(token.observed_cas).map(|cas| (cas.epoch, cas.number));
         let is_later = |entry: &Entry| entry.is_lease() && won(&entry.token) > won(&token);
         if self.keys.get(key).is_some_and(|state| state.entries.iter().any(is_later)) {
             return (None, self.record_miss(key, owner, token, policy));
@@ -108,7 +108,7 @@ impl<W> Leases<W> {
                 entry.kind = EntryKind::Miss;
                 self.owners.remove_lease(entry.owner, entry.id);
                 let commands = entry.release();
-                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, asks: commands });
+                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands: commands });
             }
         }
         let kind = EntryKind::Lease { renewing: false, orphan: false };
@@ -124,17 +124,17 @@ impl<W> Leases<W> {
         let mut ended = Vec::new();
         if let Some(entry) = self.entry_of(key, owner).filter(|entry| entry.is_lease()) {
             let same_stub = token.stub.is_some() && token.stub == entry.token.stub;
-            if token.base.is_none() {
+            if token.observed_cas.is_none() {
                 return ended;
             }
-            if same_stub || token.base == entry.token.base {
-                let MissToken { versions, learnt, at: Now { wall, .. }, .. } = token;
+            if same_stub || token.observed_cas == entry.token.observed_cas {
+                let MissToken { versions, added_tags, at: Now { wall, .. }, .. } = token;
                 self.update_token(key, owner, |entry| {
-                    (entry.versions, entry.learnt, entry.at.wall) = (versions, learnt, wall);
+                    (entry.versions, entry.added_tags, entry.at.wall) = (versions, added_tags, wall);
                 });
                 return ended;
             }
-            ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, asks: entry.token.unlock() });
+            ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, commands: entry.token.unlock() });
         }
         self.insert(key, owner, EntryKind::Miss, token, millis(policy.max_rebuild));
         self.make_room(&mut ended);
@@ -155,7 +155,7 @@ impl<W> Leases<W> {
         let shown_cas = match kind {
             // This client did not receive the CAS.
             EntryKind::Taken { .. } => None,
-            _ => token.base.map(|cas| cas.number),
+            _ => token.observed_cas.map(|cas| cas.number),
         };
         let entry = Entry { id, owner, kind, token, shown_cas, clearing: false, max_rebuild, paired: false };
         self.owners.add(key, &entry);
@@ -203,14 +203,14 @@ impl<W> Leases<W> {
     pub fn hit(&mut self, key: &[u8], owner: Owner, cas: u64) -> AfterHit {
         let entry = self.entry_of(key, owner);
         let lease = entry.filter(|entry| entry.is_lease());
-        if lease.is_some_and(|entry| entry.token.base.is_some_and(|base| base.number == cas)) {
+        if lease.is_some_and(|entry| entry.token.observed_cas.is_some_and(|observed_cas| observed_cas.number == cas)) {
             return AfterHit::Refreshes;
         }
         let ended =
-            lease.map(|entry| Ended { key: key.into(), end: LeaseEnd::Lost, asks: entry.token.unlock() });
+            lease.map(|entry| Ended { key: key.into(), end: LeaseEnd::Lost, commands: entry.token.unlock() });
         self.remove_where(key, |entry| entry.owner == owner);
         self.remove_if_idle(key);
-        AfterHit::Over(ended.into_iter().collect())
+        AfterHit::Ended(ended.into_iter().collect())
     }
 
     /// `owner` has created the value by counting. Like after an `add`, its later stores are new and fill no
@@ -234,13 +234,13 @@ impl<W> Leases<W> {
         let is_taken = |entry: &&Entry| matches!(entry.kind, EntryKind::Taken { .. });
         if let Some(owner) = taken_from.filter(|owner| self.entry_of(key, *owner).filter(is_taken).is_some())
         {
-            let token = MissToken { base: Some(cas), lock: None, filled: true, ..token.clone() };
+            let token = MissToken { observed_cas: Some(cas), lock: None, filled: true, ..token.clone() };
             self.update_token(key, owner, |entry| *entry = token);
         }
         if let Some(state) = self.keys.get_mut(key) {
             state.unfilled = 0;
             let same = |seen: &MissToken| {
-                let epoch = |token: &MissToken| token.base.map(|base| base.epoch);
+                let epoch = |token: &MissToken| token.observed_cas.map(|observed_cas| observed_cas.epoch);
                 !seen.filled
                     && seen.stub.is_some()
                     && seen.stub == token.stub
@@ -250,7 +250,7 @@ impl<W> Leases<W> {
             for entry in
                 state.entries.iter_mut().filter(|entry| entry.kind == EntryKind::Miss && same(&entry.token))
             {
-                (entry.token.base, entry.token.filled) = (Some(cas), true);
+                (entry.token.observed_cas, entry.token.filled) = (Some(cas), true);
             }
         }
         self.wake(key)
@@ -301,7 +301,7 @@ impl<W> Leases<W> {
         for key in self.owners.keys_of(owner) {
             let Some(Entry { token, .. }) = self.entry_of_mut(&key, owner) else { continue };
             let own = tags(&key);
-            let names = own.as_ref().iter().chain(&token.learnt);
+            let names = own.as_ref().iter().chain(&token.added_tags);
             for (_, seen) in
                 names.zip(&mut token.versions).filter(|(name, seen)| *name == tag && **seen == from)
             {
@@ -321,7 +321,7 @@ impl<W> Leases<W> {
                 continue;
             }
             if let Some(entry) = self.entry_of(&key, owner).filter(|entry| entry.is_lease()) {
-                ended.push(Ended { key: key.clone(), end: LeaseEnd::Disconnected, asks: entry.release() });
+                ended.push(Ended { key: key.clone(), end: LeaseEnd::Disconnected, commands: entry.release() });
             }
             self.remove_where(&key, |entry| entry.owner == owner);
             self.remove_if_idle(&key);
@@ -393,12 +393,12 @@ impl<W> Leases<W> {
             }
             entry.kind = EntryKind::Miss;
             self.owners.remove_lease(owner, id);
-            ended.push(Ended { key, end: LeaseEnd::Limit, asks: commands });
+            ended.push(Ended { key, end: LeaseEnd::Limit, commands: commands });
         }
         while let Some((key, id)) = self.owners.excess_token() {
             let entries = self.keys.get(&key).map(|state| &state.entries[..]).unwrap_or_default();
             if let Some(entry) = entries.iter().find(|entry| entry.id == id && entry.is_lease()) {
-                ended.push(Ended { key: key.clone(), end: LeaseEnd::Limit, asks: entry.release() });
+                ended.push(Ended { key: key.clone(), end: LeaseEnd::Limit, commands: entry.release() });
             }
             self.evicted += 1;
             self.remove_where(&key, |entry| entry.id == id);

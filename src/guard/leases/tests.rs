@@ -16,10 +16,10 @@ use crate::metrics::LeaseEnd;
 const KEY: &[u8] = b"k";
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
-fn token(base: u64) -> MissToken {
-    let stub = Some(StubId::of(base));
-    let base = Some(cas(base));
-    MissToken { base, stub, ..MissToken::nothing(NOW) }
+fn token(observed_cas: u64) -> MissToken {
+    let stub = Some(StubId::of(observed_cas));
+    let observed_cas = Some(cas(observed_cas));
+    MissToken { observed_cas, stub, ..MissToken::nothing(NOW) }
 }
 
 /// A table in which connection 1 holds a lease over CAS 7.
@@ -45,7 +45,7 @@ fn pooled(leases: &mut Leases<u32>, connection: u64) -> Attribution {
 fn fill(leases: &mut Leases<u32>, connection: u64) -> (Option<u64>, bool, bool) {
     match pooled(leases, connection) {
         Attribution::Fill { ticket: token, lease, .. } => {
-            (token.base.map(|cas| cas.number), lease, token.filled)
+            (token.observed_cas.map(|cas| cas.number), lease, token.filled)
         }
         other => panic!("{other:?}"),
     }
@@ -173,8 +173,8 @@ fn a_connection_that_has_ended_its_miss_is_not_restricted_by_the_fill_that_used_
 fn a_winners_value_is_as_new_as_its_last_miss() {
     let mut leases = leased();
     let later = Now { wall: NOW.wall + 5_000, mono: NOW.mono + 5_000 };
-    let learnt = vec![TagName::from_slice(b"learnt")];
-    let again = MissToken { versions: smallvec![5], learnt, at: later, ..token(7) };
+    let added_tags = vec![TagName::from_slice(b"learnt")];
+    let again = MissToken { versions: smallvec![5], added_tags, at: later, ..token(7) };
     assert!(leases.record_miss(KEY, 1.into(), again, &Policy::default()).is_empty());
     let mut left = leases.clone();
     left.disconnect(1.into());
@@ -202,7 +202,7 @@ fn a_set_after_a_bump_of_the_same_connection_is_newer_than_that_bump_only() {
     let tag = |name: &[u8]| TagName::from_slice(name);
     let versions = |seen: &[u64]| Versions::from_slice(seen);
     let mut leases: Leases<u32> = Leases::default();
-    let token = MissToken { versions: versions(&[5, 6, 7]), learnt: vec![tag(b"c")], ..token(7) };
+    let token = MissToken { versions: versions(&[5, 6, 7]), added_tags: vec![tag(b"c")], ..token(7) };
     leases.grant(KEY, 1.into(), token.clone(), &policy);
     leases.record_miss(KEY, 2.into(), token, &policy);
     // Another client had bumped the second from 6 to 60 before.
@@ -307,15 +307,15 @@ fn the_number_of_waiting_requests_of_a_key_is_limited() {
 fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_value() {
     let mut leases: Leases<u32> = Leases::default();
     leases.record_miss(KEY, 1.into(), token(7), &Policy::default());
-    assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(Vec::new()));
+    assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Ended(Vec::new()));
     assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
     let lock = cas(9);
     let refreshes = MissToken { lock: Some(lock), stub: None, ..token(7) };
     leases.grant(KEY, 1.into(), refreshes, &Policy::default()).0.unwrap();
     assert_eq!(leases.hit(KEY, 1.into(), 7), AfterHit::Refreshes);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, asks: commands };
-    assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Over(vec![ended]));
+    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, commands: commands };
+    assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Ended(vec![ended]));
     assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
 }
 
@@ -331,7 +331,7 @@ fn with_pools_a_set_may_end_any_miss_of_another_connection_and_only_one() {
 fn several_misses_without_a_reply_refuse_only_one_set_of_another_connection() {
     let mut leases: Leases<u32> = Leases::default();
     for owner in 1..=3 {
-        leases.record_miss(KEY, owner.into(), MissToken { base: None, ..token(7) }, &Policy::default());
+        leases.record_miss(KEY, owner.into(), MissToken { observed_cas: None, ..token(7) }, &Policy::default());
     }
     assert_eq!(fill(&mut leases, 9).0, None);
     assert_eq!(pooled(&mut leases, 9), Attribution::NoMiss);
@@ -465,7 +465,7 @@ fn a_later_win_ends_the_earlier_one_and_releases_its_lock() {
     let (id, superseded) = leases.grant(KEY, 2.into(), token(9), &policy);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
     assert!(
-        id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, asks: commands }]
+        id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands: commands }]
     );
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
     // It may be stored only over what it saw, which has gone.
@@ -513,9 +513,9 @@ fn a_poll_that_finds_a_key_freed_counts_it_as_unfilled_unless_the_lease_is_in_th
 /// A lease with lock 8 over a stale value with CAS 7, and the reply to a get of that value.
 fn stale(
     leases: &mut Leases<u32>,
-    vanishes: Option<u64>,
+    expires_at: Option<u64>,
 ) -> (MissTokenId, impl Fn(u32, Option<u32>) -> ServerReply + use<>) {
-    let won = MissToken { lock: Some(cas(8)), vanishes, ..token(7) };
+    let won = MissToken { lock: Some(cas(8)), expires_at, ..token(7) };
     let look = move |epoch, ttl| {
         let cas = Cas { number: 7, epoch };
         ServerReply::Item(Item { size: 3, stale: true, ttl, cas, ..item("", 7) })
@@ -535,7 +535,7 @@ fn a_lease_is_not_lost_when_another_worker_reconnects() {
     renews(&mut leases, id, NOW);
     let lock = Cas { number: 10, epoch: 2 };
     let token = leases.renewed(KEY, id, &[ServerReply::Stored(lock), look(2, None)], NOW.mono).unwrap();
-    assert_eq!((token.lock, token.base), (Some(lock), Some(cas(7))));
+    assert_eq!((token.lock, token.observed_cas), (Some(lock), Some(cas(7))));
 }
 
 #[test]
@@ -560,7 +560,7 @@ fn a_value_that_was_touched_since_it_was_won_is_not_replaced_by_a_stub() {
     // When the value would be replaced by a stub, and when the next renewal is due.
     let late = Now { mono: NOW.mono + 2_000, ..NOW };
     let step = NOW.mono + 1_000 + 5_000 / 3;
-    for (ttl, vanishes) in
+    for (ttl, expires_at) in
         [(Some(3600), Some(NOW.mono + 1_000 + 3_599_000)), (None, None), (Some(1), Some(late.mono))]
     {
         let mut leases: Leases<u32> = Leases::default();
@@ -569,7 +569,7 @@ fn a_value_that_was_touched_since_it_was_won_is_not_replaced_by_a_stub() {
         renews(&mut leases, id, soon);
         let replies = [ServerReply::Stored(cas(10)), look(1, ttl)];
         let token = leases.renewed(KEY, id, &replies, soon.mono).unwrap();
-        assert_eq!(token.vanishes, vanishes);
+        assert_eq!(token.expires_at, expires_at);
         let due = Leases::<u32>::due_after(&token, &replies, &Policy::default(), soon);
         assert_eq!(due, if ttl == Some(1) { late.mono - CLEARING_MARGIN_MS } else { step });
     }
@@ -586,7 +586,7 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
     };
     let mut leases = leased();
     leases.record_miss(KEY, 2.into(), token(6), &Policy::default());
-    leases.record_miss(KEY, 3.into(), MissToken { base: None, stub: None, ..token(7) }, &Policy::default());
+    leases.record_miss(KEY, 3.into(), MissToken { observed_cas: None, stub: None, ..token(7) }, &Policy::default());
     let bound =
         |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner.into(), KnownMiss::No));
     assert_eq!(

@@ -42,7 +42,7 @@ pub enum Change {
         /// The CAS number.
         number: u64,
         /// The value to store.
-        offer: NewValue,
+        new_value: NewValue,
         /// Meta clients receive the CAS of stale items and stubs, and may store over those too.
         sees_stale: bool,
         /// `I`: if the item's CAS number is higher, store all the same, as stale.
@@ -105,7 +105,7 @@ impl Change {
     /// Length in bytes of the value that the client sent.
     pub(super) fn sent(&self) -> usize {
         match self {
-            Change::Add(offer) | Change::Replace(offer) | Change::Cas { offer, .. } => offer.body.len(),
+            Change::Add(new_value) | Change::Replace(new_value) | Change::Cas { new_value, .. } => new_value.body.len(),
             Change::Append { more, .. } | Change::Prepend { more, .. } => more.len(),
             Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
         }

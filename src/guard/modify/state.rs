@@ -86,7 +86,7 @@ impl Modify {
     /// with its header, or for a command that may be stored only over another item.
     pub(super) fn may_create(&self, inputs: &Inputs<'_>) -> bool {
         let created = match &self.change {
-            Change::Add(offer) => store_value(offer, StoreMode::Add, None, |_| NEVER, inputs),
+            Change::Add(new_value) => store_value(new_value, StoreMode::Add, None, |_| NEVER, inputs),
             Change::Count(Count { create: Some((lifetime, initial)), explicit, .. })
                 if self.observed.is_none() =>
             {
@@ -99,14 +99,14 @@ impl Modify {
                 )
             }
             change => match change.create() {
-                Some(offer) if self.observed.is_none() => {
-                    store_value(offer, StoreMode::Add, None, |_| NEVER, inputs)
+                Some(new_value) if self.observed.is_none() => {
+                    store_value(new_value, StoreMode::Add, None, |_| NEVER, inputs)
                 }
                 _ => return false,
             },
         };
         // The length of a header does not depend on the versions.
-        matches!(created.what, Operation::Store { value, exptime: 0.., .. } if !inputs.refuses(value.len()))
+        matches!(created.operation, Operation::Store { value, exptime: 0.., .. } if !inputs.refuses(value.len()))
     }
 
     pub(super) fn done(&self, counted: Counted) -> ModifyEnd {

@@ -22,24 +22,24 @@ pub(super) fn initial_value(lifetime: Expiry, initial: u64, explicit: Option<u64
 
 /// Stores a value over the item with this CAS. `version` returns the version of each tag to seal it with.
 pub(super) fn store_value(
-    offer: &NewValue,
+    new_value: &NewValue,
     mode: StoreMode,
     cas: Option<Cas>,
     version: impl Fn(&TagName) -> u64,
     inputs: &Inputs<'_>,
 ) -> ServerCommand {
-    match (offer.lifetime, cas) {
+    match (new_value.lifetime, cas) {
         (Expiry::Expired, Some(cas)) => delete(ItemRef::Value, Some(cas)),
         _ => {
-            let (tags, began) = (offer.tags(inputs, version), (inputs.now, 0));
-            offer.clone().store(mode, cas, tags, began, None, inputs).0
+            let (tags, began) = (new_value.tags(inputs, version), (inputs.now, 0));
+            new_value.clone().store(mode, cas, tags, began, None, inputs).0
         }
     }
 }
 
 /// Stores a value where there is no logical item: over the existing stub or stale item, if any.
 pub(super) fn store_absent(
-    offer: &NewValue,
+    new_value: &NewValue,
     item: Option<&Item>,
     version: impl Fn(&TagName) -> u64,
     inputs: &Inputs<'_>,
@@ -48,15 +48,15 @@ pub(super) fn store_absent(
         None => (StoreMode::Add, None),
         Some(item) => (StoreMode::Set, Some(item.cas)),
     };
-    let (tags, began) = (offer.tags(inputs, version), (inputs.now, 0));
+    let (tags, began) = (new_value.tags(inputs, version), (inputs.now, 0));
     let stub = item.and_then(Stub::of).map(|stub| stub.id);
-    offer.clone().store(mode, cas, tags, began, stub, inputs).0
+    new_value.clone().store(mode, cas, tags, began, stub, inputs).0
 }
 
 /// Stores another body with the same header and client flags.
 pub(super) fn store_changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Option<u64>) -> ServerCommand {
     let value = Stored { header: hit.header.clone(), body };
-    let what = Operation::Store {
+    let operation = Operation::Store {
         mode: StoreMode::Set,
         value,
         flags: hit.flags,
@@ -64,13 +64,13 @@ pub(super) fn store_changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Opti
         cas: Some(hit.cas),
         explicit,
     };
-    ServerCommand { at: ItemRef::Value, what }
+    ServerCommand { at: ItemRef::Value, operation }
 }
 
 /// Sets this TTL in seconds. The reply has the previous one.
 pub(super) fn touch(seconds: u32, inputs: &Inputs<'_>) -> ServerCommand {
     let touch = Some(Expiry::Seconds(u64::from(seconds.max(1))).exptime(0, inputs.now));
-    ServerCommand { at: ItemRef::Value, what: Operation::Get(GetFlags { touch, ..GetFlags::default() }) }
+    ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { touch, ..GetFlags::default() }) }
 }
 
 /// The exptime of a touched or changed item. An item without an envelope has no soft expiry.
@@ -145,7 +145,7 @@ mod tests {
     fn a_cas_over_a_plain_value_proves_nothing_about_a_tag_that_it_adds() {
         let policy = Policy::default();
         let tags = [b"own".as_slice().into(), b"named".as_slice().into()];
-        let inputs = Inputs { learnt: 1, ..fixtures::inputs(&policy, &tags) };
+        let inputs = Inputs { added_tags: 1, ..fixtures::inputs(&policy, &tags) };
         let hit = Hit { header: Bytes::new(), payload: Bytes::from_static(b"large"), ..Hit::nothing() };
         // Both have changed since the plain value was read. Only for the first was it known that the value
         // lacks it.

@@ -50,30 +50,30 @@ impl Modify {
         let command = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
             // An item that expires at once is not stored, and it does not replace the stub of a rebuild.
-            (Change::Add(offer), None) if offer.lifetime == Expiry::Expired => {
+            (Change::Add(new_value), None) if new_value.lifetime == Expiry::Expired => {
                 return Step::Done(ModifyEnd::Stored(Cas::NONE));
             }
-            (Change::Add(offer), None) => store_absent(offer, item.as_ref(), now, inputs),
+            (Change::Add(new_value), None) => store_absent(new_value, item.as_ref(), now, inputs),
             (
-                Change::Append { create: Some(offer), .. } | Change::Prepend { create: Some(offer), .. },
+                Change::Append { create: Some(new_value), .. } | Change::Prepend { create: Some(new_value), .. },
                 None,
             ) => {
-                let counted = appended(offer.body.len(), true);
+                let counted = appended(new_value.body.len(), true);
                 self.state = State::Writing { counted, old_ttl: None };
                 if self.violates_condition(item.as_ref(), versions, inputs) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 // An item that expires at once is not stored.
-                if offer.lifetime == Expiry::Expired {
+                if new_value.lifetime == Expiry::Expired {
                     return Step::Done(self.done(counted));
                 }
-                store_absent(offer, item.as_ref(), now, inputs)
+                store_absent(new_value, item.as_ref(), now, inputs)
             }
             (Change::Replace(_) | Change::Append { .. } | Change::Prepend { .. }, None) => {
                 return Step::Done(ModifyEnd::NotStored);
             }
-            (Change::Cas { number, offer, sees_stale: true, invalidate }, None) => {
-                match (&item, self.store_over_stale(*number, offer, *invalidate, item.as_ref(), inputs)) {
+            (Change::Cas { number, new_value, sees_stale: true, invalidate }, None) => {
+                match (&item, self.store_over_stale(*number, new_value, *invalidate, item.as_ref(), inputs)) {
                     (_, Some(command)) => command,
                     (Some(item), None) if item.size > 0 => return Step::Done(ModifyEnd::Exists),
                     (_, None) => return Step::Done(ModifyEnd::NotFound),
@@ -86,10 +86,10 @@ impl Modify {
                 if self.violates_condition(item.as_ref(), versions, inputs) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
-                let offer = initial_value(lifetime, *initial, explicit);
+                let new_value = initial_value(lifetime, *initial, explicit);
                 match lifetime {
-                    Expiry::Expired => store_value(&offer, StoreMode::Set, current_cas, now, inputs),
-                    _ => store_absent(&offer, item.as_ref(), now, inputs),
+                    Expiry::Expired => store_value(&new_value, StoreMode::Set, current_cas, now, inputs),
+                    _ => store_absent(&new_value, item.as_ref(), now, inputs),
                 }
             }
             (Change::Cas { .. } | Change::Count(_) | Change::Touch(_) | Change::Empty { .. }, None) => {
@@ -109,28 +109,28 @@ impl Modify {
             (Change::Replace(_), Some(_)) if self.violates_condition(item.as_ref(), versions, inputs) => {
                 return Step::Done(ModifyEnd::Dropped);
             }
-            (Change::Replace(offer), Some(hit)) => {
-                store_value(offer, StoreMode::Set, Some(hit.cas), now, inputs)
+            (Change::Replace(new_value), Some(hit)) => {
+                store_value(new_value, StoreMode::Set, Some(hit.cas), now, inputs)
             }
-            (Change::Cas { number, offer, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
+            (Change::Cas { number, new_value, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
-                store_value(&offer.stale(), StoreMode::Set, Some(hit.cas), sealed, inputs)
+                store_value(&new_value.stale(), StoreMode::Set, Some(hit.cas), sealed, inputs)
             }
             (Change::Cas { number, .. }, Some(hit)) if hit.cas.number != *number => {
                 return Step::Done(ModifyEnd::Exists);
             }
             // The new value was derived from the one that `gets` returned and is no newer than that one's
             // tags: it is sealed with the same versions.
-            (Change::Cas { offer, .. }, Some(hit)) if offer.lifetime != Expiry::Expired => {
+            (Change::Cas { new_value, .. }, Some(hit)) if new_value.lifetime != Expiry::Expired => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
-                store_value(offer, StoreMode::Set, Some(hit.cas), sealed, inputs)
+                store_value(new_value, StoreMode::Set, Some(hit.cas), sealed, inputs)
             }
             (Change::Cas { .. }, Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
             // Without a header it would be a stub.
             (Change::Empty { lifetime, explicit, .. }, Some(hit)) if hit.header.is_empty() => {
                 let (body, tags) = (Bytes::new(), TagNames::new());
-                let offer = NewValue { body, flags: 0, lifetime: *lifetime, explicit: *explicit, tags };
-                store_value(&offer, StoreMode::Set, Some(hit.cas), now, inputs)
+                let new_value = NewValue { body, flags: 0, lifetime: *lifetime, explicit: *explicit, tags };
+                store_value(&new_value, StoreMode::Set, Some(hit.cas), now, inputs)
             }
             (Change::Empty { lifetime, explicit, .. }, Some(hit)) => {
                 let emptied = Hit { flags: 0, ..hit.clone() };
@@ -140,10 +140,10 @@ impl Modify {
                 // The header precedes the payload, so memcached's own append is correct and transfers only
                 // the new bytes.
                 let (mode, value, cas) = (StoreMode::Append, Stored::plain(more.clone()), Some(hit.cas));
-                let what = Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
+                let operation = Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
                 let counted = appended(hit.payload.len() + more.len(), false);
                 self.state = State::Writing { counted, old_ttl: None };
-                ServerCommand { at: ItemRef::Value, what }
+                ServerCommand { at: ItemRef::Value, operation }
             }
             (Change::Prepend { more, explicit, .. }, Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
@@ -172,12 +172,12 @@ impl Modify {
                 self.state = State::Touching { old: hit };
                 ServerCommand {
                     at: ItemRef::Value,
-                    what: Operation::Get(GetFlags { touch, ..GetFlags::default() }),
+                    operation: Operation::Get(GetFlags { touch, ..GetFlags::default() }),
                 }
             }
         };
         let creates = matches!(self.state, State::Writing { counted: Counted { created: true, .. }, .. });
-        if let Operation::Store { value, .. } = &command.what {
+        if let Operation::Store { value, .. } = &command.operation {
             match &self.change {
                 _ if creates && inputs.refuses(value.len()) => return Step::Done(ModifyEnd::TooLarge),
                 _ if creates => {}
@@ -207,15 +207,15 @@ impl Modify {
     fn store_over_stale(
         &self,
         number: u64,
-        offer: &NewValue,
+        new_value: &NewValue,
         invalidate: bool,
         item: Option<&Item>,
         inputs: &Inputs<'_>,
     ) -> Option<ServerCommand> {
         let item = item?;
-        let offer = match () {
-            () if number == item.cas.number => offer.clone(),
-            () if invalidate && number < item.cas.number && item.size > 0 => offer.stale(),
+        let new_value = match () {
+            () if number == item.cas.number => new_value.clone(),
+            () if invalidate && number < item.cas.number && item.size > 0 => new_value.stale(),
             () => return None,
         };
         let current = match judge(item, None, inputs) {
@@ -231,6 +231,6 @@ impl Modify {
             let fallback = || current.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, inputs));
             locked(name).unwrap_or_else(fallback)
         };
-        Some(store_value(&offer, StoreMode::Set, Some(item.cas), sealed, inputs))
+        Some(store_value(&new_value, StoreMode::Set, Some(item.cas), sealed, inputs))
     }
 }

@@ -44,15 +44,15 @@ impl Changes {
     }
 
     /// Counts a change. Must be called before the change is sent and again before it is acknowledged.
-    pub fn note(&self, what: Changed<'_>) {
+    pub fn note(&self, change: Changed<'_>) {
         if self.counts.is_empty() {
             return;
         }
-        if let Changed::Tag(_) = what {
+        if let Changed::Tag(_) = change {
             // Before the tag's own counter: see `add_tags` in near.rs.
             self.counts[ANY_TAG as usize].fetch_add(1, SeqCst);
         }
-        self.counts[slot(what) as usize].fetch_add(1, SeqCst);
+        self.counts[slot(change) as usize].fetch_add(1, SeqCst);
     }
 
     /// Counts only increase, so a sum is unchanged only if each count is.
@@ -62,8 +62,8 @@ impl Changes {
     }
 }
 
-pub(super) fn slot(what: Changed<'_>) -> u32 {
-    let (kind, name) = match what {
+pub(super) fn slot(change: Changed<'_>) -> u32 {
+    let (kind, name) = match change {
         Changed::Everything => return EVERYTHING,
         Changed::Key(key) => (0u8, key),
         Changed::Tag(name) => (1, name),

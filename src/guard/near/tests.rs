@@ -47,20 +47,20 @@ impl Worker {
         Worker { near: NearValues::new(room), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
     }
 
-    fn look(&mut self, now: u64, changes: &Changes) -> NearLookup<&'static str> {
+    fn lookup(&mut self, now: u64, changes: &Changes) -> NearLookup<&'static str> {
         let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
-        self.near.look(&request, at(now), changes)
+        self.near.lookup(&request, at(now), changes)
     }
 
     fn reads(&mut self, now: u64, changes: &Changes) -> NearRead<&'static str> {
-        match self.look(now, changes) {
+        match self.lookup(now, changes) {
             NearLookup::Read(reading) => reading,
             other => panic!("no read of its own: {other:?}"),
         }
     }
 
     fn joins(&mut self, now: u64, changes: &Changes) -> Rc<InFlightRead<&'static str>> {
-        match self.look(now, changes) {
+        match self.lookup(now, changes) {
             NearLookup::Join(in_flight) => in_flight,
             other => panic!("no join: {other:?}"),
         }
@@ -74,7 +74,7 @@ impl Worker {
         changes: &Changes,
     ) -> (Vec<&'static str>, SharedResult) {
         let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
-        self.near.ended(&request, reading, end, at(now), changes)
+        self.near.end_read(&request, reading, end, at(now), changes)
     }
 
     /// Reads the value in one millisecond.
@@ -83,8 +83,8 @@ impl Worker {
         self.end(reading, Some(&ReadEnd::Fresh(hit)), now + 1, changes);
     }
 
-    fn serves(&mut self, now: u64, changes: &Changes) -> Option<Bytes> {
-        match self.look(now, changes) {
+    fn may_serve(&mut self, now: u64, changes: &Changes) -> Option<Bytes> {
+        match self.lookup(now, changes) {
             NearLookup::Hit(value) => Some(value.hit().payload.clone()),
             _ => None,
         }
@@ -100,8 +100,8 @@ fn a_hit_is_served_again_until_near_has_passed_since_its_read_was_sent() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
     worker.end(reading, Some(&fresh()), 1040, &changes);
-    assert_eq!(worker.serves(1049, &changes).as_deref(), Some(&b"v"[..]));
-    assert_eq!(worker.serves(1050, &changes), None, "its age counts from 1000, when it was sent");
+    assert_eq!(worker.may_serve(1049, &changes).as_deref(), Some(&b"v"[..]));
+    assert_eq!(worker.may_serve(1050, &changes), None, "its age counts from 1000, when it was sent");
 }
 
 #[test]
@@ -109,31 +109,31 @@ fn no_value_is_served_after_the_time_at_which_it_may_be_stale() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     for (ttl, from, until) in [(Some(1), 1000, 1000), (Some(2), 2000, 2050), (None, 3000, 3050)] {
         worker.fetch(hit(b"v", ttl, &["own"]), from, &changes);
-        assert_eq!(worker.serves(until - 1, &changes).is_some(), until > from, "a TTL of {ttl:?}");
-        assert_eq!(worker.serves(until, &changes), None, "a TTL of {ttl:?}");
+        assert_eq!(worker.may_serve(until - 1, &changes).is_some(), until > from, "a TTL of {ttl:?}");
+        assert_eq!(worker.may_serve(until, &changes), None, "a TTL of {ttl:?}");
     }
     // A TTL of 2 s lasts at least one second; more is not certain.
     let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
-    let NearLookup::Read(reading) = worker.near.look(&request, at(5000), &changes) else { panic!() };
+    let NearLookup::Read(reading) = worker.near.lookup(&request, at(5000), &changes) else { panic!() };
     let end = ReadEnd::Fresh(hit(b"v", Some(2), &["own"]));
-    worker.near.ended(&request, reading, Some(&end), at(5001), &changes);
-    assert!(matches!(worker.near.look(&request, at(5999), &changes), NearLookup::Hit(_)));
-    assert!(matches!(worker.near.look(&request, at(6000), &changes), NearLookup::Read(_)));
+    worker.near.end_read(&request, reading, Some(&end), at(5001), &changes);
+    assert!(matches!(worker.near.lookup(&request, at(5999), &changes), NearLookup::Hit(_)));
+    assert!(matches!(worker.near.lookup(&request, at(6000), &changes), NearLookup::Read(_)));
 }
 
 #[test]
 fn a_value_is_dropped_at_once_by_a_change_of_its_key_of_its_tags_or_of_everything_and_by_no_other() {
     let changes = Changes::new(true);
-    for what in [Changed::Key(b"k"), Changed::Tag(b"own"), Changed::Tag(b"came with it"), Changed::Everything]
+    for change in [Changed::Key(b"k"), Changed::Tag(b"own"), Changed::Tag(b"came with it"), Changed::Everything]
     {
         let mut worker = Worker::new(ROOM);
         worker.fetch(hit(b"v", None, &["own", "came with it"]), 1000, &changes);
         changes.note(Changed::Key(b"another"));
         changes.note(Changed::Tag(b"another"));
         changes.note(Changed::Tag(b"k"));
-        assert!(worker.serves(1002, &changes).is_some(), "before {what:?}");
-        changes.note(what);
-        assert_eq!(worker.serves(1002, &changes), None, "after {what:?}");
+        assert!(worker.may_serve(1002, &changes).is_some(), "before {change:?}");
+        changes.note(change);
+        assert_eq!(worker.may_serve(1002, &changes), None, "after {change:?}");
     }
 }
 
@@ -145,16 +145,16 @@ fn a_read_that_was_sent_before_the_end_of_a_change_is_not_stored() {
     let reading = worker.reads(1000, &changes);
     worker.end(reading, Some(&fresh()), 1001, &changes);
     assert!(
-        worker.serves(1001, &changes).is_some(),
+        worker.may_serve(1001, &changes).is_some(),
         "the change may yet come behind everybody who commands now"
     );
     changes.note(Changed::Key(b"k"));
-    assert_eq!(worker.serves(1002, &changes), None);
+    assert_eq!(worker.may_serve(1002, &changes), None);
     // The reply arrives after the acknowledgement.
     let reading = worker.reads(1003, &changes);
     changes.note(Changed::Key(b"k"));
     worker.end(reading, Some(&fresh()), 1004, &changes);
-    assert_eq!(worker.serves(1004, &changes), None);
+    assert_eq!(worker.may_serve(1004, &changes), None);
 }
 
 #[test]
@@ -164,33 +164,33 @@ fn a_value_with_a_tag_beyond_its_rule_is_stored_unless_a_tag_was_bumped_during_t
     let reading = worker.reads(1000, &changes);
     changes.note(Changed::Tag(b"learnt"));
     worker.end(reading, Some(&end), 1001, &changes);
-    assert_eq!(worker.serves(1001, &changes), None, "it may have been bumped after the read");
+    assert_eq!(worker.may_serve(1001, &changes), None, "it may have been bumped after the read");
     let reading = worker.reads(1002, &changes);
     worker.end(reading, Some(&end), 1003, &changes);
-    assert!(worker.serves(1003, &changes).is_some());
+    assert!(worker.may_serve(1003, &changes).is_some());
 }
 
 #[test]
 fn requests_join_a_read_in_progress_and_share_its_result() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let reading = worker.reads(1000, &changes);
-    let moment = worker.near.moment();
+    let moment = worker.near.last_read();
     worker.joins(1001, &changes).join("a");
     worker.joins(1001, &changes).join("b");
     let (wakers, result) = worker.end(reading, Some(&fresh()), 1002, &changes);
     assert_eq!(wakers, ["a", "b"]);
     let SharedResult::Fresh(value) = result else { panic!("{result:?}") };
-    assert!(worker.near.serves(&value, moment, at(1002), &changes));
+    assert!(worker.near.may_serve(&value, moment, at(1002), &changes));
     assert!(
-        !worker.near.serves(&value, moment, at(1050), &changes),
+        !worker.near.may_serve(&value, moment, at(1050), &changes),
         "it was sent before the request arrived, and is too old"
     );
     changes.note(Changed::Key(b"k"));
     assert!(
-        !worker.near.serves(&value, moment, at(1002), &changes),
+        !worker.near.may_serve(&value, moment, at(1002), &changes),
         "it was sent before the request arrived, and has changed"
     );
-    assert!(worker.near.serves(&value, 0, at(9000), &changes), "it was sent after the request arrived");
+    assert!(worker.near.may_serve(&value, 0, at(9000), &changes), "it was sent after the request arrived");
 }
 
 #[test]
@@ -222,9 +222,9 @@ fn a_result_that_cannot_be_shared_releases_the_joined_requests_and_stops_joins_f
         let second = worker.reads(1003, &changes);
         // The first one that finds a value shares it again.
         worker.end(first, Some(&fresh()), 1004, &changes);
-        assert!(worker.serves(1004, &changes).is_some());
+        assert!(worker.may_serve(1004, &changes).is_some());
         worker.end(second, Some(&missed), 1005, &changes);
-        assert_eq!(worker.serves(1005, &changes), None, "a later read prevails");
+        assert_eq!(worker.may_serve(1005, &changes), None, "a later read prevails");
     }
 }
 
@@ -233,10 +233,10 @@ fn an_earlier_read_does_not_replace_the_result_of_a_later_one() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let early = worker.reads(1000, &changes);
     let request = NearRequest { key: &worker.key, tags: &worker.tags, near: NEAR };
-    let late = worker.near.alone(&request, at(1001), &changes);
+    let late = worker.near.start_read(&request, at(1001), &changes);
     worker.end(late, Some(&ReadEnd::Fresh(hit(b"new", None, &["own"]))), 1002, &changes);
     worker.end(early, Some(&ReadEnd::Fresh(hit(b"old", None, &["own"]))), 1003, &changes);
-    assert_eq!(worker.serves(1003, &changes).as_deref(), Some(&b"new"[..]));
+    assert_eq!(worker.may_serve(1003, &changes).as_deref(), Some(&b"new"[..]));
 }
 
 #[test]
@@ -259,13 +259,13 @@ fn a_joined_request_waits_no_longer_than_near_and_no_longer_than_the_limit() {
     assert_eq!(worker.joins(1001, &changes).until(), 1000 + NEAR);
     worker.reads(1050, &changes);
     let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
-    let NearLookup::Read(_slow) = worker.near.look(&request, at(3000), &changes) else { panic!() };
-    let NearLookup::Join(in_flight) = worker.near.look(&request, at(3001), &changes) else { panic!() };
+    let NearLookup::Read(_slow) = worker.near.lookup(&request, at(3000), &changes) else { panic!() };
+    let NearLookup::Join(in_flight) = worker.near.lookup(&request, at(3001), &changes) else { panic!() };
     assert_eq!(in_flight.until(), 3000 + MAX_JOINED_MS);
     for _ in 0..MAX_JOINED {
         in_flight.join("one");
     }
-    assert!(matches!(worker.near.look(&request, at(3002), &changes), NearLookup::Read(_)), "it is full");
+    assert!(matches!(worker.near.lookup(&request, at(3002), &changes), NearLookup::Read(_)), "it is full");
 }
 
 #[test]
@@ -279,18 +279,18 @@ fn memory_is_limited_and_the_oldest_value_is_removed_first() {
     for key in 0..100 {
         fetch(&mut worker, key, b"", 1000);
     }
-    assert_eq!((worker.near.keys.len(), worker.near.take_crowded(), worker.near.take_crowded()), (8, 92, 0));
+    assert_eq!((worker.near.keys.len(), worker.near.take_evicted(), worker.near.take_evicted()), (8, 92, 0));
     for key in [0, 91, 92, 99] {
         worker.key = Rc::from(&[key][..]);
-        assert_eq!(worker.serves(1002, &changes).is_some(), key >= 92, "{key}");
+        assert_eq!(worker.may_serve(1002, &changes).is_some(), key >= 92, "{key}");
     }
     // A large value is not stored and removes no other.
     static LARGE: [u8; 2 * ENTRY_BYTES] = [0; 2 * ENTRY_BYTES];
     fetch(&mut worker, 100, &LARGE, 1003);
-    assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (8, 1));
+    assert_eq!((worker.near.keys.len(), worker.near.take_evicted()), (8, 1));
     // An expired value is no loss.
     fetch(&mut worker, 101, b"", 2000);
-    assert_eq!((worker.near.keys.len(), worker.near.take_crowded()), (1, 0));
+    assert_eq!((worker.near.keys.len(), worker.near.take_evicted()), (1, 0));
     assert_eq!(worker.near.bytes(), ENTRY_BYTES + 1);
     worker.near.sweep(at(3000));
     assert_eq!((worker.near.keys.len(), worker.near.bytes(), worker.near.order.len()), (0, 0, 0));
@@ -317,7 +317,7 @@ fn a_stored_value_does_not_retain_the_buffer_it_was_received_in() {
     let came = hit(b"v", None, &["own"]);
     let address = came.payload.as_ptr();
     worker.fetch(came, 1000, &changes);
-    let NearLookup::Hit(value) = worker.look(1001, &changes) else { panic!() };
+    let NearLookup::Hit(value) = worker.lookup(1001, &changes) else { panic!() };
     assert_ne!(value.hit().payload.as_ptr(), address);
     assert_eq!((value.hit().flags, value.hit().cas.number, value.hit().header.len()), (7, 3, 0));
 }

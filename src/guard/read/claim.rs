@@ -16,7 +16,7 @@ use super::outcome::ReadEnd;
 /// An attempt to acquire the right to rebuild an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Claim {
-    pub(super) base: Cas,
+    pub(super) observed_cas: Cas,
     pub(super) ttl: Option<u32>,
     pub(super) versions: Versions,
     pub(super) fallback: Fallback,
@@ -78,7 +78,7 @@ pub(super) fn placeholder(stub: StubId, claim: &Claim, inputs: &Inputs<'_>) -> O
         value,
         flags: 0,
         exptime,
-        cas: Some(claim.base),
+        cas: Some(claim.observed_cas),
         explicit: None,
     })
 }
@@ -99,7 +99,7 @@ pub(super) fn take_lock(
     let _ = record.encode(&mut value);
     ServerCommand {
         at: ItemRef::Lock,
-        what: Operation::Store {
+        operation: Operation::Store {
             mode,
             value: Stored::plain(value.freeze()),
             flags: 0,

@@ -63,12 +63,12 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     let take_over = sent(resume(held));
     assert_eq!(take_over.len(), 1, "{take_over:?}");
     assert!(
-        matches!(take_over[0].what, Operation::Store { cas: Some(Cas { number: 5, .. }), .. }),
+        matches!(take_over[0].operation, Operation::Store { cas: Some(Cas { number: 5, .. }), .. }),
         "{take_over:?}"
     );
     // It was released and claimed by another client: the item is read again, and nothing else.
     let again = sent(resume(smallvec![ServerReply::Exists]));
-    assert!(again.iter().all(|command| matches!(command.what, Operation::Get(_))), "{again:?}");
+    assert!(again.iter().all(|command| matches!(command.operation, Operation::Get(_))), "{again:?}");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn every_reader_of_a_value_that_may_not_be_served_derives_the_same_stub_identity
             let end = if wins {
                 let lock = ServerReply::Stored(cas(8));
                 let unseen = sent(resume(smallvec![lock, moved(), ServerReply::Absent]));
-                let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].what else {
+                let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].operation else {
                     panic!("{unseen:?}")
                 };
                 let Opened::Sealed { envelope, .. } = Header::open(&value.header) else {
@@ -147,7 +147,7 @@ fn every_reader_of_a_value_that_may_not_be_served_derives_the_same_stub_identity
                 Step::Done(ReadEnd::Missed { seen, held: true }) if !wins => seen,
                 end => panic!("{end:?}"),
             };
-            assert_eq!(seen.base.map(|cas| cas.number), Some(if wins { 9 } else { 7 }));
+            assert_eq!(seen.observed_cas.map(|cas| cas.number), Some(if wins { 9 } else { 7 }));
             match stub {
                 0 => unknown.push(seen.stub.unwrap()),
                 stub => assert_eq!(seen.stub, Some(StubId::of(stub))),
@@ -184,7 +184,7 @@ fn an_unreadable_value_is_marked_and_never_replaced_and_a_placeholder_is_never_s
             assert_eq!(waits, Step::Wait(1_000), "as without a value: it may not be served");
             let lock = ServerReply::Stored(cas(8));
             let mark = sent(resume(smallvec![lock, current(), ServerReply::Absent]));
-            assert_eq!(matches!(mark[0].what, Operation::Store { .. }), replaced, "{mark:?}");
+            assert_eq!(matches!(mark[0].operation, Operation::Store { .. }), replaced, "{mark:?}");
         }
     }
 }
@@ -226,11 +226,11 @@ fn a_win_over_a_stale_value_has_the_cas_of_its_own_mark() {
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
     let (mut read, mark) = marking(&inputs);
-    let base = Some(cas(7));
-    assert_eq!(mark[0].what, Operation::MarkStale { seconds: None, cas: base, explicit: None });
+    let observed_cas = Some(cas(7));
+    assert_eq!(mark[0].operation, Operation::MarkStale { seconds: None, cas: observed_cas, explicit: None });
     let end = read.resume(Event::Replies(smallvec![ServerReply::Done, marked_as(9), marked_as(8)]), &inputs);
     let Step::Done(ReadEnd::Won { lease, .. }) = end else { panic!("{end:?}") };
-    assert_eq!(lease.base.map(|cas| cas.number), Some(9));
+    assert_eq!(lease.observed_cas.map(|cas| cas.number), Some(9));
     assert_eq!(lease.lock.map(|cas| cas.number), Some(8));
 }
 
@@ -244,7 +244,7 @@ fn a_read_that_loses_the_lock_after_its_mark_does_not_win_by_the_next_readers_ma
     // This read's mark is 9. Another client has stored the lock as 10 and marked the value as 11 before the
     // get.
     let next = sent(resume(smallvec![ServerReply::Done, marked_as(11), marked_as(10)]));
-    assert!(matches!(next[0].what, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
+    assert!(matches!(next[0].operation, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
     assert_eq!(sent(resume(smallvec![ServerReply::Exists]))[0].at, ItemRef::Value);
 }
 
@@ -258,12 +258,12 @@ fn a_value_that_another_read_has_marked_is_marked_again_by_the_holder_of_the_loc
         let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
         let lock = sent(resume(smallvec![ServerReply::Exists, marked_as(9)]));
         assert!(
-            matches!(lock[0].what, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }),
+            matches!(lock[0].operation, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }),
             "{lock:?}"
         );
         let next = sent(resume(smallvec![reply]));
         let again = Operation::MarkStale { seconds: None, cas: Some(cas(9)), explicit: None };
-        assert_eq!(next[0].what == again, is_mine, "{next:?}");
+        assert_eq!(next[0].operation == again, is_mine, "{next:?}");
     }
     // It has been filled: there is nothing to win.
     let (mut read, _) = marking(&inputs);
@@ -291,7 +291,7 @@ fn a_read_that_loses_every_race_returns_what_it_has_and_leaves_no_lock() {
                 step => panic!("{step:?}"),
             };
             for command in &commands {
-                replies.push(match (&command.at, &command.what) {
+                replies.push(match (&command.at, &command.operation) {
                     (ItemRef::Lock, Operation::Store { .. }) => {
                         number += 1;
                         assert!(!std::mem::replace(&mut holds, true));

@@ -39,7 +39,7 @@ pub struct ListenerClients {
     number: u32,
     listener: String,
     declared: ConnectionUse,
-    learnt: Mutex<PoolDetection>,
+    added_tags: Mutex<PoolDetection>,
     /// The result of the detection, without a lock.
     pooled: AtomicBool,
 }
@@ -48,7 +48,7 @@ impl ListenerClients {
     /// The clients of the listener with this number and name.
     pub fn new(number: u32, listener: String, declared: ConnectionUse) -> ListenerClients {
         let pooled = AtomicBool::new(declared == ConnectionUse::Pooled);
-        ListenerClients { number, listener, declared, learnt: Mutex::default(), pooled }
+        ListenerClients { number, listener, declared, added_tags: Mutex::default(), pooled }
     }
 
     /// The owner of a new connection. `process`: the client's process id if known; then only connections of the same process may belong
@@ -76,7 +76,7 @@ impl ListenerClients {
             PairedMiss::Other => PairedWith::Other,
             PairedMiss::None => PairedWith::None,
         });
-        let changed = self.learnt.lock().unwrap_or_else(PoisonError::into_inner).note(paired);
+        let changed = self.added_tags.lock().unwrap_or_else(PoisonError::into_inner).note(paired);
         if let Some(pooled) = changed {
             self.pooled.store(pooled, Relaxed);
             metrics.clients_changed(pooled);

@@ -236,7 +236,7 @@ impl<M: Machine> Driver<M> {
             // The table wakes each waiter that it removes. If it did not, the machine would read again.
             Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
             _ if wait.until.as_mut().poll(cx).is_ready() => WaitEnd::TimedOut,
-            _ if !patient => WaitEnd::Hurried,
+            _ if !patient => WaitEnd::Pipelined,
             _ => return Poll::Pending,
         };
         let waiter = wait.waiter;

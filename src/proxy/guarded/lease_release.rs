@@ -26,7 +26,7 @@ impl Proxy {
 
     /// Releases leases that ended without their clients' doing.
     pub(crate) fn release(self: &Rc<Self>, ended: Vec<Ended>) {
-        for Ended { key, end, asks: commands } in ended {
+        for Ended { key, end, commands } in ended {
             let Some(key) = self.guarded(&key) else { continue };
             self.metrics.lease_ended(self.metric(key.guard), end, Duration::ZERO);
             let proxy = Rc::clone(self);
@@ -42,7 +42,7 @@ impl Proxy {
     pub async fn disconnect(self: Rc<Self>, owner: Owner, end: LeaseEnd) {
         let ended: Vec<_> = self.leases.all().flat_map(|mut leases| leases.disconnect(owner)).collect();
         let mut releases = JoinSet::new();
-        for Ended { key, asks: commands, .. } in ended {
+        for Ended { key, commands, .. } in ended {
             let Some(key) = self.guarded(&key) else { continue };
             self.metrics.lease_ended(self.metric(key.guard), end, Duration::ZERO);
             let proxy = Rc::clone(&self);

@@ -24,7 +24,7 @@ impl Proxy {
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
                 let evicted = self.leases.sweep(self.now());
-                (0..evicted).for_each(|_| self.metrics.limit_reached(Limit::Tickets));
+                (0..evicted).for_each(|_| self.metrics.limit_reached(Limit::MissTokens));
                 self.sweep_near();
             }
             let now = self.now();

@@ -16,7 +16,7 @@ pub(crate) fn end_earlier_miss(key: &GuardedKey, cas: u64, scope: &CallScope<'_>
     let CallScope { proxy, client, .. } = scope;
     if client.known_miss(key, proxy) != KnownMiss::No {
         let after = proxy.leases.shard(&key.key).hit(&key.key, client.owner, cas);
-        if let AfterHit::Over(ended) = after {
+        if let AfterHit::Ended(ended) = after {
             client.end_miss(key, proxy);
             proxy.release(ended);
         }

@@ -51,13 +51,13 @@ impl Proxy {
         if policy.near.is_zero() || client.known_miss(key, self) != KnownMiss::No {
             return NearAnswer::Read(None);
         }
-        let moment = self.near.values.borrow().moment();
+        let moment = self.near.values.borrow().last_read();
         self.near_answer_since(key, options, moment)
     }
 
     fn near_answer_since(&self, key: &GuardedKey, options: ReadOptions, moment: u64) -> NearAnswer {
         let now = self.now();
-        match self.near.values.borrow_mut().look(&self.near_request(key), now, &self.near.changes) {
+        match self.near.values.borrow_mut().lookup(&self.near_request(key), now, &self.near.changes) {
             NearLookup::Hit(kept) => NearAnswer::Hit(kept),
             NearLookup::Read(reading) => NearAnswer::Read(Some(Box::new(reading))),
             NearLookup::Join(flight) => {
@@ -84,7 +84,7 @@ impl Proxy {
         let changes = &self.near.changes;
         Poll::Ready(match result {
             SharedResult::Failed(failure) => Err(failure),
-            SharedResult::Fresh(kept) if values.serves(&kept, joined.moment, now, changes) => {
+            SharedResult::Fresh(kept) if values.may_serve(&kept, joined.moment, now, changes) => {
                 Ok(NearAnswer::Hit(kept))
             }
             SharedResult::Fresh(_) => {
@@ -92,7 +92,7 @@ impl Proxy {
                 Ok(self.near_answer_since(key, joined.options, joined.moment))
             }
             SharedResult::Nothing => {
-                let reading = values.alone(&self.near_request(key), now, changes);
+                let reading = values.start_read(&self.near_request(key), now, changes);
                 Ok(NearAnswer::Read(Some(Box::new(reading))))
             }
         })
@@ -102,11 +102,11 @@ impl Proxy {
     pub(crate) fn end_near_read(&self, key: &GuardedKey, read: NearRead, end: Option<&ReadEnd>) {
         let mut values = self.near.values.borrow_mut();
         let (readers, result) =
-            values.ended(&self.near_request(key), read, end, self.now(), &self.near.changes);
-        for _ in 0..values.take_crowded() {
+            values.end_read(&self.near_request(key), read, end, self.now(), &self.near.changes);
+        for _ in 0..values.take_evicted() {
             self.metrics.limit_reached(Limit::Near);
         }
-        self.metrics.near_holds(values.bytes());
+        self.metrics.near_bytes(values.bytes());
         drop(values);
         for reader in readers {
             // The receiver is gone if the other read has given up.
@@ -118,7 +118,7 @@ impl Proxy {
     pub(crate) fn sweep_near(&self) {
         let mut values = self.near.values.borrow_mut();
         values.sweep(self.now());
-        self.metrics.near_holds(values.bytes());
+        self.metrics.near_bytes(values.bytes());
     }
 
     /// Must be called when a command that may change this key or tag begins, and when it has ended.

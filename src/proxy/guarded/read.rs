@@ -314,7 +314,7 @@ impl GuardedRead {
                 *won = true;
                 client.note_miss(key, proxy);
                 scope.count(rule, Outcome::MissWon);
-                let cas = lease.base.map_or(0, |base| base.number);
+                let cas = lease.observed_cas.map_or(0, |observed_cas| observed_cas.number);
                 let stale = !early && old.is_some();
                 self.grant(lease, scope);
                 ReadOutcome::Won { old, marks: ItemMarks { stale, won: true, ..ItemMarks::of(cas) } }
@@ -322,7 +322,7 @@ impl GuardedRead {
             ReadEnd::Missed { seen, held } => {
                 client.note_miss(key, proxy);
                 scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
-                let cas = seen.base.filter(|_| held).map(|base| base.number);
+                let cas = seen.observed_cas.filter(|_| held).map(|observed_cas| observed_cas.number);
                 let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, seen, policy);
                 proxy.release(ended);
                 ReadOutcome::Miss(cas)

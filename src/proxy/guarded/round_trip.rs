@@ -26,7 +26,7 @@ impl Proxy {
         Inputs {
             policy,
             tags: &key.tags,
-            learnt: key.explicit_tags,
+            added_tags: key.explicit_tags,
             sidecar: self.sidecar,
             room: self.connection_of(key).server().room(key.key.len()),
             copies: self.plan.tag_copies,
@@ -49,9 +49,9 @@ impl Proxy {
     ) -> SmallVec<[T; 4]> {
         let home = self.connection_of(key);
         let send = |command: &ServerCommand| {
-            let epoch = wire::depends_on(&command.what);
+            let epoch = wire::depends_on(&command.operation);
             let on = |connection: &Connection, key: &[u8]| {
-                pending(connection.ask(replies, epoch, |out| wire::encode(&command.what, key, out)))
+                pending(connection.ask(replies, epoch, |out| wire::encode(&command.operation, key, out)))
             };
             match command.at {
                 ItemRef::Value => on(home, &key.key),
@@ -60,7 +60,7 @@ impl Proxy {
                     let name = &key.tags[usize::from(index)];
                     // A bump needs the stored version and its CAS.
                     let bumps = key.guard == self.plan.tag_guard;
-                    if !bumps && let Some(version) = self.cached_tag(name, &command.what, now) {
+                    if !bumps && let Some(version) = self.cached_tag(name, &command.operation, now) {
                         return known(version);
                     }
                     let mut tag: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);

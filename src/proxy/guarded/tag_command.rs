@@ -45,11 +45,11 @@ impl Proxy {
         let pending = Rc::new(PendingReplies::default());
         let get = ServerCommand {
             at: ItemRef::Tag(0),
-            what: Operation::Get(GetFlags { value: true, unseen: true, ..GetFlags::default() }),
+            operation: Operation::Get(GetFlags { value: true, unseen: true, ..GetFlags::default() }),
         };
         let key = self.key_of_tag(name);
         let request = |connection: &Rc<Connection>| {
-            connection.ask(&pending, None, |out| wire::encode(&get.what, &key, out))
+            connection.ask(&pending, None, |out| wire::encode(&get.operation, &key, out))
         };
         let tickets: SmallVec<[_; 2]> = self.tag_connections(&key).into_iter().map(request).collect();
         let (mut found, mut failure) = (None, None);

@@ -127,7 +127,7 @@ pub(crate) fn version(reply: &Reply) -> Option<u64> {
 
 /// Decodes the reply to a command.
 pub fn decode(command: &ServerCommand, reply: Reply) -> ServerReply {
-    decode_reply(&command.what, reply)
+    decode_reply(&command.operation, reply)
 }
 
 /// Decodes the reply to a command with this operation.
@@ -232,9 +232,9 @@ mod tests {
         }
     }
 
-    fn encoded(what: &Operation) -> String {
+    fn encoded(operation: &Operation) -> String {
         let mut out = BytesMut::new();
-        encode(what, b"k", &mut out);
+        encode(operation, b"k", &mut out);
         String::from_utf8(out.to_vec()).unwrap()
     }
 
@@ -271,7 +271,7 @@ mod tests {
     fn an_item_is_read_with_all_that_is_known_of_it() {
         let ask = ServerCommand {
             at: ItemRef::Value,
-            what: Operation::Get(GetFlags { value: true, ..GetFlags::default() }),
+            operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }),
         };
         let reply =
             |text: &'static str| Reply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 };

@@ -61,8 +61,8 @@ pub(crate) enum StatsStart {
 impl Statistics {
     /// Begins a `stats`. Like memcached, it reads the first word only, and for `detail` the second. A kind that Kennel does not support
     /// receives the reply of a memcached without data, because clients wait for `END` or `OK`.
-    pub(crate) fn begin(what: &[u8], proxy: &Proxy, client: &Client) -> StatsStart {
-        let mut words = what.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    pub(crate) fn begin(arguments: &[u8], proxy: &Proxy, client: &Client) -> StatsStart {
+        let mut words = arguments.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         let kind = match words.next().unwrap_or(b"") {
             b"" => Kind::General,
             b"settings" => Kind::Settings,

@@ -6,7 +6,7 @@ use super::*;
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
 fn token() -> MissToken {
-    MissToken { base: Some(cas(7)), stub: Some(StubId::of(7)), ..MissToken::nothing(NOW) }
+    MissToken { observed_cas: Some(cas(7)), stub: Some(StubId::of(7)), ..MissToken::nothing(NOW) }
 }
 
 fn win(leases: &mut Leases<u32>, key: u32, connection: u64) -> Vec<Ended> {
@@ -32,7 +32,7 @@ fn a_connection_that_never_fills_loses_its_oldest_leases_and_can_still_fill_them
         let oldest = key.checked_sub(MAX_LEASES_PER_OWNER as u32).filter(|oldest| *oldest > 0);
         let keys: Vec<_> = ended.iter().map(|ended| ended.key.clone()).collect();
         assert_eq!(keys, Vec::from_iter(oldest.map(|oldest| Box::from(oldest.to_le_bytes()))));
-        assert!(ended.iter().all(|ended| ended.end == LeaseEnd::Limit && ended.asks.len() == 1));
+        assert!(ended.iter().all(|ended| ended.end == LeaseEnd::Limit && ended.commands.len() == 1));
     }
     assert_eq!(leases.census().0, 1 + MAX_LEASES_PER_OWNER);
     assert!(leases.rebuilds(1), "who holds one keeps it");

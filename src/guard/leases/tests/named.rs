@@ -25,7 +25,7 @@ fn a_set_with_the_cas_of_a_miss_takes_the_token_of_that_miss() {
     else {
         panic!("not the lease")
     };
-    assert_eq!(token.base, Some(renewed));
+    assert_eq!(token.observed_cas, Some(renewed));
 }
 
 #[test]

@@ -153,7 +153,7 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
             let mut leases = proxy.leases.shard(&key.key);
             match leases.bound(&key.key, client.owner, client.known_miss(key, proxy)) {
                 StoreCondition::Unconditional => None,
-                StoreCondition::Observed(base) => Some(base),
+                StoreCondition::Observed(observed_cas) => Some(observed_cas),
                 StoreCondition::Renewing => {
                     return await_renewal(&mut leases, key, AfterRenewal::Modify(change));
                 }
@@ -194,7 +194,7 @@ pub(super) fn begin_delete(
                     if owner.is_none() {
                         client.end_miss(key, proxy);
                     }
-                    removal.compare = token.base.map(|base| base.number);
+                    removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number);
                     usize::from(lease)
                 }
                 Attribution::Renewing => {

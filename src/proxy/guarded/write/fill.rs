@@ -33,10 +33,10 @@ impl StoreKind {
         match self {
             StoreKind::Add => Change::Add(value),
             StoreKind::Cas(number) => {
-                Change::Cas { number, offer: value, sees_stale: false, invalidate: false }
+                Change::Cas { number, new_value: value, sees_stale: false, invalidate: false }
             }
             StoreKind::MetaCas { cas, invalidate } => {
-                Change::Cas { number: cas, offer: value, sees_stale: true, invalidate }
+                Change::Cas { number: cas, new_value: value, sees_stale: true, invalidate }
             }
             StoreKind::Set | StoreKind::Replace => Change::Replace(value),
         }
@@ -126,7 +126,7 @@ pub(super) fn finish_fill(
             proxy.metrics.fill_dropped(rule, DropReason::Changed);
             if fill.lease {
                 let commands = fill.token.release(proxy.policy(key.guard));
-                let ended = Ended { key: key.key.as_slice().into(), end: LeaseEnd::Dropped, asks: commands };
+                let ended = Ended { key: key.key.as_slice().into(), end: LeaseEnd::Dropped, commands: commands };
                 proxy.release(vec![ended]);
             }
             client.refuse_add(key, proxy);
