@@ -105,7 +105,7 @@ impl Fill {
         let known =
             inputs.tags.iter().map(|name| token.version_of(name, inputs).filter(|_| !must_check(name)));
         let mut lookup =
-            TagLookup { token: token.clone(), new_value, is_add, tag_read: TagRead::with_known(known) };
+            TagLookup { token.clone(), new_value, is_add, tag_read: TagRead::with_known(known) };
         let mut commands = Commands::new();
         lookup.tag_read.push_commands(&mut commands, inputs);
         fill.state = FillState::ReadingTags(Box::new(lookup));

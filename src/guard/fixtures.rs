@@ -15,8 +15,8 @@ pub(super) const WALL: u64 = 1_700_000_000_000;
 /// Inputs for a server with room for values of 1 MiB, tags on one server, and a request that may wait.
 pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
     let now = Now { wall: WALL, mono: 0 };
-    let (sidecar, room, copies, patient, chance) = (1, 1 << 20, false, true, 1.0);
-    Inputs { policy, tags, added_tags: 0, sidecar, room, copies, now, patient, chance }
+    let (sidecar, room, copies, may_wait, chance) = (1, 1 << 20, false, true, 1.0);
+    Inputs { policy, tags, added_tags: 0, sidecar, room, copies, now, may_wait, chance }
 }
 
 pub(super) const fn cas(number: u64) -> Cas {

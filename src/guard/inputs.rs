@@ -31,7 +31,7 @@ pub struct Inputs<'a> {
     /// The current time.
     pub now: Now,
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
-    pub patient: bool,
+    pub may_wait: bool,
     /// A random number, uniform in (0, 1].
     pub chance: f64,
 }

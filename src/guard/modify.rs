@@ -33,12 +33,12 @@ pub use state::Modify;
 impl Modify {
     /// Begins a command.
     pub fn start(change: Change, inputs: &Inputs<'_>) -> (Modify, Commands) {
-        Modify::bound(change, None, inputs)
+        Modify::with_condition(change, None, inputs)
     }
 
     /// Begins a command that is stored only over what the miss observed. This applies to a `replace`, and to
     /// counts and appends that find no item.
-    pub fn bound(change: Change, observed: Option<Observed>, inputs: &Inputs<'_>) -> (Modify, Commands) {
+    pub fn with_condition(change: Change, observed: Option<Observed>, inputs: &Inputs<'_>) -> (Modify, Commands) {
         let mut modify = Modify {
             change,
             observed,

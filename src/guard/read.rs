@@ -91,19 +91,19 @@ impl Read {
     /// Begins a read with options.
     pub fn with_options(options: ReadOptions, inputs: &Inputs<'_>) -> (Read, Commands) {
         let mut commands = Commands::new();
-        let read = Read::answered(options, inputs.now.mono);
+        let read = Read::after_first_get(options, inputs.now.mono);
         read.push_all_commands(&mut commands, inputs);
         (read, commands)
     }
 
-    /// A read whose first round trip has been made without it: [`Read::look`] and a get of every tag. It must
+    /// A read whose first round trip has been made without it: [`Read::first_get`] and a get of every tag. It must
     /// be resumed with the replies. `began`: when the commands were sent, on the monotonic clock in ms.
-    pub fn answered(options: ReadOptions, began: u64) -> Read {
+    pub fn after_first_get(options: ReadOptions, began: u64) -> Read {
         Read { options, state: State::Reading { skip: 0 }, began, rounds: 0 }
     }
 
     /// The flags of the first get of the item.
-    pub fn look(options: ReadOptions, policy: &Policy) -> GetFlags {
+    pub fn first_get(options: ReadOptions, policy: &Policy) -> GetFlags {
         let ReadOptions { usage, unseen, .. } = options;
         GetFlags { value: true, usage, unseen, vivify: Some(policy.lock_seconds()), touch: None }
     }
@@ -111,7 +111,7 @@ impl Read {
     fn push_all_commands(&self, commands: &mut Commands, inputs: &Inputs<'_>) {
         commands.push(ServerCommand {
             at: ItemRef::Value,
-            operation: Operation::Get(Read::look(self.options, inputs.policy)),
+            operation: Operation::Get(Read::first_get(self.options, inputs.policy)),
         });
         TagRead::new(inputs.tags.len()).push_commands(commands, inputs);
     }
@@ -219,7 +219,7 @@ impl Read {
                 };
                 Fallback::Miss(MissToken {
                     stub,
-                    ..MissToken::seen(Some(item.cas), versions.clone(), inputs)
+                    ..MissToken::new(Some(item.cas), versions.clone(), inputs)
                 })
             }
         };
@@ -305,7 +305,7 @@ impl Read {
                 lock: Some(lock),
                 stub,
                 expires_at: remaining_ms.map(|remaining| inputs.now.mono + remaining),
-                ..MissToken::seen(Some(claim.observed_cas), claim.versions, inputs)
+                ..MissToken::new(Some(claim.observed_cas), claim.versions, inputs)
             },
         })
     }
@@ -415,7 +415,7 @@ impl Read {
             _ => u64::MAX,
         };
         let until = self.began.saturating_add(limit).min(expires);
-        let must_not_wait = !inputs.patient || self.options.at_once;
+        let must_not_wait = !inputs.may_wait || self.options.at_once;
         if must_not_wait || takes_too_long || inputs.now.mono >= until {
             return Step::Done(fallback.end());
         }
@@ -471,7 +471,7 @@ impl Machine for Read {
 }
 
 fn missed(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, held: bool) -> ReadEnd {
-    let seen = MissToken::seen(observed_cas, versions, inputs);
+    let seen = MissToken::new(observed_cas, versions, inputs);
     ReadEnd::Missed { seen, held }
 }
 

@@ -558,7 +558,7 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         added_tags: 0,
         copies: false,
         now,
-        patient: false,
+        may_wait: false,
         chance: 1.0,
     };
     let mut value = bytes::BytesMut::new();

@@ -52,14 +52,14 @@ impl World {
             self.sidecars[s].poller = None;
             return Ok(());
         }
-        self.send_in_background(s, Task::Polling, PollResult::asks(), plan)
+        self.send_in_background(s, Task::Polling, PollResult::commands(), plan)
     }
 
     pub fn polled(&mut self, s: usize, replies: &Replies, plan: &Plan) -> Result<(), Violation> {
         let now = self.now();
         let sidecar = &mut self.sidecars[s];
         let mut before = sidecar.poller.flatten();
-        let found = PollResult::found(replies, &mut before);
+        let found = PollResult::from_replies(replies, &mut before);
         let waiters = sidecar.leases.polled(KEY, found, now);
         sidecar.poller = (found == PollResult::Unchanged).then_some(before);
         self.wake(s, waiters, plan)
@@ -70,7 +70,7 @@ impl World {
         let s = plan.sidecar_of[client];
         self.clients[client].job = Job::Idle;
         self.clients[client].lapsed = false;
-        for Ended { commands: commands, .. } in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
+        for Ended { commands, .. } in self.sidecars[s].leases.disconnect(owner(client, s, plan)) {
             if !commands.is_empty() {
                 self.send_in_background(s, Task::Release, commands, plan)?;
             }

@@ -122,7 +122,7 @@ fn with_inputs<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>
         sidecar: s as u64,
         room: 1 << 20,
         now,
-        patient: true,
+        may_wait: true,
         chance: 1.0,
     })
 }
@@ -173,8 +173,10 @@ impl World {
     ) -> Result<(), Violation> {
         op.replies = vec![None; commands.len()];
         op.commands = commands;
-        if let (Task::Read(_), Some(ServerCommand { at: ItemRef::Value, operation: Operation::Store { .. } })) =
-            (&op.task, op.commands.first())
+        if let (
+            Task::Read(_),
+            Some(ServerCommand { at: ItemRef::Value, operation: Operation::Store { .. } }),
+        ) = (&op.task, op.commands.first())
         {
             // A stub replaces the lock, if the value is still there when it arrives.
             op.held_cas = None;
@@ -230,8 +232,10 @@ impl World {
         let Some((of, index)) = command.reply_to else { return };
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
         if let Some((_, op)) = found {
-            if let ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) } =
-                command.server_command
+            if let ServerCommand {
+                at: ItemRef::Value,
+                operation: Operation::Get(GetFlags { value: true, .. }),
+            } = command.server_command
             {
                 op.in_time = in_time;
             }
@@ -368,7 +372,7 @@ impl World {
         let s = plan.sidecar_of[client];
         let Some(mut op) = self.remove(s, client) else { return Ok(()) };
         if let Some(waiter) = op.waits.take() {
-            self.sidecars[s].leases.leave(KEY, waiter);
+            self.sidecars[s].leases.stop_waiting(KEY, waiter);
         }
         self.resume(s, client, op, Event::WaitEnded, plan)
     }
@@ -388,7 +392,7 @@ impl World {
                     self.insert(s, client, op);
                 }
                 (_, Some(waiter)) => {
-                    self.sidecars[s].leases.leave(KEY, waiter);
+                    self.sidecars[s].leases.stop_waiting(KEY, waiter);
                     self.resume(s, client, op, Event::Woken, plan)?;
                 }
                 (_, None) => self.insert(s, client, op),
@@ -417,8 +421,7 @@ impl World {
                     AfterHit::Ended(ended) => ended,
                     AfterHit::Refreshes => Vec::new(),
                 };
-                for Ended { commands: commands, .. } in
-                    overtaken.into_iter().filter(|ended| !ended.commands.is_empty())
+                for Ended { commands, .. } in overtaken.into_iter().filter(|ended| !ended.commands.is_empty())
                 {
                     self.send_in_background(s, Task::Lost, commands, plan)?;
                 }
@@ -437,7 +440,7 @@ impl World {
             ReadEnd::Won { lease, .. } => {
                 let (id, ended) = leases.grant(KEY, owner, lease.clone(), &plan.policy);
                 self.sidecars[s].held_leases.extend(id.map(|id| (id, lease)));
-                for Ended { commands: commands, .. } in ended {
+                for Ended { commands, .. } in ended {
                     self.send_in_background(s, Task::Superseded, commands, plan)?;
                 }
                 won = true;
@@ -448,7 +451,7 @@ impl World {
                 true
             }
             ReadEnd::Failed(_) => {
-                leases.record_miss(KEY, owner, MissToken::nothing(now), &plan.policy);
+                leases.record_miss(KEY, owner, MissToken::unanswered(now), &plan.policy);
                 true
             }
         };
@@ -484,7 +487,7 @@ impl World {
             tags: Vec::new(),
         };
         // No client of the model sets without a miss.
-        let writer = Writer { owner: owner(client, s, plan), told: KnownMiss::Yes, pooled: false };
+        let writer = Writer { owner: owner(client, s, plan), known_miss: KnownMiss::Yes, pooled: false };
         let now = self.now();
         match self.sidecars[s].leases.attribute(KEY, writer, now) {
             Attribution::Renewing => {
@@ -501,7 +504,7 @@ impl World {
                     with_inputs(plan, s, self.now(), |inputs| Set::start(new_value, inputs));
                 self.send_round(s, client, Op::new(Task::Set(set)), commands, plan)
             }
-            Attribution::Fill { ticket: mut token, owner, lease } => {
+            Attribution::Fill { mut token, owner, lease } => {
                 if plan.is(Mutant::SnapshotAtSet)
                     && let Some(tag) = &self.server.tag
                 {

@@ -46,7 +46,9 @@ impl World {
                 // Two wins may arrive in either order; the lease table needs to know which one is later.
                 let rights = |cas: Cas| (cas.epoch, cas.number);
                 let mut all: Vec<_> = ops.iter().filter_map(|(_, op)| op.held_cas).map(rights).collect();
-                all.extend(held_leases.iter().filter_map(|(_, its)| its.lock.or(its.observed_cas)).map(rights));
+                all.extend(
+                    held_leases.iter().filter_map(|(_, its)| its.lock.or(its.observed_cas)).map(rights),
+                );
                 canon.order(&all);
             }
         }

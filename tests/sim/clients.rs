@@ -79,7 +79,7 @@ impl World {
         }
         for (key, waiter) in left {
             let name = self.plan.keys[key].key.clone();
-            self.sidecars[sidecar].leases.leave(&name, waiter);
+            self.sidecars[sidecar].leases.stop_waiting(&name, waiter);
         }
         let copied_tags = if owners[0] == owners[1] { &owners[..1] } else { &owners[..] };
         for &owner in copied_tags {
@@ -212,7 +212,7 @@ impl World {
             added_tags: extra.len(),
             copies: self.plan.copies,
             now: self.local_now(sidecar),
-            patient: true,
+            may_wait: true,
             chance: 1.0,
         })
     }
@@ -285,7 +285,7 @@ impl World {
             }
             ReadEnd::Failed(_) => {
                 // The client may receive a miss, and its `set` must not overwrite anything newer.
-                let seen = MissToken::nothing(moment);
+                let seen = MissToken::unanswered(moment);
                 if !unknown_forgets {
                     self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);

@@ -227,7 +227,7 @@ impl World {
                 let adds = matches!(pending.command, Command::Add(_));
                 let attribution = match adds && refused {
                     true => Attribution::NoMiss,
-                    false => leases.attribute(&name, Writer { owner, told: known_miss, pooled }, now),
+                    false => leases.attribute(&name, Writer { owner, known_miss, pooled }, now),
                 };
                 if attribution != Attribution::Renewing && !adds {
                     self.sidecars[sidecar].known_misses.remove(&(owner, key));
@@ -242,7 +242,7 @@ impl World {
                     Attribution::Unknown => {
                         return violation(format!("no miss is discarded in these runs: {pending:?}"));
                     }
-                    Attribution::Fill { ticket: token, owner: miss_owner, .. } if adds && token.filled => {
+                    Attribution::Fill { token, owner: miss_owner, .. } if adds && token.filled => {
                         if miss_owner.is_none() {
                             let policy = self.plan.keys[key].policy.clone();
                             self.sidecars[sidecar].leases.record_miss(&name, owner, token, &policy);
@@ -250,7 +250,7 @@ impl World {
                         self.sidecars[sidecar].refused_adds.insert((owner, key));
                         return self.responded(&pending, Response::NotStored);
                     }
-                    Attribution::Fill { ticket: token, owner, lease } => {
+                    Attribution::Fill { token, owner, lease } => {
                         let new_value = new_value(value);
                         let start = |inputs: &Inputs<'_>| Fill::start(&token, new_value, adds, inputs);
                         let (fill, step) = self.with_inputs(sidecar, key, start);
@@ -275,7 +275,7 @@ impl World {
             }
             Command::Replace(value) => Change::Replace(new_value(value)),
             Command::Cas { unique: number, value } => {
-                Change::Cas { number: *number, new_value: new_value(value), sees_stale: false, invalidate: false }
+                Change::Cas { number: *number, new_value(value), sees_stale: false, invalidate: false }
             }
             Command::Append(more) => {
                 Change::Append { more: more.clone().into(), compare: None, create: None, explicit: None }
@@ -296,7 +296,7 @@ impl World {
             Change::Replace(_) | Change::Count(Count { create: Some(_), .. })
                 if matches!(change, Change::Replace(_)) || !refused =>
             {
-                match self.sidecars[sidecar].leases.bound(&name, owner, known_miss) {
+                match self.sidecars[sidecar].leases.store_condition(&name, owner, known_miss) {
                     StoreCondition::Unconditional => None,
                     StoreCondition::Observed(observed) => Some(observed),
                     StoreCondition::Unknown => {
@@ -308,7 +308,7 @@ impl World {
             _ => None,
         };
         let (modify, commands) =
-            self.with_inputs(sidecar, key, |inputs| Modify::bound(change, condition, inputs));
+            self.with_inputs(sidecar, key, |inputs| Modify::with_condition(change, condition, inputs));
         let op = self.op(sidecar, key, Task::Modify(modify), Purpose::Command(pending));
         self.send_round(op, commands);
         Ok(())

@@ -290,7 +290,7 @@ impl World {
             self.ops.insert(id, op);
             return Ok(());
         };
-        self.leave(&op, waiter);
+        self.stop_waiting(&op, waiter);
         self.resume(op, GuardEvent::Woken)
     }
 
@@ -298,7 +298,7 @@ impl World {
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         match op.waiting.take() {
             Some(waiter) if op.wait == wait => {
-                self.leave(&op, waiter);
+                self.stop_waiting(&op, waiter);
                 self.resume(op, GuardEvent::WaitEnded)
             }
             waiting => {
@@ -309,15 +309,15 @@ impl World {
         }
     }
 
-    pub fn leave(&mut self, op: &Op, waiter: u64) {
+    pub fn stop_waiting(&mut self, op: &Op, waiter: u64) {
         let key = self.plan.keys[op.key].key.clone();
-        self.sidecars[op.sidecar].leases.leave(&key, waiter);
+        self.sidecars[op.sidecar].leases.stop_waiting(&key, waiter);
     }
 
     fn resume(&mut self, mut op: Box<Op>, event: GuardEvent) -> Result<(), Violation> {
         let now = self.local_now(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
-        let patient = self.is_patient(&op.purpose);
+        let may_wait = self.is_patient(&op.purpose);
         let chance = self.random.unit();
         let tags = std::mem::take(&mut op.tags);
         let inputs = Inputs {
@@ -328,7 +328,7 @@ impl World {
             added_tags: op.added_tags,
             copies: self.plan.copies,
             now,
-            patient,
+            may_wait,
             chance,
         };
         let expected = expected_fresh_hit(&op, &event, &inputs);

@@ -150,7 +150,7 @@ impl World {
 
     /// Sends the commands that remove what ended leases left in memcached.
     pub fn remove_ended(&mut self, sidecar: usize, ended: Vec<Ended>, purpose: &Purpose) {
-        for Ended { key, commands: commands, .. } in ended {
+        for Ended { key, commands, .. } in ended {
             let key = self.plan.keys.iter().position(|guarded| guarded.key[..] == *key);
             if let Some(key) = key
                 && !commands.is_empty()
@@ -199,7 +199,7 @@ impl World {
         {
             return;
         }
-        self.send_direct(sidecar, key, PollResult::asks(), Purpose::Polling { pause, before });
+        self.send_direct(sidecar, key, PollResult::commands(), Purpose::Polling { pause, before });
     }
 
     /// Handles the replies to commands that belong to no client's request.
@@ -238,7 +238,7 @@ impl World {
                 self.wake_all(waiters);
             }
             Purpose::Polling { pause, mut before } => {
-                let found = PollResult::found(replies, &mut before);
+                let found = PollResult::from_replies(replies, &mut before);
                 let waiters = leases.polled(&name, found, now);
                 if self.plan.is(Mutant::PollerNeverWakes) {
                     return;

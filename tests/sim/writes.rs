@@ -148,13 +148,13 @@ impl World {
         self.clients[client].job = Job::Storing(Vec::new());
         let owner = self.clients[client].owners[1];
         let known_miss = self.known_miss(sidecar, key, owner);
-        let condition = match self.sidecars[sidecar].leases.bound(&self.plan.keys[key].key, owner, known_miss)
+        let condition = match self.sidecars[sidecar].leases.store_condition(&self.plan.keys[key].key, owner, known_miss)
         {
             StoreCondition::Observed(observed) if creates.is_some() => Some(observed),
             _ => None,
         };
         let (modify, commands) =
-            self.with_inputs(sidecar, key, |inputs| Modify::bound(change, condition, inputs));
+            self.with_inputs(sidecar, key, |inputs| Modify::with_condition(change, condition, inputs));
         let pending = PendingChange { client, generation, disruption, creates, owner };
         let op = self.op(sidecar, key, Task::Modify(modify), Purpose::Change(pending));
         self.send_round(op, commands);
@@ -258,7 +258,7 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
         match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
-            Attribution::Fill { ticket: token, .. } => removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number),
+            Attribution::Fill { token, .. } => removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number),
             Attribution::Renewing => {
                 let purpose = Purpose::ReleaseWin { client, generation, cas };
                 let op = self.op(sidecar, key, Task::Parked, purpose);
@@ -288,7 +288,7 @@ impl World {
             method => method == StoreMethod::Set,
         };
         let attribution = match put.build.method {
-            StoreMethod::Replace if leases.bound(&name, owner, known_miss) == StoreCondition::Renewing => {
+            StoreMethod::Replace if leases.store_condition(&name, owner, known_miss) == StoreCondition::Renewing => {
                 Attribution::Renewing
             }
             StoreMethod::Replace | StoreMethod::Cas(_) => Attribution::NoMiss,
@@ -298,7 +298,7 @@ impl World {
             }
             StoreMethod::Set | StoreMethod::Add => {
                 let pooled = self.plan.pooled;
-                leases.attribute(&name, Writer { owner, told: known_miss, pooled }, now)
+                leases.attribute(&name, Writer { owner, known_miss, pooled }, now)
             }
         };
 
@@ -329,7 +329,7 @@ impl World {
             }
             Attribution::Invalidated => self.dropped(put, true),
             Attribution::Unknown => panic!("{put:?} has a miss that was discarded"),
-            Attribution::Fill { ticket: token, owner: miss_owner, .. }
+            Attribution::Fill { token, owner: miss_owner, .. }
                 if put.build.method == StoreMethod::Add && token.filled =>
             {
                 if miss_owner.is_none() {
@@ -352,26 +352,26 @@ impl World {
                     StoreMethod::Add => Change::Add(new_value),
                     StoreMethod::Replace => Change::Replace(new_value),
                     StoreMethod::Cas(number) => {
-                        Change::Cas { number, new_value: new_value, sees_stale: false, invalidate: false }
+                        Change::Cas { number, new_value, sees_stale: false, invalidate: false }
                     }
                     StoreMethod::MetaCas { cas: number, .. } => {
-                        Change::Cas { number, new_value: new_value, sees_stale: true, invalidate: false }
+                        Change::Cas { number, new_value, sees_stale: true, invalidate: false }
                     }
                 };
-                let condition = match self.sidecars[sidecar].leases.bound(&name, owner, known_miss) {
+                let condition = match self.sidecars[sidecar].leases.store_condition(&name, owner, known_miss) {
                     StoreCondition::Observed(observed) if put.build.method == StoreMethod::Replace => {
                         Some(observed)
                     }
                     _ => None,
                 };
-                let start = |inputs: &Inputs<'_>| Modify::bound(change, condition, inputs);
+                let start = |inputs: &Inputs<'_>| Modify::with_condition(change, condition, inputs);
                 let (modify, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
                 let mut op = self.op(sidecar, key, Task::Modify(modify), Purpose::Store(put));
                 op.learn(extra);
                 self.send_round(op, commands);
                 Ok(())
             }
-            Attribution::Fill { ticket: mut token, lease, owner } => {
+            Attribution::Fill { mut token, lease, owner } => {
                 if self.plan.is(Mutant::SnapshotAtSet) {
                     let names = [&self.plan.keys[key].tags[..], &token.added_tags].concat();
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();

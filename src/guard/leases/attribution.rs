@@ -15,7 +15,7 @@ pub enum Attribution {
     /// It fills this miss, whose token is removed.
     Fill {
         /// What the miss saw.
-        ticket: MissToken,
+        token: MissToken,
         /// Whether a lease ends with it.
         lease: bool,
         /// The owner, if that is another connection. Its entry is kept because its own `set` may follow.
@@ -47,7 +47,7 @@ pub struct Writer {
     /// Its connection.
     pub owner: Owner,
     /// What that connection remembers.
-    pub told: KnownMiss,
+    pub known_miss: KnownMiss,
     /// Whether the `set` may fill a miss of another connection of the same client.
     pub pooled: bool,
 }
@@ -60,9 +60,9 @@ impl<W> Leases<W> {
     /// that follows a `delete` on the same connection is newer than it. Then comes the lease, then the latest
     /// plain miss.
     pub fn attribute(&mut self, key: &[u8], writer: Writer, now: Now) -> Attribution {
-        let Writer { owner, told, pooled } = writer;
+        let Writer { owner, known_miss, pooled } = writer;
         let own = self.entry_of(key, owner).map(|entry| (entry.id, entry.kind, entry.ends() <= now.mono));
-        match (own, told) {
+        match (own, known_miss) {
             (Some((_, EntryKind::Lease { renewing: true, .. }, _)), _) => Attribution::Renewing,
             (Some((id, kind, is_late)), _) => {
                 let taken = self.take(key, id);
@@ -72,7 +72,7 @@ impl<W> Leases<W> {
                     _ if is_late => Attribution::Invalidated,
                     (_, Some(token)) => {
                         let lease = matches!(kind, EntryKind::Lease { .. });
-                        Attribution::Fill { ticket: token, lease, owner: None }
+                        Attribution::Fill { token, lease, owner: None }
                     }
                 }
             }
@@ -115,7 +115,7 @@ impl<W> Leases<W> {
         if invalidated {
             Attribution::Invalidated
         } else {
-            Attribution::Fill { ticket: token, lease, owner: Some(token_owner) }
+            Attribution::Fill { token, lease, owner: Some(token_owner) }
         }
     }
 
@@ -160,7 +160,7 @@ impl<W> Leases<W> {
             false => token.versions.iter_mut().for_each(|version| *version = 0),
         }
         let owner = (token_owner != owner && lease).then_some(token_owner);
-        Attribution::Fill { ticket: token, lease, owner }
+        Attribution::Fill { token, lease, owner }
     }
 
     /// Whether `owner` received this CAS with its miss.
@@ -171,8 +171,8 @@ impl<W> Leases<W> {
     /// What `owner` may store over with a command that is no fill: a `replace`, or a count or append that
     /// creates the item. If this connection has had a miss, the new value may be as old as that. The token
     /// remains, because its `set` may follow.
-    pub fn bound(&self, key: &[u8], owner: Owner, told: KnownMiss) -> StoreCondition {
-        match (self.entry_of(key, owner), told) {
+    pub fn store_condition(&self, key: &[u8], owner: Owner, known_miss: KnownMiss) -> StoreCondition {
+        match (self.entry_of(key, owner), known_miss) {
             (None, KnownMiss::No) => StoreCondition::Unconditional,
             (None, KnownMiss::Yes) => StoreCondition::Observed(Observed::none()),
             (None, KnownMiss::Unknown) => StoreCondition::Unknown,

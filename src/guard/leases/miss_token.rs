@@ -36,10 +36,10 @@ pub struct MissToken {
 
 impl MissToken {
     /// A miss with these inputs.
-    pub fn seen(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
+    pub fn new(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
         let added_tags =
             inputs.tags.iter().take(versions.len()).skip(inputs.rule_tags().len()).cloned().collect();
-        MissToken { observed_cas, versions, added_tags, ..MissToken::nothing(inputs.now) }
+        MissToken { observed_cas, versions, added_tags, ..MissToken::unanswered(inputs.now) }
     }
 
     /// A miss over a stub.
@@ -49,11 +49,11 @@ impl MissToken {
         versions: Versions,
         inputs: &Inputs<'_>,
     ) -> MissToken {
-        MissToken { stub: Some(stub), ..MissToken::seen(Some(observed_cas), versions, inputs) }
+        MissToken { stub: Some(stub), ..MissToken::new(Some(observed_cas), versions, inputs) }
     }
 
     /// A miss without a reply from the server.
-    pub fn nothing(at: Now) -> MissToken {
+    pub fn unanswered(at: Now) -> MissToken {
         let (versions, added_tags) = (Versions::new(), TagNames::new());
         let (observed_cas, stub, lock, expires_at) = (None, None, None, None);
         MissToken { observed_cas, stub, filled: false, lock, versions, added_tags, at, expires_at }

@@ -108,7 +108,7 @@ impl<W> Leases<W> {
                 entry.kind = EntryKind::Miss;
                 self.owners.remove_lease(entry.owner, entry.id);
                 let commands = entry.release();
-                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands: commands });
+                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands });
             }
         }
         let kind = EntryKind::Lease { renewing: false, orphan: false };
@@ -393,7 +393,7 @@ impl<W> Leases<W> {
             }
             entry.kind = EntryKind::Miss;
             self.owners.remove_lease(owner, id);
-            ended.push(Ended { key, end: LeaseEnd::Limit, commands: commands });
+            ended.push(Ended { key, end: LeaseEnd::Limit, commands });
         }
         while let Some((key, id)) = self.owners.excess_token() {
             let entries = self.keys.get(&key).map(|state| &state.entries[..]).unwrap_or_default();

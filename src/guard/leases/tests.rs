@@ -19,7 +19,7 @@ const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 fn token(observed_cas: u64) -> MissToken {
     let stub = Some(StubId::of(observed_cas));
     let observed_cas = Some(cas(observed_cas));
-    MissToken { observed_cas, stub, ..MissToken::nothing(NOW) }
+    MissToken { observed_cas, stub, ..MissToken::unanswered(NOW) }
 }
 
 /// A table in which connection 1 holds a lease over CAS 7.
@@ -32,8 +32,8 @@ fn leased() -> Leases<u32> {
 /// A `set` of a connection that remembers exactly the misses that the table has.
 fn set(leases: &mut Leases<u32>, connection: u64, pooled: bool) -> Attribution {
     let owner = connection.into();
-    let told = if leases.entry_of(KEY, owner).is_some() { KnownMiss::Yes } else { KnownMiss::No };
-    leases.attribute(KEY, Writer { owner, told, pooled }, NOW)
+    let known_miss = if leases.entry_of(KEY, owner).is_some() { KnownMiss::Yes } else { KnownMiss::No };
+    leases.attribute(KEY, Writer { owner, known_miss, pooled }, NOW)
 }
 
 /// The same with connection pools.
@@ -44,7 +44,7 @@ fn pooled(leases: &mut Leases<u32>, connection: u64) -> Attribution {
 /// What the `set` is stored over, whether it ends a lease, and whether that was stored since the miss.
 fn fill(leases: &mut Leases<u32>, connection: u64) -> (Option<u64>, bool, bool) {
     match pooled(leases, connection) {
-        Attribution::Fill { ticket: token, lease, .. } => {
+        Attribution::Fill { token, lease, .. } => {
             (token.observed_cas.map(|cas| cas.number), lease, token.filled)
         }
         other => panic!("{other:?}"),
@@ -93,7 +93,7 @@ fn a_set_fills_only_a_miss_of_the_same_pool_that_is_younger_than_max_rebuild() {
     let mut leases: Leases<u32> = Leases::default();
     leases.record_miss(KEY, peer(1, 5), token(7), &Policy::default());
     let mut set = |owner, mono| {
-        let writer = Writer { owner, told: KnownMiss::No, pooled: true };
+        let writer = Writer { owner, known_miss: KnownMiss::No, pooled: true };
         leases.attribute(KEY, writer, Now { mono, ..NOW })
     };
     assert_eq!(set(peer(2, 6), NOW.mono), Attribution::NoMiss);
@@ -103,20 +103,20 @@ fn a_set_fills_only_a_miss_of_the_same_pool_that_is_younger_than_max_rebuild() {
 
 #[test]
 fn a_set_whose_token_was_removed_is_dropped_and_one_with_an_unknown_miss_is_refused() {
-    for (told, expected) in [
+    for (known_miss, expected) in [
         (KnownMiss::No, Attribution::NoMiss),
         (KnownMiss::Yes, Attribution::Invalidated),
         (KnownMiss::Unknown, Attribution::Unknown),
     ] {
         let mut leases: Leases<u32> = Leases::default();
-        let writer = Writer { owner: 1.into(), told, pooled: false };
+        let writer = Writer { owner: 1.into(), known_miss, pooled: false };
         assert_eq!(leases.attribute(KEY, writer, NOW), expected);
-        let bound = match told {
+        let bound = match known_miss {
             KnownMiss::No => StoreCondition::Unconditional,
             KnownMiss::Yes => StoreCondition::Observed(Observed::none()),
             KnownMiss::Unknown => StoreCondition::Unknown,
         };
-        assert_eq!(leases.bound(KEY, 1.into(), told), bound);
+        assert_eq!(leases.store_condition(KEY, 1.into(), known_miss), bound);
     }
 }
 
@@ -126,7 +126,7 @@ fn a_miss_is_filled_until_max_rebuild_and_no_longer() {
         let mut leases = leased();
         leases.record_miss(KEY, 2.into(), token(7), &Policy::default());
         for owner in [1, 2] {
-            let writer = Writer { owner: owner.into(), told: KnownMiss::Yes, pooled: false };
+            let writer = Writer { owner: owner.into(), known_miss: KnownMiss::Yes, pooled: false };
             let now = Now { mono: NOW.mono + later, ..NOW };
             assert_eq!(leases.attribute(KEY, writer, now) == Attribution::Invalidated, dropped);
         }
@@ -156,7 +156,7 @@ fn only_a_miss_over_the_stub_that_was_filled_may_store_over_the_value() {
 fn a_connection_that_has_ended_its_miss_is_not_restricted_by_the_fill_that_used_it() {
     let mut leases: Leases<u32> = Leases::default();
     leases.record_miss(KEY, 1.into(), token(7), &Policy::default());
-    let Attribution::Fill { ticket: token, owner: Some(owner), .. } = pooled(&mut leases, 2) else {
+    let Attribution::Fill { token, owner: Some(owner), .. } = pooled(&mut leases, 2) else {
         panic!("not attributed")
     };
     let mut deletes = leases.clone();
@@ -165,7 +165,7 @@ fn a_connection_that_has_ended_its_miss_is_not_restricted_by_the_fill_that_used_
         leases.filled(KEY, cas(8), &token, Some(owner));
     }
     assert_eq!(fill(&mut leases, 1), (Some(8), false, true));
-    assert_eq!(deletes.bound(KEY, 1.into(), KnownMiss::No), StoreCondition::Unconditional);
+    assert_eq!(deletes.store_condition(KEY, 1.into(), KnownMiss::No), StoreCondition::Unconditional);
     assert_eq!(pooled(&mut deletes, 1), Attribution::NoMiss);
 }
 
@@ -179,7 +179,7 @@ fn a_winners_value_is_as_new_as_its_last_miss() {
     let mut left = leases.clone();
     left.disconnect(1.into());
     assert!(left.owners.is_empty(), "the count of bytes is exact");
-    let Attribution::Fill { ticket: token, lease: true, .. } = set(&mut leases, 1, false) else {
+    let Attribution::Fill { token, lease: true, .. } = set(&mut leases, 1, false) else {
         panic!("not its lease")
     };
     assert_eq!(token.versions[..], [5]);
@@ -210,7 +210,7 @@ fn a_set_after_a_bump_of_the_same_connection_is_newer_than_that_bump_only() {
         leases.record_bump(1.into(), &tag(name), step, |_| [tag(b"a"), tag(b"b")]);
     }
     let sealed = |leases: &mut Leases<u32>, own| match set(leases, own, false) {
-        Attribution::Fill { ticket: token, .. } => token.versions,
+        Attribution::Fill { token, .. } => token.versions,
         other => panic!("{other:?}"),
     };
     assert_eq!(sealed(&mut leases, 1), versions(&[50, 6, 70]));
@@ -314,7 +314,7 @@ fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_
     leases.grant(KEY, 1.into(), refreshes, &Policy::default()).0.unwrap();
     assert_eq!(leases.hit(KEY, 1.into(), 7), AfterHit::Refreshes);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, commands: commands };
+    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, commands };
     assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Ended(vec![ended]));
     assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
 }
@@ -465,7 +465,7 @@ fn a_later_win_ends_the_earlier_one_and_releases_its_lock() {
     let (id, superseded) = leases.grant(KEY, 2.into(), token(9), &policy);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
     assert!(
-        id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands: commands }]
+        id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands }]
     );
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
     // It may be stored only over what it saw, which has gone.
@@ -588,7 +588,7 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
     leases.record_miss(KEY, 2.into(), token(6), &Policy::default());
     leases.record_miss(KEY, 3.into(), MissToken { observed_cas: None, stub: None, ..token(7) }, &Policy::default());
     let bound =
-        |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.bound(KEY, owner.into(), KnownMiss::No));
+        |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.store_condition(KEY, owner.into(), KnownMiss::No));
     assert_eq!(
         bound(&leases),
         [over(7), over(6), StoreCondition::Observed(Observed::none()), StoreCondition::Unconditional]
@@ -605,10 +605,10 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
         ]
     );
     leases.hit(KEY, 2.into(), 0);
-    assert_eq!(leases.bound(KEY, 2.into(), KnownMiss::No), StoreCondition::Unconditional);
+    assert_eq!(leases.store_condition(KEY, 2.into(), KnownMiss::No), StoreCondition::Unconditional);
     let id = leases.grant(KEY, 1.into(), token(7), &Policy::default()).0.unwrap();
     renews(&mut leases, id, NOW);
-    assert_eq!(leases.bound(KEY, 1.into(), KnownMiss::No), StoreCondition::Renewing);
+    assert_eq!(leases.store_condition(KEY, 1.into(), KnownMiss::No), StoreCondition::Renewing);
 }
 
 #[test]

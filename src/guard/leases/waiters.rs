@@ -22,7 +22,7 @@ pub(super) const HOPELESS_MS: u64 = 60_000;
 pub enum Admission {
     /// The request waits.
     Waits {
-        /// For [`Leases::leave`].
+        /// For [`Leases::stop_waiting`].
         waiter: u64,
         /// The key is not polled yet: begin to poll at this rate.
         poll: Option<PollRate>,
@@ -56,13 +56,13 @@ pub enum PollResult {
 
 impl PollResult {
     /// The commands of a poll.
-    pub fn asks() -> Commands {
+    pub fn commands() -> Commands {
         smallvec![peek(ItemRef::Value), peek(ItemRef::Lock)]
     }
 
     /// Interprets the replies to a poll. `before`: the CAS number that the previous poll found; updated for
     /// the next.
-    pub fn found(replies: &[ServerReply], before: &mut Option<u64>) -> PollResult {
+    pub fn from_replies(replies: &[ServerReply], before: &mut Option<u64>) -> PollResult {
         let stub = |item| Stub::of(item).map(|stub| stub.is_free);
         let found = match replies {
             [ServerReply::Item(item), _] if stub(item) == Some(false) => PollResult::Unchanged,
@@ -141,7 +141,7 @@ impl<W> Leases<W> {
     }
 
     /// A request no longer waits.
-    pub fn leave(&mut self, key: &[u8], waiter: u64) {
+    pub fn stop_waiting(&mut self, key: &[u8], waiter: u64) {
         if let Some(state) = self.state(key) {
             state.waiters.retain(|(id, _)| *id != waiter);
         }

@@ -51,7 +51,7 @@ fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mar
     LockRecord { granted_at: 1, sidecar: 9, tags: versions(200) }.encode(&mut record).unwrap();
     let (old, record) = (old.freeze(), record.freeze());
     for (lock, sealed, freed) in [(Some(8), 200, Some(8)), (Some(10), 100, None), (None, 100, None)] {
-        let change = Change::Cas { number: 9, new_value: new_value("new"), sees_stale: true, invalidate: false };
+        let change = Change::Cas { number: 9, new_value("new"), sees_stale: true, invalidate: false };
         let (mut modify, commands) = Modify::start(change, &inputs);
         assert_eq!(commands.last(), Some(&get(ItemRef::Lock)));
         let lock = lock.map_or(ServerReply::Absent, |number| item(record.clone(), number, false));
@@ -83,7 +83,7 @@ fn a_value_that_may_be_as_old_as_a_miss_replaces_only_what_the_miss_saw() {
         for (over, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)] {
             let over = over.map(|number| Observed { cas: cas(number), ..Observed::none() });
             let (mut modify, commands) =
-                on(1 << 20, &[], |inputs| Modify::bound(change.clone(), over.clone(), inputs));
+                on(1 << 20, &[], |inputs| Modify::with_condition(change.clone(), over.clone(), inputs));
             // A stub could not be stored over.
             let leaves_stub = matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(_), .. }));
             assert_eq!(leaves_stub, current.is_empty() && over.is_none());
@@ -112,7 +112,7 @@ fn a_count_that_may_be_as_old_as_a_miss_does_not_create_an_absent_item() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
     let over = Some(Observed { cas: cas(7), ..Observed::none() });
-    let (mut modify, _) = on(1 << 20, &[], |inputs| Modify::bound(count, over, inputs));
+    let (mut modify, _) = on(1 << 20, &[], |inputs| Modify::with_condition(count, over, inputs));
     let end =
         on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![ServerReply::Absent]), inputs));
     assert_eq!(end, Step::Done(ModifyEnd::NotStored));

@@ -209,8 +209,8 @@ fn no_request_joins_a_read_that_was_sent_before_a_change() {
 fn a_result_that_cannot_be_shared_releases_the_joined_requests_and_stops_joins_for_a_while() {
     let changes = Changes::new(true);
     let stale = ReadEnd::Stale(hit(b"v", Some(0), &["own"]));
-    let missed = ReadEnd::Missed { seen: MissToken::nothing(at(1)), held: true };
-    let lease = MissToken { versions: Versions::new(), ..MissToken::nothing(at(1)) };
+    let missed = ReadEnd::Missed { seen: MissToken::unanswered(at(1)), held: true };
+    let lease = MissToken { versions: Versions::new(), ..MissToken::unanswered(at(1)) };
     let won = ReadEnd::Won { lease, early: false, old: None };
     for end in [Some(&stale), Some(&missed), Some(&won), None] {
         let mut worker = Worker::new(ROOM);

@@ -208,8 +208,8 @@ impl Get {
         loop {
             let won = self.won;
             for (at, get) in self.guarded.iter_mut().enumerate().skip(self.settled) {
-                let patient = scope.position.may_wait && !self.won;
-                let done = get.poll(self.kind.exptime, &mut self.tags, patient, &mut self.won, scope, cx);
+                let may_wait = scope.position.may_wait && !self.won;
+                let done = get.poll(self.kind.exptime, &mut self.tags, may_wait, &mut self.won, scope, cx);
                 self.settled += usize::from(done && self.settled == at);
             }
             // After a win, the keys before it must stop waiting.

@@ -81,16 +81,16 @@ impl<M: Machine> Driver<M> {
             proxy.send(&self.commands, key, self.sent_at, pending, PendingReply::Reply, PendingReply::Known);
     }
 
-    /// Runs as far as the replies that have arrived allow. `patient`: whether it may wait for another client.
+    /// Runs as far as the replies that have arrived allow. `may_wait`: whether it may wait for another client.
     pub(crate) fn poll(
         &mut self,
         key: &GuardedKey,
-        patient: bool,
+        may_wait: bool,
         proxy: &Rc<Proxy>,
         pending: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
-        self.run(None, key, patient, proxy, pending, cx)
+        self.run(None, key, may_wait, proxy, pending, cx)
     }
 
     /// Passes these replies to a machine [without commands](Driver::without_commands), and runs it.
@@ -98,19 +98,19 @@ impl<M: Machine> Driver<M> {
         &mut self,
         replies: Replies,
         key: &GuardedKey,
-        patient: bool,
+        may_wait: bool,
         proxy: &Rc<Proxy>,
         pending: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
-        self.run(Some(Event::Replies(replies)), key, patient, proxy, pending, cx)
+        self.run(Some(Event::Replies(replies)), key, may_wait, proxy, pending, cx)
     }
 
     fn run(
         &mut self,
         mut next: Option<Event>,
         key: &GuardedKey,
-        patient: bool,
+        may_wait: bool,
         proxy: &Rc<Proxy>,
         pending: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
@@ -120,7 +120,7 @@ impl<M: Machine> Driver<M> {
             let key = added_tags.as_deref().unwrap_or(key);
             let event = match (next.take(), &self.wait) {
                 (Some(event), _) => event,
-                (None, Some(_)) => match self.poll_wait(key, patient, proxy, cx) {
+                (None, Some(_)) => match self.poll_wait(key, may_wait, proxy, cx) {
                     Poll::Ready(event) => event,
                     Poll::Pending => break Poll::Pending,
                 },
@@ -131,7 +131,7 @@ impl<M: Machine> Driver<M> {
             };
             let now = proxy.now();
             let policy = proxy.policy(key.guard);
-            let inputs = proxy.inputs(key, policy, now, patient);
+            let inputs = proxy.inputs(key, policy, now, may_wait);
             match self.machine.resume(event, &inputs) {
                 Step::Done(end) => {
                     if M::CHANGES {
@@ -227,7 +227,7 @@ impl<M: Machine> Driver<M> {
     fn poll_wait(
         &mut self,
         key: &GuardedKey,
-        patient: bool,
+        may_wait: bool,
         proxy: &Proxy,
         cx: &mut Context<'_>,
     ) -> Poll<Event> {
@@ -236,7 +236,7 @@ impl<M: Machine> Driver<M> {
             // The table wakes each waiter that it removes. If it did not, the machine would read again.
             Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
             _ if wait.until.as_mut().poll(cx).is_ready() => WaitEnd::TimedOut,
-            _ if !patient => WaitEnd::Pipelined,
+            _ if !may_wait => WaitEnd::Pipelined,
             _ => return Poll::Pending,
         };
         let waiter = wait.waiter;
@@ -245,7 +245,7 @@ impl<M: Machine> Driver<M> {
         if matches!(end, WaitEnd::Filled | WaitEnd::Freed) {
             return Poll::Ready(Event::Woken);
         }
-        proxy.leases.shard(&key.key).leave(&key.key, waiter);
+        proxy.leases.shard(&key.key).stop_waiting(&key.key, waiter);
         Poll::Ready(Event::WaitEnded)
     }
 }

@@ -29,8 +29,8 @@ impl Proxy {
                 if !self.leases.shard(&key.key).has_waiters(&key.key) {
                     return;
                 }
-                let replies = self.send_and_wait(PollResult::asks(), &key).await;
-                let result = PollResult::found(&replies, &mut before);
+                let replies = self.send_and_wait(PollResult::commands(), &key).await;
+                let result = PollResult::from_replies(&replies, &mut before);
                 let waiters = self.leases.shard(&key.key).polled(&key.key, result, self.now());
                 let why = if result == PollResult::Filled { WaitEnd::Filled } else { WaitEnd::Freed };
                 wake_all(waiters, why);

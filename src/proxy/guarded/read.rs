@@ -75,7 +75,7 @@ impl FirstGet {
         let policy = proxy.policy(key.guard);
         let clear = tags.settle(&self.tags, proxy, pending);
         let mut item = match pending.take(self.item) {
-            Some(reply) => wire::decode_reply(&Operation::Get(Read::look(self.options, policy)), reply),
+            Some(reply) => wire::decode_reply(&Operation::Get(Read::first_get(self.options, policy)), reply),
             None => ServerReply::Failed(Failure::Down),
         };
         if let (true, ServerReply::Item(Item { won, size, ttl, .. })) = (self.shared, &mut item)
@@ -130,7 +130,7 @@ impl GuardedRead {
 
     fn first_get(&self, options: ReadOptions, tags: &mut TagReads, proxy: &Proxy, client: &Client) -> State {
         let (key, pending) = (&self.key, &client.pending);
-        let command = Operation::Get(Read::look(options, proxy.policy(key.guard)));
+        let command = Operation::Get(Read::first_get(options, proxy.policy(key.guard)));
         let write = |out: &mut BytesMut| wire::encode(&command, &key.key, out);
         // Each read changes the usage of an item, so such a read is not shared.
         let (item, shared) = match options.usage || options.unseen {
@@ -169,7 +169,7 @@ impl GuardedRead {
         &mut self,
         exptime: Option<i64>,
         tags: &mut TagReads,
-        patient: bool,
+        may_wait: bool,
         won: &mut bool,
         scope: &CallScope<'_>,
         cx: &mut Context<'_>,
@@ -187,10 +187,10 @@ impl GuardedRead {
                     Ok(hit) => self.finish(ReadEnd::Fresh(hit), won, scope),
                     Err(replies) => {
                         let mut read = Box::new(
-                            Driver::without_commands(Read::answered(first.options, first.began), proxy.now())
+                            Driver::without_commands(Read::after_first_get(first.options, first.began), proxy.now())
                                 .for_reader(client.owner),
                         );
-                        let end = read.resume_with(*replies, &self.key, patient, proxy, &client.pending, cx);
+                        let end = read.resume_with(*replies, &self.key, may_wait, proxy, &client.pending, cx);
                         let is_waiting = read.is_waiting();
                         self.state = State::Reading(read);
                         match end {
@@ -223,11 +223,11 @@ impl GuardedRead {
                 Poll::Ready(Ok(answer)) => {
                     let options = joined.options;
                     self.apply(answer, options, proxy, client);
-                    return self.poll(exptime, tags, patient, won, scope, cx);
+                    return self.poll(exptime, tags, may_wait, won, scope, cx);
                 }
             },
             State::Reading(read) => {
-                match (read.poll(&self.key, patient, proxy, &client.pending, cx), exptime) {
+                match (read.poll(&self.key, may_wait, proxy, &client.pending, cx), exptime) {
                     (Poll::Pending, _) => {
                         if read.is_waiting() {
                             self.share(None, proxy);
@@ -244,13 +244,13 @@ impl GuardedRead {
                         let touch = Driver::start(modify, commands, &self.key, proxy, &client.pending);
                         let marks = ItemMarks { held, ..ItemMarks::of(hit.cas.number) };
                         self.state = State::Touching(Box::new(touch), hit, marks);
-                        return self.poll(Some(exptime), tags, patient, won, scope, cx);
+                        return self.poll(Some(exptime), tags, may_wait, won, scope, cx);
                     }
                     (Poll::Ready(end), _) => self.finish(end, won, scope),
                 }
             }
             State::Touching(modify, hit, marks) => {
-                let end = modify.poll(&self.key, patient, proxy, &client.pending, cx);
+                let end = modify.poll(&self.key, may_wait, proxy, &client.pending, cx);
                 match end {
                     Poll::Pending => return false,
                     Poll::Ready(ModifyEnd::Touched(touched)) => {
@@ -268,7 +268,7 @@ impl GuardedRead {
                     // The value has gone since it was read. Read again.
                     Poll::Ready(_) => {
                         self.apply(NearAnswer::Read(None), self.options, proxy, client);
-                        return self.poll(exptime, tags, patient, won, scope, cx);
+                        return self.poll(exptime, tags, may_wait, won, scope, cx);
                     }
                 }
             }
@@ -353,7 +353,7 @@ impl GuardedRead {
             scope.count(rule, Outcome::ServerError);
             return ReadOutcome::Failed(failure);
         }
-        let seen = MissToken::nothing(proxy.now());
+        let seen = MissToken::unanswered(proxy.now());
         client.note_miss(key, proxy);
         let ended =
             proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, seen, proxy.policy(key.guard));

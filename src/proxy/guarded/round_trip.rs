@@ -15,13 +15,13 @@ use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 impl Proxy {
-    /// What a guard decision about this key depends on, besides replies. `patient`: whether the client may wait for another one.
+    /// What a guard decision about this key depends on, besides replies. `may_wait`: whether the client may wait for another one.
     pub(crate) fn inputs<'a>(
         &self,
         key: &'a GuardedKey,
         policy: &'a Policy,
         now: Now,
-        patient: bool,
+        may_wait: bool,
     ) -> Inputs<'a> {
         Inputs {
             policy,
@@ -31,7 +31,7 @@ impl Proxy {
             room: self.connection_of(key).server().room(key.key.len()),
             copies: self.plan.tag_copies,
             now,
-            patient,
+            may_wait,
             chance: self.random.borrow_mut().unit(),
         }
     }

@@ -6,7 +6,7 @@ use super::*;
 const NOW: Now = Now { wall: 1_000_000, mono: 1_000 };
 
 fn token() -> MissToken {
-    MissToken { observed_cas: Some(cas(7)), stub: Some(StubId::of(7)), ..MissToken::nothing(NOW) }
+    MissToken { observed_cas: Some(cas(7)), stub: Some(StubId::of(7)), ..MissToken::unanswered(NOW) }
 }
 
 fn win(leases: &mut Leases<u32>, key: u32, connection: u64) -> Vec<Ended> {
@@ -19,7 +19,7 @@ fn miss(leases: &mut Leases<u32>, key: u32, connection: u64) {
 }
 
 fn set(leases: &mut Leases<u32>, key: u32, connection: u64) -> Attribution {
-    let writer = Writer { owner: connection.into(), told: KnownMiss::Yes, pooled: false };
+    let writer = Writer { owner: connection.into(), known_miss: KnownMiss::Yes, pooled: false };
     leases.attribute(&key.to_le_bytes(), writer, NOW)
 }
 

@@ -20,7 +20,7 @@ fn a_set_with_the_cas_of_a_miss_takes_the_token_of_that_miss() {
     leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap();
     // The client received 7 and does not know of the renewal.
     assert_eq!(leases.attribute_by_cas(KEY, 8, 1.into(), false), Attribution::NoMiss);
-    let Attribution::Fill { ticket: token, lease: true, .. } =
+    let Attribution::Fill { token, lease: true, .. } =
         leases.attribute_by_cas(KEY, 7, 1.into(), false)
     else {
         panic!("not the lease")
@@ -43,7 +43,7 @@ fn a_losers_miss_remains_if_another_connection_uses_the_same_cas() {
         leases.attribute_by_cas(KEY, 7, 1.into(), false),
         Attribution::Fill { lease: true, owner: None, .. }
     ));
-    let Attribution::Fill { ticket: token, lease: false, owner: None, .. } =
+    let Attribution::Fill { token, lease: false, owner: None, .. } =
         leases.attribute_by_cas(KEY, 7, 3.into(), false)
     else {
         panic!("not attributed")
@@ -68,7 +68,7 @@ fn the_token_of_a_lease_that_another_connection_filled_does_not_obscure_a_later_
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     leases.grant(KEY, 1.into(), token(7), &policy);
-    let Attribution::Fill { ticket: first, owner: Some(Owner { connection: 1, .. }), .. } =
+    let Attribution::Fill { token: first, owner: Some(Owner { connection: 1, .. }), .. } =
         leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
         panic!("not the lease")
@@ -112,7 +112,7 @@ fn of_several_misses_with_the_same_cas_the_senders_own_comes_first_then_the_leas
 fn a_winners_set_still_has_a_miss_after_another_connection_has_used_its_cas() {
     // Filled by its CAS: a later delete drops the winner's own set; without one it may be a new value.
     let mut leases = leased();
-    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), ticket: token, .. } =
+    let Attribution::Fill { owner: Some(Owner { connection: 1, .. }), token, .. } =
         leases.attribute_by_cas(KEY, 7, 2.into(), false)
     else {
         panic!("not its lease")

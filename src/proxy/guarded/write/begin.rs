@@ -82,7 +82,7 @@ pub(super) fn begin_store(
             State::Reply(WriteOutcome::Verbatim(Bytes::from_static(UNKNOWN_MISS)), Outcome::ServerError)
         }
         // Another client has filled the key since the miss.
-        Attribution::Fill { ticket: token, owner, .. } if kind == StoreKind::Add && token.filled => {
+        Attribution::Fill { token, owner, .. } if kind == StoreKind::Add && token.filled => {
             if owner.is_none() {
                 let ended = leases.record_miss(&key.key, client.owner, token, proxy.policy(key.guard));
                 drop(leases);
@@ -98,7 +98,7 @@ pub(super) fn begin_store(
             let (set, commands) = Set::start(value, &inputs);
             State::Set(Driver::start(set, commands, key, proxy, &client.pending))
         }
-        Attribution::Fill { ticket: token, lease, owner } => {
+        Attribution::Fill { token, lease, owner } => {
             drop(leases);
             let (machine, step) = Fill::start(&token, value.clone(), kind == StoreKind::Add, &inputs);
             let fill = PendingFill { kind, value, token, lease, owner };
@@ -151,7 +151,7 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
             if matches!(change, Change::Replace(_)) || !client.was_refused(key, proxy) =>
         {
             let mut leases = proxy.leases.shard(&key.key);
-            match leases.bound(&key.key, client.owner, client.known_miss(key, proxy)) {
+            match leases.store_condition(&key.key, client.owner, client.known_miss(key, proxy)) {
                 StoreCondition::Unconditional => None,
                 StoreCondition::Observed(observed_cas) => Some(observed_cas),
                 StoreCondition::Renewing => {
@@ -168,7 +168,7 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
         _ => None,
     };
     let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
-    let (modify, commands) = Modify::bound(change, over, &inputs);
+    let (modify, commands) = Modify::with_condition(change, over, &inputs);
     State::Modify(Driver::start(modify, commands, key, proxy, &client.pending))
 }
 
@@ -190,7 +190,7 @@ pub(super) fn begin_delete(
             // It takes effect only where each fill of the removed item fails by itself. If the CAS is that of a lease, the lease is
             // given up, with the CAS of its latest renewal.
             Some(cas) => match leases.attribute_by_cas(&key.key, cas, client.owner, true) {
-                Attribution::Fill { ticket: token, lease, owner } => {
+                Attribution::Fill { token, lease, owner } => {
                     if owner.is_none() {
                         client.end_miss(key, proxy);
                     }

@@ -73,7 +73,7 @@ pub(super) fn writer(
         }
         KnownMiss::No | KnownMiss::Unknown => None,
     };
-    (Writer { owner, told: known_miss, pooled: clients.is_pooled(client.was_told_a_miss()) }, paired)
+    (Writer { owner, known_miss, pooled: clients.is_pooled(client.was_told_a_miss()) }, paired)
 }
 
 /// Applies the end of a fill to the lease, the waiters and the client's miss. `Err`: the value must still be stored, as stale.
@@ -126,7 +126,7 @@ pub(super) fn finish_fill(
             proxy.metrics.fill_dropped(rule, DropReason::Changed);
             if fill.lease {
                 let commands = fill.token.release(proxy.policy(key.guard));
-                let ended = Ended { key: key.key.as_slice().into(), end: LeaseEnd::Dropped, commands: commands };
+                let ended = Ended { key: key.key.as_slice().into(), end: LeaseEnd::Dropped, commands };
                 proxy.release(vec![ended]);
             }
             client.refuse_add(key, proxy);
