@@ -205,7 +205,10 @@ pub(super) fn peek(at: ItemRef) -> ServerCommand {
 /// a CAS to store over, which any invalidation changes or removes.
 pub(super) fn peek_or_stub(policy: &Policy) -> ServerCommand {
     let vivify = Some(policy.lock_seconds());
-    ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { vivify, ..GetFlags::default() }) }
+    ServerCommand {
+        at: ItemRef::Value,
+        operation: Operation::Get(GetFlags { vivify, ..GetFlags::default() }),
+    }
 }
 
 /// The same, with the value.

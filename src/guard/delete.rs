@@ -140,7 +140,9 @@ impl Machine for Delete {
                         Operation::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
                     Step::Send(
-                        std::iter::once(ServerCommand { at: ItemRef::Value, operation }).chain(unlock).collect(),
+                        std::iter::once(ServerCommand { at: ItemRef::Value, operation })
+                            .chain(unlock)
+                            .collect(),
                     )
                 }
                 _ => Step::Done(DeleteEnd::NotFound),

@@ -105,7 +105,7 @@ impl Fill {
         let known =
             inputs.tags.iter().map(|name| token.version_of(name, inputs).filter(|_| !must_check(name)));
         let mut lookup =
-            TagLookup { token.clone(), new_value, is_add, tag_read: TagRead::with_known(known) };
+            TagLookup { token: token.clone(), new_value, is_add, tag_read: TagRead::with_known(known) };
         let mut commands = Commands::new();
         lookup.tag_read.push_commands(&mut commands, inputs);
         fill.state = FillState::ReadingTags(Box::new(lookup));
@@ -121,7 +121,8 @@ impl Fill {
     ) -> Step<FillEnd> {
         let rebuild = inputs.now.mono.saturating_sub(token.at.mono);
         let built = (token.at, rebuild);
-        let (command, plain) = new_value.store(StoreMode::Set, token.observed_cas, tags, built, token.stub, inputs);
+        let (command, plain) =
+            new_value.store(StoreMode::Set, token.observed_cas, tags, built, token.stub, inputs);
         self.plain = plain;
         let mut commands: Commands = smallvec![command.clone()];
         if let Some(lock) = token.lock {

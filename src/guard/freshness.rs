@@ -229,7 +229,8 @@ mod tests {
             let version = fixtures::item("100", item.cas.number);
             let mut replies = Replies::from_iter([ServerReply::Item(item.clone())]);
             replies.extend(tags.iter().map(|_| ServerReply::Item(version.clone())));
-            let step = Read::after_first_get(ReadOptions::default(), 0).resume(Event::Replies(replies), &inputs);
+            let step =
+                Read::after_first_get(ReadOptions::default(), 0).resume(Event::Replies(replies), &inputs);
             let found = fresh_hit(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), inputs.policy);
             let plain = |hit: Hit| Hit { header: Bytes::new(), ..hit };
             match (step, found) {

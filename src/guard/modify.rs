@@ -38,7 +38,11 @@ impl Modify {
 
     /// Begins a command that is stored only over what the miss observed. This applies to a `replace`, and to
     /// counts and appends that find no item.
-    pub fn with_condition(change: Change, observed: Option<Observed>, inputs: &Inputs<'_>) -> (Modify, Commands) {
+    pub fn with_condition(
+        change: Change,
+        observed: Option<Observed>,
+        inputs: &Inputs<'_>,
+    ) -> (Modify, Commands) {
         let mut modify = Modify {
             change,
             observed,

@@ -69,7 +69,8 @@ impl NewValue {
             if plain { (Bytes::new(), 0) } else { (header.freeze(), inputs.policy.stale_seconds()) };
         let exptime = lifetime.exptime(extra, inputs.now);
         let value = Stored { header, body: self.body };
-        let operation = Operation::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
+        let operation =
+            Operation::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
         (ServerCommand { at: ItemRef::Value, operation }, plain)
     }
 }

@@ -217,10 +217,7 @@ impl Read {
                     }
                     _ => None,
                 };
-                Fallback::Miss(MissToken {
-                    stub,
-                    ..MissToken::new(Some(item.cas), versions.clone(), inputs)
-                })
+                Fallback::Miss(MissToken { stub, ..MissToken::new(Some(item.cas), versions.clone(), inputs) })
             }
         };
         self.rounds += 1;
@@ -246,8 +243,8 @@ impl Read {
         if self.rounds > MAX_ROUNDS {
             return Step::Done(Fallback::Miss(seen).end());
         }
-        let command =
-            Stub { is_free: false, age: 0, ..stub }.store_command(seen.observed_cas, inputs.policy.lock_seconds());
+        let command = Stub { is_free: false, age: 0, ..stub }
+            .store_command(seen.observed_cas, inputs.policy.lock_seconds());
         self.state = State::Adopting(seen);
         Step::Send(smallvec![command])
     }
@@ -266,7 +263,9 @@ impl Read {
     fn claimed(&mut self, claim: Claim, replies: Replies, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let mut replies = replies.into_iter();
         match (replies.next(), replies.next()) {
-            (Some(ServerReply::Stored(lock)), Some(ServerReply::Item(item))) if item.cas == claim.observed_cas => {
+            (Some(ServerReply::Stored(lock)), Some(ServerReply::Item(item)))
+                if item.cas == claim.observed_cas =>
+            {
                 match claim.fallback {
                     // All winners of a fresh value saw the same versions, so their fills are equivalent.
                     Fallback::Fresh(_) => self.won(claim, lock, item.ttl, inputs),

@@ -121,7 +121,9 @@ mod tests {
     }
 
     fn stored(stub: Stub, number: u64) -> Item {
-        let Operation::Store { flags, .. } = stub.store_command(None, 6).operation else { panic!("no store") };
+        let Operation::Store { flags, .. } = stub.store_command(None, 6).operation else {
+            panic!("no store")
+        };
         item(flags, number)
     }
 

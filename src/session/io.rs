@@ -21,7 +21,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         let throttled = !self.has_room();
         if throttled && !self.throttled {
             let output_full = self.output.len() >= MAX_OUTPUT;
-            self.proxy.metrics().limit_reached(if output_full { Limit::UnreadReplies } else { Limit::Requests });
+            self.proxy.metrics().limit_reached(if output_full {
+                Limit::UnreadReplies
+            } else {
+                Limit::Requests
+            });
         }
         self.throttled = throttled;
         let enough = self.missing == 0 && self.input.len() >= MAX_INPUT;

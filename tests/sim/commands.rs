@@ -274,9 +274,12 @@ impl World {
                 }
             }
             Command::Replace(value) => Change::Replace(new_value(value)),
-            Command::Cas { unique: number, value } => {
-                Change::Cas { number: *number, new_value(value), sees_stale: false, invalidate: false }
-            }
+            Command::Cas { unique: number, value } => Change::Cas {
+                number: *number,
+                new_value: new_value(value),
+                sees_stale: false,
+                invalidate: false,
+            },
             Command::Append(more) => {
                 Change::Append { more: more.clone().into(), compare: None, create: None, explicit: None }
             }

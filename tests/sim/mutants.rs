@@ -316,7 +316,10 @@ impl Op {
         let first = self.commands.first();
         matches!(
             first,
-            Some(ServerCommand { at: ItemRef::Lock, operation: Operation::Store { mode: StoreMode::Add, .. } })
+            Some(ServerCommand {
+                at: ItemRef::Lock,
+                operation: Operation::Store { mode: StoreMode::Add, .. }
+            })
         )
     }
 

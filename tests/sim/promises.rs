@@ -35,7 +35,8 @@ fn assert_covered(coverage: Coverage) {
         near,
         ..
     } = coverage;
-    let seldom = [early, named, elsewhere, changed, cached, large, no_wait, waited, added_tags, unmoved, near];
+    let seldom =
+        [early, named, elsewhere, changed, cached, large, no_wait, waited, added_tags, unmoved, near];
     assert!(seldom.iter().all(|times| *times > 0), "never tested: {coverage:?}");
 }
 

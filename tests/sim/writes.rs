@@ -148,8 +148,11 @@ impl World {
         self.clients[client].job = Job::Storing(Vec::new());
         let owner = self.clients[client].owners[1];
         let known_miss = self.known_miss(sidecar, key, owner);
-        let condition = match self.sidecars[sidecar].leases.store_condition(&self.plan.keys[key].key, owner, known_miss)
-        {
+        let condition = match self.sidecars[sidecar].leases.store_condition(
+            &self.plan.keys[key].key,
+            owner,
+            known_miss,
+        ) {
             StoreCondition::Observed(observed) if creates.is_some() => Some(observed),
             _ => None,
         };
@@ -258,7 +261,9 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
         match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
-            Attribution::Fill { token, .. } => removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number),
+            Attribution::Fill { token, .. } => {
+                removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number)
+            }
             Attribution::Renewing => {
                 let purpose = Purpose::ReleaseWin { client, generation, cas };
                 let op = self.op(sidecar, key, Task::Parked, purpose);
@@ -288,7 +293,9 @@ impl World {
             method => method == StoreMethod::Set,
         };
         let attribution = match put.build.method {
-            StoreMethod::Replace if leases.store_condition(&name, owner, known_miss) == StoreCondition::Renewing => {
+            StoreMethod::Replace
+                if leases.store_condition(&name, owner, known_miss) == StoreCondition::Renewing =>
+            {
                 Attribution::Renewing
             }
             StoreMethod::Replace | StoreMethod::Cas(_) => Attribution::NoMiss,
@@ -358,7 +365,8 @@ impl World {
                         Change::Cas { number, new_value, sees_stale: true, invalidate: false }
                     }
                 };
-                let condition = match self.sidecars[sidecar].leases.store_condition(&name, owner, known_miss) {
+                let condition = match self.sidecars[sidecar].leases.store_condition(&name, owner, known_miss)
+                {
                     StoreCondition::Observed(observed) if put.build.method == StoreMethod::Replace => {
                         Some(observed)
                     }

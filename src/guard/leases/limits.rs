@@ -56,7 +56,8 @@ impl PerOwner {
     }
 
     fn bytes_of(key: &[u8], entry: &Entry) -> usize {
-        let added_tags: usize = entry.token.added_tags.iter().map(|name| size_of_val(name) + name.len()).sum();
+        let added_tags: usize =
+            entry.token.added_tags.iter().map(|name| size_of_val(name) + name.len()).sum();
         // The key is stored in the table and here, and that of a lease once more.
         TOKEN_BYTES + 3 * key.len() + added_tags
     }

@@ -83,7 +83,11 @@ impl MissToken {
 
     /// What a store based on this miss may replace.
     pub(in crate::guard) fn observed(&self) -> Observed {
-        Observed { cas: self.observed_cas.unwrap_or(Cas::NONE), stub: self.stub, versions: self.versions.clone() }
+        Observed {
+            cas: self.observed_cas.unwrap_or(Cas::NONE),
+            stub: self.stub,
+            versions: self.versions.clone(),
+        }
     }
 
     /// The version that a tag had at the miss.

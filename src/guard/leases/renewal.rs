@@ -122,7 +122,8 @@ impl<W> Leases<W> {
                 lost = match replies.get(1) {
                     Some(ServerReply::Item(item)) => {
                         entry.token.observe_ttl(item.ttl, asked);
-                        Some(item.cas.number) != entry.token.observed_cas.map(|observed_cas| observed_cas.number)
+                        Some(item.cas.number)
+                            != entry.token.observed_cas.map(|observed_cas| observed_cas.number)
                     }
                     Some(ServerReply::Absent) => true,
                     _ => false,
@@ -176,7 +177,10 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
         return stub.into_iter().chain([peek(ItemRef::Value)]).collect();
     };
     if is_vanishing(token, now) {
-        return smallvec![stub_in_place(token.stub, token.observed_cas, policy), delete(ItemRef::Lock, Some(lock))];
+        return smallvec![
+            stub_in_place(token.stub, token.observed_cas, policy),
+            delete(ItemRef::Lock, Some(lock))
+        ];
     }
     let mut value = bytes::BytesMut::new();
     let names = tags.iter().chain(&token.added_tags).cloned();

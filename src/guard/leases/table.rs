@@ -203,7 +203,9 @@ impl<W> Leases<W> {
     pub fn hit(&mut self, key: &[u8], owner: Owner, cas: u64) -> AfterHit {
         let entry = self.entry_of(key, owner);
         let lease = entry.filter(|entry| entry.is_lease());
-        if lease.is_some_and(|entry| entry.token.observed_cas.is_some_and(|observed_cas| observed_cas.number == cas)) {
+        if lease.is_some_and(|entry| {
+            entry.token.observed_cas.is_some_and(|observed_cas| observed_cas.number == cas)
+        }) {
             return AfterHit::Refreshes;
         }
         let ended =
@@ -321,7 +323,11 @@ impl<W> Leases<W> {
                 continue;
             }
             if let Some(entry) = self.entry_of(&key, owner).filter(|entry| entry.is_lease()) {
-                ended.push(Ended { key: key.clone(), end: LeaseEnd::Disconnected, commands: entry.release() });
+                ended.push(Ended {
+                    key: key.clone(),
+                    end: LeaseEnd::Disconnected,
+                    commands: entry.release(),
+                });
             }
             self.remove_where(&key, |entry| entry.owner == owner);
             self.remove_if_idle(&key);

@@ -331,7 +331,12 @@ fn with_pools_a_set_may_end_any_miss_of_another_connection_and_only_one() {
 fn several_misses_without_a_reply_refuse_only_one_set_of_another_connection() {
     let mut leases: Leases<u32> = Leases::default();
     for owner in 1..=3 {
-        leases.record_miss(KEY, owner.into(), MissToken { observed_cas: None, ..token(7) }, &Policy::default());
+        leases.record_miss(
+            KEY,
+            owner.into(),
+            MissToken { observed_cas: None, ..token(7) },
+            &Policy::default(),
+        );
     }
     assert_eq!(fill(&mut leases, 9).0, None);
     assert_eq!(pooled(&mut leases, 9), Attribution::NoMiss);
@@ -464,9 +469,7 @@ fn a_later_win_ends_the_earlier_one_and_releases_its_lock() {
     // The value was evicted, and the second found a stub instead.
     let (id, superseded) = leases.grant(KEY, 2.into(), token(9), &policy);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    assert!(
-        id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands }]
-    );
+    assert!(id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands }]);
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
     // It may be stored only over what it saw, which has gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
@@ -586,9 +589,15 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
     };
     let mut leases = leased();
     leases.record_miss(KEY, 2.into(), token(6), &Policy::default());
-    leases.record_miss(KEY, 3.into(), MissToken { observed_cas: None, stub: None, ..token(7) }, &Policy::default());
-    let bound =
-        |leases: &Leases<u32>| [1, 2, 3, 9].map(|owner| leases.store_condition(KEY, owner.into(), KnownMiss::No));
+    leases.record_miss(
+        KEY,
+        3.into(),
+        MissToken { observed_cas: None, stub: None, ..token(7) },
+        &Policy::default(),
+    );
+    let bound = |leases: &Leases<u32>| {
+        [1, 2, 3, 9].map(|owner| leases.store_condition(KEY, owner.into(), KnownMiss::No))
+    };
     assert_eq!(
         bound(&leases),
         [over(7), over(6), StoreCondition::Observed(Observed::none()), StoreCondition::Unconditional]

@@ -105,7 +105,9 @@ impl Change {
     /// Length in bytes of the value that the client sent.
     pub(super) fn sent(&self) -> usize {
         match self {
-            Change::Add(new_value) | Change::Replace(new_value) | Change::Cas { new_value, .. } => new_value.body.len(),
+            Change::Add(new_value) | Change::Replace(new_value) | Change::Cas { new_value, .. } => {
+                new_value.body.len()
+            }
             Change::Append { more, .. } | Change::Prepend { more, .. } => more.len(),
             Change::Count(_) | Change::Touch(_) | Change::Empty { .. } => 0,
         }

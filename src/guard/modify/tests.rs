@@ -51,7 +51,8 @@ fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mar
     LockRecord { granted_at: 1, sidecar: 9, tags: versions(200) }.encode(&mut record).unwrap();
     let (old, record) = (old.freeze(), record.freeze());
     for (lock, sealed, freed) in [(Some(8), 200, Some(8)), (Some(10), 100, None), (None, 100, None)] {
-        let change = Change::Cas { number: 9, new_value("new"), sees_stale: true, invalidate: false };
+        let change =
+            Change::Cas { number: 9, new_value: new_value("new"), sees_stale: true, invalidate: false };
         let (mut modify, commands) = Modify::start(change, &inputs);
         assert_eq!(commands.last(), Some(&get(ItemRef::Lock)));
         let lock = lock.map_or(ServerReply::Absent, |number| item(record.clone(), number, false));
@@ -85,7 +86,8 @@ fn a_value_that_may_be_as_old_as_a_miss_replaces_only_what_the_miss_saw() {
             let (mut modify, commands) =
                 on(1 << 20, &[], |inputs| Modify::with_condition(change.clone(), over.clone(), inputs));
             // A stub could not be stored over.
-            let leaves_stub = matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(_), .. }));
+            let leaves_stub =
+                matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(_), .. }));
             assert_eq!(leaves_stub, current.is_empty() && over.is_none());
             let mut resume =
                 |reply| on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![reply]), inputs));
@@ -122,8 +124,9 @@ fn a_count_that_may_be_as_old_as_a_miss_does_not_create_an_absent_item() {
 fn what_a_header_makes_too_large_leaves_no_stub() {
     let tags = [TagName::from_slice(b"posts")];
     let room = 1000;
-    let leaves_stub =
-        |commands: &Commands| matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(_), .. }));
+    let leaves_stub = |commands: &Commands| {
+        matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(_), .. }))
+    };
     let mut stored = [false, false];
     for length in 1400..1600 {
         let change = Change::Add(new_value(vec![b'v'; length]));
@@ -149,7 +152,10 @@ fn a_command_that_creates_an_item_stores_over_a_stub() {
     let create = Some((Expiry::Seconds(60), 5));
     for change in [Change::Add(new_value("7")), Change::Count(Count { create, ..Count::default() })] {
         let (mut modify, commands) = at(0, |inputs| Modify::start(change, inputs));
-        assert!(matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(6), .. })), "{commands:?}");
+        assert!(
+            matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(6), .. })),
+            "{commands:?}"
+        );
         let replies = Event::Replies(smallvec![found("", 11), found("50", 3)]);
         let Step::Send(commands) = at(1, |inputs| modify.resume(replies, inputs)) else { panic!("no store") };
         assert_eq!(sealed_store(&commands), (StoreMode::Set, Some(11), Some(50)));

@@ -55,7 +55,8 @@ impl Modify {
             }
             (Change::Add(new_value), None) => store_absent(new_value, item.as_ref(), now, inputs),
             (
-                Change::Append { create: Some(new_value), .. } | Change::Prepend { create: Some(new_value), .. },
+                Change::Append { create: Some(new_value), .. }
+                | Change::Prepend { create: Some(new_value), .. },
                 None,
             ) => {
                 let counted = appended(new_value.body.len(), true);
@@ -112,7 +113,9 @@ impl Modify {
             (Change::Replace(new_value), Some(hit)) => {
                 store_value(new_value, StoreMode::Set, Some(hit.cas), now, inputs)
             }
-            (Change::Cas { number, new_value, invalidate: true, .. }, Some(hit)) if *number < hit.cas.number => {
+            (Change::Cas { number, new_value, invalidate: true, .. }, Some(hit))
+                if *number < hit.cas.number =>
+            {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
                 store_value(&new_value.stale(), StoreMode::Set, Some(hit.cas), sealed, inputs)
             }
@@ -140,7 +143,8 @@ impl Modify {
                 // The header precedes the payload, so memcached's own append is correct and transfers only
                 // the new bytes.
                 let (mode, value, cas) = (StoreMode::Append, Stored::plain(more.clone()), Some(hit.cas));
-                let operation = Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
+                let operation =
+                    Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
                 let counted = appended(hit.payload.len() + more.len(), false);
                 self.state = State::Writing { counted, old_ttl: None };
                 ServerCommand { at: ItemRef::Value, operation }

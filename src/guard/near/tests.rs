@@ -124,7 +124,8 @@ fn no_value_is_served_after_the_time_at_which_it_may_be_stale() {
 #[test]
 fn a_value_is_dropped_at_once_by_a_change_of_its_key_of_its_tags_or_of_everything_and_by_no_other() {
     let changes = Changes::new(true);
-    for change in [Changed::Key(b"k"), Changed::Tag(b"own"), Changed::Tag(b"came with it"), Changed::Everything]
+    for change in
+        [Changed::Key(b"k"), Changed::Tag(b"own"), Changed::Tag(b"came with it"), Changed::Everything]
     {
         let mut worker = Worker::new(ROOM);
         worker.fetch(hit(b"v", None, &["own", "came with it"]), 1000, &changes);

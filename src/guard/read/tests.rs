@@ -130,7 +130,8 @@ fn every_reader_of_a_value_that_may_not_be_served_derives_the_same_stub_identity
             let end = if wins {
                 let lock = ServerReply::Stored(cas(8));
                 let unseen = sent(resume(smallvec![lock, moved(), ServerReply::Absent]));
-                let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].operation else {
+                let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].operation
+                else {
                     panic!("{unseen:?}")
                 };
                 let Opened::Sealed { envelope, .. } = Header::open(&value.header) else {
@@ -244,7 +245,10 @@ fn a_read_that_loses_the_lock_after_its_mark_does_not_win_by_the_next_readers_ma
     // This read's mark is 9. Another client has stored the lock as 10 and marked the value as 11 before the
     // get.
     let next = sent(resume(smallvec![ServerReply::Done, marked_as(11), marked_as(10)]));
-    assert!(matches!(next[0].operation, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }), "{next:?}");
+    assert!(
+        matches!(next[0].operation, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }),
+        "{next:?}"
+    );
     assert_eq!(sent(resume(smallvec![ServerReply::Exists]))[0].at, ItemRef::Value);
 }
 

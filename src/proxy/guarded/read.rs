@@ -187,8 +187,11 @@ impl GuardedRead {
                     Ok(hit) => self.finish(ReadEnd::Fresh(hit), won, scope),
                     Err(replies) => {
                         let mut read = Box::new(
-                            Driver::without_commands(Read::after_first_get(first.options, first.began), proxy.now())
-                                .for_reader(client.owner),
+                            Driver::without_commands(
+                                Read::after_first_get(first.options, first.began),
+                                proxy.now(),
+                            )
+                            .for_reader(client.owner),
                         );
                         let end = read.resume_with(*replies, &self.key, may_wait, proxy, &client.pending, cx);
                         let is_waiting = read.is_waiting();

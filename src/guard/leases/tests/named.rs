@@ -20,8 +20,7 @@ fn a_set_with_the_cas_of_a_miss_takes_the_token_of_that_miss() {
     leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap();
     // The client received 7 and does not know of the renewal.
     assert_eq!(leases.attribute_by_cas(KEY, 8, 1.into(), false), Attribution::NoMiss);
-    let Attribution::Fill { token, lease: true, .. } =
-        leases.attribute_by_cas(KEY, 7, 1.into(), false)
+    let Attribution::Fill { token, lease: true, .. } = leases.attribute_by_cas(KEY, 7, 1.into(), false)
     else {
         panic!("not the lease")
     };
