@@ -15,8 +15,8 @@ pub(super) const WALL: u64 = 1_700_000_000_000;
 /// Inputs for a server with room for values of 1 MiB, tags on one server, and a request that may wait.
 pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
     let now = Now { wall: WALL, mono: 0 };
-    let (sidecar, room, copies, may_wait, chance) = (1, 1 << 20, false, true, 1.0);
-    Inputs { policy, tags, added_tags: 0, sidecar, room, copies, now, may_wait, chance }
+    let (sidecar, max_value, copies, may_wait, random_unit) = (1, 1 << 20, false, true, 1.0);
+    Inputs { policy, tags, added_tags: 0, sidecar, max_value, copies, now, may_wait, random_unit }
 }
 
 pub(super) const fn cas(number: u64) -> Cas {
@@ -43,8 +43,8 @@ pub(super) fn at<T>(mono: u64, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
 
 /// A value that is fresh for 60 s.
 pub(super) fn new_value(body: impl Into<Bytes>) -> NewValue {
-    let (body, lifetime) = (body.into(), Expiry::Seconds(60));
-    NewValue { body, flags: 0, lifetime, explicit: None, tags: TagNames::new() }
+    let (body, expiry) = (body.into(), Expiry::Seconds(60));
+    NewValue { body, flags: 0, expiry, explicit: None, tags: TagNames::new() }
 }
 
 /// Of the only command, a store of an envelope: its mode, the CAS that it requires, and the version of its first tag.

@@ -168,7 +168,7 @@ pub(super) fn refreshes_early(hit: &Hit, inputs: &Inputs<'_>) -> bool {
     let beta = inputs.policy.early_beta;
     match hit.ttl {
         Some(ttl) if beta > 0.0 => {
-            -f64::from(hit.rebuild) * beta * inputs.chance.ln() >= f64::from(ttl) * 1000.0
+            -f64::from(hit.rebuild) * beta * inputs.random_unit.ln() >= f64::from(ttl) * 1000.0
         }
         _ => false,
     }

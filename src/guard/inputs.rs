@@ -25,7 +25,7 @@ pub struct Inputs<'a> {
     /// Identifies this sidecar: a random number drawn at its start.
     pub sidecar: u64,
     /// The largest value that the key's server has room for, in bytes, header included.
-    pub room: usize,
+    pub max_value: usize,
     /// Whether two servers keep each tag.
     pub copies: bool,
     /// The current time.
@@ -33,7 +33,7 @@ pub struct Inputs<'a> {
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
     pub may_wait: bool,
     /// A random number, uniform in (0, 1].
-    pub chance: f64,
+    pub random_unit: f64,
 }
 
 impl Inputs<'_> {
@@ -58,7 +58,7 @@ impl Inputs<'_> {
     /// value is not sent: when memcached refuses an `ms` it also drops the old item, and of its classic
     /// commands only `set` may do that.
     pub(super) fn refuses(&self, length: usize) -> bool {
-        length > self.room.saturating_add(SPARE)
+        length > self.max_value.saturating_add(SPARE)
     }
 }
 

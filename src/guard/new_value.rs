@@ -16,7 +16,7 @@ pub struct NewValue {
     /// The client's flags.
     pub flags: u32,
     /// How long it is fresh. [`Expiry::Expired`] is not allowed: the caller sends a delete instead.
-    pub lifetime: Expiry,
+    pub expiry: Expiry,
     /// `E`: the CAS that the client assigns.
     pub explicit: Option<u64>,
     /// The tags that the client sent with it, besides those of the rule. They are among the inputs' tags, as
@@ -28,7 +28,7 @@ impl NewValue {
     /// The same value, to be stored as stale.
     pub(super) fn stale(&self) -> NewValue {
         // It is past its fresh time, at the start of `stale_for`.
-        NewValue { lifetime: Expiry::Seconds(0), ..self.clone() }
+        NewValue { expiry: Expiry::Seconds(0), ..self.clone() }
     }
 
     /// The tags to seal it with: those of the rule and its own. `version` returns the version of each.
@@ -54,7 +54,7 @@ impl NewValue {
         inputs: &Inputs<'_>,
     ) -> (ServerCommand, bool) {
         let (began, rebuild) = built;
-        let lifetime = self.lifetime.at_most(inputs.policy.max_ttl.as_secs());
+        let expiry = self.expiry.at_most(inputs.policy.max_ttl.as_secs());
         let mut header = BytesMut::new();
         let untagged = tags.is_empty();
         let sealed = Envelope {
@@ -64,10 +64,10 @@ impl NewValue {
             tags,
         }
         .seal(&mut header);
-        let plain = untagged && (sealed.is_err() || header.len() + self.body.len() > inputs.room);
+        let plain = untagged && (sealed.is_err() || header.len() + self.body.len() > inputs.max_value);
         let (header, extra) =
             if plain { (Bytes::new(), 0) } else { (header.freeze(), inputs.policy.stale_seconds()) };
-        let exptime = lifetime.exptime(extra, inputs.now);
+        let exptime = expiry.exptime(extra, inputs.now);
         let value = Stored { header, body: self.body };
         let operation =
             Operation::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };

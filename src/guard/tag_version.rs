@@ -64,6 +64,6 @@ pub(super) fn known_version(name: &TagName, versions: &Versions, inputs: &Inputs
 /// the larger version counts and must be the later one; the incarnation is therefore 0.
 pub(super) fn created_version(inputs: &Inputs<'_>) -> u64 {
     let incarnations = f64::from(1 << (u64::BITS - MS_BITS));
-    let incarnation = if inputs.copies { 0 } else { (inputs.chance * incarnations) as u32 };
+    let incarnation = if inputs.copies { 0 } else { (inputs.random_unit * incarnations) as u32 };
     version(inputs.now.wall, incarnation)
 }

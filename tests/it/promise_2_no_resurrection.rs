@@ -554,12 +554,12 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         policy: &policy,
         tags: &tags,
         sidecar: 1,
-        room: 1 << 20,
+        max_value: 1 << 20,
         added_tags: 0,
         copies: false,
         now,
         may_wait: false,
-        chance: 1.0,
+        random_unit: 1.0,
     };
     let mut value = bytes::BytesMut::new();
     let envelope = Envelope {

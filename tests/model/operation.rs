@@ -120,10 +120,10 @@ fn with_inputs<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>
         added_tags: 0,
         copies: false,
         sidecar: s as u64,
-        room: 1 << 20,
+        max_value: 1 << 20,
         now,
         may_wait: true,
-        chance: 1.0,
+        random_unit: 1.0,
     })
 }
 
@@ -482,7 +482,7 @@ impl World {
         let new_value = NewValue {
             body: Bytes::from(format!("v{version}")),
             flags: 0,
-            lifetime: Expiry::Seconds(TTL),
+            expiry: Expiry::Seconds(TTL),
             explicit: None,
             tags: Vec::new(),
         };

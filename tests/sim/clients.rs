@@ -208,12 +208,12 @@ impl World {
             policy: &guarded.policy,
             tags: &[&guarded.tags, extra].concat(),
             sidecar: self.sidecars[sidecar].number,
-            room: self.plan.room,
+            max_value: self.plan.max_value,
             added_tags: extra.len(),
             copies: self.plan.copies,
             now: self.local_now(sidecar),
             may_wait: true,
-            chance: 1.0,
+            random_unit: 1.0,
         })
     }
 

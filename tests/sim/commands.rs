@@ -197,7 +197,7 @@ impl World {
         let new_value = |value: &str| NewValue {
             body: Bytes::copy_from_slice(value.as_bytes()),
             flags: 0,
-            lifetime: Expiry::Never,
+            expiry: Expiry::Never,
             explicit: None,
             tags: TagNames::new(),
         };

@@ -318,18 +318,18 @@ impl World {
         let now = self.local_now(op.sidecar);
         let policy = self.plan.keys[op.key].policy.clone();
         let may_wait = self.is_patient(&op.purpose);
-        let chance = self.random.unit();
+        let random_unit = self.random.unit();
         let tags = std::mem::take(&mut op.tags);
         let inputs = Inputs {
             policy: &policy,
             tags: &tags,
             sidecar: self.sidecars[op.sidecar].number,
-            room: self.plan.room,
+            max_value: self.plan.max_value,
             added_tags: op.added_tags,
             copies: self.plan.copies,
             now,
             may_wait,
-            chance,
+            random_unit,
         };
         let expected = expected_fresh_hit(&op, &event, &inputs);
         op.first_round = false;

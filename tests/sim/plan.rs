@@ -122,7 +122,7 @@ pub struct Plan {
     /// How long a sidecar reuses tag versions, in ms.
     pub tag_cache: u64,
     /// The largest value that servers accept, in bytes.
-    pub room: usize,
+    pub max_value: usize,
     /// The number of invalidators, and the longest pause of each between two invalidations, in ms.
     pub invalidators: (usize, u64),
     pub faults: Faults,
@@ -188,7 +188,7 @@ impl Plan {
             blind: 40,
             changes: c.below(2) == 0,
             tag_cache: [0, 0, 0, 200][c.below(4) as usize],
-            room: if c.below(6) == 0 { SMALL } else { 1 << 20 },
+            max_value: if c.below(6) == 0 { SMALL } else { 1 << 20 },
             invalidators: (2, 1200),
             faults,
             mutant,
@@ -273,7 +273,7 @@ impl Plan {
         let keys = keys.collect();
         let command_clients = 3 + random.below(6) as usize;
         let sidecars = 1 + random.below(2) as usize;
-        let (pause, room) = ([5, 40][random.below(2) as usize], 1 << 20);
+        let (pause, max_value) = ([5, 40][random.below(2) as usize], 1 << 20);
         Plan {
             keys,
             command_clients,
@@ -284,7 +284,7 @@ impl Plan {
             invalidators: (0, 1),
             pooled: false,
             pause,
-            room,
+            max_value,
             end: 12_000,
             ..plan
         }

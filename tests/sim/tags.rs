@@ -37,7 +37,7 @@ impl World {
             let command = ServerCommand { at: ItemRef::Tag(0), operation };
             let key = self.tag_key(&name);
             for server in self.plan.tag_servers(&name) {
-                self.servers[server].execute(&command, &key, self.plan.room, wall);
+                self.servers[server].execute(&command, &key, self.plan.max_value, wall);
             }
         }
     }

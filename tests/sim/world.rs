@@ -381,7 +381,7 @@ impl World {
             return self.at(0, Event::Reply { op, index, round, reply, link });
         }
         let wall = self.wall();
-        let bytes = self.servers[server].execute(&command, &key, self.plan.room, wall);
+        let bytes = self.servers[server].execute(&command, &key, self.plan.max_value, wall);
         self.trace(|| {
             format!("op {op} {} {:?} -> {}", key.escape_ascii(), command.operation, bytes.escape_ascii())
         });

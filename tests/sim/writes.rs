@@ -138,8 +138,8 @@ impl World {
                 let value = self.checker.value(key, ttl, true, Vec::new());
                 self.checker.sent(value, None, now);
                 creates = Some(value);
-                let lifetime = Expiry::of(ttl as i64, self.local_now(self.clients[client].sidecar));
-                let create = Some((lifetime, value as u64 * COUNTS));
+                let expiry = Expiry::of(ttl as i64, self.local_now(self.clients[client].sidecar));
+                let create = Some((expiry, value as u64 * COUNTS));
                 Change::Count(Count { delta: 1, create, ..Count::default() })
             }
         };
@@ -215,7 +215,7 @@ impl World {
             return self.release_win(client, build.key, cas, rebuild);
         }
         let mut body = format!("{}", build.value as u64 * COUNTS);
-        if self.plan.room < 1 << 20 && self.below(4) == 0 {
+        if self.plan.max_value < 1 << 20 && self.below(4) == 0 {
             body.extend(std::iter::repeat_n('.', LARGE));
         }
         if body.len() > LARGE {
@@ -322,7 +322,7 @@ impl World {
         let new_value = NewValue {
             body: put.body.clone(),
             flags: 0,
-            lifetime: Expiry::of(put.build.ttl as i64, self.local_now(sidecar)),
+            expiry: Expiry::of(put.build.ttl as i64, self.local_now(sidecar)),
             explicit: None,
             tags: put.build.extra.clone(),
         };

@@ -20,11 +20,11 @@ fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
 
 #[test]
 fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
-    let at = |wall, chance, copies, run: &mut dyn FnMut(&Inputs<'_>) -> Commands| {
-        on(wall, copies, |inputs| run(&Inputs { chance, ..*inputs }))
+    let at = |wall, random_unit, copies, run: &mut dyn FnMut(&Inputs<'_>) -> Commands| {
+        on(wall, copies, |inputs| run(&Inputs { random_unit, ..*inputs }))
     };
-    let bumped = |wall, chance, copies, current: Item| {
-        let commands = at(wall, chance, copies, &mut |inputs| {
+    let bumped = |wall, random_unit, copies, current: Item| {
+        let commands = at(wall, random_unit, copies, &mut |inputs| {
             let (mut bump, _) = Bump::start(inputs);
             let replies = TagServer::all(copies).iter().map(|_| ServerReply::Item(current.clone())).collect();
             let Step::Send(commands) = bump.resume(Event::Replies(replies), inputs) else {

@@ -77,7 +77,7 @@ fn an_outdated_fill_does_not_replace_a_renewed_stub() {
 #[test]
 fn a_value_without_room_for_a_header_is_stored_over_its_renewed_stub() {
     let run = |mono, run: &mut dyn FnMut(&Inputs<'_>) -> Step<FillEnd>| {
-        at(mono, |inputs| run(&Inputs { tags: &[], room: 1, ..*inputs }))
+        at(mono, |inputs| run(&Inputs { tags: &[], max_value: 1, ..*inputs }))
     };
     let seen = MissToken { versions: Versions::new(), ..token() };
     let mut fill = None;

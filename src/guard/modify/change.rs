@@ -57,7 +57,7 @@ pub enum Change {
         /// `C`: only if the item has this CAS number.
         compare: Option<u64>,
         /// `T`: the new expiry.
-        lifetime: Expiry,
+        expiry: Expiry,
         /// `E`: the CAS that the client assigns.
         explicit: Option<u64>,
     },
@@ -75,7 +75,7 @@ pub struct Count {
     /// `N` and `J`: expiry and initial number if there is no item.
     pub create: Option<(Expiry, u64)>,
     /// `T`: the new expiry.
-    pub lifetime: Option<Expiry>,
+    pub expiry: Option<Expiry>,
     /// `E`: the CAS that the client assigns.
     pub explicit: Option<u64>,
 }

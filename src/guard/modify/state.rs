@@ -87,11 +87,11 @@ impl Modify {
     pub(super) fn may_create(&self, inputs: &Inputs<'_>) -> bool {
         let created = match &self.change {
             Change::Add(new_value) => store_value(new_value, StoreMode::Add, None, |_| NEVER, inputs),
-            Change::Count(Count { create: Some((lifetime, initial)), explicit, .. })
+            Change::Count(Count { create: Some((expiry, initial)), explicit, .. })
                 if self.observed.is_none() =>
             {
                 store_value(
-                    &initial_value(*lifetime, *initial, *explicit),
+                    &initial_value(*expiry, *initial, *explicit),
                     StoreMode::Add,
                     None,
                     |_| NEVER,

@@ -15,9 +15,9 @@ use crate::guard::new_value::NewValue;
 use crate::guard::stub::Stub;
 use crate::guard::tag_version::{NEVER, Versions, known_version, may_have_moved};
 
-pub(super) fn initial_value(lifetime: Expiry, initial: u64, explicit: Option<u64>) -> NewValue {
+pub(super) fn initial_value(expiry: Expiry, initial: u64, explicit: Option<u64>) -> NewValue {
     let body = Bytes::from(initial.to_string());
-    NewValue { body, flags: 0, lifetime, explicit, tags: TagNames::new() }
+    NewValue { body, flags: 0, expiry, explicit, tags: TagNames::new() }
 }
 
 /// Stores a value over the item with this CAS. `version` returns the version of each tag to seal it with.
@@ -28,7 +28,7 @@ pub(super) fn store_value(
     version: impl Fn(&TagName) -> u64,
     inputs: &Inputs<'_>,
 ) -> ServerCommand {
-    match (new_value.lifetime, cas) {
+    match (new_value.expiry, cas) {
         (Expiry::Expired, Some(cas)) => delete(ItemRef::Value, Some(cas)),
         _ => {
             let (tags, began) = (new_value.tags(inputs, version), (inputs.now, 0));
@@ -74,9 +74,9 @@ pub(super) fn touch(seconds: u32, inputs: &Inputs<'_>) -> ServerCommand {
 }
 
 /// The exptime of a touched or changed item. An item without an envelope has no soft expiry.
-pub(super) fn changed_exptime(lifetime: Expiry, hit: &Hit, inputs: &Inputs<'_>) -> i64 {
+pub(super) fn changed_exptime(expiry: Expiry, hit: &Hit, inputs: &Inputs<'_>) -> i64 {
     let extra = if hit.header.is_empty() { 0 } else { inputs.policy.stale_seconds() };
-    lifetime.at_most(inputs.policy.max_ttl.as_secs()).exptime(extra, inputs.now)
+    expiry.at_most(inputs.policy.max_ttl.as_secs()).exptime(extra, inputs.now)
 }
 
 /// The version to seal a value with that was derived from this item: the one that the item was sealed with.

@@ -71,9 +71,9 @@ fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mar
 }
 
 /// Inputs for a server with room for values of this size, under a rule with these tags.
-fn on<T>(room: usize, tags: &[TagName], run: impl FnOnce(&Inputs<'_>) -> T) -> T {
+fn on<T>(max_value: usize, tags: &[TagName], run: impl FnOnce(&Inputs<'_>) -> T) -> T {
     let policy = Policy::default();
-    run(&Inputs { room, ..inputs(&policy, tags) })
+    run(&Inputs { max_value, ..inputs(&policy, tags) })
 }
 
 #[test]
@@ -123,19 +123,19 @@ fn a_count_that_may_be_as_old_as_a_miss_does_not_create_an_absent_item() {
 #[test]
 fn what_a_header_makes_too_large_leaves_no_stub() {
     let tags = [TagName::from_slice(b"posts")];
-    let room = 1000;
+    let max_value = 1000;
     let leaves_stub = |commands: &Commands| {
         matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(_), .. }))
     };
     let mut stored = [false, false];
     for length in 1400..1600 {
         let change = Change::Add(new_value(vec![b'v'; length]));
-        let (mut modify, commands) = on(room, &tags, |inputs| Modify::start(change, inputs));
+        let (mut modify, commands) = on(max_value, &tags, |inputs| Modify::start(change, inputs));
         let replies = smallvec![
             if leaves_stub(&commands) { found("", 7) } else { ServerReply::Absent },
             found("100", 3)
         ];
-        match on(room, &tags, |inputs| modify.resume(Event::Replies(replies), inputs)) {
+        match on(max_value, &tags, |inputs| modify.resume(Event::Replies(replies), inputs)) {
             Step::Send(_) => assert!(leaves_stub(&commands), "{length}"),
             Step::Done(end) => {
                 assert_eq!((end, leaves_stub(&commands)), (ModifyEnd::TooLarge, false), "{length}")

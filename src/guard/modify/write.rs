@@ -50,7 +50,7 @@ impl Modify {
         let command = match (&self.change, present) {
             (Change::Add(_), Some(_)) => return Step::Done(ModifyEnd::NotStored),
             // An item that expires at once is not stored, and it does not replace the stub of a rebuild.
-            (Change::Add(new_value), None) if new_value.lifetime == Expiry::Expired => {
+            (Change::Add(new_value), None) if new_value.expiry == Expiry::Expired => {
                 return Step::Done(ModifyEnd::Stored(Cas::NONE));
             }
             (Change::Add(new_value), None) => store_absent(new_value, item.as_ref(), now, inputs),
@@ -65,7 +65,7 @@ impl Modify {
                     return Step::Done(ModifyEnd::NotStored);
                 }
                 // An item that expires at once is not stored.
-                if new_value.lifetime == Expiry::Expired {
+                if new_value.expiry == Expiry::Expired {
                     return Step::Done(self.done(counted));
                 }
                 store_absent(new_value, item.as_ref(), now, inputs)
@@ -80,15 +80,15 @@ impl Modify {
                     (_, None) => return Step::Done(ModifyEnd::NotFound),
                 }
             }
-            (Change::Count(Count { create: Some((lifetime, initial)), explicit, .. }), None) => {
-                let (lifetime, explicit) = (*lifetime, *explicit);
+            (Change::Count(Count { create: Some((expiry, initial)), explicit, .. }), None) => {
+                let (expiry, explicit) = (*expiry, *explicit);
                 let counted = Counted { number: *initial, cas: Cas::NONE, ttl: None, created: true };
                 self.state = State::Writing { counted, old_ttl: None };
                 if self.violates_condition(item.as_ref(), versions, inputs) {
                     return Step::Done(ModifyEnd::NotStored);
                 }
-                let new_value = initial_value(lifetime, *initial, explicit);
-                match lifetime {
+                let new_value = initial_value(expiry, *initial, explicit);
+                match expiry {
                     Expiry::Expired => store_value(&new_value, StoreMode::Set, current_cas, now, inputs),
                     _ => store_absent(&new_value, item.as_ref(), now, inputs),
                 }
@@ -124,20 +124,20 @@ impl Modify {
             }
             // The new value was derived from the one that `gets` returned and is no newer than that one's
             // tags: it is sealed with the same versions.
-            (Change::Cas { new_value, .. }, Some(hit)) if new_value.lifetime != Expiry::Expired => {
+            (Change::Cas { new_value, .. }, Some(hit)) if new_value.expiry != Expiry::Expired => {
                 let sealed = |name: &TagName| sealed_version(name, &hit, Some(versions), inputs);
                 store_value(new_value, StoreMode::Set, Some(hit.cas), sealed, inputs)
             }
             (Change::Cas { .. }, Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
             // Without a header it would be a stub.
-            (Change::Empty { lifetime, explicit, .. }, Some(hit)) if hit.header.is_empty() => {
+            (Change::Empty { expiry, explicit, .. }, Some(hit)) if hit.header.is_empty() => {
                 let (body, tags) = (Bytes::new(), TagNames::new());
-                let new_value = NewValue { body, flags: 0, lifetime: *lifetime, explicit: *explicit, tags };
+                let new_value = NewValue { body, flags: 0, expiry: *expiry, explicit: *explicit, tags };
                 store_value(&new_value, StoreMode::Set, Some(hit.cas), now, inputs)
             }
-            (Change::Empty { lifetime, explicit, .. }, Some(hit)) => {
+            (Change::Empty { expiry, explicit, .. }, Some(hit)) => {
                 let emptied = Hit { flags: 0, ..hit.clone() };
-                store_changed(&emptied, Bytes::new(), changed_exptime(*lifetime, &hit, inputs), *explicit)
+                store_changed(&emptied, Bytes::new(), changed_exptime(*expiry, &hit, inputs), *explicit)
             }
             (Change::Append { more, explicit, .. }, Some(hit)) => {
                 // The header precedes the payload, so memcached's own append is correct and transfers only
@@ -154,25 +154,25 @@ impl Modify {
                 self.state = State::Writing { counted: appended(body.len(), false), old_ttl };
                 store_changed(&hit, body, exptime, *explicit)
             }
-            (Change::Count(Count { decr, delta, lifetime, explicit, .. }), Some(hit)) => {
+            (Change::Count(Count { decr, delta, expiry, explicit, .. }), Some(hit)) => {
                 let Some((number, body)) = count(&hit.payload, *decr, *delta) else {
                     return Step::Done(ModifyEnd::NotANumber);
                 };
                 let counted = Counted { number, cas: Cas::NONE, ttl: hit.ttl, created: false };
-                let command = match lifetime {
+                let command = match expiry {
                     Some(Expiry::Expired) => delete(ItemRef::Value, Some(hit.cas)),
-                    Some(lifetime) => {
-                        store_changed(&hit, body, changed_exptime(*lifetime, &hit, inputs), *explicit)
+                    Some(expiry) => {
+                        store_changed(&hit, body, changed_exptime(*expiry, &hit, inputs), *explicit)
                     }
                     None => store_changed(&hit, body, exptime, *explicit),
                 };
-                let old_ttl = old_ttl.filter(|_| lifetime.is_none());
+                let old_ttl = old_ttl.filter(|_| expiry.is_none());
                 self.state = State::Writing { counted, old_ttl };
                 command
             }
             (Change::Touch(Expiry::Expired), Some(hit)) => delete(ItemRef::Value, Some(hit.cas)),
-            (Change::Touch(lifetime), Some(hit)) => {
-                let touch = Some(changed_exptime(*lifetime, &hit, inputs));
+            (Change::Touch(expiry), Some(hit)) => {
+                let touch = Some(changed_exptime(*expiry, &hit, inputs));
                 self.state = State::Touching { old: hit };
                 ServerCommand {
                     at: ItemRef::Value,

@@ -43,8 +43,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(room: usize) -> Worker {
-        Worker { near: NearValues::new(room), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
+    fn new(max_value: usize) -> Worker {
+        Worker { near: NearValues::new(max_value), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
     }
 
     fn lookup(&mut self, now: u64, changes: &Changes) -> NearLookup<&'static str> {

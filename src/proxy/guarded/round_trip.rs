@@ -28,11 +28,11 @@ impl Proxy {
             tags: &key.tags,
             added_tags: key.explicit_tags,
             sidecar: self.sidecar,
-            room: self.connection_of(key).server().room(key.key.len()),
+            max_value: self.connection_of(key).server().room(key.key.len()),
             copies: self.plan.tag_copies,
             now,
             may_wait,
-            chance: self.random.borrow_mut().unit(),
+            random_unit: self.random.borrow_mut().unit(),
         }
     }
 

@@ -33,13 +33,13 @@ pub(super) fn begin_store(
     proxy: &Rc<Proxy>,
     client: &Client,
 ) -> State {
-    if kind == StoreKind::Set && value.lifetime == Expiry::Expired {
+    if kind == StoreKind::Set && value.expiry == Expiry::Expired {
         let instead = (WriteOutcome::Stored(Cas::NONE), Some(Outcome::Stored));
         return begin_delete(Removal::default(), key, Some(instead), proxy, client);
     }
     let looks = match kind {
         StoreKind::Set | StoreKind::MetaCas { .. } => false,
-        StoreKind::Add => value.lifetime == Expiry::Expired,
+        StoreKind::Add => value.expiry == Expiry::Expired,
         StoreKind::Replace | StoreKind::Cas(_) => true,
     };
     if looks || (kind == StoreKind::Add && client.was_refused(key, proxy)) {
@@ -56,7 +56,7 @@ pub(super) fn begin_store(
     };
     let attribution = match kind {
         // An expired value cannot be a fill. The item is deleted if it still has the CAS.
-        StoreKind::MetaCas { .. } if value.lifetime == Expiry::Expired => Attribution::NoMiss,
+        StoreKind::MetaCas { .. } if value.expiry == Expiry::Expired => Attribution::NoMiss,
         StoreKind::MetaCas { cas, .. } => leases.attribute_by_cas(&key.key, cas, client.owner, false),
         _ => {
             let (writer, pair) = writer(&mut leases, key, proxy, client, now);

@@ -37,7 +37,7 @@ impl GuardedWrite {
                 let tags = key.explicit_tags();
                 let body = Bytes::copy_from_slice(data);
                 let value =
-                    |body| NewValue { body, flags, lifetime: Expiry::of(exptime, now), explicit: None, tags };
+                    |body| NewValue { body, flags, expiry: Expiry::of(exptime, now), explicit: None, tags };
                 match verb {
                     Verb::Append => {
                         modify(Change::Append { more: body, compare: None, explicit: None, create: None })
@@ -75,7 +75,7 @@ impl GuardedWrite {
         let now = proxy.now();
         let options = meta.options();
         let (compare, explicit) = (options.compare, options.explicit);
-        let lifetime = options.exptime.map(|exptime| Expiry::of(exptime, now));
+        let expiry = options.exptime.map(|exptime| Expiry::of(exptime, now));
         // If both `N` and `T` are given, the last one sets the TTL of a created item.
         let times = meta.tokens().filter(|(flag, _)| b"NT".contains(flag));
         let created = times.last().map(|(_, token)| Expiry::of(exptime(token), now));
@@ -85,16 +85,16 @@ impl GuardedWrite {
         let state = match meta.verb {
             MetaVerb::Set => {
                 let body = Bytes::copy_from_slice(meta.data);
-                let lifetime = lifetime.unwrap_or(Expiry::Never);
+                let expiry = expiry.unwrap_or(Expiry::Never);
                 let tags = key.explicit_tags();
-                let value = |body| NewValue { body, flags: options.flags, lifetime, explicit, tags };
+                let value = |body| NewValue { body, flags: options.flags, expiry, explicit, tags };
                 // An append that creates the item takes the TTL from `N` only.
                 let create = |body| {
-                    let lifetime = Expiry::of(options.vivify?, now);
+                    let expiry = Expiry::of(options.vivify?, now);
                     Some(Box::new(NewValue {
                         body,
                         flags: options.flags,
-                        lifetime,
+                        expiry,
                         explicit,
                         tags: key.explicit_tags(),
                     }))
@@ -125,17 +125,17 @@ impl GuardedWrite {
                 decr: matches!(options.mode, b'D' | b'-'),
                 delta: options.delta,
                 compare: changes,
-                create: options.vivify.and(created).map(|lifetime| (lifetime, options.initial)),
-                lifetime,
+                create: options.vivify.and(created).map(|expiry| (expiry, options.initial)),
+                expiry,
                 explicit,
             })),
             MetaVerb::Delete if options.empty => {
                 let endless = if options.invalidate { Expiry::Seconds(0) } else { Expiry::Never };
-                let lifetime = lifetime.filter(|_| !options.invalidate).unwrap_or(endless);
-                modify(Change::Empty { compare, lifetime, explicit })
+                let expiry = expiry.filter(|_| !options.invalidate).unwrap_or(endless);
+                modify(Change::Empty { compare, expiry, explicit })
             }
             _ => {
-                let seconds = match lifetime {
+                let seconds = match expiry {
                     Some(Expiry::Seconds(seconds)) => Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
                     Some(Expiry::Expired) => Some(0),
                     _ => None,
