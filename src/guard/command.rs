@@ -41,7 +41,7 @@ pub enum ItemRef {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerCommand {
     /// Which item it addresses.
-    pub at: ItemRef,
+    pub item: ItemRef,
     /// What it does with the item.
     pub operation: Operation,
 }
@@ -192,13 +192,13 @@ pub struct Usage {
 }
 
 /// A get of an item with its value.
-pub(super) fn get(at: ItemRef) -> ServerCommand {
-    ServerCommand { at, operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }) }
+pub(super) fn get(item: ItemRef) -> ServerCommand {
+    ServerCommand { item, operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }) }
 }
 
 /// A get of an item without its value.
-pub(super) fn peek(at: ItemRef) -> ServerCommand {
-    ServerCommand { at, operation: Operation::Get(GetFlags::default()) }
+pub(super) fn peek(item: ItemRef) -> ServerCommand {
+    ServerCommand { item, operation: Operation::Get(GetFlags::default()) }
 }
 
 /// A get of the guarded key, without its value, that leaves a stub if the key is absent. There is then always
@@ -206,7 +206,7 @@ pub(super) fn peek(at: ItemRef) -> ServerCommand {
 pub(super) fn peek_or_stub(policy: &Policy) -> ServerCommand {
     let vivify = Some(policy.lock_seconds());
     ServerCommand {
-        at: ItemRef::Value,
+        item: ItemRef::Value,
         operation: Operation::Get(GetFlags { vivify, ..GetFlags::default() }),
     }
 }
@@ -215,12 +215,12 @@ pub(super) fn peek_or_stub(policy: &Policy) -> ServerCommand {
 pub(super) fn get_or_stub(policy: &Policy) -> ServerCommand {
     let vivify = Some(policy.lock_seconds());
     ServerCommand {
-        at: ItemRef::Value,
+        item: ItemRef::Value,
         operation: Operation::Get(GetFlags { value: true, vivify, ..GetFlags::default() }),
     }
 }
 
 /// A delete, conditional if a CAS is given.
-pub(super) fn delete(at: ItemRef, cas: Option<Cas>) -> ServerCommand {
-    ServerCommand { at, operation: Operation::Delete { cas } }
+pub(super) fn delete(item: ItemRef, cas: Option<Cas>) -> ServerCommand {
+    ServerCommand { item, operation: Operation::Delete { cas } }
 }

@@ -68,7 +68,7 @@ impl Delete {
     pub fn with_removal(removal: Removal, inputs: &Inputs<'_>) -> (Delete, Commands) {
         // Only the envelope shows whether a tag has changed. Without tags the TTL is sufficient.
         let mut commands: Commands = smallvec![ServerCommand {
-            at: ItemRef::Value,
+            item: ItemRef::Value,
             operation: Operation::Get(GetFlags { value: !inputs.tags.is_empty(), ..GetFlags::default() })
         }];
         let state = if removal.compare.is_some() || removal.leaves_stale(inputs) {
@@ -140,7 +140,7 @@ impl Machine for Delete {
                         Operation::MarkStale { seconds, cas: Some(item.cas), explicit }
                     };
                     Step::Send(
-                        std::iter::once(ServerCommand { at: ItemRef::Value, operation })
+                        std::iter::once(ServerCommand { item: ItemRef::Value, operation })
                             .chain(unlock)
                             .collect(),
                     )

@@ -49,7 +49,7 @@ pub(super) fn new_value(body: impl Into<Bytes>) -> NewValue {
 
 /// Of the only command, a store of an envelope: its mode, the CAS that it requires, and the version of its first tag.
 pub(super) fn sealed_store(commands: &Commands) -> (StoreMode, Option<u64>, Option<u64>) {
-    let [ServerCommand { at: ItemRef::Value, operation: Operation::Store { mode, value, cas, .. } }] =
+    let [ServerCommand { item: ItemRef::Value, operation: Operation::Store { mode, value, cas, .. } }] =
         &commands[..]
     else {
         panic!("not one store: {commands:?}")

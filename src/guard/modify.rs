@@ -171,7 +171,7 @@ impl Modify {
                 None if item.stale => {
                     let seconds = Some(item.ttl.unwrap_or(0).max(1));
                     let operation = Operation::MarkStale { seconds, cas: Some(item.cas), explicit: None };
-                    ServerCommand { at: ItemRef::Value, operation }
+                    ServerCommand { item: ItemRef::Value, operation }
                 }
                 None => return Step::Done(ModifyEnd::Touched(old)),
             },

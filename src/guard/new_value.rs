@@ -71,6 +71,6 @@ impl NewValue {
         let value = Stored { header, body: self.body };
         let operation =
             Operation::Store { mode, value, flags: self.flags, exptime, cas, explicit: self.explicit };
-        (ServerCommand { at: ItemRef::Value, operation }, plain)
+        (ServerCommand { item: ItemRef::Value, operation }, plain)
     }
 }

@@ -110,7 +110,7 @@ impl Read {
 
     fn push_all_commands(&self, commands: &mut Commands, inputs: &Inputs<'_>) {
         commands.push(ServerCommand {
-            at: ItemRef::Value,
+            item: ItemRef::Value,
             operation: Operation::Get(Read::first_get(self.options, inputs.policy)),
         });
         TagRead::new(inputs.tags.len()).push_commands(commands, inputs);
@@ -354,7 +354,7 @@ impl Read {
         let mark = placeholder.unwrap_or(stale);
         self.state = State::Marking { claim, lock };
         Step::Send(smallvec![
-            ServerCommand { at: ItemRef::Value, operation: mark },
+            ServerCommand { item: ItemRef::Value, operation: mark },
             peek(ItemRef::Value),
             peek(ItemRef::Lock)
         ])

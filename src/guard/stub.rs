@@ -106,7 +106,7 @@ pub(super) fn stub_in_place(id: Option<StubId>, cas: Option<Cas>, policy: &Polic
 fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> ServerCommand {
     let (mode, value, exptime) = (StoreMode::Set, Stored::default(), i64::from(seconds));
     ServerCommand {
-        at: ItemRef::Value,
+        item: ItemRef::Value,
         operation: Operation::Store { mode, value, flags, exptime, cas, explicit: None },
     }
 }

@@ -178,8 +178,8 @@ pub fn tag_get_flags() -> GetFlags {
     GetFlags { value: true, vivify: Some(STUB_SECONDS), ..GetFlags::default() }
 }
 
-pub(super) fn get_tag(at: ItemRef) -> ServerCommand {
-    ServerCommand { at, operation: Operation::Get(tag_get_flags()) }
+pub(super) fn get_tag(item: ItemRef) -> ServerCommand {
+    ServerCommand { item, operation: Operation::Get(tag_get_flags()) }
 }
 
 /// Reads of a tag on every server that keeps it.
@@ -192,7 +192,7 @@ pub(super) fn store_version(at: ItemRef, version: u64, over: Cas) -> ServerComma
     let value = Stored::plain(Bytes::from(version_millis(version).to_string()));
     let flags = incarnation_of(version);
     ServerCommand {
-        at,
+        item: at,
         operation: Operation::Store {
             mode: StoreMode::Set,
             value,

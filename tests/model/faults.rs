@@ -65,7 +65,7 @@ impl World {
     /// All other remembered CASes are lower than those assigned from now on. In memcached the numbers may recur one after the
     /// other, or after any others.
     pub fn restart(&mut self, again: Option<u64>, plan: &Plan) {
-        let stays = |command: &ServerCommand| plan.tags_elsewhere && matches!(command.at, ItemRef::Tag(_));
+        let stays = |command: &ServerCommand| plan.tags_elsewhere && matches!(command.item, ItemRef::Tag(_));
         self.server = Server {
             again,
             last: self.server.last,

@@ -12,7 +12,7 @@ use super::world::World;
 impl World {
     pub fn mutated(&self, op: &Op, mut command: ServerCommand, plan: &Plan) -> ServerCommand {
         let stub = self.server.item.as_ref().is_some_and(|item| item.is_stub());
-        match (plan.mutant, &op.task, command.at, &mut command.operation) {
+        match (plan.mutant, &op.task, command.item, &mut command.operation) {
             (Some(Mutant::FillWithoutCas), Task::Fill(..), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 Some(Mutant::NoDoubleCheck),
@@ -61,7 +61,7 @@ pub fn mutate_replies(mutant: Mutant, op: &mut Op, replies: &mut Replies) {
     }
     let claims = matches!(
         op.commands.first(),
-        Some(ServerCommand { at: ItemRef::Lock, operation: Operation::Store { mode: StoreMode::Add, .. } })
+        Some(ServerCommand { item: ItemRef::Lock, operation: Operation::Store { mode: StoreMode::Add, .. } })
     );
     if let (Mutant::NoDoubleCheck, true, [ServerReply::Stored(_), second, ..], Some(read)) =
         (mutant, claims, &mut replies[..], &op.read)
@@ -71,7 +71,7 @@ pub fn mutate_replies(mutant: Mutant, op: &mut Op, replies: &mut Replies) {
     let looks = |command: &ServerCommand| {
         matches!(
             command,
-            ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) }
+            ServerCommand { item: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) }
         )
     };
     let Some(at) = op.commands.iter().position(looks) else { return };
@@ -84,7 +84,7 @@ pub fn mutate_replies(mutant: Mutant, op: &mut Op, replies: &mut Replies) {
             let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
             for (command, reply) in op.commands.iter().zip(replies) {
                 let (ItemRef::Tag(_), ServerReply::Item(tag), Some((_, version))) =
-                    (command.at, reply, envelope.tags().next())
+                    (command.item, reply, envelope.tags().next())
                 else {
                     continue;
                 };

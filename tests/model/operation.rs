@@ -175,7 +175,7 @@ impl World {
         op.commands = commands;
         if let (
             Task::Read(_),
-            Some(ServerCommand { at: ItemRef::Value, operation: Operation::Store { .. } }),
+            Some(ServerCommand { item: ItemRef::Value, operation: Operation::Store { .. } }),
         ) = (&op.task, op.commands.first())
         {
             // A stub replaces the lock, if the value is still there when it arrives.
@@ -183,7 +183,7 @@ impl World {
         }
         for index in 0..op.commands.len() {
             let command = self.mutated(&op, op.commands[index].clone(), plan);
-            let epoch = self.epoch_at(command.at);
+            let epoch = self.epoch_at(command.item);
             let other_epoch = wire::depends_on(&command.operation).is_some_and(|seen| seen != epoch);
             if other_epoch && !plan.is(Mutant::CasOutlivesConnection) {
                 op.replies[index] = Some(ServerReply::Exists);
@@ -222,7 +222,7 @@ impl World {
 
     /// The server executes a command.
     pub fn execute(&mut self, s: usize, command: QueuedCommand) {
-        let epoch = self.epoch_at(command.server_command.at);
+        let epoch = self.epoch_at(command.server_command.item);
         let mut reply = self.server.execute(&command.server_command, epoch, Some(s));
         // As for fingerprints: the client that received a value's mark decides nothing.
         if let ServerReply::Item(item) = &mut reply {
@@ -233,14 +233,14 @@ impl World {
         let found = self.sidecars[s].ops.iter_mut().find(|(its, _)| *its == of);
         if let Some((_, op)) = found {
             if let ServerCommand {
-                at: ItemRef::Value,
+                item: ItemRef::Value,
                 operation: Operation::Get(GetFlags { value: true, .. }),
             } = command.server_command
             {
                 op.in_time = in_time;
             }
             match (&op.task, &reply) {
-                _ if matches!(command.server_command.at, ItemRef::Tag(_)) => {}
+                _ if matches!(command.server_command.item, ItemRef::Tag(_)) => {}
                 (Task::Read(_), ServerReply::Stored(cas)) => op.held_cas = Some(*cas),
                 (Task::Read(_), ServerReply::Item(item)) if item.won && item.size == 0 => {
                     op.held_cas = Some(item.cas);

@@ -161,7 +161,7 @@ impl World {
     /// that was sent before the restart arrives after it.
     pub fn may_matter(&self, command: &ServerCommand) -> bool {
         let Server { item, lock, tag, .. } = &self.server;
-        let stored = match command.at {
+        let stored = match command.item {
             ItemRef::Value => item,
             ItemRef::Lock => lock,
             ItemRef::Tag(_) | ItemRef::TagCopy(_) => tag,

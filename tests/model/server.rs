@@ -138,9 +138,9 @@ impl Server {
 
     /// Executes a command.
     pub fn execute(&mut self, command: &ServerCommand, epoch: u32, by: Option<usize>) -> ServerReply {
-        let stored = self.at(command.at).clone();
+        let stored = self.at(command.item).clone();
         match (&command.operation, stored) {
-            (Operation::Get(look), stored) => self.get(command.at, look, stored, epoch, by),
+            (Operation::Get(look), stored) => self.get(command.item, look, stored, epoch, by),
             (Operation::Store { mode: StoreMode::Add, .. }, Some(_)) => ServerReply::NotStored,
             (
                 Operation::Store { cas: Some(_), .. }
@@ -155,23 +155,23 @@ impl Server {
                 Some(stored),
             ) if cas.number != stored.cas => ServerReply::Exists,
             (Operation::Store { value, flags, exptime, .. }, _) => {
-                let number = self.next(command.at);
+                let number = self.next(command.item);
                 let value: Bytes = [&value.header[..], &value.body[..]].concat().into();
                 // A released stub remains for as long as a client may fill it.
                 let term = if *flags >= 1 << 31 { Term::Hold } else { Term::of(*exptime) };
                 let entry =
                     Entry { value, flags: *flags, cas: number, term, stale: false, offered: false, by };
-                *self.at(command.at) = Some(entry);
+                *self.at(command.item) = Some(entry);
                 ServerReply::Stored(Cas { number, epoch })
             }
             (Operation::Delete { .. }, Some(_)) => {
-                *self.at(command.at) = None;
+                *self.at(command.item) = None;
                 ServerReply::Done
             }
             (Operation::MarkStale { seconds, .. }, Some(stored)) => {
-                let cas = self.next(command.at);
+                let cas = self.next(command.item);
                 let term = seconds.map_or(stored.term, |seconds| Term::of(i64::from(seconds)));
-                *self.at(command.at) = Some(Entry { cas, term, stale: true, offered: false, ..stored });
+                *self.at(command.item) = Some(Entry { cas, term, stale: true, offered: false, ..stored });
                 ServerReply::Done
             }
         }
@@ -241,7 +241,7 @@ mod tests {
     const WALL: u64 = 1_700_000_000_000;
 
     fn through_the_wire(store: &mut Store, command: &ServerCommand) -> ServerReply {
-        let key: &[u8] = match command.at {
+        let key: &[u8] = match command.item {
             ItemRef::Value => b"k",
             ItemRef::Lock => b"l",
             ItemRef::Tag(_) | ItemRef::TagCopy(_) => b"t",
@@ -281,7 +281,7 @@ mod tests {
             5 => Operation::Delete { cas },
             _ => Operation::MarkStale { seconds: None, cas, explicit: None },
         };
-        ServerCommand { at, operation }
+        ServerCommand { item: at, operation }
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl World {
                 // A read of something that can no longer change may as well come at once.
                 while self.tag_is_settled(plan)
                     && let Some(QueuedCommand {
-                        server_command: ServerCommand { at: ItemRef::Tag(_), operation: Operation::Get(_) },
+                        server_command: ServerCommand { item: ItemRef::Tag(_), operation: Operation::Get(_) },
                         ..
                     }) = self.sidecars[s].queue.first()
                 {
@@ -233,7 +233,7 @@ impl World {
             }
             Label::ExecuteOrphan(n) => {
                 let command = self.orphans[n].remove(0);
-                let epoch = self.epoch_at(command.server_command.at);
+                let epoch = self.epoch_at(command.server_command.item);
                 self.server.execute(&command.server_command, epoch, None);
             }
             Label::Receive(s, of) => return self.receive(s, of, plan),
@@ -281,10 +281,13 @@ impl World {
         let is_lost = |fault: &Fault| matches!(fault, Fault::EvictTag | Fault::Restart);
         let may_be_lost = self.faults > 0 && plan.kinds.iter().any(is_lost);
         let moves = self.clients.iter().any(|client| matches!(client.job, Job::Invalidating { .. }));
-        let orphaned =
-            self.orphans.iter().flatten().any(|command| matches!(command.server_command.at, ItemRef::Tag(_)));
+        let orphaned = self
+            .orphans
+            .iter()
+            .flatten()
+            .any(|command| matches!(command.server_command.item, ItemRef::Tag(_)));
         let late = |command: &QueuedCommand| {
-            command.reply_to.is_none() && matches!(command.server_command.at, ItemRef::Tag(_))
+            command.reply_to.is_none() && matches!(command.server_command.item, ItemRef::Tag(_))
         };
         let late = self.sidecars.iter().any(|sidecar| sidecar.queue.iter().any(late));
         let stored = self.server.tag.as_ref().is_some_and(|tag| !tag.is_stub());

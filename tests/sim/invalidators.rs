@@ -83,7 +83,7 @@ impl World {
                 assert!(
                     commands
                         .iter()
-                        .all(|command| matches!(command.at, ItemRef::Tag(0) | ItemRef::TagCopy(0)))
+                        .all(|command| matches!(command.item, ItemRef::Tag(0) | ItemRef::TagCopy(0)))
                 );
                 self.send_round(op, commands);
             }

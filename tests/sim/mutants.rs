@@ -112,7 +112,7 @@ impl World {
         use Mutant as M;
         let Some(mutant) = self.plan.mutant else { return command };
         let nothing = Operation::Get(GetFlags::default());
-        match (mutant, &op.doing, command.at, &mut command.operation) {
+        match (mutant, &op.doing, command.item, &mut command.operation) {
             (M::FillWithoutCas, Task::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 M::TagCreatedWithoutCompare,
@@ -211,7 +211,7 @@ impl World {
                 let Some(ServerReply::Item(item)) = replies.first().cloned() else { return };
                 let Opened::Sealed { envelope, .. } = Header::open(&item.value) else { return };
                 for (command, reply) in op.commands.iter().zip(replies) {
-                    let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag)) = command.at else { continue };
+                    let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag)) = command.item else { continue };
                     let sealed = envelope.tags().find(|(name, _)| *name == &op.tags[usize::from(tag)][..]);
                     if let (ServerReply::Item(Item { size: 0, .. }), Some((_, version))) = (&reply, sealed) {
                         let (value, flags) = (version_millis(version).to_string(), incarnation_of(version));
@@ -222,7 +222,7 @@ impl World {
             }
             (M::DeleteSparesStub | M::DeleteMarkLost, Task::Delete(_)) => {
                 for (command, reply) in op.commands.iter().zip(replies) {
-                    if let (ItemRef::Value, ServerReply::Item(_)) = (command.at, &reply) {
+                    if let (ItemRef::Value, ServerReply::Item(_)) = (command.item, &reply) {
                         match &command.operation {
                             Operation::Delete { .. } => *reply = ServerReply::Absent,
                             Operation::MarkStale { .. } => *reply = ServerReply::Done,
@@ -242,7 +242,7 @@ impl World {
                         ItemRef::TagCopy(_),
                         Operation::Store { .. },
                         ServerReply::Item(_) | ServerReply::Absent,
-                    ) = (command.at, &command.operation, &reply)
+                    ) = (command.item, &command.operation, &reply)
                     {
                         *reply = ServerReply::Stored(Cas::NONE);
                     }
@@ -253,8 +253,8 @@ impl World {
                     let is_copy = matches!(
                         (&op.commands[at - 1], &op.commands[at]),
                         (
-                            ServerCommand { at: ItemRef::Tag(_), operation: Operation::Get(_) },
-                            ServerCommand { at: ItemRef::TagCopy(_), operation: Operation::Get(_) },
+                            ServerCommand { item: ItemRef::Tag(_), operation: Operation::Get(_) },
+                            ServerCommand { item: ItemRef::TagCopy(_), operation: Operation::Get(_) },
                         )
                     );
                     if let (true, [ServerReply::Item(first), ServerReply::Item(copy)]) =
@@ -288,7 +288,7 @@ impl World {
                         ItemRef::Value,
                         Operation::Get(GetFlags { value: true, .. }),
                         ServerReply::Item(item),
-                    ) = (command.at, &command.operation, &reply)
+                    ) = (command.item, &command.operation, &reply)
                     {
                         *reply = younger(item, seconds);
                     }
@@ -317,7 +317,7 @@ impl Op {
         matches!(
             first,
             Some(ServerCommand {
-                at: ItemRef::Lock,
+                item: ItemRef::Lock,
                 operation: Operation::Store { mode: StoreMode::Add, .. }
             })
         )

@@ -171,7 +171,7 @@ impl World {
         }
         op.replies = vec![None; commands.len()];
         let cache = &self.sidecars[op.sidecar].tag_cache;
-        let writes = |command: &ServerCommand| match command.at {
+        let writes = |command: &ServerCommand| match command.item {
             ItemRef::Tag(tag) | ItemRef::TagCopy(tag) => cache.writes(&op.tags[usize::from(tag)]),
             ItemRef::Value | ItemRef::Lock => 0,
         };
@@ -180,7 +180,10 @@ impl World {
         let reads_value = |command: &ServerCommand| {
             matches!(
                 command,
-                ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) }
+                ServerCommand {
+                    item: ItemRef::Value,
+                    operation: Operation::Get(GetFlags { value: true, .. })
+                }
             )
         };
         if op.commands.iter().any(reads_value) {
@@ -196,7 +199,7 @@ impl World {
             let command = self.mutate_command(&op, op.commands[index].clone());
             self.trace_command(&op, &command);
             if let (Purpose::Store(put), ItemRef::Value, Operation::Store { value, .. }) =
-                (&mut op.purpose, command.at, &command.operation)
+                (&mut op.purpose, command.item, &command.operation)
             {
                 put.check_seal(value, op.added_tags > 0, &mut self.checker.coverage);
             }
@@ -212,7 +215,9 @@ impl World {
 
     fn trace_command(&mut self, op: &Op, command: &ServerCommand) {
         let (id, sidecar, key) = (op.id, op.sidecar, op.key);
-        self.trace(|| format!("op {id} (s{sidecar} k{key}) sends {:?} {:?}", command.at, command.operation));
+        self.trace(|| {
+            format!("op {id} (s{sidecar} k{key}) sends {:?} {:?}", command.item, command.operation)
+        });
     }
 
     /// `cached`: the reply comes from the tag cache.
@@ -236,7 +241,7 @@ impl World {
         let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
         for ((command, writes), reply) in op.commands.iter().zip(&op.writes).zip(op.replies.iter().flatten())
         {
-            let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), (reply, false)) = (command.at, reply) else {
+            let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), (reply, false)) = (command.item, reply) else {
                 continue;
             };
             let (name, sidecar) = (&op.tags[usize::from(tag)], &self.sidecars[op.sidecar]);
@@ -260,7 +265,10 @@ impl World {
         self.mutate_replies(&op, &mut replies);
         for (command, reply) in op.commands.iter().zip(&replies) {
             if let (
-                ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { value: true, .. }) },
+                ServerCommand {
+                    item: ItemRef::Value,
+                    operation: Operation::Get(GetFlags { value: true, .. }),
+                },
                 ServerReply::Item(item),
             ) = (command, reply)
             {

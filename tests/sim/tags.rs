@@ -34,7 +34,7 @@ impl World {
                 cas: None,
                 explicit: None,
             };
-            let command = ServerCommand { at: ItemRef::Tag(0), operation };
+            let command = ServerCommand { item: ItemRef::Tag(0), operation };
             let key = self.tag_key(&name);
             for server in self.plan.tag_servers(&name) {
                 self.servers[server].execute(&command, &key, self.plan.max_value, wall);

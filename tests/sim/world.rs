@@ -293,7 +293,7 @@ impl World {
 
     /// Sends one command of an operation to its server. Returns when it arrives if that is after its timeout.
     pub fn send(&mut self, op: &Op, index: usize, command: ServerCommand) -> Option<u64> {
-        let (server, key) = match command.at {
+        let (server, key) = match command.item {
             ItemRef::Value => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
             ItemRef::Lock => (op.key % self.plan.servers, self.plan.keys[op.key].lock.clone()),
             ItemRef::Tag(tag) => {
@@ -341,7 +341,8 @@ impl World {
 
     /// The version of a tag if this sidecar has read it recently. A bump always reads the server.
     fn cached(&self, op: &Op, command: &ServerCommand) -> Option<ServerReply> {
-        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) = (command.at, &command.operation)
+        let (ItemRef::Tag(tag) | ItemRef::TagCopy(tag), Operation::Get(_)) =
+            (command.item, &command.operation)
         else {
             return None;
         };
@@ -386,7 +387,7 @@ impl World {
             format!("op {op} {} {:?} -> {}", key.escape_ascii(), command.operation, bytes.escape_ascii())
         });
         self.may_create(&command, &key);
-        if let (ItemRef::Value | ItemRef::Lock, Some(op)) = (command.at, self.ops.get_mut(&op)) {
+        if let (ItemRef::Value | ItemRef::Lock, Some(op)) = (command.item, self.ops.get_mut(&op)) {
             op.served = self.now;
         }
         if late {

@@ -121,7 +121,7 @@ fn an_add_is_stored_only_if_no_tag_has_moved_since_its_miss() {
     for (tag, stored) in [("50", true), ("51", false)] {
         let (mut fill, step) = at(0, |inputs| Fill::start(&token(), new_value("7"), true, inputs));
         let Step::Send(commands) = step else { panic!("{step:?}") };
-        assert!(commands.iter().all(|command| command.at == ItemRef::Tag(0)), "{commands:?}");
+        assert!(commands.iter().all(|command| command.item == ItemRef::Tag(0)), "{commands:?}");
         let replies = Event::Replies(smallvec![found(tag, 3)]);
         match at(1, |inputs| fill.resume(replies, inputs)) {
             Step::Send(commands) if stored => {

@@ -192,7 +192,7 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
         Operation::Store { mode: StoreMode::Set, value, flags: 0, exptime, cas: Some(lock), explicit: None };
     // The get shows whether the value is still the one that was won. If not, the lock protects nothing and
     // only blocks other clients.
-    smallvec![ServerCommand { at: ItemRef::Lock, operation }, peek(ItemRef::Value)]
+    smallvec![ServerCommand { item: ItemRef::Lock, operation }, peek(ItemRef::Value)]
 }
 
 /// Whether the stale value must be replaced by a stub now.

@@ -64,13 +64,16 @@ pub(super) fn store_changed(hit: &Hit, body: Bytes, exptime: i64, explicit: Opti
         cas: Some(hit.cas),
         explicit,
     };
-    ServerCommand { at: ItemRef::Value, operation }
+    ServerCommand { item: ItemRef::Value, operation }
 }
 
 /// Sets this TTL in seconds. The reply has the previous one.
 pub(super) fn touch(seconds: u32, inputs: &Inputs<'_>) -> ServerCommand {
     let touch = Some(Expiry::Seconds(u64::from(seconds.max(1))).exptime(0, inputs.now));
-    ServerCommand { at: ItemRef::Value, operation: Operation::Get(GetFlags { touch, ..GetFlags::default() }) }
+    ServerCommand {
+        item: ItemRef::Value,
+        operation: Operation::Get(GetFlags { touch, ..GetFlags::default() }),
+    }
 }
 
 /// The exptime of a touched or changed item. An item without an envelope has no soft expiry.

@@ -147,7 +147,7 @@ impl Modify {
                     Operation::Store { mode, value, flags: 0, exptime: 0, cas, explicit: *explicit };
                 let counted = appended(hit.payload.len() + more.len(), false);
                 self.state = State::Writing { counted, old_ttl: None };
-                ServerCommand { at: ItemRef::Value, operation }
+                ServerCommand { item: ItemRef::Value, operation }
             }
             (Change::Prepend { more, explicit, .. }, Some(hit)) => {
                 let body = Bytes::from([&more[..], &hit.payload[..]].concat());
@@ -175,7 +175,7 @@ impl Modify {
                 let touch = Some(changed_exptime(*expiry, &hit, inputs));
                 self.state = State::Touching { old: hit };
                 ServerCommand {
-                    at: ItemRef::Value,
+                    item: ItemRef::Value,
                     operation: Operation::Get(GetFlags { touch, ..GetFlags::default() }),
                 }
             }

@@ -98,7 +98,7 @@ pub(super) fn take_lock(
     // A rule has far fewer tags than a record may hold. A lock without a record is valid too.
     let _ = record.encode(&mut value);
     ServerCommand {
-        at: ItemRef::Lock,
+        item: ItemRef::Lock,
         operation: Operation::Store {
             mode,
             value: Stored::plain(value.freeze()),

@@ -58,7 +58,7 @@ fn a_value_is_not_marked_stale_before_its_lock_is_taken_over() {
     let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
     let tag = item(Bytes::from_static(b"200"), 1);
     let claim = sent(resume(smallvec![item(sealed(&name, 100), 7), tag.clone()]));
-    assert_eq!(claim[0].at, ItemRef::Lock);
+    assert_eq!(claim[0].item, ItemRef::Lock);
     let held = smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&name, 100), 5)];
     let take_over = sent(resume(held));
     assert_eq!(take_over.len(), 1, "{take_over:?}");
@@ -176,7 +176,7 @@ fn an_unreadable_value_is_marked_and_never_replaced_and_a_placeholder_is_never_s
             let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
             let current = || item(value.clone(), 7);
             let claim = sent(resume(smallvec![current(), item(Bytes::from_static(b"200"), 1)]));
-            assert_eq!(claim[0].at, ItemRef::Lock);
+            assert_eq!(claim[0].item, ItemRef::Lock);
             let (mut loser, _) = Read::start(&inputs);
             let mut resume_loser = |replies: Replies| loser.resume(Event::Replies(replies), &inputs);
             sent(resume_loser(smallvec![current(), item(Bytes::from_static(b"200"), 1)]));
@@ -202,7 +202,7 @@ fn a_value_that_a_delete_has_marked_meanwhile_is_not_replaced_by_a_placeholder()
     sent(resume(smallvec![ServerReply::Stored(cas(8)), moved(), ServerReply::Absent]));
     let next = sent(resume(smallvec![ServerReply::Exists, marked_as(9), marked_as(8)]));
     assert_eq!(next[0], delete(ItemRef::Lock, Some(cas(8))));
-    assert_eq!(next[1].at, ItemRef::Value, "it reads again");
+    assert_eq!(next[1].item, ItemRef::Value, "it reads again");
 }
 
 /// A read of a stale value that has acquired the lock, and its mark.
@@ -249,7 +249,7 @@ fn a_read_that_loses_the_lock_after_its_mark_does_not_win_by_the_next_readers_ma
         matches!(next[0].operation, Operation::Store { cas: Some(Cas { number: 8, .. }), .. }),
         "{next:?}"
     );
-    assert_eq!(sent(resume(smallvec![ServerReply::Exists]))[0].at, ItemRef::Value);
+    assert_eq!(sent(resume(smallvec![ServerReply::Exists]))[0].item, ItemRef::Value);
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_read_that_loses_every_race_returns_what_it_has_and_leaves_no_lock() {
                 step => panic!("{step:?}"),
             };
             for command in &commands {
-                replies.push(match (&command.at, &command.operation) {
+                replies.push(match (&command.item, &command.operation) {
                     (ItemRef::Lock, Operation::Store { .. }) => {
                         number += 1;
                         assert!(!std::mem::replace(&mut holds, true));

@@ -184,7 +184,7 @@ impl<M: Machine> Driver<M> {
                 let reply = wire::decode(command, reply);
                 // Tag versions that machines read are not cached, because they are rare.
                 if let (ItemRef::Tag(index) | ItemRef::TagCopy(index), ServerReply::Stored(_)) =
-                    (command.at, &reply)
+                    (command.item, &reply)
                 {
                     proxy.tag_cache.written(&key.tags[usize::from(index)]);
                 }

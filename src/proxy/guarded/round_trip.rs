@@ -53,7 +53,7 @@ impl Proxy {
             let on = |connection: &Connection, key: &[u8]| {
                 pending(connection.ask(replies, epoch, |out| wire::encode(&command.operation, key, out)))
             };
-            match command.at {
+            match command.item {
                 ItemRef::Value => on(home, &key.key),
                 ItemRef::Lock => on(home, &lock_key(&key.key)),
                 ItemRef::Tag(index) | ItemRef::TagCopy(index) => {
@@ -65,7 +65,7 @@ impl Proxy {
                     }
                     let mut tag: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
                     tag.extend_from_slice(name);
-                    on(self.tag_connection(&tag, matches!(command.at, ItemRef::TagCopy(_))), &tag)
+                    on(self.tag_connection(&tag, matches!(command.item, ItemRef::TagCopy(_))), &tag)
                 }
             }
         };

@@ -44,7 +44,7 @@ impl Proxy {
     pub async fn tag_version(&self, name: &TagName) -> Result<Option<u64>, Failure> {
         let pending = Rc::new(PendingReplies::default());
         let get = ServerCommand {
-            at: ItemRef::Tag(0),
+            item: ItemRef::Tag(0),
             operation: Operation::Get(GetFlags { value: true, unseen: true, ..GetFlags::default() }),
         };
         let key = self.key_of_tag(name);

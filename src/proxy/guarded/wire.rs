@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn an_item_is_read_with_all_that_is_known_of_it() {
         let ask = ServerCommand {
-            at: ItemRef::Value,
+            item: ItemRef::Value,
             operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }),
         };
         let reply =
