@@ -188,7 +188,7 @@ impl Connection {
     ///
     /// `cas_epoch` is the epoch of the CAS that the command depends on. If this connection was made later, the server may have
     /// restarted and reset its CAS counter: then the command is not sent, and the reply is [`Reply::StaleCas`].
-    pub fn ask(
+    pub fn send_guard(
         &self,
         replies: &Rc<PendingReplies>,
         cas_epoch: Option<u32>,
@@ -225,7 +225,7 @@ impl Connection {
     /// server grants to one reader only (`W`) belongs to the other.
     pub fn read(&self, replies: &Rc<PendingReplies>, write: impl FnOnce(&mut BytesMut)) -> (ReplyId, bool) {
         if self.state.borrow().phase == Phase::Connecting {
-            return (self.ask(replies, None, write), false);
+            return (self.send_guard(replies, None, write), false);
         }
         let id = replies.expect();
         let Some(mut state) = self.admit(replies, id, Sender::Guard, None) else { return (id, false) };

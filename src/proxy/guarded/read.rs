@@ -134,7 +134,7 @@ impl GuardedRead {
         let write = |out: &mut BytesMut| wire::encode(&command, &key.key, out);
         // Each read changes the usage of an item, so such a read is not shared.
         let (item, shared) = match options.usage || options.unseen {
-            true => (proxy.connection_of(key).ask(pending, None, write), false),
+            true => (proxy.connection_of(key).send_guard(pending, None, write), false),
             false => proxy.connection_of(key).read(pending, write),
         };
         let tags = tags.request(&key.tags, proxy, client);

@@ -51,7 +51,9 @@ impl Proxy {
         let send = |command: &ServerCommand| {
             let epoch = wire::depends_on(&command.operation);
             let on = |connection: &Connection, key: &[u8]| {
-                pending(connection.ask(replies, epoch, |out| wire::encode(&command.operation, key, out)))
+                pending(
+                    connection.send_guard(replies, epoch, |out| wire::encode(&command.operation, key, out)),
+                )
             };
             match command.item {
                 ItemRef::Value => on(home, &key.key),

@@ -49,7 +49,7 @@ impl Proxy {
         };
         let key = self.key_of_tag(name);
         let request = |connection: &Rc<Connection>| {
-            connection.ask(&pending, None, |out| wire::encode(&get.operation, &key, out))
+            connection.send_guard(&pending, None, |out| wire::encode(&get.operation, &key, out))
         };
         let tickets: SmallVec<[_; 2]> = self.tag_connections(&key).into_iter().map(request).collect();
         let (mut found, mut failure) = (None, None);

@@ -192,7 +192,8 @@ fn a_distrusted_reply_ends_its_own_connection_and_no_later_one() {
 /// A connection that is not up yet, with commands of a client and of the guard, in turn.
 fn with_early_commands() -> (Rc<Connection>, Rc<PendingReplies>, [ReplyId; 4]) {
     let (connection, client) = (connection(), Rc::<PendingReplies>::default());
-    let guard = |text: &str| connection.ask(&client, None, |out| out.extend_from_slice(text.as_bytes()));
+    let guard =
+        |text: &str| connection.send_guard(&client, None, |out| out.extend_from_slice(text.as_bytes()));
     let ids = [
         connection.get(&client, b"a", GET),
         guard("mg k v\r\n"),
@@ -220,9 +221,9 @@ fn a_command_with_a_cas_is_sent_over_a_first_connection_that_is_not_later() {
     // Two CAS values that were read over another worker's connections: before this one was made, and after.
     let [old, new] = [1, 2].map(|epoch| {
         let text = format!("md k{epoch} C1\r\n");
-        connection.ask(&client, Some(epoch), |out| out.extend_from_slice(text.as_bytes()))
+        connection.send_guard(&client, Some(epoch), |out| out.extend_from_slice(text.as_bytes()))
     });
-    let read_early = connection.ask(&client, None, |out| out.extend_from_slice(b"mg k v c\r\n"));
+    let read_early = connection.send_guard(&client, None, |out| out.extend_from_slice(b"mg k v c\r\n"));
     assert!([old, new].iter().all(|id| !client.has_arrived(*id)), "the attempt is in progress");
     let made = connection.server.connected();
     // Another worker connects before anything is read over this connection, so what is read is valid over both.
@@ -246,7 +247,7 @@ fn a_server_is_guarded_once_a_later_probe_is_conclusive() {
         assert!(matches!(client.take(id), Some(Reply::Failed(Failure::Unguarded))));
     }
     connection.set_capabilities(&found(None));
-    connection.ask(&client, Some(1), |out| out.extend_from_slice(b"md k C1\r\n"));
+    connection.send_guard(&client, Some(1), |out| out.extend_from_slice(b"md k C1\r\n"));
     assert_eq!(queued(&connection), "get a b\r\nmd k C1\r\n", "over the same connection");
     assert_eq!((connection.missing_feature(), connection.server.epoch()), (None, 1));
 }
@@ -259,7 +260,7 @@ fn a_server_that_cannot_guard_gets_no_commands_of_the_guard() {
         &Capabilities { missing_feature: Some(MissingFeature::Cas), ..Capabilities::default() },
     );
     let later = [
-        connection.ask(&client, Some(0), |out| out.extend_from_slice(b"md k C1\r\n")),
+        connection.send_guard(&client, Some(0), |out| out.extend_from_slice(b"md k C1\r\n")),
         connection.read(&client, |out| out.extend_from_slice(b"mg k v\r\n")).0,
     ];
     for id in [k, l, later[0], later[1]] {
@@ -271,7 +272,7 @@ fn a_server_that_cannot_guard_gets_no_commands_of_the_guard() {
     assert_eq!([a, b].map(|id| reply(&client, id)), ["END\r\n"; 2]);
     // The next server at this address may be able to.
     connection.opened(connection.server.connected(), &Capabilities::default());
-    connection.ask(&client, None, |out| out.extend_from_slice(b"mg k v\r\n"));
+    connection.send_guard(&client, None, |out| out.extend_from_slice(b"mg k v\r\n"));
     assert_eq!(queued(&connection), "get a b\r\nmg k v\r\n");
 }
 
