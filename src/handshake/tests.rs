@@ -169,7 +169,7 @@ async fn a_handshake_that_takes_too_long_is_aborted_and_counted() {
 
 #[tokio::test]
 async fn a_handshake_beyond_the_limit_is_refused_until_another_has_ended() {
-    let files = Files::new("crowd");
+    let files = Files::new("many-clients");
     let (mut listener, requirements) = (Listener::new(), files.tls());
     listener.limits.max_handshakes = 1;
     let ((first, ours), (_second, other)) = (duplex(64), duplex(64));

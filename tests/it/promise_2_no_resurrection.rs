@@ -550,7 +550,7 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
     let tags = [TagName::from_slice(b"posts")];
     let policy = Policy::default();
     let now = Now { wall: VERSION, mono: 1 };
-    let scene = Inputs {
+    let inputs = Inputs {
         policy: &policy,
         tags: &tags,
         sidecar: 1,
@@ -584,14 +584,14 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
     };
     let read = |tag: Item| {
         let tag = ServerReply::Item(tag);
-        let (mut read, _) = Read::start(&scene);
-        let mut step =
-            read.resume(Event::Replies([ServerReply::Item(item.clone()), tag].into_iter().collect()), &scene);
+        let (mut read, _) = Read::start(&inputs);
+        let mut step = read
+            .resume(Event::Replies([ServerReply::Item(item.clone()), tag].into_iter().collect()), &inputs);
         if let Step::Send(commands) = &step
             && commands.len() == 1
         {
             let created = Event::Replies([ServerReply::Stored(cas)].into_iter().collect());
-            step = read.resume(created, &scene);
+            step = read.resume(created, &inputs);
         }
         step
     };

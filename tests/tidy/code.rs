@@ -1,4 +1,4 @@
-//! Rust as the checks see it: without comments and literals, and with or without what is compiled for tests only.
+//! Rust sources without comments and literals, with or without test code.
 
 use crate::files::{files, read};
 
@@ -20,7 +20,7 @@ impl Source {
     }
 
     /// `guard` for src/guard/read.rs.
-    pub(crate) fn room(&self) -> &str {
+    pub(crate) fn module(&self) -> &str {
         let inside = self.path.strip_prefix("src/").unwrap_or_default();
         inside.split('/').next().unwrap_or_default().trim_end_matches(".rs")
     }
@@ -50,7 +50,7 @@ pub(crate) fn everything_rust() -> Vec<Source> {
     ["src", "tests", "benches", "fuzz"].into_iter().flat_map(sources).collect()
 }
 
-/// Where `word` stands by itself.
+/// Positions of `word` as a whole word.
 pub(crate) fn words_at<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     code.match_indices(word).map(|(at, _)| at).filter(move |at| {
@@ -58,7 +58,7 @@ pub(crate) fn words_at<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item =
     })
 }
 
-/// What paths that begin with `krate::` name first: `a` and `b` of `crate::{a::x, b}`.
+/// The first segments of paths that begin with `krate::`: `a` and `b` of `crate::{a::x, b}`.
 pub(crate) fn paths_from(code: &str, krate: &str) -> Vec<(usize, String)> {
     let mut named = Vec::new();
     for at in words_at(code, krate) {
@@ -87,7 +87,7 @@ pub(crate) fn paths_from(code: &str, krate: &str) -> Vec<(usize, String)> {
     named
 }
 
-/// Blanks in place of comments, strings and characters, so that what is left is code, each byte where it was.
+/// Replaces comments, strings and characters by blanks. Each byte of code keeps its position.
 fn blank(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
@@ -103,7 +103,7 @@ fn blank(text: &str) -> String {
             [b'r', b'"' | b'#', ..] if !is_word => raw_string(rest),
             [b'b', b'r', b'"' | b'#', ..] if !is_word => 1 + raw_string(&rest[1..]),
             [b'\'', b'\\', ..] => find(rest, b"'", 3) + 1,
-            // A lifetime has no quote behind it.
+            // A lifetime has no closing quote.
             [b'\'', ..] => text[at + 1..]
                 .char_indices()
                 .nth(1)
@@ -115,7 +115,7 @@ fn blank(text: &str) -> String {
         out[at..end].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
         at = end.max(at + 1);
     }
-    // A character outside ASCII that is no part of a literal or a comment does not occur in code.
+    // Code outside literals and comments is ASCII.
     String::from_utf8_lossy(&out).into_owned()
 }
 
@@ -141,7 +141,7 @@ fn raw_string(bytes: &[u8]) -> usize {
     find(bytes, &end, 2 + hashes) + end.len()
 }
 
-/// Code without the items under `#[cfg(test)]`, and the names of the modules among them that have files of their own.
+/// Code without the items under `#[cfg(test)]`, and the names of the test modules that have their own files.
 fn without_tests(code: &str) -> (String, Vec<String>) {
     let mut out = code.as_bytes().to_vec();
     let mut modules = Vec::new();
@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_path_is_named_in_a_use_in_a_group_and_in_passing() {
-        let named = |code| paths_from(code, "crate").into_iter().map(|(_, room)| room).collect::<Vec<_>>();
+        let named =
+            |code| paths_from(code, "crate").into_iter().map(|(_, module)| module).collect::<Vec<_>>();
         assert_eq!(named("use crate::a::{b, c};"), ["a"]);
         assert_eq!(named("use crate::{\n    a::{b, c},\n    d, e::f,\n};"), ["a", "d", "e"]);
         assert_eq!(named("pub(in crate::a) fn f(x: &crate::b::C) -> supercrate::d {}"), ["a", "b"]);

@@ -1,15 +1,15 @@
-//! What there is to check.
+//! The files to check.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// What people write, with its path: sources, pages, configurations, scripts.
+/// All written files with their paths: sources, pages, configurations, scripts.
 pub(crate) fn texts() -> Vec<(String, String)> {
-    let rooms =
+    let folders =
         ["src", "tests", "benches", "bench", "fuzz", "docs", "config", "deploy", "scripts", ".ci", ".config"];
     let top = ["README.md", "CHANGELOG.md", "Cargo.toml", "clippy.toml", "deny.toml", "rustfmt.toml"];
-    let all = rooms.iter().chain(&top).flat_map(|path| files(path));
-    // What programs have written is as long as it is.
+    let all = folders.iter().chain(&top).flat_map(|path| files(path));
+    // Generated files may have any length.
     let written = all.filter(|path| !path.starts_with("tests/golden/") && !path.ends_with(".lock"));
     written
         .filter_map(|path| Some((fs::read_to_string(root().join(&path)).ok()?, path)))

@@ -1,4 +1,4 @@
-//! Whether the pages name what there is.
+//! Whether the pages name what exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,15 +6,15 @@ use std::fs;
 use crate::code::Source;
 use crate::files::{normal, root, texts};
 
-/// The pages. The changelog may name what is no more.
+/// All pages.
 pub(crate) fn pages() -> Vec<(String, String)> {
     let is_page = |path: &str| path.ends_with(".md");
     texts().into_iter().filter(|(path, _)| is_page(path)).collect()
 }
 
-/// Links of a page, and files that it names in code font.
+/// Dead links of a page, and files in code font that do not exist.
 pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     let mut fenced = false;
     for (number, line) in (1..).zip(text.lines()) {
         if line.trim_start().starts_with("```") {
@@ -27,24 +27,24 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
         let (prose, code) = (parts.iter().step_by(2), parts.iter().skip(1).step_by(2));
         for named in code.filter(|code| is_path(code)) {
             if !root().join(named).exists() {
-                complaints.push(format!("{path}:{number}: names {named}, which is not there"));
+                problems.push(format!("{path}:{number}: names {named}, which is not there"));
             }
         }
         let prose = prose.copied().collect::<Vec<_>>().join("`");
         for target in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if let Err(why) = resolve(path, text, target) {
-                complaints.push(format!("{path}:{number}: link to {target}: {why}"));
+                problems.push(format!("{path}:{number}: link to {target}: {why}"));
             }
         }
     }
-    complaints
+    problems
 }
 
 fn is_path(code: &str) -> bool {
     const ROOMS: [&str; 9] =
         ["src/", "tests/", "docs/", "config/", "deploy/", "scripts/", "benches/", "bench/", "fuzz/"];
     let plain = code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
-    plain && ROOMS.iter().any(|room| code.starts_with(room))
+    plain && ROOMS.iter().any(|module| code.starts_with(module))
 }
 
 fn resolve(from: &str, text: &str, target: &str) -> Result<(), String> {
@@ -94,7 +94,7 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
             }
         }
     }
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     let mut said = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -105,37 +105,37 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
         }
         said.push((file.to_owned(), name.to_owned()));
         match (there.get(&(file, name)), human(value)) {
-            (None, _) => complaints
+            (None, _) => problems
                 .push(format!("docs/architecture.md:{number}: {file} has no constant {name} with a plain value")),
-            (Some((_, real)), said) if *real != said => complaints.push(format!(
+            (Some((_, real)), said) if *real != said => problems.push(format!(
                 "docs/architecture.md:{number}: says {name} is {value} ({said:?}), but in {file} it is {real:?}"
             )),
             _ => {}
         }
     }
-    // The commands beside serving have no clients to bound.
+    // The other commands have no clients, so their limits need no row.
     for source in sources.iter().filter(|source| !source.path.starts_with("src/cli/")) {
         for ((file, name), (at, _)) in there.iter().filter(|((file, _), _)| *file == source.path) {
             let is_limit = name.starts_with("MAX_") || name.ends_with("_MAX");
             if is_limit && !said.iter().any(|(f, n)| f == file && n == name) {
-                complaints.push(
+                problems.push(
                     source.complain(*at, format_args!("{name} is not in docs/architecture.md's limits")),
                 );
             }
         }
     }
-    complaints
+    problems
 }
 
-/// Why a limit may be shown by no test: it is a pause, or the size of a buffer, and nobody can reach it.
+/// Why a limit may have no test: it is a pause or the size of a buffer, and cannot be reached.
 const UNREACHABLE: [&str; 2] = ["– pause", "– buffer"];
-/// What stands before the reason why a limit that can be reached is not.
+/// Precedes the reason why no test reaches a limit.
 const NOT_REACHED: &str = "not reached by a test: ";
 
-/// Rows of the limits whose last cell names no test that there is in `sources`.
+/// Rows of the limits table whose last cell names no test of `sources`.
 pub(crate) fn unshown_limits(page: &str, sources: &[Source]) -> Vec<String> {
     let tests: BTreeSet<&str> = sources.iter().flat_map(|source| tests(&source.code)).collect();
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let ["", file, name, _, .., shown, ""] = cells[..] else { continue };
@@ -151,11 +151,11 @@ pub(crate) fn unshown_limits(page: &str, sources: &[Source]) -> Vec<String> {
             }
         };
         if !is_shown {
-            complaints
+            problems
                 .push(format!("docs/architecture.md:{number}: {name} is shown by {shown:?}: no such test"));
         }
     }
-    complaints
+    problems
 }
 
 /// The names of the functions with `#[test]` or the like.
@@ -168,7 +168,7 @@ fn tests(code: &str) -> impl Iterator<Item = &str> {
     )
 }
 
-/// The value of a constant: numbers as they are, durations in ms, a pair as two. `None`: it is something else.
+/// The value of a constant: a number, a duration in ms, or a pair of them. `None`: any other expression.
 fn evaluate(expression: &str) -> Option<Vec<u64>> {
     let expression = expression.trim();
     if let Some(pair) = expression.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
@@ -208,12 +208,12 @@ const REQUIRED: &str = "required";
 /// `` `listen.tcp` `` must name a key too.
 pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
     let keys = configuration_keys(reference);
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     let mut shown = BTreeSet::new();
     // The table, and whether rows are keys of its own or of tables inside its lists.
     let (mut table, mut is_entry) = (None, None);
     for (number, line) in (1..).zip(page.lines()) {
-        let mut say = |what: String| complaints.push(format!("docs/configuration.md:{number}: {what}"));
+        let mut say = |what: String| problems.push(format!("docs/configuration.md:{number}: {what}"));
         if line.starts_with("## ") {
             table = line.split('`').nth(1).filter(|code| code.starts_with('['));
             is_entry = Some(false);
@@ -243,10 +243,10 @@ pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
         shown.insert((table, is_entry, name));
     }
     let missing = keys.keys().filter(|key| !shown.contains(*key));
-    complaints.extend(
+    problems.extend(
         missing.map(|(table, _, name)| format!("docs/configuration.md: has no row for {table} {name}")),
     );
-    complaints
+    problems
 }
 
 /// The keys of config/kennel.toml: table, whether of a table inside one of its lists, and name; with the default, as it is

@@ -8,14 +8,14 @@ use crate::code::{Source, words_at};
 /// not exist. Files are below `src/`; a path that ends in `/` stands for all files of a folder.
 pub(crate) fn missing_mechanisms(page: &str, sources: &[Source]) -> Vec<String> {
     let functions: BTreeSet<&str> = sources.iter().flat_map(|source| names(&source.code)).collect();
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {
         let cells: Vec<&str> = line.split(" | ").collect();
         let [_, mechanism, tests] = cells[..] else { continue };
         if !mechanism.starts_with('`') {
             continue;
         }
-        let mut complain = |what: String| complaints.push(format!("docs/promises.md:{number}: {what}"));
+        let mut complain = |what: String| problems.push(format!("docs/promises.md:{number}: {what}"));
         let (files, items): (Vec<&str>, Vec<&str>) =
             code(mechanism).partition(|code| code.contains('/') || code.ends_with(".rs"));
         let of = |file: &str| {
@@ -40,7 +40,7 @@ pub(crate) fn missing_mechanisms(page: &str, sources: &[Source]) -> Vec<String> 
             }
         }
     }
-    complaints
+    problems
 }
 
 /// The code spans of a cell.
