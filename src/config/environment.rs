@@ -13,6 +13,8 @@ use super::file::{Admin, Listen, Near, Pool, Rule, Tags, ValueType};
 use super::suggestion::closest;
 
 const PREFIX: &str = "KENNEL_";
+/// Read by the log (`log.rs`), not by the configuration.
+const LOG_FORMAT: &str = "KENNEL_LOG_FORMAT";
 
 /// The `KENNEL_…` variables of this process, for [`Config::load`](crate::config::Config::load). Invalid UTF-8 is replaced with
 /// U+FFFD.
@@ -41,7 +43,7 @@ impl Overrides {
     ) -> Overrides {
         let mut overrides = Overrides::default();
         let variables: BTreeMap<String, String> =
-            env.into_iter().filter(|(k, _)| k.starts_with(PREFIX)).collect();
+            env.into_iter().filter(|(name, _)| name.starts_with(PREFIX) && name != LOG_FORMAT).collect();
         for (variable, text) in variables {
             let mut targets = Target::candidates(&variable[PREFIX.len()..], root);
             match (targets.pop(), targets.pop()) {
@@ -372,6 +374,14 @@ mod tests {
             assert_eq!(by_variable.unwrap_or_else(|errors| panic!("{errors}")), by_file, "{name}");
             assert_ne!(Config::read("k.toml", &file(false), []).unwrap(), by_file, "{name} changes nothing");
         }
+    }
+
+    #[test]
+    fn the_variable_of_the_log_is_no_setting_and_no_warning() {
+        let config =
+            Config::load(None, env(&[("KENNEL_LOG_FORMAT", "json"), ("KENNEL_LOG_FORM", "json")])).unwrap();
+        assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+        assert!(config.warnings[0].starts_with("KENNEL_LOG_FORM is not"), "{:?}", config.warnings);
     }
 
     #[test]

@@ -22,8 +22,7 @@ use crate::proxy::state::lease_table::WaitSender;
 /// Whether the key has been invalidated since the miss is unknown, so the value may be too old to store.
 const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
 /// The miss of this key may have been evicted, so the value may be too old to store.
-const UNKNOWN_MISS: &[u8] =
-    b"SERVER_ERROR not stored: this connection was told more misses than are remembered\r\n";
+const UNKNOWN_MISS: &[u8] = b"SERVER_ERROR not stored: too many misses on this connection\r\n";
 
 /// Begins a store. `set`, `add` and a store with the CAS of its miss may be fills. All others read before they write.
 pub(super) fn begin_store(
