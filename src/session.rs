@@ -87,7 +87,7 @@ where
     // A request still in flight may win a lease, which must be released too.
     poll_fn(|cx| session.poll_abandoned(cx)).await;
     let end = if drain.is_cancelled() { LeaseEnd::Shutdown } else { LeaseEnd::Disconnected };
-    if session.client.was_told_a_miss() {
+    if session.client.has_missed() {
         session.proxy.clone().disconnect(owner, end).await;
     }
     // This fails if the client has closed the connection already.
@@ -298,7 +298,7 @@ impl<S> Session<'_, S> {
         self.reads += pending.reads;
         self.request_bytes += pending.bytes;
         if self.calls.capacity() == 0 {
-            self.calls = self.queue_pool.take_buffer();
+            self.calls = self.queue_pool.take();
         }
         self.calls.push_back(pending);
         self.input.advance(consumed);
@@ -325,7 +325,7 @@ impl<S> Session<'_, S> {
 
     /// Begins to read the next keys of a long get.
     fn begin_part(&mut self) -> Progress {
-        let Some((long_get, line)) = &self.long_get else { return Progress::Continue };
+        let Some((long_get, state)) = &self.long_get else { return Progress::Continue };
         match long_get.part(&self.input, self.window.min(MAX_PART)) {
             Part::Incomplete => Progress::Incomplete { at_least: 1 },
             Part::Spaces(spaces) => {
@@ -336,7 +336,7 @@ impl<S> Session<'_, S> {
             Part::Keys { request, consumed, last } => {
                 let (calls, active) = (&self.calls, self.active);
                 let conflicts = |set: &AccessSet| conflicts(calls, active, set);
-                let call = Call::part(&request, line, last, &self.proxy, &self.client, conflicts);
+                let call = Call::part(&request, state, last, &self.proxy, &self.client, conflicts);
                 let Some(call) = call else { return Progress::Blocked };
                 if last {
                     self.long_get = None;

@@ -7,7 +7,7 @@ use crate::protocol::request::{Keys, Request, Store as StoreRequest, Verb};
 
 impl Store {
     /// Carries out a classic command and appends the reply.
-    pub(super) fn answer_classic(&mut self, request: &Request<'_>, now: u64, out: &mut Vec<u8>) {
+    pub(super) fn execute_classic(&mut self, request: &Request<'_>, now: u64, out: &mut Vec<u8>) {
         let tick = self.tick(now);
         let from = out.len();
         let noreply = match *request {

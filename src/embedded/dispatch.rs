@@ -8,7 +8,7 @@ use crate::protocol::request::{Refused, Request};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The next request is read.
-    GoOn,
+    Continue,
     /// The connection is closed.
     Close,
 }
@@ -18,14 +18,14 @@ impl Store {
     ///
     /// Time counts in whole seconds from the start of the store, so a TTL of n lasts (n−1, n] s. If `now` goes backwards, items
     /// last longer by that amount.
-    pub fn answer(&mut self, request: &Request<'_>, now: u64, out: &mut Vec<u8>) -> Next {
+    pub fn execute(&mut self, request: &Request<'_>, now: u64, out: &mut Vec<u8>) -> Next {
         match request {
-            Request::Meta(meta) => self.answer_meta(meta, now, out),
-            Request::Stats { what } => self.answer_stats(what, now, out),
+            Request::Meta(meta) => self.execute_meta(meta, now, out),
+            Request::Stats { what } => self.execute_stats(what, now, out),
             Request::Quit => return Next::Close,
-            classic => self.answer_classic(classic, now, out),
+            classic => self.execute_classic(classic, now, out),
         }
-        Next::GoOn
+        Next::Continue
     }
 
     /// Carries out the side effects of a request that the parser refused, and appends the reply. The caller must skip the rest
@@ -37,11 +37,11 @@ impl Store {
         }
         if let Some((exptime, keys)) = refused.touches {
             for key in keys {
-                self.answer_classic(&Request::Touch { key, exptime, noreply: true }, now, out);
+                self.execute_classic(&Request::Touch { key, exptime, noreply: true }, now, out);
             }
         }
         out.extend_from_slice(refused.reply);
-        if refused.close { Next::Close } else { Next::GoOn }
+        if refused.close { Next::Close } else { Next::Continue }
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
     fn run(store: &mut Store, now: u64, line: &str) -> String {
         let mut out = Vec::new();
         match parse(line.as_bytes(), &Limits { max_value: MAX_ITEM }) {
-            Parsed::Request { request, .. } => store.answer(&request, now, &mut out),
+            Parsed::Request { request, .. } => store.execute(&request, now, &mut out),
             Parsed::Refused(refused) => store.refuse(&refused, now, &mut out),
             Parsed::Incomplete { .. } => panic!("{line:?} is incomplete"),
         };

@@ -106,7 +106,7 @@ impl<'a> Flags<'a> {
 
 impl Store {
     /// Carries out a meta command and appends the reply.
-    pub(super) fn answer_meta(&mut self, meta: &Meta<'_>, now: u64, out: &mut Vec<u8>) {
+    pub(super) fn execute_meta(&mut self, meta: &Meta<'_>, now: u64, out: &mut Vec<u8>) {
         let tick = self.tick(now);
         match meta.verb {
             MetaVerb::Noop => return out.extend_from_slice(b"MN\r\n"),

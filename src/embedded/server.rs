@@ -153,7 +153,7 @@ fn step(input: &[u8], store: &RefCell<Store>, clock: Clock, output: &mut Vec<u8>
     match parse(input, &Limits { max_value: MAX_ITEM }) {
         Parsed::Incomplete { at_least } => Step::NeedMore { at_least },
         Parsed::Request { request, consumed } => {
-            let next = store.borrow_mut().answer(&request, clock(), output);
+            let next = store.borrow_mut().execute(&request, clock(), output);
             Step::Done { consumed, then_skip: 0, next }
         }
         Parsed::Refused(refused) => {

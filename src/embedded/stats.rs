@@ -5,7 +5,7 @@ use super::store::{MAX_ITEM, Store, VERSION};
 
 impl Store {
     /// Replies to `stats` and its subcommands. Those about slabs and connections are empty, because there are none.
-    pub(super) fn answer_stats(&mut self, what: &[u8], now: u64, out: &mut Vec<u8>) {
+    pub(super) fn execute_stats(&mut self, what: &[u8], now: u64, out: &mut Vec<u8>) {
         let word = what.split(|&byte| byte == b' ').next().unwrap_or(b"");
         match word {
             b"" => self.list(now, out),

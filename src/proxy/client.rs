@@ -24,41 +24,41 @@ pub struct Client {
     /// The server replies that it is owed.
     pub pending: Rc<PendingReplies>,
     /// How the clients of its listener use their connections.
-    pub(crate) pooling: Arc<ListenerClients>,
+    pub(crate) listener: Arc<ListenerClients>,
     misses: RefCell<Misses>,
     /// Whether it has ever missed a guarded key.
-    was_told: Cell<bool>,
-    /// The time, once it has been read in this turn of the session.
-    moment: Cell<Option<Instant>>,
+    has_missed: Cell<bool>,
+    /// When this turn of the session first read the clock.
+    turn_time: Cell<Option<Instant>>,
 }
 
 impl Client {
     /// A new connection.
-    pub fn new(owner: Owner, pending: Rc<PendingReplies>, pooling: Arc<ListenerClients>) -> Client {
-        let (misses, was_told, moment) = Default::default();
-        Client { owner, pending, pooling, misses, was_told, moment }
+    pub fn new(owner: Owner, pending: Rc<PendingReplies>, listener: Arc<ListenerClients>) -> Client {
+        let (misses, has_missed, turn_time) = Default::default();
+        Client { owner, pending, listener, misses, has_missed, turn_time }
     }
 
     /// Begins a turn of the session. Durations are measured in turns, so that each turn reads the clock at most once.
     pub fn new_turn(&self) {
-        self.moment.set(None);
+        self.turn_time.set(None);
     }
 
     /// The time at which this turn first read the clock.
-    pub(crate) fn moment(&self) -> Instant {
-        match self.moment.get() {
-            Some(moment) => moment,
+    pub(crate) fn turn_time(&self) -> Instant {
+        match self.turn_time.get() {
+            Some(time) => time,
             None => {
-                let moment = Instant::now();
-                self.moment.set(Some(moment));
-                moment
+                let now = Instant::now();
+                self.turn_time.set(Some(now));
+                now
             }
         }
     }
 
     /// Records a miss of this key.
     pub(crate) fn note_miss(&self, key: &GuardedKey, proxy: &Proxy) {
-        self.was_told.set(true);
+        self.has_missed.set(true);
         let (key, policy, now) = (proxy.hash(&key.key), proxy.policy(key.guard), self.seconds(proxy));
         if self.misses.borrow_mut().note(key, policy, now) {
             proxy.metrics.limit_reached(Limit::Misses);
@@ -99,12 +99,12 @@ impl Client {
     }
 
     fn seconds(&self, proxy: &Proxy) -> u32 {
-        u32::try_from(proxy.mono(self.moment()) / 1000).unwrap_or(u32::MAX)
+        u32::try_from(proxy.mono(self.turn_time()) / 1000).unwrap_or(u32::MAX)
     }
 
     /// Whether leases may have to be released when it closes.
-    pub fn was_told_a_miss(&self) -> bool {
-        self.was_told.get()
+    pub fn has_missed(&self) -> bool {
+        self.has_missed.get()
     }
 
     /// The memory that its misses use, in bytes.

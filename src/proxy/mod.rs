@@ -9,7 +9,7 @@
 //!                               upstream
 //! ```
 //!
-//! The rooms in the order in which a request meets them. Each imports only those below it.
+//! The modules are in the order in which a request meets them. Each imports only those below it.
 
 mod call;
 mod raw;

@@ -207,7 +207,7 @@ impl Proxy {
     }
 
     /// The index of a guard's rule in the metrics.
-    pub(super) fn metric(&self, guard: usize) -> usize {
+    pub(super) fn rule_of(&self, guard: usize) -> usize {
         self.plan.guards[guard].rule
     }
 

@@ -106,7 +106,7 @@ impl<'a> CallScope<'a> {
     fn flush(&self) {
         let (rule, outcome, keys) = self.counted.get();
         if keys > 0 {
-            let took = self.client.moment().saturating_duration_since(self.began);
+            let took = self.client.turn_time().saturating_duration_since(self.began);
             self.proxy.metrics.requests(rule, self.command, outcome, took, keys);
         }
     }

@@ -15,7 +15,7 @@ impl<S> Session<'_, S> {
             proxy, client, budget, calls, active, reads, request_bytes, typical_value, output, ..
         } = self;
         // A call may wait for another client only if no request of its own client is behind it.
-        let quiet = self.input.is_empty() && !self.eof && self.state == State::Open;
+        let no_input = self.input.is_empty() && !self.eof && self.state == State::Open;
         // The output of a client that has gone is discarded, so it needs no limit.
         let max_output = if self.state == State::Gone { usize::MAX } else { MAX_OUTPUT };
         // Every call behind the front one counts, even if it is done and only waits to be written.
@@ -27,7 +27,7 @@ impl<S> Session<'_, S> {
             }
             let (is_active, position, before) = (
                 front.call.is_active(),
-                QueuePosition { first: true, may_wait: quiet && alone },
+                QueuePosition { first: true, may_wait: no_input && alone },
                 output.len(),
             );
             if output.tail.capacity() == 0 {
@@ -59,7 +59,7 @@ impl<S> Session<'_, S> {
             calls.iter_mut().enumerate().skip(1).filter(|(_, pending)| pending.call.is_active())
         {
             let mut reply = BytesMut::new();
-            let position = QueuePosition { first: false, may_wait: quiet && at == last };
+            let position = QueuePosition { first: false, may_wait: no_input && at == last };
             if let Poll::Ready(large) = pending.call.poll(proxy, client, position, cx, &mut reply) {
                 if let Some(LargeReply { bytes, trailer }) = large {
                     reply.extend_from_slice(&bytes);

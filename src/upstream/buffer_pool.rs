@@ -94,7 +94,7 @@ impl<T> Default for QueuePool<T> {
 
 impl<T> QueuePool<T> {
     /// An empty queue, with capacity if one is pooled.
-    pub fn take_buffer(&self) -> VecDeque<T> {
+    pub fn take(&self) -> VecDeque<T> {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
@@ -164,10 +164,10 @@ mod tests {
         queue.clear();
         queues.take_back(&mut queue);
         assert_eq!(queue.capacity(), 0);
-        assert!(queues.take_buffer().capacity() >= 3 && queues.take_buffer().capacity() == 0);
+        assert!(queues.take().capacity() >= 3 && queues.take().capacity() == 0);
         let mut long = VecDeque::with_capacity(MAX_QUEUES + 1);
         queues.take_back(&mut long);
-        assert_eq!((long.capacity(), queues.take_buffer().capacity()), (0, 0));
+        assert_eq!((long.capacity(), queues.take().capacity()), (0, 0));
         (0..2 * MAX_QUEUES).for_each(|_| queues.take_back(&mut VecDeque::with_capacity(1)));
         assert_eq!(queues.0.borrow().len(), MAX_QUEUES);
     }

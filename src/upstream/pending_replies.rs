@@ -49,7 +49,7 @@ impl PendingReplies {
     pub(super) fn expect(&self) -> ReplyId {
         let mut state = self.state.borrow_mut();
         if let (0, Some(usage)) = (state.slots.capacity(), &self.usage) {
-            state.slots = usage.budget.slots.take_buffer();
+            state.slots = usage.budget.slots.take();
         }
         state.slots.push_back(Slot::Pending);
         state.first + state.slots.len() as u64 - 1

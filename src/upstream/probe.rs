@@ -180,18 +180,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Probe<'_, S> {
         };
 
         let mark = |cas| format!("md {key} C{cas} I T{PROBE_TTL}\r\n");
-        let look = format!("mg {key} v t f c\r\n");
-        let lines = self.send(&format!("{}{}{look}", mark(other), mark(stored))).await?;
+        let get = format!("mg {key} v t f c\r\n");
+        let lines = self.send(&format!("{}{}{get}", mark(other), mark(stored))).await?;
         match (lines.get(0), lines.get(1)) {
             _ if lines.inconclusive().is_some() => return Ok(lines.inconclusive()),
             (_, second) if second.starts_with("NF") => return lacks(LOST),
             (first, second) if first.starts_with("EX") && second.starts_with("HD") => {}
             _ => return lacks(MissingFeature::ConditionalDelete),
         }
-        let look = lines.get(2);
-        let marked = match cas(look) {
-            Some(marked) if has(look, "X") && has(look, "W") && has(look, "f7") && marked != stored => marked,
-            _ if look.starts_with("EN") => return lacks(LOST),
+        let get = lines.get(2);
+        let marked = match cas(get) {
+            Some(marked) if has(get, "X") && has(get, "W") && has(get, "f7") && marked != stored => marked,
+            _ if get.starts_with("EN") => return lacks(LOST),
             _ => return lacks(MissingFeature::StaleMark),
         };
 

@@ -93,8 +93,8 @@ impl Server {
 
     /// The largest value it stores under a key of this length, in bytes. The overhead of 512 bytes was measured: with the
     /// default of 1 MiB, memcached stores 1,048,064 bytes.
-    pub fn room(&self, key: usize) -> usize {
-        self.item_size().saturating_sub(512 + key)
+    pub fn max_value(&self, key_length: usize) -> usize {
+        self.item_size().saturating_sub(512 + key_length)
     }
 
     /// Registers a worker's first connection attempt, which ends when the token is dropped.
@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Waits until all registered first attempts have ended. Each is limited by the connect timeout.
-    pub(super) async fn first_attempts(&self) {
+    pub(super) async fn wait_for_first_attempts(&self) {
         self.first_attempts.wait().await;
     }
 
@@ -152,6 +152,6 @@ mod tests {
         let (default, large, small) = (DEFAULT_ITEM_SIZE, 8 << 20, 1 << 10);
         // The value of one connection does not apply to the next.
         assert_eq!(sizes, [(default, default), (default, large), (large, default), (default, small)]);
-        assert_eq!((server.room(0), server.room(1 << 10)), (512, 0));
+        assert_eq!((server.max_value(0), server.max_value(1 << 10)), (512, 0));
     }
 }

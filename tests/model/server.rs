@@ -249,7 +249,7 @@ mod tests {
         let (mut buffer, mut reply) = (BytesMut::new(), Vec::new());
         wire::encode(&command.operation, key, &mut buffer);
         match parse(&buffer, &Limits { max_value: 1 << 20 }) {
-            Parsed::Request { request, .. } => store.answer(&request, WALL, &mut reply),
+            Parsed::Request { request, .. } => store.execute(&request, WALL, &mut reply),
             other => panic!("{} {other:?}", buffer.escape_ascii()),
         };
         wire::decode(command, Reply::Answered { bytes: reply.into(), epoch: 1 })

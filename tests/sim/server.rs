@@ -61,7 +61,7 @@ impl Server {
         match parse(command, &Limits { max_value: 1 << 20 }) {
             Parsed::Request { request, consumed } => {
                 assert_eq!(consumed, command.len(), "one command at a time: {}", command.escape_ascii());
-                self.store.answer(&request, wall, &mut reply);
+                self.store.execute(&request, wall, &mut reply);
             }
             other => panic!(
                 "the guard sent a command that memcached does not accept: {} {other:?}",

@@ -193,13 +193,13 @@ impl Call {
         if !invalidates.is_empty() {
             accesses = AccessSet::everything();
         }
-        Some(Call { command, began: client.moment(), quiet, accesses, invalidates, kind })
+        Some(Call { command, began: client.turn_time(), quiet, accesses, invalidates, kind })
     }
 
     /// Begins one part of a long get. Returns `None` as [`Call::begin`] does.
     pub fn part(
         request: &Request<'_>,
-        line: &Rc<LongGetState>,
+        long_get: &Rc<LongGetState>,
         last: bool,
         proxy: &Rc<Proxy>,
         client: &Client,
@@ -212,7 +212,7 @@ impl Call {
             // No other request has parts.
             _ => return Call::begin(request, proxy, client, busy),
         };
-        let part = GetPart { line: Rc::clone(line), last };
+        let part = GetPart { long_get: Rc::clone(long_get), last };
         Call::get(command, kind, keys, Some(part), proxy, client, busy)
     }
 
@@ -226,7 +226,7 @@ impl Call {
         client: &Client,
         busy: impl Fn(&AccessSet) -> bool,
     ) -> Option<Call> {
-        let began = client.moment();
+        let began = client.turn_time();
         let call = |kind, accesses| {
             let invalidates = Box::default();
             Call { command, began, quiet: false, accesses, invalidates, kind }
@@ -297,13 +297,13 @@ impl Call {
                 )
             }
         };
-        // A block is skipped that is too large, aloud or not, or that belongs to a meta command with a mistake in it.
+        // A data block is skipped if it is too large (the reply is empty for noreply), or if its meta command is malformed.
         if refused.skip_data > 0 && !refused.reply.starts_with(b"CLIENT_ERROR") {
             proxy.metrics.too_large();
         }
         proxy.metrics.request(NO_RULE, Command::Other, outcome, std::time::Duration::ZERO);
         let (command, invalidates) = (Command::Other, Box::default());
-        Some(Call { command, began: client.moment(), quiet, accesses, invalidates, kind })
+        Some(Call { command, began: client.turn_time(), quiet, accesses, invalidates, kind })
     }
 
     /// Begins a `gat` that is refused because of a key after these: memcached touches these first.
@@ -325,7 +325,7 @@ impl Call {
         let kind = Kind::Touches(touches.collect(), reply);
         let (command, invalidates) = (Command::Other, Box::default());
         proxy.metrics.request(NO_RULE, command, Outcome::ClientError, std::time::Duration::ZERO);
-        Some(Call { command, began: client.moment(), quiet: false, accesses, invalidates, kind })
+        Some(Call { command, began: client.turn_time(), quiet: false, accesses, invalidates, kind })
     }
 }
 

@@ -49,7 +49,8 @@ pub(crate) struct Get {
 /// The raw keys requested from one server, usually in one command.
 struct ServerRead {
     pool: usize,
-    place: usize,
+    /// Its index in the pool.
+    index: usize,
     ids: SmallVec<[ReplyId; 1]>,
 }
 
@@ -134,10 +135,10 @@ impl Get {
 
     /// The index in `servers` of the server of a raw key.
     fn server_index(&mut self, key: &[u8], md5: Option<u64>, pool: usize, proxy: &Proxy) -> u32 {
-        let place = proxy.pools[pool].server_index_by(key, md5);
-        let known = self.servers.iter().position(|server| (server.pool, server.place) == (pool, place));
+        let index = proxy.pools[pool].server_index_by(key, md5);
+        let known = self.servers.iter().position(|server| (server.pool, server.index) == (pool, index));
         let at = known.unwrap_or_else(|| {
-            self.servers.push(ServerRead { pool, place, ids: SmallVec::new() });
+            self.servers.push(ServerRead { pool, index, ids: SmallVec::new() });
             self.servers.len() - 1
         });
         at as u32
@@ -165,7 +166,7 @@ impl Get {
                     if last.is_some_and(|last| pending.has_arrived(last)) {
                         continue;
                     }
-                    let connection = &proxy.pools[server.pool].connections()[server.place];
+                    let connection = &proxy.pools[server.pool].connections()[server.index];
                     let key = &self.raw[at.start as usize..at.end as usize];
                     let id = connection.get_one_of(pending, key, self.kind, last);
                     if last != Some(id) {
@@ -175,7 +176,7 @@ impl Get {
                 KeyGet::Guarded(_) => {}
                 KeyGet::Tag(tag) => {
                     let name = tag.key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
-                    tag.ids = proxy.request_tag(name, tag_ask(), pending);
+                    tag.ids = proxy.request_tag(name, tag_flags(), pending);
                 }
             }
         }
@@ -256,20 +257,20 @@ impl Get {
         let fails = |pool: usize| scope.proxy.pools[pool].on_error() == OnError::Error;
         let mut replies: SmallVec<[ServerValues; 4]> = SmallVec::new();
         for server in &self.servers {
-            let mut said = ServerValues::new();
+            let mut received = ServerValues::new();
             for id in &server.ids {
                 match pending.take(*id) {
                     Some(Reply::Answered { bytes, epoch } | Reply::Part { bytes, epoch }) => {
-                        said.push((bytes, epoch))
+                        received.push((bytes, epoch))
                     }
                     Some(Reply::Failed(failed)) if fails(server.pool) => failure = Some(failed),
                     _ => {}
                 }
             }
-            replies.push(said);
+            replies.push(received);
         }
         // Each server replies in the order of the request, and leaves out missing keys.
-        let texts = replies.iter().map(|said| said.iter().flat_map(|(bytes, _)| values(bytes)));
+        let texts = replies.iter().map(|received| received.iter().flat_map(|(bytes, _)| values(bytes)));
         let mut texts: SmallVec<[_; 4]> = texts.map(Iterator::peekable).collect();
         for key in &self.keys {
             match key {
@@ -282,7 +283,7 @@ impl Get {
                     scope.count(*rule as usize, if value.is_some() { Outcome::Hit } else { Outcome::Miss });
                 }
                 KeyGet::Tag(tag) => {
-                    let command = Operation::Get(tag_ask());
+                    let command = Operation::Get(tag_flags());
                     // The larger version counts. A server that does not reply matters only if no other has a version.
                     let (mut item, mut failed) = (None, None);
                     for reply in tag.ids.iter().filter_map(|id| pending.take(*id)) {
@@ -325,22 +326,22 @@ impl Get {
             }
         }
         // A value that remains was not requested.
-        for ((server, said), left) in self.servers.iter().zip(&replies).zip(&mut texts) {
-            if let (Some(_), Some((_, epoch))) = (left.next(), said.last()) {
-                scope.proxy.pools[server.pool].connections()[server.place].distrust(*epoch);
+        for ((server, received), left) in self.servers.iter().zip(&replies).zip(&mut texts) {
+            if let (Some(_), Some((_, epoch))) = (left.next(), received.last()) {
+                scope.proxy.pools[server.pool].connections()[server.index].distrust(*epoch);
             }
         }
         let part = self.part.as_ref();
         match failure {
             // The error has replaced the rest of the reply.
-            _ if part.is_some_and(|part| part.line.is_over()) => out.truncate(start),
+            _ if part.is_some_and(|part| part.long_get.is_over()) => out.truncate(start),
             None if part.is_some_and(|part| !part.last) => {}
             None => out.extend_from_slice(b"END\r\n"),
             Some(failure) => {
                 out.truncate(start);
                 out.extend_from_slice(failure.line());
                 if let Some(part) = part {
-                    part.line.fail();
+                    part.long_get.fail();
                 }
             }
         }
@@ -348,6 +349,6 @@ impl Get {
 }
 
 /// The stored value is the version: the key is reserved, so it holds nothing else.
-fn tag_ask() -> GetFlags {
+fn tag_flags() -> GetFlags {
     GetFlags { value: true, ..GetFlags::default() }
 }

@@ -1,4 +1,4 @@
-//! A get of many keys is read and answered in parts.
+//! What the calls of one long get share. A get of many keys is one call for each part of its keys.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ pub struct LongGetState {
 
 /// One part of a long get.
 pub(super) struct GetPart {
-    pub(super) line: Rc<LongGetState>,
+    pub(super) long_get: Rc<LongGetState>,
     /// Whether `END` follows this part.
     pub(super) last: bool,
 }

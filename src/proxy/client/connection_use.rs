@@ -39,7 +39,7 @@ pub struct ListenerClients {
     number: u32,
     listener: String,
     declared: ConnectionUse,
-    added_tags: Mutex<PoolDetection>,
+    detection: Mutex<PoolDetection>,
     /// The result of the detection, without a lock.
     pooled: AtomicBool,
 }
@@ -48,7 +48,7 @@ impl ListenerClients {
     /// The clients of the listener with this number and name.
     pub fn new(number: u32, listener: String, declared: ConnectionUse) -> ListenerClients {
         let pooled = AtomicBool::new(declared == ConnectionUse::Pooled);
-        ListenerClients { number, listener, declared, added_tags: Mutex::default(), pooled }
+        ListenerClients { number, listener, declared, detection: Mutex::default(), pooled }
     }
 
     /// The owner of a new connection. `process`: the client's process id if known; then only connections of the same process may belong
@@ -65,7 +65,7 @@ impl ListenerClients {
     }
 
     /// Whether [`ListenerClients::note`] must be called.
-    pub(crate) fn learns(&self) -> bool {
+    pub(crate) fn is_detecting(&self) -> bool {
         self.declared == ConnectionUse::Auto
     }
 
@@ -76,12 +76,12 @@ impl ListenerClients {
             PairedMiss::Other => PairedWith::Other,
             PairedMiss::None => PairedWith::None,
         });
-        let changed = self.added_tags.lock().unwrap_or_else(PoisonError::into_inner).note(paired);
+        let changed = self.detection.lock().unwrap_or_else(PoisonError::into_inner).note(paired);
         if let Some(pooled) = changed {
             self.pooled.store(pooled, Relaxed);
             metrics.clients_changed(pooled);
             let clients = if pooled { ConnectionUse::Pooled } else { ConnectionUse::Single }.word();
-            info!(listener = self.listener, clients, "learnt how clients use their connections");
+            info!(listener = self.listener, clients, "detected how clients use their connections");
         }
     }
 }

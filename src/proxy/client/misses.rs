@@ -29,7 +29,7 @@ struct Miss {
 
 /// The misses of one connection, by the hash of the key. Times are in seconds.
 #[derive(Debug, Default)]
-pub(crate) struct Misses {
+pub(super) struct Misses {
     misses: HashMap<u64, Miss>,
     /// Until then, any key may be one whose miss was removed too early.
     unsure_until: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Misses {
 
 impl Misses {
     /// Records a miss. Returns true if the limit was reached and all earlier misses were removed.
-    pub(crate) fn note(&mut self, key: u64, policy: &Policy, now: u32) -> bool {
+    pub(super) fn note(&mut self, key: u64, policy: &Policy, now: u32) -> bool {
         let max_rebuild = u32::try_from(policy.max_rebuild.as_secs()).unwrap_or(u32::MAX);
         let until = now.saturating_add(max_rebuild.saturating_mul(REBUILDS).max(SHORTEST));
         if self.misses.len() == self.misses.capacity() {
@@ -54,7 +54,7 @@ impl Misses {
     }
 
     /// Ends the miss of this key. Returns true if there was one.
-    pub(crate) fn end(&mut self, key: u64) -> bool {
+    pub(super) fn end(&mut self, key: u64) -> bool {
         let ended = self.misses.remove(&key).is_some();
         if ended && self.misses.is_empty() && self.misses.capacity() > 64 {
             self.misses = HashMap::new();
@@ -63,24 +63,24 @@ impl Misses {
     }
 
     /// Records that an `add` was refused because of the miss of this key.
-    pub(crate) fn refuse(&mut self, key: u64) {
+    pub(super) fn refuse(&mut self, key: u64) {
         if let Some(miss) = self.misses.get_mut(&key) {
             miss.refused = true;
         }
     }
 
     /// Whether an `add` was refused because of the miss of this key.
-    pub(crate) fn was_refused(&self, key: u64) -> bool {
+    pub(super) fn was_refused(&self, key: u64) -> bool {
         self.misses.get(&key).is_some_and(|miss| miss.refused)
     }
 
     /// Ends all misses.
-    pub(crate) fn end_all(&mut self) {
+    pub(super) fn end_all(&mut self) {
         *self = Misses::default();
     }
 
     /// What is known of this key.
-    pub(crate) fn known_miss(&self, key: u64, now: u32) -> KnownMiss {
+    pub(super) fn known_miss(&self, key: u64, now: u32) -> KnownMiss {
         match self.misses.get(&key) {
             Some(miss) if miss.until > now => KnownMiss::Yes,
             _ if self.unsure_until > now => KnownMiss::Unknown,
@@ -89,12 +89,12 @@ impl Misses {
     }
 
     /// Whether no key may have a miss.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.misses.is_empty() && self.unsure_until == 0
     }
 
     /// About how many bytes the misses use.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.misses.capacity() * ENTRY_BYTES
     }
 }

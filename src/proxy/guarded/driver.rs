@@ -21,7 +21,7 @@ use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 /// A running state machine.
 #[derive(Debug)]
-pub(crate) struct Driver<M> {
+pub(super) struct Driver<M> {
     machine: M,
     commands: Commands,
     replies: SmallVec<[PendingReply; 4]>,
@@ -50,7 +50,7 @@ struct Wait {
 
 impl<M: Machine> Driver<M> {
     /// Sends the first commands of the machine.
-    pub(crate) fn start(
+    pub(super) fn start(
         machine: M,
         commands: Commands,
         key: &GuardedKey,
@@ -66,13 +66,13 @@ impl<M: Machine> Driver<M> {
     }
 
     /// For a machine whose first commands have been sent without it: [`Driver::resume_with`] passes it the replies.
-    pub(crate) fn without_commands(machine: M, sent_at: Now) -> Driver<M> {
+    pub(super) fn without_commands(machine: M, sent_at: Now) -> Driver<M> {
         let (commands, replies) = (Commands::new(), SmallVec::new());
         Driver { machine, commands, replies, sent_at, wait: None, added_tags: None, reader: None }
     }
 
     /// For a read of this client, which does not wait for its own rebuild.
-    pub(crate) fn for_reader(self, reader: Owner) -> Driver<M> {
+    pub(super) fn for_reader(self, reader: Owner) -> Driver<M> {
         Driver { reader: Some(reader), ..self }
     }
 
@@ -82,7 +82,7 @@ impl<M: Machine> Driver<M> {
     }
 
     /// Runs as far as the replies that have arrived allow. `may_wait`: whether it may wait for another client.
-    pub(crate) fn poll(
+    pub(super) fn poll(
         &mut self,
         key: &GuardedKey,
         may_wait: bool,
@@ -94,7 +94,7 @@ impl<M: Machine> Driver<M> {
     }
 
     /// Passes these replies to a machine [without commands](Driver::without_commands), and runs it.
-    pub(crate) fn resume_with(
+    pub(super) fn resume_with(
         &mut self,
         replies: Replies,
         key: &GuardedKey,
@@ -160,12 +160,12 @@ impl<M: Machine> Driver<M> {
     }
 
     /// The machine.
-    pub(crate) fn machine(&self) -> &M {
+    pub(super) fn machine(&self) -> &M {
         &self.machine
     }
 
     /// Whether it waits for another client.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         self.wait.is_some()
     }
 
@@ -241,7 +241,7 @@ impl<M: Machine> Driver<M> {
         };
         let waiter = wait.waiter;
         self.wait = None;
-        proxy.metrics.wait_ended(proxy.metric(key.guard), end);
+        proxy.metrics.wait_ended(proxy.rule_of(key.guard), end);
         if matches!(end, WaitEnd::Filled | WaitEnd::Freed) {
             return Poll::Ready(Event::Woken);
         }

@@ -32,12 +32,12 @@ impl Proxy {
         let split = || {
             let rest = key.strip_prefix(PREFIX).filter(|_| self.plan.tags_in_key)?;
             let colon = rest.iter().position(|&byte| byte == b':')?;
-            let (list, meant) = (&rest[..colon], &rest[colon + 1..]);
-            match self.class(meant) {
+            let (list, proper) = (&rest[..colon], &rest[colon + 1..]);
+            match self.class(proper) {
                 // A server would take the next word for an empty key, and the data block for commands.
-                _ if meant.is_empty() => None,
+                _ if proper.is_empty() => None,
                 KeyClass::Guarded(guarded) if self.plan.guards[guarded.guard].tags_in_key => {
-                    Some((meant, list))
+                    Some((proper, list))
                 }
                 _ => None,
             }

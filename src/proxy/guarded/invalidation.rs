@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::driver::Driver;
 use super::misses::tag_bumped;
-use super::tag_servers::tag_key;
+use super::tag_servers::bump_key;
 use crate::error::Failure;
 use crate::guard::{Bump, BumpEnd, TagName};
 use crate::metrics::{Command, Outcome};
@@ -54,11 +54,11 @@ impl Invalidation {
         client: &Client,
     ) -> Invalidation {
         let bump = |name| {
-            let key = tag_key(name, proxy);
+            let key = bump_key(name, proxy);
             let inputs = proxy.inputs(&key, proxy.policy(key.guard), proxy.now(), false);
             let (bump, commands) = Bump::start(&inputs);
-            let run = Driver::start(bump, commands, &key, proxy, &client.pending);
-            (key, Some(run))
+            let driver = Driver::start(bump, commands, &key, proxy, &client.pending);
+            (key, Some(driver))
         };
         Invalidation { reply, bumps: tags.into_iter().map(bump).collect(), failure: None }
     }
@@ -72,15 +72,15 @@ impl Invalidation {
         let CallScope { proxy, client, .. } = scope;
         let mut pending = false;
         for (key, bump) in &mut self.bumps {
-            let Some(run) = bump else { continue };
-            match run.poll(key, false, proxy, &client.pending, cx) {
+            let Some(driver) = bump else { continue };
+            match driver.poll(key, false, proxy, &client.pending, cx) {
                 Poll::Pending => {
                     pending = true;
                     continue;
                 }
                 Poll::Ready(BumpEnd::Bumped(_)) => {
                     proxy.metrics.tag_bumped();
-                    tag_bumped(key, run.machine(), proxy, client);
+                    tag_bumped(key, driver.machine(), proxy, client);
                 }
                 Poll::Ready(BumpEnd::Failed(failure)) => self.failure = Some(failure),
             }

@@ -17,7 +17,7 @@ const POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_mi
 
 impl Proxy {
     /// Polls a key until it changes or has no more waiters, and wakes them.
-    pub(crate) fn poll_key(self: Rc<Self>, key: GuardedKey, rate: PollRate) {
+    pub(super) fn poll_key(self: Rc<Self>, key: GuardedKey, rate: PollRate) {
         spawn_local(async move {
             let (shortest, longest) = POLL;
             let mut pause = if rate == PollRate::Fast { shortest } else { longest };

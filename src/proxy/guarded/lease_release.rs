@@ -11,24 +11,24 @@ use crate::proxy::pipeline::Proxy;
 use crate::proxy::state::lease_table::wake_all;
 
 impl Proxy {
-    /// Wakes everybody who waits for a key.
-    pub(crate) fn wake(&self, key: &[u8], why: WaitEnd) {
+    /// Wakes all waiters of a key.
+    pub(super) fn wake(&self, key: &[u8], why: WaitEnd) {
         let waiters = self.leases.shard(key).wake(key);
         wake_all(waiters, why);
     }
 
-    /// A lease ended without a value: its waiters read the key again.
-    pub(crate) fn wake_without_value(&self, key: &[u8]) {
+    /// Wakes all waiters of a key whose lease has ended without a value. They read the key again.
+    pub(super) fn wake_without_value(&self, key: &[u8]) {
         let now = self.now();
         let waiters = self.leases.shard(key).release_waiters(key, now);
         wake_all(waiters, WaitEnd::Freed);
     }
 
-    /// Releases leases that ended without their clients' doing.
-    pub(crate) fn release(self: &Rc<Self>, ended: Vec<Ended>) {
+    /// Releases leases that their clients have not ended themselves.
+    pub(super) fn release(self: &Rc<Self>, ended: Vec<Ended>) {
         for Ended { key, end, commands } in ended {
             let Some(key) = self.guarded(&key) else { continue };
-            self.metrics.lease_ended(self.metric(key.guard), end, Duration::ZERO);
+            self.metrics.lease_ended(self.rule_of(key.guard), end, Duration::ZERO);
             let proxy = Rc::clone(self);
             spawn_local(async move {
                 proxy.send_and_wait(commands, &key).await;
@@ -44,7 +44,7 @@ impl Proxy {
         let mut releases = JoinSet::new();
         for Ended { key, commands, .. } in ended {
             let Some(key) = self.guarded(&key) else { continue };
-            self.metrics.lease_ended(self.metric(key.guard), end, Duration::ZERO);
+            self.metrics.lease_ended(self.rule_of(key.guard), end, Duration::ZERO);
             let proxy = Rc::clone(&self);
             releases.spawn_local(async move {
                 proxy.send_and_wait(commands, &key).await;

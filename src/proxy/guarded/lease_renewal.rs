@@ -43,7 +43,7 @@ impl Proxy {
     }
 
     /// Schedules the renewal of a lease that was granted through this worker.
-    pub(crate) fn schedule_renewal(&self, key: &GuardedKey, id: MissTokenId, token: &MissToken) {
+    pub(super) fn schedule_renewal(&self, key: &GuardedKey, id: MissTokenId, token: &MissToken) {
         let at = Leases::<()>::next_due(token, self.policy(key.guard), self.now());
         self.queue_renewal(at, id, key.clone());
     }
@@ -62,7 +62,7 @@ impl Proxy {
             Due::Nothing => {}
             Due::Expire(commands) => {
                 let held = policy.max_rebuild;
-                self.metrics.lease_ended(self.metric(key.guard), LeaseEnd::Expired, held);
+                self.metrics.lease_ended(self.rule_of(key.guard), LeaseEnd::Expired, held);
                 spawn_local(async move {
                     self.send_and_wait(commands, &key).await;
                     self.wake_without_value(&key.key);
@@ -84,7 +84,7 @@ impl Proxy {
                         }
                         Err((end, commands)) => {
                             if let Some(end) = end {
-                                self.metrics.lease_ended(self.metric(key.guard), end, Duration::ZERO);
+                                self.metrics.lease_ended(self.rule_of(key.guard), end, Duration::ZERO);
                             }
                             self.send_and_wait(commands, &key).await;
                             match end {

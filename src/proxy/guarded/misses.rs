@@ -12,7 +12,7 @@ use crate::proxy::scope::CallScope;
 use crate::proxy::state::lease_table::wake_all;
 
 /// Ends an earlier miss of a client that receives a fresh value with this CAS: its next `set` is not a fill.
-pub(crate) fn end_earlier_miss(key: &GuardedKey, cas: u64, scope: &CallScope<'_>) {
+pub(super) fn end_earlier_miss(key: &GuardedKey, cas: u64, scope: &CallScope<'_>) {
     let CallScope { proxy, client, .. } = scope;
     if client.known_miss(key, proxy) != KnownMiss::No {
         let after = proxy.leases.shard(&key.key).hit(&key.key, client.owner, cas);
@@ -24,19 +24,19 @@ pub(crate) fn end_earlier_miss(key: &GuardedKey, cas: u64, scope: &CallScope<'_>
 }
 
 /// Ends the client's lease as a fill does: a count or an append has created the value.
-pub(crate) fn created(key: &GuardedKey, proxy: &Proxy, client: &Client) {
+pub(super) fn created(key: &GuardedKey, proxy: &Proxy, client: &Client) {
     let (lease, waiters) = proxy.leases.shard(&key.key).created(&key.key, client.owner);
     wake_all(waiters, WaitEnd::Filled);
     if let Some(lease) = lease {
         let took = proxy.now().mono.saturating_sub(lease.at.mono);
-        let rule = proxy.metric(key.guard);
+        let rule = proxy.rule_of(key.guard);
         proxy.metrics.lease_ended(rule, LeaseEnd::Filled, Duration::from_millis(took));
     }
 }
 
 /// Records that the client has bumped a tag: what it stores from now on is newer than the bump.
-pub(crate) fn tag_bumped(key: &GuardedKey, bump: &Bump, proxy: &Proxy, client: &Client) {
-    if let Some(step) = bump.step().filter(|_| client.was_told_a_miss()) {
+pub(super) fn tag_bumped(key: &GuardedKey, bump: &Bump, proxy: &Proxy, client: &Client) {
+    if let Some(step) = bump.step().filter(|_| client.has_missed()) {
         let tags = |key: &[u8]| proxy.guarded(key).map(|guarded| guarded.tags).unwrap_or_default();
         proxy.leases.all().for_each(|mut leases| leases.record_bump(client.owner, &key.tags[0], step, tags));
     }

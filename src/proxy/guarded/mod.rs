@@ -1,4 +1,4 @@
-//! Guarded keys and tags: the guard decides, and this room carries out its decisions.
+//! Guarded keys and tags: carries out the decisions of the guard.
 //!
 //! A request runs a state machine of the guard ([`driver`]), which sends meta commands ([`round_trip`], [`wire`]). Between requests,
 //! leases are renewed and released, and keys that requests wait for are polled.

@@ -21,7 +21,7 @@ use crate::proxy::pipeline::Proxy;
 use crate::proxy::state::near_cache::{NearRead, ResultSender};
 
 /// How a key is read.
-pub(crate) enum NearAnswer {
+pub(super) enum NearAnswer {
     /// Not at all: this value is served.
     Hit(Rc<NearValue>),
     /// By another read that is in flight.
@@ -31,12 +31,12 @@ pub(crate) enum NearAnswer {
 }
 
 /// A read that waits for the result of another one.
-pub(crate) struct JoinedRead {
+pub(super) struct JoinedRead {
     result: oneshot::Receiver<SharedResult>,
     until: Pin<Box<Sleep>>,
-    /// When it was requested, as a number of reads (see `NearValues::moment`).
-    moment: u64,
-    pub(crate) options: ReadOptions,
+    /// The number of the last read when it was requested: see `NearValues::last_read`.
+    last_read: u64,
+    pub(super) options: ReadOptions,
 }
 
 impl Proxy {
@@ -46,28 +46,28 @@ impl Proxy {
 
     /// How to read this key, for a command that needs only the value. If the client has missed the key, the key is read from the
     /// server: the hit that ends the miss must be newer than the miss.
-    pub(crate) fn near_answer(&self, key: &GuardedKey, options: ReadOptions, client: &Client) -> NearAnswer {
+    pub(super) fn near_answer(&self, key: &GuardedKey, options: ReadOptions, client: &Client) -> NearAnswer {
         let policy = self.policy(key.guard);
         if policy.near.is_zero() || client.known_miss(key, self) != KnownMiss::No {
             return NearAnswer::Read(None);
         }
-        let moment = self.near.values.borrow().last_read();
-        self.near_answer_since(key, options, moment)
+        let last_read = self.near.values.borrow().last_read();
+        self.near_answer_since(key, options, last_read)
     }
 
-    fn near_answer_since(&self, key: &GuardedKey, options: ReadOptions, moment: u64) -> NearAnswer {
+    fn near_answer_since(&self, key: &GuardedKey, options: ReadOptions, last_read: u64) -> NearAnswer {
         let now = self.now();
         match self.near.values.borrow_mut().lookup(&self.near_request(key), now, &self.near.changes) {
-            NearLookup::Hit(kept) => NearAnswer::Hit(kept),
-            NearLookup::Read(reading) => NearAnswer::Read(Some(Box::new(reading))),
-            NearLookup::Join(flight) => {
-                NearAnswer::Join(Box::new(JoinedRead::join(&flight, options, moment, now.mono)))
+            NearLookup::Hit(value) => NearAnswer::Hit(value),
+            NearLookup::Read(read) => NearAnswer::Read(Some(Box::new(read))),
+            NearLookup::Join(read) => {
+                NearAnswer::Join(Box::new(JoinedRead::join(&read, options, last_read, now.mono)))
             }
         }
     }
 
     /// Once the result of the joined read has arrived, returns how to go on.
-    pub(crate) fn poll_joined_read(
+    pub(super) fn poll_joined_read(
         &self,
         joined: &mut JoinedRead,
         key: &GuardedKey,
@@ -84,22 +84,22 @@ impl Proxy {
         let changes = &self.near.changes;
         Poll::Ready(match result {
             SharedResult::Failed(failure) => Err(failure),
-            SharedResult::Fresh(kept) if values.may_serve(&kept, joined.moment, now, changes) => {
-                Ok(NearAnswer::Hit(kept))
+            SharedResult::Fresh(value) if values.may_serve(&value, joined.last_read, now, changes) => {
+                Ok(NearAnswer::Hit(value))
             }
             SharedResult::Fresh(_) => {
                 drop(values);
-                Ok(self.near_answer_since(key, joined.options, joined.moment))
+                Ok(self.near_answer_since(key, joined.options, joined.last_read))
             }
             SharedResult::Nothing => {
-                let reading = values.start_read(&self.near_request(key), now, changes);
-                Ok(NearAnswer::Read(Some(Box::new(reading))))
+                let read = values.start_read(&self.near_request(key), now, changes);
+                Ok(NearAnswer::Read(Some(Box::new(read))))
             }
         })
     }
 
     /// Passes the end of a read to the reads that have joined it. `None`: it goes on in a way that they must not wait for.
-    pub(crate) fn end_near_read(&self, key: &GuardedKey, read: NearRead, end: Option<&ReadEnd>) {
+    pub(super) fn end_near_read(&self, key: &GuardedKey, read: NearRead, end: Option<&ReadEnd>) {
         let mut values = self.near.values.borrow_mut();
         let (readers, result) =
             values.end_read(&self.near_request(key), read, end, self.now(), &self.near.changes);
@@ -115,14 +115,14 @@ impl Proxy {
     }
 
     /// Removes expired values.
-    pub(crate) fn sweep_near(&self) {
+    pub(super) fn sweep_near(&self) {
         let mut values = self.near.values.borrow_mut();
         values.sweep(self.now());
         self.metrics.near_bytes(values.bytes());
     }
 
     /// Must be called when a command that may change this key or tag begins, and when it has ended.
-    pub(crate) fn note_change(&self, key: &GuardedKey) {
+    pub(super) fn note_change(&self, key: &GuardedKey) {
         if key.guard == self.plan.tag_guard {
             key.tags.iter().for_each(|tag| self.near.changed(Changed::Tag(tag)));
         } else if !self.policy(key.guard).near.is_zero() {
@@ -132,10 +132,10 @@ impl Proxy {
 }
 
 impl JoinedRead {
-    fn join(read: &InFlightRead<ResultSender>, options: ReadOptions, moment: u64, now: u64) -> JoinedRead {
+    fn join(read: &InFlightRead<ResultSender>, options: ReadOptions, last_read: u64, now: u64) -> JoinedRead {
         let (sender, result) = oneshot::channel();
         read.join(sender);
         let until = sleep(Duration::from_millis(read.until().saturating_sub(now)));
-        JoinedRead { result, until: Box::pin(until), moment, options }
+        JoinedRead { result, until: Box::pin(until), last_read, options }
     }
 }

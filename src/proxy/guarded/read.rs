@@ -39,8 +39,7 @@ pub(crate) struct GuardedRead {
 }
 
 enum State {
-    /// Not begun.
-    Waiting,
+    NotBegun,
     /// The first round trip, without a state machine. Usually the value is fresh, and no more is needed.
     FirstGet(FirstGet),
     Reading(Box<Driver<Read>>),
@@ -101,7 +100,7 @@ impl FirstGet {
 impl GuardedRead {
     /// A read that has not begun.
     pub(crate) fn new(key: GuardedKey) -> GuardedRead {
-        GuardedRead { key, options: ReadOptions::default(), state: State::Waiting, near_read: None }
+        GuardedRead { key, options: ReadOptions::default(), state: State::NotBegun, near_read: None }
     }
 
     /// Requests the key and its tags. `exptime`: the new exptime of a fresh value, for `gat`. `near`: whether a near value may be
@@ -138,7 +137,7 @@ impl GuardedRead {
             false => proxy.connection_of(key).read(pending, write),
         };
         let tags = tags.request(&key.tags, proxy, client);
-        State::FirstGet(FirstGet { began: proxy.mono(client.moment()), options, item, shared, tags })
+        State::FirstGet(FirstGet { began: proxy.mono(client.turn_time()), options, item, shared, tags })
     }
 
     fn apply(&mut self, answer: NearAnswer, options: ReadOptions, proxy: &Proxy, client: &Client) {
@@ -177,7 +176,7 @@ impl GuardedRead {
         let CallScope { proxy, client, .. } = scope;
         let outcome = match &mut self.state {
             State::Done(_) => return true,
-            State::Waiting => return false,
+            State::NotBegun => return false,
             State::FirstGet(first) => {
                 if !client.pending.has_arrived(first.item) || !tags.have_arrived(&first.tags, &client.pending)
                 {
@@ -209,7 +208,7 @@ impl GuardedRead {
                 }
             }
             State::Near(value) => {
-                let rule = proxy.metric(self.key.guard);
+                let rule = proxy.rule_of(self.key.guard);
                 scope.count(rule, Outcome::Hit);
                 proxy.metrics.near_hit(rule);
                 let mut hit = value.hit().clone();
@@ -258,7 +257,7 @@ impl GuardedRead {
                     Poll::Pending => return false,
                     Poll::Ready(ModifyEnd::Touched(touched)) => {
                         end_earlier_miss(&self.key, touched.cas.number, scope);
-                        scope.count(proxy.metric(self.key.guard), Outcome::Hit);
+                        scope.count(proxy.rule_of(self.key.guard), Outcome::Hit);
                         // This command may have expired the value.
                         let hit = match touched.cas.number {
                             0 => hit.clone(),
@@ -282,7 +281,7 @@ impl GuardedRead {
 
     fn fresh(&self, hit: Hit, scope: &CallScope<'_>) -> ReadOutcome {
         end_earlier_miss(&self.key, hit.cas.number, scope);
-        scope.count(scope.proxy.metric(self.key.guard), Outcome::Hit);
+        scope.count(scope.proxy.rule_of(self.key.guard), Outcome::Hit);
         let marks = ItemMarks::of(hit.cas.number);
         ReadOutcome::Value(hit, marks)
     }
@@ -298,7 +297,7 @@ impl GuardedRead {
         let CallScope { proxy, client, .. } = scope;
         self.share(Some(&end), proxy);
         let key = &self.key;
-        let (rule, policy) = (proxy.metric(key.guard), proxy.policy(key.guard));
+        let (rule, policy) = (proxy.rule_of(key.guard), proxy.policy(key.guard));
         match end {
             ReadEnd::Fresh(hit) => self.fresh(hit, scope),
             ReadEnd::Refreshing(hit) => {
@@ -317,7 +316,7 @@ impl GuardedRead {
                 *won = true;
                 client.note_miss(key, proxy);
                 scope.count(rule, Outcome::MissWon);
-                let cas = lease.observed_cas.map_or(0, |observed_cas| observed_cas.number);
+                let cas = lease.observed_cas.map_or(0, |cas| cas.number);
                 let stale = !early && old.is_some();
                 self.grant(lease, scope);
                 ReadOutcome::Won { old, marks: ItemMarks { stale, won: true, ..ItemMarks::of(cas) } }
@@ -325,7 +324,7 @@ impl GuardedRead {
             ReadEnd::Missed { seen, held } => {
                 client.note_miss(key, proxy);
                 scope.count(rule, if held { Outcome::MissHeld } else { Outcome::Miss });
-                let cas = seen.observed_cas.filter(|_| held).map(|observed_cas| observed_cas.number);
+                let cas = seen.observed_cas.filter(|_| held).map(|cas| cas.number);
                 let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, seen, policy);
                 proxy.release(ended);
                 ReadOutcome::Miss(cas)
@@ -339,7 +338,7 @@ impl GuardedRead {
         let key = &self.key;
         let policy = proxy.policy(key.guard);
         let (id, ended) = proxy.leases.shard(&key.key).grant(&key.key, client.owner, lease.clone(), policy);
-        // `None`: a later win has been recorded before.
+        // `None`: a later win has been recorded already.
         if let Some(id) = id {
             proxy.metrics.lease_granted();
             proxy.schedule_renewal(key, id, &lease);
@@ -351,15 +350,15 @@ impl GuardedRead {
     fn failed(&self, failure: Failure, scope: &CallScope<'_>) -> ReadOutcome {
         let CallScope { proxy, client, .. } = scope;
         let key = &self.key;
-        let rule = proxy.metric(key.guard);
+        let rule = proxy.rule_of(key.guard);
         if proxy.pool_of(key.guard).on_error() == OnError::Error {
             scope.count(rule, Outcome::ServerError);
             return ReadOutcome::Failed(failure);
         }
-        let seen = MissToken::unanswered(proxy.now());
+        let token = MissToken::unanswered(proxy.now());
         client.note_miss(key, proxy);
         let ended =
-            proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, seen, proxy.policy(key.guard));
+            proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, token, proxy.policy(key.guard));
         proxy.release(ended);
         scope.count(rule, Outcome::Miss);
         ReadOutcome::Miss(None)

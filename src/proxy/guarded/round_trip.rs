@@ -16,7 +16,7 @@ use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
 impl Proxy {
     /// What a guard decision about this key depends on, besides replies. `may_wait`: whether the client may wait for another one.
-    pub(crate) fn inputs<'a>(
+    pub(super) fn inputs<'a>(
         &self,
         key: &'a GuardedKey,
         policy: &'a Policy,
@@ -28,7 +28,7 @@ impl Proxy {
             tags: &key.tags,
             added_tags: key.explicit_tags,
             sidecar: self.sidecar,
-            max_value: self.connection_of(key).server().room(key.key.len()),
+            max_value: self.connection_of(key).server().max_value(key.key.len()),
             copies: self.plan.tag_copies,
             now,
             may_wait,
@@ -36,28 +36,28 @@ impl Proxy {
         }
     }
 
-    /// Sends each command to its server. `pending` makes a result of a reply that is to come, and `known` of a tag version that is
-    /// cached.
-    pub(crate) fn send<T>(
+    /// Sends each command to its server. `sent` makes the result of a command that is sent, and `known` that of a
+    /// tag version that is cached.
+    pub(super) fn send<T>(
         &self,
         commands: &Commands,
         key: &GuardedKey,
         now: Now,
-        replies: &Rc<PendingReplies>,
-        pending: impl Fn(ReplyId) -> T,
+        pending: &Rc<PendingReplies>,
+        sent: impl Fn(ReplyId) -> T,
         known: impl Fn(ServerReply) -> T,
     ) -> SmallVec<[T; 4]> {
-        let home = self.connection_of(key);
+        let own_server = self.connection_of(key);
         let send = |command: &ServerCommand| {
             let epoch = wire::depends_on(&command.operation);
             let on = |connection: &Connection, key: &[u8]| {
-                pending(
-                    connection.send_guard(replies, epoch, |out| wire::encode(&command.operation, key, out)),
+                sent(
+                    connection.send_guard(pending, epoch, |out| wire::encode(&command.operation, key, out)),
                 )
             };
             match command.item {
-                ItemRef::Value => on(home, &key.key),
-                ItemRef::Lock => on(home, &lock_key(&key.key)),
+                ItemRef::Value => on(own_server, &key.key),
+                ItemRef::Lock => on(own_server, &lock_key(&key.key)),
                 ItemRef::Tag(index) | ItemRef::TagCopy(index) => {
                     let name = &key.tags[usize::from(index)];
                     // A bump needs the stored version and its CAS.
@@ -75,7 +75,7 @@ impl Proxy {
     }
 
     /// Sends commands outside any request, and waits for the replies.
-    pub(crate) async fn send_and_wait(&self, commands: Commands, key: &GuardedKey) -> Replies {
+    pub(super) async fn send_and_wait(&self, commands: Commands, key: &GuardedKey) -> Replies {
         let pending = Rc::new(PendingReplies::default());
         let ids = self.send(&commands, key, self.now(), &pending, Ok, Err);
         let mut replies = Replies::new();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::driver::Driver;
-use super::tag_servers::tag_key;
+use super::tag_servers::bump_key;
 use super::wire;
 use crate::error::Failure;
 use crate::guard::{
@@ -22,7 +22,7 @@ impl Proxy {
     /// Bumps a tag. `name` is the tag's key without the prefix, folded if it is too long. The connections must be driven
     /// meanwhile.
     pub async fn bump_tag(self: &Rc<Proxy>, name: TagName) -> BumpEnd {
-        let key = tag_key(name, self);
+        let key = bump_key(name, self);
         let pending = Rc::new(PendingReplies::default());
         let inputs = self.inputs(&key, self.policy(key.guard), self.now(), false);
         let (bump, commands) = Bump::start(&inputs);
@@ -51,9 +51,9 @@ impl Proxy {
         let request = |connection: &Rc<Connection>| {
             connection.send_guard(&pending, None, |out| wire::encode(&get.operation, &key, out))
         };
-        let tickets: SmallVec<[_; 2]> = self.tag_connections(&key).into_iter().map(request).collect();
+        let ids: SmallVec<[_; 2]> = self.tag_connections(&key).into_iter().map(request).collect();
         let (mut found, mut failure) = (None, None);
-        for id in tickets {
+        for id in ids {
             match wire::decode(&get, pending.receive(id).await) {
                 ServerReply::Item(item) => found = found.max(parse_version(&item.value)),
                 ServerReply::Failed(failed) => failure = Some(failed),

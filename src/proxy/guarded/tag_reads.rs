@@ -53,7 +53,7 @@ impl TagReads {
     fn request_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u32 {
         let hash = proxy.hash(name);
         let at = self.find(name, hash, &proxy.tag_cache).unwrap_or_else(|| {
-            let sent_at = proxy.mono(client.moment());
+            let sent_at = proxy.mono(client.turn_time());
             let writes = proxy.tag_cache.writes(name);
             let state = match proxy.tag_cache.get(name, sent_at) {
                 Some(version) => State::Known(version),
@@ -89,7 +89,7 @@ impl TagReads {
         })
     }
 
-    /// Reads the replies about these tags, all of which must [have arrived](TagReads::are_here). Returns whether each tag has one version.
+    /// Reads the replies about these tags, all of which must [have arrived](TagReads::have_arrived). Returns whether each tag has one version.
     pub(crate) fn settle(&mut self, indexes: &[u32], proxy: &Proxy, pending: &PendingReplies) -> bool {
         let mut clear = true;
         for index in indexes {
@@ -120,7 +120,7 @@ impl TagReads {
                 Some(State::Known(version)) => {
                     replies.extend((0..1 + usize::from(copies)).map(|_| wire::tag_reply(*version)));
                 }
-                Some(State::Unclear(said)) => replies.extend(said.iter().cloned()),
+                Some(State::Unclear(unclear)) => replies.extend(unclear.iter().cloned()),
                 Some(State::Requested(_)) | None => replies.push(ServerReply::Failed(Failure::Down)),
             }
         }
@@ -152,11 +152,11 @@ impl Proxy {
         let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
         key.extend_from_slice(name);
         let flags = Operation::Get(flags);
-        let sides: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
+        let copies: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
         let command = |copy: &bool| {
             self.tag_connection(&key, *copy).read(pending, |out| wire::encode(&flags, &key, out)).0
         };
-        sides.iter().map(command).collect()
+        copies.iter().map(command).collect()
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
             reads.push(read, 1);
             assert_eq!(reads.find(&name, 1, &cache), Some(0));
             cache.clone().written(&name);
-            // Without a cache it was asked of its server in this very turn, and is not older than the bump.
+            // Without a cache it was requested in this turn, so it is not older than the bump.
             assert_eq!(reads.find(&name, 1, &cache), keep.is_zero().then_some(0));
             reads.push(
                 TagLookup {

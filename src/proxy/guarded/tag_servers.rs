@@ -10,10 +10,10 @@ use crate::proxy::pipeline::Proxy;
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
 
-/// A tag as the key that its bump is about.
-pub(crate) fn tag_key(name: TagName, proxy: &Proxy) -> GuardedKey {
+/// The key that a bump of this tag runs on.
+pub(super) fn bump_key(name: TagName, proxy: &Proxy) -> GuardedKey {
     let guard = proxy.plan.tag_guard;
-    // Commands go to the tag only, so the server of the key does not matter.
+    // A bump sends commands to the tag only, so the server of the key does not matter.
     GuardedKey { guard, server: 0, key: SmallVec::from_slice(&name), tags: smallvec![name], explicit_tags: 0 }
 }
 
@@ -25,18 +25,18 @@ impl Proxy {
     }
 
     /// The key of a tag.
-    pub(crate) fn key_of_tag(&self, name: &TagName) -> Vec<u8> {
+    pub(super) fn key_of_tag(&self, name: &TagName) -> Vec<u8> {
         [&self.plan.tag_prefix[..], name].concat()
     }
 
     /// The connections to the servers that store the tag with this key.
-    pub(crate) fn tag_connections(&self, key: &[u8]) -> SmallVec<[&Rc<Connection>; 2]> {
+    pub(super) fn tag_connections(&self, key: &[u8]) -> SmallVec<[&Rc<Connection>; 2]> {
         let copies: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
         copies.iter().map(|copy| self.tag_connection(key, *copy)).collect()
     }
 
     /// The connection to the server that stores the tag with this key, or its copy.
-    pub(crate) fn tag_connection(&self, key: &[u8], copy: bool) -> &Rc<Connection> {
+    pub(super) fn tag_connection(&self, key: &[u8], copy: bool) -> &Rc<Connection> {
         let pool = &self.pools[self.plan.tag_pool];
         &pool.connections()[if copy { pool.second_server_index(key) } else { pool.server_index(key) }]
     }

@@ -269,21 +269,21 @@ mod tests {
 
     #[test]
     fn an_item_is_read_with_all_that_is_known_of_it() {
-        let ask = ServerCommand {
+        let get = ServerCommand {
             item: ItemRef::Value,
             operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }),
         };
         let reply =
             |text: &'static str| Reply::Answered { bytes: Bytes::from_static(text.as_bytes()), epoch: 2 };
-        let ServerReply::Item(item) = decode(&ask, reply("VA 2 t-1 f5 c9 s2 X W\r\nab\r\n")) else {
+        let ServerReply::Item(item) = decode(&get, reply("VA 2 t-1 f5 c9 s2 X W\r\nab\r\n")) else {
             panic!()
         };
         assert_eq!((&item.value[..], item.flags, item.ttl), (&b"ab"[..], 5, None));
         assert!(item.won && item.stale);
         assert_eq!(item.cas, Cas { number: 9, epoch: 2 });
-        assert_eq!(decode(&ask, reply("EN\r\n")), ServerReply::Absent);
+        assert_eq!(decode(&get, reply("EN\r\n")), ServerReply::Absent);
         assert_eq!(
-            decode(&ask, reply("SERVER_ERROR out of memory\r\n")),
+            decode(&get, reply("SERVER_ERROR out of memory\r\n")),
             ServerReply::Failed(Failure::Refused)
         );
     }

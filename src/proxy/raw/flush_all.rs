@@ -32,7 +32,7 @@ impl FlushAll {
         if delay <= 0 {
             client.end_all_misses();
             for key in proxy.leases.all().flat_map(|mut leases| leases.flush(client.owner)) {
-                let rule = proxy.guarded(&key).map_or(NO_RULE, |key| proxy.metric(key.guard));
+                let rule = proxy.guarded(&key).map_or(NO_RULE, |key| proxy.rule_of(key.guard));
                 proxy.metrics.lease_ended(rule, LeaseEnd::Released, Duration::ZERO);
             }
         }

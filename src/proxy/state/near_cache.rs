@@ -25,7 +25,7 @@ impl NearCache {
     }
 
     /// Must be called when a command that may change this begins, and when it has ended.
-    pub(crate) fn changed(&self, operation: Changed<'_>) {
-        self.changes.note(operation);
+    pub(crate) fn changed(&self, change: Changed<'_>) {
+        self.changes.note(change);
     }
 }

@@ -30,7 +30,7 @@ pub struct TagCache {
 struct CachedVersion {
     version: u64,
     /// When it was requested, in ms on the monotonic clock.
-    asked: u64,
+    requested_at: u64,
     /// The value of its write counter at that time.
     writes: u64,
 }
@@ -68,8 +68,8 @@ impl TagCache {
         if !self.is_on() {
             return None;
         }
-        let kept = *self.versions.borrow().get(name)?;
-        (now < kept.asked + self.keep && kept.writes == self.writes(name)).then_some(kept.version)
+        let cached = *self.versions.borrow().get(name)?;
+        (now < cached.requested_at + self.keep && cached.writes == self.writes(name)).then_some(cached.version)
     }
 
     /// The write counter of a tag. It must be read before the version is requested.
@@ -77,27 +77,27 @@ impl TagCache {
         if self.is_on() { self.count(name).load(Ordering::Acquire) } else { 0 }
     }
 
-    /// Stores a version that was requested at `asked`, unless the tag has been written through this sidecar since. A reply that is
+    /// Stores a version that was requested at `requested_at`, unless the tag has been written through this sidecar since. A reply that is
     /// older than another sidecar's bump does not replace the newer version.
-    pub fn put_unless_written(&self, name: &TagName, version: u64, asked: u64, writes: u64) {
+    pub fn put_unless_written(&self, name: &TagName, version: u64, requested_at: u64, writes: u64) {
         if !self.is_on() || writes != self.writes(name) {
             return;
         }
         let mut versions = self.versions.borrow_mut();
         if versions.len() >= MAX_ENTRIES {
-            versions.retain(|_, kept| asked < kept.asked + self.keep);
+            versions.retain(|_, cached| requested_at < cached.requested_at + self.keep);
             if versions.len() >= MAX_ENTRIES {
                 versions.clear();
             }
         }
-        let kept = CachedVersion { version, asked, writes };
+        let cached = CachedVersion { version, requested_at, writes };
         match versions.get_mut(name) {
             // A tag that was lost and created again may have a smaller version later.
             Some(known)
-                if known.writes == writes && version < known.version && asked < known.asked + self.keep => {}
-            Some(known) => *known = kept,
+                if known.writes == writes && version < known.version && requested_at < known.requested_at + self.keep => {}
+            Some(known) => *known = cached,
             None => {
-                versions.insert(name.clone(), kept);
+                versions.insert(name.clone(), cached);
             }
         }
     }
@@ -120,8 +120,8 @@ mod tests {
     use super::*;
 
     /// Stores a version that was requested after the last write.
-    fn put(cache: &TagCache, name: &TagName, version: u64, asked: u64) {
-        cache.put_unless_written(name, version, asked, cache.writes(name));
+    fn put(cache: &TagCache, name: &TagName, version: u64, requested_at: u64) {
+        cache.put_unless_written(name, version, requested_at, cache.writes(name));
     }
 
     fn tag(name: &str) -> TagName {

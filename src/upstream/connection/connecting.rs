@@ -40,7 +40,7 @@ impl Connection {
                     // A CAS is valid over connections made before it was read, and a client of one worker may fill a miss over
                     // another worker's connection. So nothing is read before every worker has made its first connection.
                     if was_first {
-                        self.server.first_attempts().await;
+                        self.server.wait_for_first_attempts().await;
                     }
                     self.opened(epoch, &found);
                     (pause, logged) = (first, None);
@@ -70,7 +70,7 @@ impl Connection {
         }
     }
 
-    /// A connection was made at this epoch, and this was found. Sends the deferred commands, or fails them.
+    /// A connection was made at this epoch, and the probe has found these capabilities. Sends the deferred commands, or fails them.
     pub(super) fn opened(&self, epoch: u32, found: &Capabilities) {
         info!(server = %self.server.address(), version = %found.version, "connected");
         self.metrics.upstream_connected(self.server.index, found.missing_feature.is_none());
@@ -111,7 +111,7 @@ impl Connection {
                     "cannot guard: its guarded keys are misses and cannot be stored; its raw keys are served"
                 );
             }
-            (Some(_), None) => info!(server = %address, %version, "guards again"),
+            (Some(_), None) => info!(server = %address, %version, "can guard again"),
             _ => {}
         }
         self.metrics.upstream_guards(self.server.index, found.missing_feature.is_none());

@@ -20,7 +20,7 @@ use crate::proxy::replies::outcome::WriteOutcome;
 use crate::proxy::state::lease_table::WaitSender;
 
 /// Whether the key has been invalidated since the miss is unknown, so the value may be too old to store.
-const UNKNOWN_BASE: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
+const UNANSWERED_MISS: &[u8] = b"SERVER_ERROR not stored: no server answered when this key was missed\r\n";
 /// The miss of this key may have been evicted, so the value may be too old to store.
 const UNKNOWN_MISS: &[u8] = b"SERVER_ERROR not stored: too many misses on this connection\r\n";
 
@@ -36,15 +36,15 @@ pub(super) fn begin_store(
         let instead = (WriteOutcome::Stored(Cas::NONE), Some(Outcome::Stored));
         return begin_delete(Removal::default(), key, Some(instead), proxy, client);
     }
-    let looks = match kind {
+    let reads = match kind {
         StoreKind::Set | StoreKind::MetaCas { .. } => false,
         StoreKind::Add => value.expiry == Expiry::Expired,
         StoreKind::Replace | StoreKind::Cas(_) => true,
     };
-    if looks || (kind == StoreKind::Add && client.was_refused(key, proxy)) {
+    if reads || (kind == StoreKind::Add && client.was_refused(key, proxy)) {
         return begin_modify(kind.change(value), key, proxy, client);
     }
-    let rule = proxy.metric(key.guard);
+    let rule = proxy.rule_of(key.guard);
     let now = proxy.now();
     let inputs = proxy.inputs(key, proxy.policy(key.guard), now, false);
     let mut leases = proxy.leases.shard(&key.key);
@@ -64,7 +64,7 @@ pub(super) fn begin_store(
         }
     };
     if let Some(paired) = paired.filter(|_| attribution != Attribution::Renewing) {
-        client.pooling.note(paired, &proxy.metrics);
+        client.listener.note(paired, &proxy.metrics);
     }
     // An `add` that stores nothing does not end a miss, nor does the CAS of another item: a later `set` may be as old as the miss.
     if attribution != Attribution::Renewing && ends_miss {
@@ -112,7 +112,7 @@ pub(super) fn begin_store(
                 _ => {
                     proxy.metrics.fill_dropped(rule, DropReason::Unreachable);
                     State::Reply(
-                        WriteOutcome::Verbatim(Bytes::from_static(UNKNOWN_BASE)),
+                        WriteOutcome::Verbatim(Bytes::from_static(UNANSWERED_MISS)),
                         Outcome::ServerError,
                     )
                 }
@@ -141,7 +141,7 @@ fn await_renewal(leases: &mut Leases<WaitSender>, key: &GuardedKey, then: AfterR
 }
 
 pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, client: &Client) -> State {
-    let over = match &change {
+    let condition = match &change {
         // The value of these may be as old as the client's miss.
         Change::Replace(_)
         | Change::Count(Count { create: Some(_), .. })
@@ -152,7 +152,7 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
             let mut leases = proxy.leases.shard(&key.key);
             match leases.store_condition(&key.key, client.owner, client.known_miss(key, proxy)) {
                 StoreCondition::Unconditional => None,
-                StoreCondition::Observed(observed_cas) => Some(observed_cas),
+                StoreCondition::Observed(cas) => Some(cas),
                 StoreCondition::Renewing => {
                     return await_renewal(&mut leases, key, AfterRenewal::Modify(change));
                 }
@@ -167,7 +167,7 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
         _ => None,
     };
     let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
-    let (modify, commands) = Modify::with_condition(change, over, &inputs);
+    let (modify, commands) = Modify::with_condition(change, condition, &inputs);
     State::Modify(Driver::start(modify, commands, key, proxy, &client.pending))
 }
 
@@ -193,7 +193,7 @@ pub(super) fn begin_delete(
                     if owner.is_none() {
                         client.end_miss(key, proxy);
                     }
-                    removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number);
+                    removal.compare = token.observed_cas.map(|cas| cas.number);
                     usize::from(lease)
                 }
                 Attribution::Renewing => {
@@ -204,7 +204,7 @@ pub(super) fn begin_delete(
         }
     };
     for _ in 0..ended {
-        proxy.metrics.lease_ended(proxy.metric(key.guard), LeaseEnd::Released, Duration::ZERO);
+        proxy.metrics.lease_ended(proxy.rule_of(key.guard), LeaseEnd::Released, Duration::ZERO);
     }
     let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
     let (delete, commands) = Delete::with_removal(removal, &inputs);

@@ -13,7 +13,7 @@ use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::driver::Driver;
-use crate::proxy::guarded::tag_servers::tag_key;
+use crate::proxy::guarded::tag_servers::bump_key;
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::replies::dialect::Dialect;
@@ -130,8 +130,8 @@ impl GuardedWrite {
                 explicit,
             })),
             MetaVerb::Delete if options.empty => {
-                let endless = if options.invalidate { Expiry::Seconds(0) } else { Expiry::Never };
-                let expiry = expiry.filter(|_| !options.invalidate).unwrap_or(endless);
+                let default = if options.invalidate { Expiry::Seconds(0) } else { Expiry::Never };
+                let expiry = expiry.filter(|_| !options.invalidate).unwrap_or(default);
                 modify(Change::Empty { compare, expiry, explicit })
             }
             _ => {
@@ -167,7 +167,7 @@ impl GuardedWrite {
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedWrite {
-        let (key, now) = (tag_key(name, proxy), proxy.now());
+        let (key, now) = (bump_key(name, proxy), proxy.now());
         let bump = |delete| {
             let inputs = proxy.inputs(&key, proxy.policy(key.guard), now, false);
             let (bump, commands) = Bump::start(&inputs);

@@ -62,18 +62,18 @@ pub(super) fn writer(
     now: Now,
 ) -> (Writer, Option<PairedMiss>) {
     let (owner, known_miss) = (client.owner, client.known_miss(key, proxy));
-    let clients = &client.pooling;
+    let listener = &client.listener;
     let paired = match known_miss {
-        _ if !clients.learns() => None,
+        _ if !listener.is_detecting() => None,
         KnownMiss::Yes => Some(PairedMiss::Own),
         // A connection that only writes does not belong to a pool.
-        KnownMiss::No if client.was_told_a_miss() => {
+        KnownMiss::No if client.has_missed() => {
             let other = leases.matches_pool_miss(&key.key, owner, now);
             Some(if other { PairedMiss::Other } else { PairedMiss::None })
         }
         KnownMiss::No | KnownMiss::Unknown => None,
     };
-    (Writer { owner, known_miss, pooled: clients.is_pooled(client.was_told_a_miss()) }, paired)
+    (Writer { owner, known_miss, pooled: listener.is_pooled(client.has_missed()) }, paired)
 }
 
 /// Applies the end of a fill to the lease, the waiters and the client's miss. `Err`: the value must still be stored, as stale.
@@ -84,7 +84,7 @@ pub(super) fn finish_fill(
     proxy: &Rc<Proxy>,
     client: &Client,
 ) -> Result<(WriteOutcome, Outcome), Change> {
-    let rule = proxy.metric(key.guard);
+    let rule = proxy.rule_of(key.guard);
     let now = proxy.now();
     let ended = |end| {
         if fill.lease {
@@ -159,6 +159,6 @@ pub(super) fn finish_fill(
 
 pub(crate) fn count_plain(plain: bool, key: &GuardedKey, proxy: &Proxy) {
     if plain {
-        proxy.metrics.value_plain(proxy.metric(key.guard));
+        proxy.metrics.value_plain(proxy.rule_of(key.guard));
     }
 }

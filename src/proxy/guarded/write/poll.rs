@@ -26,7 +26,7 @@ impl GuardedWrite {
         let CallScope { proxy, client, .. } = scope;
         let key = &self.key;
         let pending = &client.pending;
-        let (outcome, metric) = match &mut self.state {
+        let (reply, outcome) = match &mut self.state {
             State::Renewal { woken, then } => {
                 // Whether or not it was woken: the lease shows if the renewal has ended.
                 let _ = ready!(Pin::new(woken).poll(cx));
@@ -40,7 +40,7 @@ impl GuardedWrite {
             State::Fill { driver, fill } => {
                 let end = ready!(driver.poll(key, false, proxy, pending, cx));
                 match finish_fill(end, fill, key, proxy, client) {
-                    Ok(outcome) => outcome,
+                    Ok(end) => end,
                     Err(change) => {
                         self.state = begin_modify(change, key, proxy, client);
                         return self.poll(scope, cx, out);
@@ -54,7 +54,7 @@ impl GuardedWrite {
                     (WriteOutcome::Stored(cas), Outcome::Stored)
                 }
                 SetEnd::Dropped => {
-                    proxy.metrics.fill_dropped(proxy.metric(key.guard), DropReason::Changed);
+                    proxy.metrics.fill_dropped(proxy.rule_of(key.guard), DropReason::Changed);
                     (WriteOutcome::Stored(Cas::NONE), Outcome::FillDropped)
                 }
                 SetEnd::TooLarge => (WriteOutcome::TooLarge, Outcome::ServerError),
@@ -64,7 +64,7 @@ impl GuardedWrite {
                 match end_miss(ready!(driver.poll(key, false, proxy, pending, cx)), key, scope) {
                     ModifyEnd::Stored(cas) => (WriteOutcome::Stored(cas), Outcome::Stored),
                     ModifyEnd::Dropped => {
-                        proxy.metrics.fill_dropped(proxy.metric(key.guard), DropReason::Changed);
+                        proxy.metrics.fill_dropped(proxy.rule_of(key.guard), DropReason::Changed);
                         (WriteOutcome::Stored(Cas::NONE), Outcome::FillDropped)
                     }
                     ModifyEnd::Extended { cas, size, created: new } => {
@@ -123,11 +123,11 @@ impl GuardedWrite {
                     (WriteOutcome::Bumped { version, delete: *delete }, Outcome::Bumped)
                 }
             },
-            State::Reply(outcome, metric) => (outcome.clone(), *metric),
+            State::Reply(reply, outcome) => (reply.clone(), *outcome),
         };
-        self.dialect.write(&outcome, out);
-        scope.count(proxy.metric(key.guard), metric);
-        Poll::Ready(metric)
+        self.dialect.write(&reply, out);
+        scope.count(proxy.rule_of(key.guard), outcome);
+        Poll::Ready(outcome)
     }
 }
 

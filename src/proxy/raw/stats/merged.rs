@@ -7,20 +7,20 @@ const MAX_NAMES: usize = 65_536;
 
 /// The servers' lines, in the order of the first server.
 #[derive(Debug, Default)]
-pub(crate) struct MergedStats {
-    pub(crate) lines: Vec<(String, Value)>,
-    places: HashMap<String, usize>,
+pub(super) struct MergedStats {
+    pub(super) lines: Vec<(String, Value)>,
+    indexes: HashMap<String, usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(super) enum Value {
     Number(u64),
     /// Not a whole number. The value of the first server counts.
     Text(String),
 }
 
 impl Value {
-    pub(crate) fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Value::Number(number) => number.to_string(),
             Value::Text(text) => text.clone(),
@@ -30,20 +30,20 @@ impl Value {
 
 impl MergedStats {
     /// Adds the reply of one server.
-    pub(crate) fn add(&mut self, reply: &[u8]) {
+    pub(super) fn add(&mut self, reply: &[u8]) {
         for line in reply.split(|&byte| byte == b'\n') {
             let Some(line) = line.strip_prefix(b"STAT ") else { continue };
             let line = String::from_utf8_lossy(line.trim_ascii_end());
             let Some((name, value)) = line.split_once(' ') else { continue };
             let value = value.parse().map_or_else(|_| Value::Text(value.to_owned()), Value::Number);
-            match self.places.get(name) {
+            match self.indexes.get(name) {
                 Some(&at) => {
                     if let (Value::Number(sum), Value::Number(more)) = (&mut self.lines[at].1, value) {
                         *sum = if is_level(name) { more.max(*sum) } else { sum.saturating_add(more) };
                     }
                 }
                 None if self.lines.len() < MAX_NAMES => {
-                    self.places.insert(name.to_owned(), self.lines.len());
+                    self.indexes.insert(name.to_owned(), self.lines.len());
                     self.lines.push((name.to_owned(), value));
                 }
                 None => {}
@@ -51,7 +51,7 @@ impl MergedStats {
         }
     }
 
-    pub(crate) fn value(&self, name: &str) -> Option<String> {
+    pub(super) fn value(&self, name: &str) -> Option<String> {
         self.lines.iter().find(|(other, _)| other == name).map(|(_, value)| value.text())
     }
 }
@@ -74,7 +74,7 @@ fn is_level(name: &str) -> bool {
 }
 
 /// Sort key of a line: its slab class or size. Lines without one come last.
-pub(crate) fn class(name: &str) -> u64 {
+pub(super) fn class(name: &str) -> u64 {
     name.split(':').find_map(|part| part.parse().ok()).unwrap_or(u64::MAX)
 }
 
