@@ -16,8 +16,8 @@ const MAX_COMPARED: usize = 64;
 /// Reads of more keys than this are not ordered among each other: comparing them would slow down every multi-get.
 const MAX_ORDERED: usize = 8;
 
-/// The guarded keys that a call reads or writes. The calls of one client take effect in the order in which it sent them, so a call
-/// must not begin while an earlier one that it conflicts with is in flight.
+/// The guarded keys that a call reads or writes. The calls of one client take effect in the order in which it sent them, so a
+/// call must not begin while an earlier one that it conflicts with is in flight.
 #[derive(Debug, Clone, Default)]
 pub struct AccessSet {
     keys: SmallVec<[u64; 1]>,
@@ -69,8 +69,8 @@ impl AccessSet {
         self.keys.is_empty() && !self.all
     }
 
-    /// Whether the two calls must not run at the same time. Two reads of one key conflict too: the first may read again and return a
-    /// newer value than the second.
+    /// Whether the two calls must not run at the same time. Two reads of one key conflict too: the first may read again and
+    /// return a newer value than the second.
     pub fn conflicts(&self, other: &AccessSet) -> bool {
         let neither_empty = !self.is_empty() && !other.is_empty();
         let share_a_key = || self.keys.iter().any(|key| other.keys.contains(key));

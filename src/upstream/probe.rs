@@ -356,8 +356,8 @@ mod tests {
         }
     }
 
-    /// The result for a server that replies to each `mg` with `mg`, and to each `ms` and `set` with `store`; and the number of keys
-    /// that were probed.
+    /// The result for a server that replies to each `mg` with `mg`, and to each `ms` and `set` with `store`; and the number of
+    /// keys that were probed.
     async fn opened(mg: &'static str, store: &'static str) -> (Option<MissingFeature>, usize) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };

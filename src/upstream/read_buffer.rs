@@ -77,8 +77,8 @@ impl ReadBuffer {
         self.framer.get_or_insert_with(|| Framer::new(shape, MAX_VALUE)).frame(input, keys)
     }
 
-    /// Prepares to read the rest of the first reply, which lacks at least `missing` bytes. `unbounded`: it may have several values.
-    /// `buffer` allocates an empty buffer of a size.
+    /// Prepares to read the rest of the first reply, which lacks at least `missing` bytes. `unbounded`: it may have several
+    /// values. `buffer` allocates an empty buffer of a size.
     pub(super) fn expect_more(
         &mut self,
         missing: usize,

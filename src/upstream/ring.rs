@@ -352,8 +352,8 @@ mod tests {
         let weights = [1, 1, 2, 4, 4, 8];
         let total: u32 = weights.iter().sum();
         use Distribution::{Jump, Ketama, Modula, Rendezvous};
-        // The standard deviation of a server's count is at most 2% of it. For ketama, the placement of the points adds about 8% for
-        // the lightest server, which has 48 of them, hence a tolerance of a third.
+        // The standard deviation of a server's count is at most 2% of it. For ketama, the placement of the points adds about 8%
+        // for the lightest server, which has 48 of them, hence a tolerance of a third.
         for (distribution, hash, tolerance) in [
             (Ketama, Hash::Md5, 0.33),
             (Modula, Hash::Crc32a, 0.10),

@@ -24,16 +24,16 @@ use crate::proxy::replies::meta::MetaDialect;
 use crate::proxy::scope::AccessSet;
 use crate::upstream::GetKind;
 
-/// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli takes the last
-/// word for the version. Kennel's own version is in `stats`.
+/// The reply to `version`, from which clients derive the server's features. It has one word after `VERSION`, because Dalli
+/// takes the last word for the version. Kennel's own version is in `stats`.
 const VERSION: &str = "VERSION 1.6.45\r\n";
 
 /// The reply of a memcached that was started with `-F`.
 const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";
 
 impl Call {
-    /// Begins a request and sends its first commands. Returns `None` if it must wait for an earlier call: `busy` returns whether one
-    /// conflicts with a set of keys.
+    /// Begins a request and sends its first commands. Returns `None` if it must wait for an earlier call: `busy` returns
+    /// whether one conflicts with a set of keys.
     pub fn begin(
         request: &Request<'_>,
         proxy: &Rc<Proxy>,
@@ -258,8 +258,8 @@ impl Call {
         Some(call(Kind::Get(get), accesses))
     }
 
-    /// Begins the reply to a request that the parser has refused. If memcached deletes the key or touches keys in this case, so does
-    /// Kennel. Returns `None` as [`Call::begin`] does.
+    /// Begins the reply to a request that the parser has refused. If memcached deletes the key or touches keys in this case, so
+    /// does Kennel. Returns `None` as [`Call::begin`] does.
     pub fn refuse(
         refused: &Refused<'_>,
         proxy: &Rc<Proxy>,

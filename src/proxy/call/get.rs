@@ -1,4 +1,5 @@
-//! `get`, `gets`, `gat`, `gats` of any keys: all of them are requested at once, and the reply has them in the order of the request.
+//! `get`, `gets`, `gat`, `gats` of any keys: all of them are requested at once, and the reply has them in the order of the
+//! request.
 
 use std::ops::Range;
 use std::task::{Context, Poll};

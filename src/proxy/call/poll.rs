@@ -85,8 +85,8 @@ impl Call {
         matches!(&self.kind, Kind::Forward(forward) if !client.pending.has_arrived(forward.reply_id()))
     }
 
-    /// Runs as far as it can. When it is done, the reply has been appended to `out`, except for a part that is too large to copy: that
-    /// is returned, and must be written after `out`.
+    /// Runs as far as it can. When it is done, the reply has been appended to `out`, except for a part that is too large to
+    /// copy: that is returned, and must be written after `out`.
     pub fn poll(
         &mut self,
         proxy: &Rc<Proxy>,
@@ -132,8 +132,8 @@ impl Call {
         polled.map(|()| None)
     }
 
-    /// The command has this outcome, and its reply has been appended to `out` at `length` unless it is large. The call is done, unless
-    /// tags must be bumped.
+    /// The command has this outcome, and its reply has been appended to `out` at `length` unless it is large. The call is done,
+    /// unless tags must be bumped.
     fn done(
         &mut self,
         outcome: Outcome,

@@ -51,15 +51,15 @@ impl ListenerClients {
         ListenerClients { number, listener, declared, detection: Mutex::default(), pooled }
     }
 
-    /// The owner of a new connection. `process`: the client's process id if known; then only connections of the same process may belong
-    /// to one pool.
+    /// The owner of a new connection. `process`: the client's process id if known; then only connections of the same process
+    /// may belong to one pool.
     pub fn owner(&self, connection: u64, process: Option<u32>) -> Owner {
         let peers = u64::from(self.number) << 32 | u64::from(process.unwrap_or(0));
         Owner { connection, peers }
     }
 
-    /// Whether a `set` may end the miss of another connection. `reads`: its own connection has had misses. A connection that only writes
-    /// does not belong to a pool, unless the configuration says so.
+    /// Whether a `set` may end the miss of another connection. `reads`: its own connection has had misses. A connection that
+    /// only writes does not belong to a pool, unless the configuration says so.
     pub(crate) fn is_pooled(&self, reads: bool) -> bool {
         self.pooled.load(Relaxed) && (reads || self.declared == ConnectionUse::Pooled)
     }

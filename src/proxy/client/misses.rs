@@ -1,8 +1,8 @@
 //! The keys that a connection has missed and has not stored, deleted or read since.
 //!
-//! The lease table evicts misses. This does not, until a miss is so old that a later `set` counts as new. A `set` whose miss is known
-//! here but has no token in the lease table is dropped. A connection with more misses than fit here has its sets refused if their keys
-//! may be among those that were removed.
+//! The lease table evicts misses. This does not, until a miss is so old that a later `set` counts as new. A `set` whose miss is
+//! known here but has no token in the lease table is dropped. A connection with more misses than fit here has its sets refused
+//! if their keys may be among those that were removed.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
-//! Tags that come with a value, in addition to those of its rule: in the `P` token of an `ms`, which memcached reserves for proxies, or,
-//! if the rule allows it, in front of the key of a classic command.
+//! Tags that come with a value, in addition to those of its rule: in the `P` token of an `ms`, which memcached reserves for
+//! proxies, or, if the rule allows it, in front of the key of a classic command.
 //!
-//! Both are lists of names separated by commas: `Ptags=posts,blog:7` and `@tags:posts,blog%3A7:KEY`. A byte that separates names, or
-//! that a word cannot contain, is written as `%` and two hexadecimal digits.
+//! Both are lists of names separated by commas: `Ptags=posts,blog:7` and `@tags:posts,blog%3A7:KEY`. A byte that separates
+//! names, or that a word cannot contain, is written as `%` and two hexadecimal digits.
 
 use crate::guard::{TagName, TagNames};
 use crate::proxy::key::{GuardedKey, KeyClass};

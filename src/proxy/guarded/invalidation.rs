@@ -1,7 +1,7 @@
 //! Keys whose changes bump tags. A change is acknowledged once both are done.
 //!
-//! The bump follows the change. A client that rebuilds a tagged value between the two may have read the old data, and the bump makes
-//! its value stale.
+//! The bump follows the change. A client that rebuilds a tagged value between the two may have read the old data, and the bump
+//! makes its value stale.
 
 use std::task::{Context, Poll};
 
@@ -27,8 +27,8 @@ pub(crate) struct Invalidation {
     failure: Option<Failure>,
 }
 
-/// Whether this outcome of a command is a change of its key. A delete that finds no item counts: the cache has lost the value, but the
-/// client knows that it has changed. A dropped fill counts too, because its reply is `STORED`.
+/// Whether this outcome of a command is a change of its key. A delete that finds no item counts: the cache has lost the value,
+/// but the client knows that it has changed. A dropped fill counts too, because its reply is `STORED`.
 pub(crate) fn changes(command: Command, outcome: Outcome) -> bool {
     match command {
         Command::Delete => matches!(outcome, Outcome::Deleted | Outcome::NotFound),

@@ -1,5 +1,5 @@
-//! `mg` of a guarded key. Its reply contains more than that of a `get`: that the value is stale (`X`), that this client rebuilds it
-//! (`W`), or that another client does (`Z`).
+//! `mg` of a guarded key. Its reply contains more than that of a `get`: that the value is stale (`X`), that this client
+//! rebuilds it (`W`), or that another client does (`Z`).
 
 use std::task::{Context, Poll};
 
@@ -50,7 +50,8 @@ impl MetaGet {
             usage: flags.usage,
             unseen: flags.unseen,
         };
-        // Only `N` and `R` show that the client understands `W`. Any other would take the stale value for a hit and rebuild nothing.
+        // Only `N` and `R` show that the client understands `W`. Any other would take the stale value for a hit and rebuild
+        // nothing.
         let winner = match options.at_once || options.recache.is_some() {
             true => MetaWinner::Stale,
             false => proxy.plan.guards[key.guard].meta_winner,

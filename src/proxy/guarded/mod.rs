@@ -1,7 +1,7 @@
 //! Guarded keys and tags: carries out the decisions of the guard.
 //!
-//! A request runs a state machine of the guard ([`driver`]), which sends meta commands ([`round_trip`], [`wire`]). Between requests,
-//! leases are renewed and released, and keys that requests wait for are polled.
+//! A request runs a state machine of the guard ([`driver`]), which sends meta commands ([`round_trip`], [`wire`]). Between
+//! requests, leases are renewed and released, and keys that requests wait for are polled.
 
 pub(crate) mod meta_get;
 pub(crate) mod read;

@@ -51,9 +51,7 @@ impl Proxy {
         let send = |command: &ServerCommand| {
             let epoch = wire::depends_on(&command.operation);
             let on = |connection: &Connection, key: &[u8]| {
-                sent(
-                    connection.send_guard(pending, epoch, |out| wire::encode(&command.operation, key, out)),
-                )
+                sent(connection.send_guard(pending, epoch, |out| wire::encode(&command.operation, key, out)))
             };
             match command.item {
                 ItemRef::Value => on(own_server, &key.key),

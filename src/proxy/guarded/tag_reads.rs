@@ -65,8 +65,8 @@ impl TagReads {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// The index of an earlier request of this tag. A tag that has been written since does not count: the value of this key may be kept
-    /// near, and then counts as read after that write.
+    /// The index of an earlier request of this tag. A tag that has been written since does not count: the value of this key may
+    /// be kept near, and then counts as read after that write.
     fn find(&self, name: &TagName, hash: u64, cache: &TagCache) -> Option<usize> {
         let compared = &self.hashes[..self.hashes.len().min(MAX_COMPARED)];
         (0..compared.len()).find(|at| {
@@ -89,7 +89,8 @@ impl TagReads {
         })
     }
 
-    /// Reads the replies about these tags, all of which must [have arrived](TagReads::have_arrived). Returns whether each tag has one version.
+    /// Reads the replies about these tags, all of which must [have arrived](TagReads::have_arrived). Returns whether each tag
+    /// has one version.
     pub(crate) fn settle(&mut self, indexes: &[u32], proxy: &Proxy, pending: &PendingReplies) -> bool {
         let mut clear = true;
         for index in indexes {

@@ -58,8 +58,8 @@ impl Forward {
         Forward { id, rule, expects: ExpectedReply::Value(pool, SmallVec::from_slice(key)) }
     }
 
-    /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the server
-    /// cannot be taken for the reply to a later command.
+    /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the
+    /// server cannot be taken for the reply to a later command.
     pub(crate) fn new(
         request: &Request<'_>,
         key: &[u8],
@@ -73,8 +73,8 @@ impl Forward {
         Forward { id, rule, expects: ExpectedReply::Line }
     }
 
-    /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the server's
-    /// version, so the replies that memcached 1.6.45 suppresses are discarded here.
+    /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the
+    /// server's version, so the replies that memcached 1.6.45 suppresses are discarded here.
     pub(crate) fn meta(
         meta: &Meta<'_>,
         key: &[u8],

@@ -1,8 +1,8 @@
 //! `stats`: Kennel's own counters under memcached's names, and the sums of all servers.
 //!
-//! What concerns clients (commands, hits, connections, bytes) is counted here. What only the servers know (items, memory, evictions)
-//! is requested from each of them and summed. An exporter that scrapes Kennel therefore sees one memcached as large as all servers.
-//! Each line has exactly three words, because exporters refuse replies with other lines.
+//! What concerns clients (commands, hits, connections, bytes) is counted here. What only the servers know (items, memory,
+//! evictions) is requested from each of them and summed. An exporter that scrapes Kennel therefore sees one memcached as large
+//! as all servers. Each line has exactly three words, because exporters refuse replies with other lines.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -59,8 +59,8 @@ pub(crate) enum StatsStart {
 }
 
 impl Statistics {
-    /// Begins a `stats`. Like memcached, it reads the first word only, and for `detail` the second. A kind that Kennel does not support
-    /// receives the reply of a memcached without data, because clients wait for `END` or `OK`.
+    /// Begins a `stats`. Like memcached, it reads the first word only, and for `detail` the second. A kind that Kennel does not
+    /// support receives the reply of a memcached without data, because clients wait for `END` or `OK`.
     pub(crate) fn begin(arguments: &[u8], proxy: &Proxy, client: &Client) -> StatsStart {
         let mut words = arguments.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         let kind = match words.next().unwrap_or(b"") {

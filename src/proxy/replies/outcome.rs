@@ -35,8 +35,8 @@ pub(crate) enum WriteOutcome {
 #[derive(Debug)]
 pub(crate) enum ReadOutcome {
     Value(Hit, ItemMarks),
-    /// The client won the right to rebuild the value. `old` may be served meanwhile. Classic clients receive a miss, and so does an
-    /// `mg` whose flags do not show that the client understands `W`.
+    /// The client won the right to rebuild the value. `old` may be served meanwhile. Classic clients receive a miss, and so
+    /// does an `mg` whose flags do not show that the client understands `W`.
     Won {
         old: Option<Hit>,
         marks: ItemMarks,

@@ -5,7 +5,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// The fractional part of π: odd and without a pattern.
 const FACTOR: u64 = 0x243f_6a88_85a3_08d3;
 
-/// Hashes keys. Two keys may have the same hash. A caller that compares only hashes may do unnecessary work then, but nothing wrong.
+/// Hashes keys. Two keys may have the same hash. A caller that compares only hashes may do unnecessary work then, but nothing
+/// wrong.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyHasher {
     seed: u64,

@@ -14,8 +14,8 @@ const MAX_ENTRIES: usize = 64 * 1024;
 /// The number of write counters. Tags whose hashes share a counter invalidate each other.
 const WRITES: usize = 256;
 
-/// One worker's cache. A clone is the empty cache of another worker that shares the write counters, so a bump through this sidecar
-/// takes effect in all its workers at once. Readers take no lock: they compare a counter.
+/// One worker's cache. A clone is the empty cache of another worker that shares the write counters, so a bump through this
+/// sidecar takes effect in all its workers at once. Readers take no lock: they compare a counter.
 #[derive(Debug)]
 pub struct TagCache {
     /// How long a version may be reused, in ms. 0 turns the cache off.
@@ -69,7 +69,8 @@ impl TagCache {
             return None;
         }
         let cached = *self.versions.borrow().get(name)?;
-        (now < cached.requested_at + self.keep && cached.writes == self.writes(name)).then_some(cached.version)
+        (now < cached.requested_at + self.keep && cached.writes == self.writes(name))
+            .then_some(cached.version)
     }
 
     /// The write counter of a tag. It must be read before the version is requested.
@@ -77,8 +78,8 @@ impl TagCache {
         if self.is_on() { self.count(name).load(Ordering::Acquire) } else { 0 }
     }
 
-    /// Stores a version that was requested at `requested_at`, unless the tag has been written through this sidecar since. A reply that is
-    /// older than another sidecar's bump does not replace the newer version.
+    /// Stores a version that was requested at `requested_at`, unless the tag has been written through this sidecar since. A
+    /// reply that is older than another sidecar's bump does not replace the newer version.
     pub fn put_unless_written(&self, name: &TagName, version: u64, requested_at: u64, writes: u64) {
         if !self.is_on() || writes != self.writes(name) {
             return;
@@ -94,7 +95,9 @@ impl TagCache {
         match versions.get_mut(name) {
             // A tag that was lost and created again may have a smaller version later.
             Some(known)
-                if known.writes == writes && version < known.version && requested_at < known.requested_at + self.keep => {}
+                if known.writes == writes
+                    && version < known.version
+                    && requested_at < known.requested_at + self.keep => {}
             Some(known) => *known = cached,
             None => {
                 versions.insert(name.clone(), cached);
@@ -102,8 +105,8 @@ impl TagCache {
         }
     }
 
-    /// Invalidates a tag's version in all workers, because it was written or found to be newer. The next reader requests the version:
-    /// another worker may have written the tag again in the meantime.
+    /// Invalidates a tag's version in all workers, because it was written or found to be newer. The next reader requests the
+    /// version: another worker may have written the tag again in the meantime.
     pub fn written(&self, name: &TagName) {
         if self.is_on() {
             self.count(name).fetch_add(1, Ordering::AcqRel);

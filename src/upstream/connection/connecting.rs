@@ -70,7 +70,8 @@ impl Connection {
         }
     }
 
-    /// A connection was made at this epoch, and the probe has found these capabilities. Sends the deferred commands, or fails them.
+    /// A connection was made at this epoch, and the probe has found these capabilities. Sends the deferred commands, or fails
+    /// them.
     pub(super) fn opened(&self, epoch: u32, found: &Capabilities) {
         info!(server = %self.server.address(), version = %found.version, "connected");
         self.metrics.upstream_connected(self.server.index, found.missing_feature.is_none());

@@ -66,7 +66,8 @@ pub(super) fn begin_store(
     if let Some(paired) = paired.filter(|_| attribution != Attribution::Renewing) {
         client.listener.note(paired, &proxy.metrics);
     }
-    // An `add` that stores nothing does not end a miss, nor does the CAS of another item: a later `set` may be as old as the miss.
+    // An `add` that stores nothing does not end a miss, nor does the CAS of another item: a later `set` may be as old as the
+    // miss.
     if attribution != Attribution::Renewing && ends_miss {
         client.end_miss(key, proxy);
     }
@@ -121,8 +122,8 @@ pub(super) fn begin_store(
     }
 }
 
-/// The reply to a value that is dropped. A `set` receives `STORED`: the result is the same as that of a value that is stored and then
-/// invalidated. An `add` receives `NOT_STORED`, because clients use it to elect one of them.
+/// The reply to a value that is dropped. A `set` receives `STORED`: the result is the same as that of a value that is stored
+/// and then invalidated. An `add` receives `NOT_STORED`, because clients use it to elect one of them.
 fn dropped(kind: StoreKind, key: &GuardedKey, proxy: &Proxy, client: &Client) -> State {
     match kind {
         StoreKind::Add => {
@@ -186,8 +187,8 @@ pub(super) fn begin_delete(
                 client.end_miss(key, proxy);
                 leases.invalidate(&key.key, client.owner)
             }
-            // It takes effect only where each fill of the removed item fails by itself. If the CAS is that of a lease, the lease is
-            // given up, with the CAS of its latest renewal.
+            // It takes effect only where each fill of the removed item fails by itself. If the CAS is that of a lease, the
+            // lease is given up, with the CAS of its latest renewal.
             Some(cas) => match leases.attribute_by_cas(&key.key, cas, client.owner, true) {
                 Attribution::Fill { token, lease, owner } => {
                     if owner.is_none() {

@@ -1,5 +1,5 @@
-//! The value that ends a miss: which client stores it, on which condition, and what the outcome means for the lease, the waiters and
-//! the client.
+//! The value that ends a miss: which client stores it, on which condition, and what the outcome means for the lease, the
+//! waiters and the client.
 
 use std::rc::Rc;
 use std::time::Duration;
