@@ -8,6 +8,7 @@ use crate::guard::{
     version_millis,
 };
 use crate::protocol::base64;
+use crate::protocol::decimal::write_decimal;
 use crate::protocol::reply::{MetaReply, Status, meta};
 use crate::upstream::pending_replies::Reply;
 
@@ -54,7 +55,7 @@ pub fn encode(operation: &Operation, key: &[u8], out: &mut BytesMut) {
                 number(out, b" F", Some(i64::from(*flags)));
             }
             compare(out, cas);
-            unsigned(out, b" E", *explicit);
+            number(out, b" E", *explicit);
             out.extend_from_slice(end);
             out.extend_from_slice(&value.header);
             out.extend_from_slice(&value.body);
@@ -70,7 +71,7 @@ pub fn encode(operation: &Operation, key: &[u8], out: &mut BytesMut) {
             out.extend_from_slice(b" I");
             number(out, b" T", seconds.map(i64::from));
             compare(out, cas);
-            unsigned(out, b" E", *explicit);
+            number(out, b" E", *explicit);
         }
     }
     out.extend_from_slice(end);
@@ -89,22 +90,16 @@ fn start(out: &mut BytesMut, word: &[u8], key: &[u8]) {
     out.extend_from_slice(key);
 }
 
-fn number(out: &mut BytesMut, before: &[u8], number: Option<i64>) {
+/// Appends `before` and the number, if there is one.
+fn number(out: &mut BytesMut, before: &[u8], number: Option<impl itoa::Integer>) {
     if let Some(number) = number {
         out.extend_from_slice(before);
-        out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-    }
-}
-
-fn unsigned(out: &mut BytesMut, before: &[u8], number: Option<u64>) {
-    if let Some(number) = number {
-        out.extend_from_slice(before);
-        out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        write_decimal(out, number);
     }
 }
 
 fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
-    unsigned(out, b" C", cas.map(|cas| cas.number));
+    number(out, b" C", cas.map(|cas| cas.number));
 }
 
 /// The epoch of the CAS that a command depends on: it may be sent only over a connection of that epoch.

@@ -5,6 +5,7 @@ use bytes::BytesMut;
 use super::outcome::WriteOutcome;
 use super::text::{put_key, put_number};
 use crate::guard::Counted;
+use crate::protocol::decimal::write_decimal;
 
 /// Appends the reply to a command that writes.
 pub(super) fn write(outcome: &WriteOutcome, out: &mut BytesMut) {
@@ -16,7 +17,7 @@ pub(super) fn write(outcome: &WriteOutcome, out: &mut BytesMut) {
         WriteOutcome::Deleted | WriteOutcome::Bumped { delete: true, .. } => b"DELETED\r\n",
         WriteOutcome::Touched => b"TOUCHED\r\n",
         WriteOutcome::Counted(Counted { number, .. }) | WriteOutcome::Bumped { version: number, .. } => {
-            out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes());
+            write_decimal(out, *number);
             b"\r\n"
         }
         WriteOutcome::NotANumber => b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",

@@ -8,6 +8,7 @@ use super::outcome::{ItemMarks, ReadOutcome, WriteOutcome};
 use super::text::put_number;
 use crate::guard::{Cas, Counted, Expiry, Hit, Now};
 use crate::protocol::base64;
+use crate::protocol::decimal::write_decimal;
 use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb};
 use crate::proxy::plan::MetaWinner;
@@ -232,7 +233,7 @@ fn echo(meta: &Meta<'_>, key: &[u8], flag: u8, token: &[u8], out: &mut impl Exte
 
 fn put_count(out: &mut BytesMut, flag: u8, count: u64) {
     out.extend_from_slice(&[b' ', flag]);
-    out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
+    write_decimal(out, count);
 }
 
 /// Appends `t`: the remaining time in whole seconds; -1 means that the item does not expire.

@@ -2,6 +2,8 @@
 
 use bytes::BytesMut;
 
+use crate::protocol::decimal::write_decimal;
+
 /// Appends a space and the key.
 pub(crate) fn put_key(out: &mut BytesMut, key: &[u8]) {
     out.extend_from_slice(b" ");
@@ -11,5 +13,5 @@ pub(crate) fn put_key(out: &mut BytesMut, key: &[u8]) {
 /// Appends a space and the number.
 pub(crate) fn put_number(out: &mut BytesMut, number: impl itoa::Integer) {
     out.extend_from_slice(b" ");
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    write_decimal(out, number);
 }
