@@ -110,7 +110,7 @@ impl Call {
             Kind::Get(get) => return get.poll(&scope, cx, out),
             // An `mg` is never quiet here.
             Kind::MetaGet(get) => return get.poll(&scope, cx, out),
-            Kind::Guarded(call) => match call.poll(&scope, cx, out) {
+            Kind::Guarded(write) => match write.poll(&scope, cx, out) {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,
             },

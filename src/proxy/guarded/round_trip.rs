@@ -63,8 +63,7 @@ impl Proxy {
                     if !bumps && let Some(version) = self.cached_tag(name, &command.operation, now) {
                         return known(version);
                     }
-                    let mut tag: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
-                    tag.extend_from_slice(name);
+                    let tag = self.key_of_tag(name);
                     on(self.tag_connection(&tag, matches!(command.item, ItemRef::TagCopy(_))), &tag)
                 }
             }

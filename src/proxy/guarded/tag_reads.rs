@@ -150,8 +150,7 @@ impl Proxy {
         flags: GetFlags,
         pending: &Rc<PendingReplies>,
     ) -> SmallVec<[ReplyId; 2]> {
-        let mut key: SmallVec<[u8; 64]> = SmallVec::from_slice(&self.plan.tag_prefix);
-        key.extend_from_slice(name);
+        let key = self.key_of_tag(name);
         let flags = Operation::Get(flags);
         let copies: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
         let command = |copy: &bool| {

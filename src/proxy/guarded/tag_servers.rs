@@ -25,8 +25,10 @@ impl Proxy {
     }
 
     /// The key of a tag.
-    pub(super) fn key_of_tag(&self, name: &TagName) -> Vec<u8> {
-        [&self.plan.tag_prefix[..], name].concat()
+    pub(super) fn key_of_tag(&self, name: &[u8]) -> SmallVec<[u8; 64]> {
+        let mut key = SmallVec::from_slice(&self.plan.tag_prefix);
+        key.extend_from_slice(name);
+        key
     }
 
     /// The connections to the servers that store the tag with this key.
