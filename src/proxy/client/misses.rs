@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_is_remembered_until_it_is_over_or_ten_times_max_rebuild_have_passed() {
+    fn a_miss_is_known_until_it_ends_or_ten_times_max_rebuild_have_passed() {
         let mut misses = Misses::default();
         assert_eq!(misses.known_miss(1, 0), KnownMiss::No);
         for (key, max_rebuild, until) in [(1, 60, 600), (2, 2, 60)] {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_because_there_are_too_many_is_known_to_be_unknown_for_as_long() {
+    fn keys_whose_misses_were_removed_too_early_are_unknown_for_as_long() {
         let mut misses = Misses::default();
         for key in 0..MAX_MISSES as u64 {
             assert!(!misses.note(key, &policy(60), 0));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_that_are_over_take_no_room_from_others() {
+    fn expired_misses_do_not_count_towards_the_limit() {
         let mut misses = Misses::default();
         for key in 0..4 * MAX_MISSES as u64 {
             // 100 misses a second that never end are removed after ten minutes.

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percent_sign_stands_for_a_byte() {
+    fn a_percent_sign_and_two_digits_are_one_byte() {
         for (word, bytes) in [
             ("posts", Some(&b"posts"[..])),
             ("blog%3A7", Some(b"blog:7")),

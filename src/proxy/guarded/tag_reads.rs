@@ -168,7 +168,7 @@ mod tests {
     use crate::guard::{version, version_of};
 
     #[test]
-    fn a_machine_that_is_told_a_known_version_sees_that_version() {
+    fn a_machine_reads_the_version_in_a_tag_reply() {
         for known_version in [0, 7, version(1_700_000_000_000, 0xf_edcb)] {
             let ServerReply::Item(item) = wire::tag_reply(known_version) else { panic!("it is an item") };
             assert_eq!(version_of(&item), Some(known_version));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_from_the_cache_is_not_shared_with_a_key_that_is_read_behind_a_bump_through_another_worker() {
+    fn a_cached_version_is_not_shared_with_a_key_that_is_read_after_a_bump_by_another_worker() {
         let name = TagName::from_slice(b"posts");
         for keep in [Duration::from_secs(1), Duration::ZERO] {
             let cache = TagCache::new(keep);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_behind_more_than_are_compared_is_asked_for_again_and_never_taken_for_another() {
+    fn a_tag_beyond_the_compared_ones_is_requested_again_and_never_mistaken_for_another() {
         let cache = TagCache::new(Duration::ZERO);
         let mut reads = TagReads::default();
         let name = |n: usize| TagName::from_slice(format!("t{n}").as_bytes());

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_spelled_as_memcached_reads_them() {
+    fn commands_are_encoded_as_memcached_parses_them() {
         let cas = Some(Cas { number: 7, epoch: 1 });
         assert_eq!(
             encoded(&Operation::Get(GetFlags { value: true, vivify: Some(6), ..GetFlags::default() })),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_is_read_with_all_that_is_known_of_it() {
+    fn an_item_is_decoded_with_all_its_flags() {
         let get = ServerCommand {
             item: ItemRef::Value,
             operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }),

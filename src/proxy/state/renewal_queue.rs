@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_ended_is_forgotten_before_it_is_due_and_what_stands_is_not() {
+    fn ended_leases_are_removed_before_they_are_due_and_active_ones_are_kept() {
         let queue = RenewalQueue::default();
         let key =
             GuardedKey { guard: 0, server: 0, key: SmallVec::new(), tags: SmallVec::new(), explicit_tags: 0 };

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_used_again_for_as_long_as_it_may_be_and_an_overtaken_answer_does_not_undo_a_newer_one() {
+    fn a_version_is_reused_for_its_time_and_an_older_reply_does_not_replace_a_newer_one() {
         let cache = TagCache::new(Duration::from_millis(100));
         let posts = tag("posts");
         put(&cache, &posts, 7, 1_000);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_worker_writes_is_news_to_the_others_at_once() {
+    fn a_write_by_one_worker_invalidates_the_version_in_all_workers() {
         let one = TagCache::new(Duration::from_millis(100));
         let (other, posts) = (one.clone(), tag("posts"));
         put(&other, &posts, 7, 1_000);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_versions_are_remembered_and_no_more() {
+    fn the_number_of_cached_versions_is_bounded() {
         let cache = TagCache::new(Duration::from_millis(100));
         for i in 0..=MAX_ENTRIES as u64 {
             put(&cache, &tag(&i.to_string()), i, 1_000);

@@ -129,7 +129,7 @@ fn clients_on_one_line_get_their_own_values_of_any_size() {
 }
 
 #[test]
-fn the_reply_to_a_timed_out_request_is_given_to_nobody() {
+fn the_reply_to_a_timed_out_request_is_discarded() {
     let (connection, one, other) = with_two_clients();
     get_all(&connection, &one, &["a", "b"], GET);
     let ids =

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_add_up_ages_take_the_oldest_and_words_are_the_first_servers() {
+    fn counts_are_summed_ages_are_the_largest_and_words_are_the_first_servers() {
         let a = "STAT items:1:number 2\r\nSTAT items:1:age 7\r\nSTAT version 1.6.18\r\nSTAT ratio 0.80\r\nEND\r\n";
         let b = "STAT items:1:age 5\r\nSTAT items:1:number 3\r\nSTAT version 1.6.45\r\nSTAT ratio 1\r\nSTAT new 4\r\nEND\r\n";
         let both = [
@@ -107,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_beyond_64_bits_stays_at_the_most_there_is() {
+    fn a_sum_saturates_at_64_bits() {
         let most = "STAT bytes 18446744073709551615\r\nEND\r\n";
         assert_eq!(merged(&[most, "STAT bytes 9\r\n"]), pairs(&[("bytes", "18446744073709551615")]));
     }
 
     #[test]
-    fn a_server_that_lists_names_without_end_fills_no_more_than_the_limit() {
+    fn the_number_of_merged_names_is_bounded() {
         let many: String = (0..MAX_NAMES + 10).map(|n| format!("STAT n{n} 1\r\n")).collect();
         let merged = merged(&[&many, "STAT n0 2\r\nSTAT late 1\r\n"]);
         assert_eq!(merged.len(), MAX_NAMES);
