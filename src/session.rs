@@ -139,7 +139,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
                     return Poll::Ready(());
                 }
                 _ if !read && !made_room => {
-                    self.rest();
+                    self.release_unused();
                     return Poll::Pending;
                 }
                 _ => {}
@@ -148,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
     }
 
     /// Returns unused buffers to their pools before the task sleeps, and updates the client's account of bytes held.
-    fn rest(&mut self) {
+    fn release_unused(&mut self) {
         for buffer in [&mut self.input, &mut self.output.tail] {
             if buffer.is_empty() && buffer.capacity() > 0 {
                 self.budget.give_back(std::mem::take(buffer));

@@ -166,7 +166,7 @@ impl Store {
         self.cas
     }
 
-    /// The live item of `key`. One that has expired or was flushed is removed here, and nowhere else.
+    /// The live item of `key`. An item that has expired or was flushed is removed.
     pub(super) fn find(&mut self, key: &[u8], tick: u32) -> Option<ItemIndex> {
         let index = self.items.find(key)?;
         let item = self.items.get(index);

@@ -28,7 +28,7 @@ use crate::upstream::pool::Pool;
 use crate::upstream::{GetKind, OnError, each_with_md5};
 
 /// A get in flight.
-pub(crate) struct Get {
+pub(super) struct Get {
     kind: GetKind,
     /// All keys, in the order of the request.
     keys: SmallVec<[KeyGet; 1]>,
@@ -79,7 +79,7 @@ struct TagGet {
 
 impl Get {
     /// A get with room for `keys` keys, which must be added.
-    pub(crate) fn new(kind: GetKind, part: Option<GetPart>, keys: usize) -> Get {
+    pub(super) fn new(kind: GetKind, part: Option<GetPart>, keys: usize) -> Get {
         Get {
             kind,
             keys: SmallVec::with_capacity(keys),
@@ -95,7 +95,7 @@ impl Get {
     }
 
     /// Adds these keys. Nothing is sent.
-    pub(crate) fn add_all(&mut self, keys: Keys<'_>, proxy: &Proxy) {
+    pub(super) fn add_all(&mut self, keys: Keys<'_>, proxy: &Proxy) {
         if proxy.pools.iter().any(Pool::wants_md5) {
             each_with_md5(keys.iter(), |key, md5| {
                 self.add(key, Some(md5), proxy.class_by_md5(key, Some(md5)), proxy);
@@ -106,7 +106,7 @@ impl Get {
     }
 
     /// Adds a key. `md5`: the first eight bytes of its MD5, if known.
-    pub(crate) fn add(&mut self, key: &[u8], md5: Option<u64>, class: KeyClass, proxy: &Proxy) {
+    pub(super) fn add(&mut self, key: &[u8], md5: Option<u64>, class: KeyClass, proxy: &Proxy) {
         let to_come = self.keys.capacity() - self.keys.len();
         let key = match class {
             KeyClass::Raw { pool, rule } => {
@@ -146,7 +146,7 @@ impl Get {
     }
 
     /// The guarded keys and tags that it reads.
-    pub(crate) fn accesses(&self, proxy: &Proxy) -> AccessSet {
+    pub(super) fn accesses(&self, proxy: &Proxy) -> AccessSet {
         let hashes = self.keys.iter().filter_map(|key| match key {
             KeyGet::Raw { .. } => None,
             KeyGet::Guarded(at) => Some(proxy.hash(&self.guarded[*at].key.key)),
@@ -156,7 +156,7 @@ impl Get {
     }
 
     /// Sends the first commands.
-    pub(crate) fn send(&mut self, proxy: &Proxy, client: &Client) {
+    pub(super) fn send(&mut self, proxy: &Proxy, client: &Client) {
         let pending = &client.pending;
         for key in &mut self.keys {
             match key {
@@ -188,12 +188,12 @@ impl Get {
     }
 
     /// The number of its keys.
-    pub(crate) fn reads(&self) -> usize {
+    pub(super) fn reads(&self) -> usize {
         self.keys.len()
     }
 
     /// Whether all its keys are raw, so that it only waits for replies.
-    pub(crate) fn only_waits(&self) -> bool {
+    pub(super) fn only_waits(&self) -> bool {
         self.keys.iter().all(|key| matches!(key, KeyGet::Raw { .. }))
     }
 
@@ -201,7 +201,7 @@ impl Get {
         &self.raw[at.start as usize..at.end as usize]
     }
 
-    pub(crate) fn poll(
+    pub(super) fn poll(
         &mut self,
         scope: &CallScope<'_>,
         cx: &mut Context<'_>,

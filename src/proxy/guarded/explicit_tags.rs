@@ -14,7 +14,7 @@ pub const PREFIX: &[u8] = b"@tags:";
 /// Prefix of a `P` token with tags. Other `P` tokens are ignored.
 pub(crate) const TOKEN: &[u8] = b"tags=";
 /// The most tags that may come with one value.
-pub(crate) const MAX_EXPLICIT_TAGS: usize = 16;
+const MAX_EXPLICIT_TAGS: usize = 16;
 
 /// A list with more than [`MAX_EXPLICIT_TAGS`] names, or with a `%` that is not followed by two digits.
 #[derive(Debug)]

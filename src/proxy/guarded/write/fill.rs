@@ -15,7 +15,7 @@ use crate::proxy::state::lease_table::{WaitSender, wake_all};
 
 /// On which condition a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreKind {
+pub(super) enum StoreKind {
     Set,
     Add,
     Replace,
@@ -29,7 +29,7 @@ pub(crate) enum StoreKind {
 
 impl StoreKind {
     /// The same as a change that reads first.
-    pub(crate) fn change(self, value: NewValue) -> Change {
+    pub(super) fn change(self, value: NewValue) -> Change {
         match self {
             StoreKind::Add => Change::Add(value),
             StoreKind::Cas(number) => {
@@ -44,13 +44,13 @@ impl StoreKind {
 }
 
 /// A fill in flight, and the miss that it ends.
-pub(crate) struct PendingFill {
-    pub(crate) kind: StoreKind,
-    pub(crate) value: NewValue,
-    pub(crate) token: MissToken,
-    pub(crate) lease: bool,
+pub(super) struct PendingFill {
+    pub(super) kind: StoreKind,
+    pub(super) value: NewValue,
+    pub(super) token: MissToken,
+    pub(super) lease: bool,
     /// The owner of the miss if it is another connection.
-    pub(crate) owner: Option<Owner>,
+    pub(super) owner: Option<Owner>,
 }
 
 /// The client that stores, and what this shows of how its listener's clients use their connections.
@@ -157,7 +157,7 @@ pub(super) fn finish_fill(
     })
 }
 
-pub(crate) fn count_plain(plain: bool, key: &GuardedKey, proxy: &Proxy) {
+pub(super) fn count_plain(plain: bool, key: &GuardedKey, proxy: &Proxy) {
     if plain {
         proxy.metrics.value_plain(proxy.rule_of(key.guard));
     }
