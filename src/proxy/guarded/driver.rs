@@ -24,7 +24,7 @@ use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 pub(super) struct Driver<M> {
     machine: M,
     commands: Commands,
-    replies: SmallVec<[PendingReply; 4]>,
+    replies: SmallVec<[CommandReply; 4]>,
     /// When `commands` were sent.
     sent_at: Now,
     wait: Option<Box<Wait>>,
@@ -35,8 +35,9 @@ pub(super) struct Driver<M> {
 }
 
 #[derive(Debug)]
-enum PendingReply {
-    Reply(ReplyId),
+enum CommandReply {
+    /// The reply with this id, once it arrives.
+    Pending(ReplyId),
     /// Known without a command.
     Known(ServerReply),
 }
@@ -77,8 +78,14 @@ impl<M: Machine> Driver<M> {
     }
 
     fn send(&mut self, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) {
-        self.replies =
-            proxy.send(&self.commands, key, self.sent_at, pending, PendingReply::Reply, PendingReply::Known);
+        self.replies = proxy.send(
+            &self.commands,
+            key,
+            self.sent_at,
+            pending,
+            CommandReply::Pending,
+            CommandReply::Known,
+        );
     }
 
     /// Runs as far as the replies that have arrived allow. `may_wait`: whether it may wait for another client.
@@ -171,13 +178,13 @@ impl<M: Machine> Driver<M> {
 
     fn poll_replies(&mut self, key: &GuardedKey, proxy: &Proxy, pending: &PendingReplies) -> Poll<Replies> {
         let missing =
-            |reply: &PendingReply| matches!(reply, PendingReply::Reply(id) if !pending.has_arrived(*id));
+            |reply: &CommandReply| matches!(reply, CommandReply::Pending(id) if !pending.has_arrived(*id));
         if self.replies.iter().any(missing) {
             return Poll::Pending;
         }
         let replies = self.commands.iter().zip(self.replies.drain(..)).map(|(command, reply)| match reply {
-            PendingReply::Known(reply) => reply,
-            PendingReply::Reply(id) => {
+            CommandReply::Known(reply) => reply,
+            CommandReply::Pending(id) => {
                 let Some(reply) = pending.take(id) else {
                     return ServerReply::Failed(Failure::Down);
                 };

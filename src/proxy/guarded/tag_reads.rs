@@ -153,10 +153,10 @@ impl Proxy {
         let key = self.key_of_tag(name);
         let flags = Operation::Get(flags);
         let copies: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
-        let command = |copy: &bool| {
+        let send = |copy: &bool| {
             self.tag_connection(&key, *copy).read(pending, |out| wire::encode(&flags, &key, out)).0
         };
-        copies.iter().map(command).collect()
+        copies.iter().map(send).collect()
     }
 }
 

@@ -101,11 +101,11 @@ impl Statistics {
             Kind::Reset => b"stats reset\r\n",
             Kind::Proxy => return StatsStart::Sent(Statistics { kind, requests: SmallVec::new() }),
         };
-        let command = |connection: &Rc<Connection>| {
+        let send = |connection: &Rc<Connection>| {
             let id = connection.send(&client.pending, Shape::Stats, |out| out.extend_from_slice(line));
             (id, Rc::clone(connection))
         };
-        StatsStart::Sent(Statistics { kind, requests: proxy.servers().into_iter().map(command).collect() })
+        StatsStart::Sent(Statistics { kind, requests: proxy.servers().into_iter().map(send).collect() })
     }
 
     pub(crate) fn poll(&mut self, scope: &CallScope<'_>, out: &mut BytesMut) -> Poll<()> {

@@ -37,6 +37,7 @@ pub(super) enum State {
     },
     Bump {
         driver: Driver<Bump>,
+        /// Whether the command is a delete, whose reply has no number.
         delete: bool,
     },
     /// The outcome is known.
