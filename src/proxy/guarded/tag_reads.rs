@@ -89,7 +89,8 @@ impl TagReads {
         })
     }
 
-    /// Reads the replies about these tags, all of which must [have arrived](TagReads::are_here). Returns whether each tag has one version.
+    /// Reads the replies about these tags, all of which must [have arrived](TagReads::have_arrived). Returns whether each tag
+    /// has one version.
     pub(crate) fn settle(&mut self, indexes: &[u32], proxy: &Proxy, pending: &PendingReplies) -> bool {
         let mut clear = true;
         for index in indexes {
