@@ -1,7 +1,7 @@
 //! Failures of a server, and the `SERVER_ERROR` lines that clients receive for them. Errors of the client (`ERROR`,
 //! `CLIENT_ERROR`) come from the parser.
 
-/// The reason why a server did not reply.
+/// The reason why there is no usable reply of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// There is no connection to the server.
@@ -25,7 +25,7 @@ impl Failure {
             Failure::Refused => b"SERVER_ERROR server refused\r\n",
             Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
             Failure::Unguarded => {
-                b"SERVER_ERROR server cannot guard keys: kennel check --connect says why\r\n"
+                b"SERVER_ERROR server cannot guard keys: run kennel check --connect for the reason\r\n"
             }
         }
     }

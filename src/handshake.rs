@@ -92,7 +92,9 @@ impl Handshake {
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return None,
                     Err(error) => {
                         let from = log_name(from);
-                        limits.failures.log(|unsaid| warn!(%from, unsaid, "TLS handshake failed: {error}"));
+                        limits
+                            .failures
+                            .log(|suppressed| warn!(%from, suppressed, "TLS handshake failed: {error}"));
                         return None;
                     }
                 }
@@ -179,8 +181,8 @@ impl UnauthenticatedClient<'_> {
         if verdict == Verdict::Wrong {
             // The user is not logged: people type passwords in place of names.
             let from = log_name(self.from);
-            self.limits.failures.log(|unsaid| {
-                warn!(%from, unsaid, "authentication failed: unknown user or wrong password");
+            self.limits.failures.log(|suppressed| {
+                warn!(%from, suppressed, "authentication failed: unknown user or wrong password");
             });
         }
     }

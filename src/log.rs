@@ -1,6 +1,7 @@
 //! How the process logs, to stderr. At `info`, no request is logged; metrics count them.
 //!
-//! `RUST_LOG` selects what is logged (`info` if unset), in the notation of the `tracing` crates: `debug`, `kennel::guard=trace`, …
+//! `RUST_LOG` selects what is logged (`info` if unset), in the notation of the `tracing` crates: `debug`,
+//! `kennel::guard=trace`, …
 
 use std::env;
 use std::fmt;

@@ -22,7 +22,7 @@ const MAX_TRIED: usize = 8;
 ///
 /// Patterns are grouped by their literal prefix, and a key is matched only against the groups whose prefix it begins with. These
 /// groups form a chain, whose first member one binary search finds: in sorted order, every text between a prefix and a key that
-/// begins with it begins with the same prefix. If a chain has more than [`MAX_TRIED`] patterns, the automaton finds the first
+/// begins with it begins with the same prefix. If a chain has more than `MAX_TRIED` patterns, the automaton finds the first
 /// that matches, and only that one is matched again for its captures.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {

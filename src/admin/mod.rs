@@ -1,8 +1,10 @@
 //! How operators see the state of the sidecar over HTTP. Everything here is read-only.
 //!
 //! ```text
-//! GET /         a status page               GET /healthz  200 while the process can reply
-//! GET /metrics  Prometheus's text format    GET /readyz   200 if clients are accepted, with problems; otherwise 503 with the state
+//! GET /         a status page
+//! GET /metrics  Prometheus's text format
+//! GET /healthz  200 while the process can reply
+//! GET /readyz   200 and a list of problems if clients are accepted; otherwise 503 and the state
 //! ```
 //!
 //! `server` accepts connections and limits them; `replies` has the reply to each path. It reads the `view`, which the

@@ -84,9 +84,9 @@ fn listeners(f: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
 }
 
 /// What a listener requires of its clients, as a suffix of its address.
-fn requirements(terms: &Requirements) -> &'static str {
-    let certificate = terms.tls.as_ref().map(|tls| tls.client_ca.is_some());
-    match (certificate, terms.auth_file.is_some()) {
+fn requirements(required: &Requirements) -> &'static str {
+    let certificate = required.tls.as_ref().map(|tls| tls.client_ca.is_some());
+    match (certificate, required.auth_file.is_some()) {
         (None, false) => "",
         (None, true) => " with a password",
         (Some(false), false) => " over TLS",

@@ -122,13 +122,13 @@ mod tests {
     }
 
     /// The result for a server that sends this reply and closes.
-    fn result_of(answer: &'static str) -> Result<(), Unhealthy> {
+    fn result_of(reply: &'static str) -> Result<(), Unhealthy> {
         let (listener, address) = free();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = [0; 1024];
             let n = stream.read(&mut request).unwrap();
-            stream.write_all(answer.as_bytes()).unwrap();
+            stream.write_all(reply.as_bytes()).unwrap();
             String::from_utf8_lossy(&request[..n]).into_owned()
         });
         let result = ready(&address, TIMEOUT);
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn a_server_that_is_no_sidecar_is_not_ready() {
-        for answer in ["ERROR\r\n", "", "HTTP/1.1 ", "VERSION 1.6.18\r\n"] {
-            let result = result_of(answer);
-            assert!(matches!(result, Err(Unhealthy::NotHttp)), "{answer:?}: {result:?}");
+        for reply in ["ERROR\r\n", "", "HTTP/1.1 ", "VERSION 1.6.18\r\n"] {
+            let result = result_of(reply);
+            assert!(matches!(result, Err(Unhealthy::NotHttp)), "{reply:?}: {result:?}");
         }
         assert!(matches!(
             result_of("HTTP/1.1 404 Not Found\r\n\r\nnot found: try /"),

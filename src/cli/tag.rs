@@ -480,7 +480,7 @@ mod tests {
             let mut probed = PROBED.iter();
             while let Some(line) = lines.next() {
                 let probe = line.contains("@probe:");
-                let answer = match line.split(' ').next() {
+                let reply = match line.split(' ').next() {
                     _ if probe => probed.next().unwrap(),
                     Some("version") => "VERSION 1.6.45\r\n",
                     Some("mg") => "VA 1 t-1 f0 c1 s1\r\n5\r\n",
@@ -494,7 +494,7 @@ mod tests {
                 if !probe {
                     thread::sleep(delay);
                 }
-                if stream.write_all(answer.as_bytes()).is_err() {
+                if stream.write_all(reply.as_bytes()).is_err() {
                     return;
                 }
             }

@@ -1,5 +1,4 @@
 use std::collections::HashSet;
-
 use std::time::Duration;
 
 use config::{FileFormat, Map, Source, Value, ValueKind};

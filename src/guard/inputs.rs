@@ -62,5 +62,5 @@ impl Inputs<'_> {
     }
 }
 
-/// What [`Inputs::room`] leaves of `item_size_max` for memcached's own use, besides the key, in bytes.
+/// What [`Inputs::max_value`] leaves of `item_size_max` for memcached's own use, besides the key, in bytes.
 const SPARE: usize = 512;

@@ -16,7 +16,7 @@ use super::freshness::{Hit, unknown_tags};
 use super::inputs::Inputs;
 use super::leases::Observed;
 use super::machine::{Event, Machine, Step};
-use super::retry::PATIENCE_MS;
+use super::retry::MAX_RETRY_MS;
 use super::stub::Stub;
 use super::tags::TagRead;
 use state::State;
@@ -134,7 +134,7 @@ impl Modify {
             Some(_) => {
                 // In each round one of the concurrent writers succeeds, so the number of rounds depends on
                 // how many there are.
-                if inputs.now.mono < self.began.saturating_add(PATIENCE_MS) {
+                if inputs.now.mono < self.began.saturating_add(MAX_RETRY_MS) {
                     return Step::Send(self.read(inputs));
                 }
                 ModifyEnd::Failed(Failure::Overloaded)

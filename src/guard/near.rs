@@ -1,9 +1,9 @@
 //! Which hits a sidecar may serve again without a read: for at most the rule's `near`.
 //!
 //! ```text
-//!  look ──a stored value that is still valid──────────▶ Hit
-//!    │ another request is reading the key ────────────▶ Join ──SharedResult──▶ the same value, or look again
-//!    └ Read ──▶ (Changes are noted, the read is sent) ──▶ ended ──fresh──▶ stored
+//!  lookup ──a stored value that is still valid───▶ Hit
+//!    │ another request is reading the key ───────▶ Join ──SharedResult──▶ the same value, or a read of its own
+//!    └ Read ──▶ the read is sent ──▶ end_read ──fresh──▶ stored, with the counts of Changes from before the read
 //! ```
 //!
 //! A value's age counts from the moment its read was *sent*: the read has seen everything that another sidecar

@@ -213,7 +213,7 @@ impl Read {
             ItemState::Unservable => {
                 let stub = match Header::open(&item.value) {
                     Opened::Sealed { envelope, .. } if is_out_of_date(&envelope, &versions, inputs) => {
-                        StubId::of_unseen(&item)
+                        StubId::of_unservable(&item)
                     }
                     _ => None,
                 };

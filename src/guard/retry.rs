@@ -5,4 +5,4 @@
 pub(super) const MAX_ROUNDS: u8 = 16;
 
 /// How long a write is repeated when other writers win the race, in milliseconds.
-pub(super) const PATIENCE_MS: u64 = 2_000;
+pub(super) const MAX_RETRY_MS: u64 = 2_000;

@@ -9,7 +9,7 @@ use super::envelope::TagName;
 use super::inputs::Inputs;
 use super::machine::{Event, Machine, Step};
 use super::new_value::NewValue;
-use super::retry::PATIENCE_MS;
+use super::retry::MAX_RETRY_MS;
 use super::stub::{Stub, StubId};
 use super::tag_version::{NEVER, Versions, known_version};
 use super::tags::TagRead;
@@ -141,7 +141,7 @@ impl Machine for Set {
             (State::Storing, [ServerReply::TooLarge]) => Step::Done(SetEnd::TooLarge),
             // Another writer changed the item between the read and the store.
             (State::Storing, [ServerReply::Exists | ServerReply::Absent | ServerReply::NotStored]) => {
-                if inputs.now.mono >= self.began.saturating_add(PATIENCE_MS) {
+                if inputs.now.mono >= self.began.saturating_add(MAX_RETRY_MS) {
                     return Step::Done(SetEnd::Failed(Failure::Overloaded));
                 }
                 self.state = State::Reading;

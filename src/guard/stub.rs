@@ -54,7 +54,7 @@ impl StubId {
 
     /// Identifies a value that may not be served, for every reader that finds it: by the stub over which it
     /// was stored. A value that was marked stale has another identity, because the mark may be a delete.
-    pub(super) fn of_unseen(item: &Item) -> Option<StubId> {
+    pub(super) fn of_unservable(item: &Item) -> Option<StubId> {
         if item.stale { Some(StubId::of(item.cas.number)) } else { StubId::of_value(&item.value) }
     }
 

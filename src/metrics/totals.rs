@@ -48,7 +48,7 @@ pub struct Usage {
 
 impl Usage {
     /// Reads /proc; both are 0 on systems without it.
-    pub fn look() -> Usage {
+    pub fn read() -> Usage {
         let (user, system) = process::cpu();
         let micros = |seconds: Option<f64>| (seconds.unwrap_or(0.0) * 1e6).round() as u64;
         Usage { user: micros(user), system: micros(system) }

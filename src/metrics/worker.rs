@@ -78,7 +78,8 @@ impl WorkerMetrics {
         self.shared.add(LEASES_LIVE, 1);
     }
 
-    /// A lease ended `after` it was granted. For [`LeaseEnd::Filled`] and [`LeaseEnd::Dropped`], that is the duration of a rebuild.
+    /// A lease ended `after` it was granted. For [`LeaseEnd::Filled`] and [`LeaseEnd::Dropped`], that is the duration of a
+    /// rebuild.
     pub fn lease_ended(&self, rule: usize, end: LeaseEnd, after: Duration) {
         self.shared.subtract(LEASES_LIVE);
         self.shared.add(self.layout.lease(rule, end), 1);
@@ -143,7 +144,8 @@ impl WorkerMetrics {
         self.own.add_exclusive(self.layout.upstream(server, outcome), 1);
     }
 
-    /// A connection to a server was established, so the server is up; `can_guard` is the result of its probe. Worker's thread only.
+    /// A connection to a server was established, so the server is up; `can_guard` is the result of its probe. Worker's thread
+    /// only.
     pub fn upstream_connected(&self, server: usize, can_guard: bool) {
         self.own.add_exclusive(self.layout.connections(server), 1);
         self.upstream_guards(server, can_guard);

@@ -2,7 +2,7 @@
 //! memcached limits neither.
 //!
 //! ```text
-//!  get a b c d e f g …\r\n      LongGet::begin consumes the command word
+//!  get a b c d e f g …\r\n      LongGet::begin_… consumes the command word
 //!      └──┘└──┘└──┘             LongGet::part consumes some keys, repeatedly
 //! ```
 //!
@@ -11,14 +11,12 @@
 
 use memchr::memchr;
 
-use super::line::{BAD_FORMAT, MAX_KEY, begins_get, is_key};
+use super::line::{BAD_EXPTIME, BAD_FORMAT, MAX_KEY, begins_get, is_key};
 use super::number;
 use super::request::{Keys, Request, word};
 
 /// The longest line in bytes that is validated as a whole before its first key is read.
 pub const MAX_WHOLE: usize = 64 * 1024;
-
-const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 
 /// A `get`, `gets`, `gat` or `gats` whose keys are read in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

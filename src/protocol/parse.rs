@@ -4,14 +4,13 @@
 //! forwarded in a form that all of them read alike. Only spaces separate words. Parsing allocates nothing and accepts any bytes.
 
 use super::line::{
-    Arguments, BAD_FORMAT, Block, ERROR, Line, MAX_LINE, TOO_LARGE, close_connection, is_key, refuse,
-    refuse_block, trim,
+    Arguments, BAD_EXPTIME, BAD_FORMAT, Block, ERROR, Line, MAX_LINE, TOO_LARGE, close_connection, is_key,
+    refuse, refuse_block, trim,
 };
 use super::meta;
 use super::number;
 use super::request::{Keys, Limits, MetaVerb, Parsed, Refused, Request, Store, Verb, word};
 
-const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 
 /// Parses the request at the front of a read buffer. Any bytes give a result, and it does not depend on how they were split

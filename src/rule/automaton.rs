@@ -51,10 +51,10 @@ struct Pass {
     captures: Vec<u32>,
     /// Active nodes behind a `*`.
     stars: Vec<u32>,
-    /// For each star or capture node, the value of `stretch` when it last became active.
+    /// For each star or capture node, the value of `epoch` when it last became active.
     activated: Vec<u64>,
     /// Increases with each pass and each `:`.
-    stretch: u64,
+    epoch: u64,
 }
 
 thread_local! {
@@ -168,12 +168,12 @@ impl Automaton {
     }
 
     fn pass(&self, key: &[u8], pass: &mut Pass) -> Option<usize> {
-        let Pass { texts, next, captures, stars, activated, stretch } = pass;
+        let Pass { texts, next, captures, stars, activated, epoch } = pass;
         if activated.len() < self.nodes.len() {
             activated.resize(self.nodes.len(), 0);
         }
-        *stretch += 1;
-        let began = *stretch;
+        *epoch += 1;
+        let began = *epoch;
         for list in [&mut *texts, &mut *next, &mut *captures, &mut *stars] {
             list.clear();
         }
@@ -210,15 +210,15 @@ impl Automaton {
                     next.push(to);
                     begin_star(&self.nodes[to as usize], stars, activated, &mut best);
                 }
-                if byte != b':' && node.capture != NONE && activated[node.capture as usize] < *stretch {
-                    activated[node.capture as usize] = *stretch;
+                if byte != b':' && node.capture != NONE && activated[node.capture as usize] < *epoch {
+                    activated[node.capture as usize] = *epoch;
                     captures.push(node.capture);
                     begin_star(&self.nodes[node.capture as usize], stars, activated, &mut best);
                 }
             }
             if byte == b':' {
                 captures.clear();
-                *stretch += 1;
+                *epoch += 1;
             }
             std::mem::swap(texts, next);
             next.clear();

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::world::{Kennel, Memcached, direct, eventually, guarded, memcacheds, raw, sidecar_toml, temp_dir};
 
 /// The reply to every guarded command there.
-const REFUSED: &str = "SERVER_ERROR server cannot guard keys: kennel check --connect says why";
+const REFUSED: &str = "SERVER_ERROR server cannot guard keys: run kennel check --connect for the reason";
 
 /// memcached 1.6.9 of Debian 11, as unpacked by scripts/test.
 const MEMCACHED_1_6_9: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/debian11/usr/bin/memcached");

@@ -330,9 +330,9 @@ mod tests {
     #[test]
     fn an_axis_omits_labels_that_do_not_fit() {
         assert_eq!(seconds(2), format!("{:<32}1 s", "0 s"));
-        let crowded = seconds(60);
-        assert!(crowded.starts_with("0 s 4 s 8 s 12 s"), "{crowded}");
-        assert!(crowded.len() < 70);
+        let minute = seconds(60);
+        assert!(minute.starts_with("0 s 4 s 8 s 12 s"), "{minute}");
+        assert!(minute.len() < 70);
     }
 
     #[test]

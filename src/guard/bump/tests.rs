@@ -37,14 +37,17 @@ fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
         Item { value: value.body.clone(), flags: *flags, ..item }
     };
     let nothing = fixtures::item("", 1);
-    for (copies, lives) in [(false, true), (true, false)] {
+    for (copies, incarnations) in [(false, true), (true, false)] {
         let first = bumped(2_000, 0.3, copies, nothing.clone());
         let moved = bumped(2_500, 0.9, copies, first.clone());
-        assert_eq!((&moved.value[..], moved.flags, moved.flags > 0), (&b"2500"[..], first.flags, lives));
+        assert_eq!(
+            (&moved.value[..], moved.flags, moved.flags > 0),
+            (&b"2500"[..], first.flags, incarnations)
+        );
         // Lost, created by a sidecar whose clock is behind, and bumped to the same millisecond.
         let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
         assert_eq!(again.value, moved.value);
-        assert_eq!(version_of(&again) != version_of(&moved), lives);
+        assert_eq!(version_of(&again) != version_of(&moved), incarnations);
         assert_eq!(version_of(&again).map(version_millis), Some(2_500));
     }
     let versions = [version(5, u32::MAX), version(u64::MAX, 0)];
@@ -103,8 +106,9 @@ fn a_bump_is_done_once_every_reachable_copy_has_it() {
         (anew, &[stored(), stored()]),
     ]);
     assert_eq!(end, Some(BumpEnd::Bumped(102)));
-    let there: &[ServerReply] = &[found("120", 9), found("120", 8)];
-    let end = bump(&[(reads, existing), (both, &[ServerReply::Exists, ServerReply::Exists]), (reads, there)]);
+    let elsewhere: &[ServerReply] = &[found("120", 9), found("120", 8)];
+    let end =
+        bump(&[(reads, existing), (both, &[ServerReply::Exists, ServerReply::Exists]), (reads, elsewhere)]);
     assert_eq!(end, Some(BumpEnd::Bumped(120)));
 }
 

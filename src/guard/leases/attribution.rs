@@ -120,7 +120,7 @@ impl<W> Leases<W> {
     }
 
     /// Attributes a `set` or delete of `owner` that sends the CAS of its miss: to the miss of its own
-    /// connection, otherwise to the lease, whoever holds it. [`Attribution::NoMiss`] if no client received
+    /// connection, otherwise to the lease, which any connection may hold. [`Attribution::NoMiss`] if no client received
     /// that CAS, or if the key has been invalidated since.
     ///
     /// All who find the same stub receive the same CAS: the winner, and those that lost. A loser on another

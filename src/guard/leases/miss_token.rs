@@ -15,7 +15,7 @@ pub struct MissToken {
     /// The CAS of the item. `None` if it is unknown; then nothing may be stored on the strength of this miss.
     pub observed_cas: Option<Cas>,
     /// The stub, if the item was one: a renewal changes its CAS but not its identity. For a value that may
-    /// not be served, the identity that every reader derives from it ([`StubId::of_unseen`]).
+    /// not be served, the identity that every reader derives from it (`StubId::of_unservable`).
     pub stub: Option<StubId>,
     /// The item in `observed_cas` was stored after the miss, over the same stub.
     pub filled: bool,

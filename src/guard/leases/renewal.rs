@@ -1,8 +1,7 @@
 //! When a lease is renewed, with which commands, and what the replies mean for it.
 
+use bytes::BytesMut;
 use smallvec::smallvec;
-
-use crate::metrics::LeaseEnd;
 
 use crate::guard::command::{
     Commands, ItemRef, Operation, ServerCommand, ServerReply, StoreMode, Stored, delete, peek,
@@ -12,6 +11,7 @@ use crate::guard::expiry::sure_ms;
 use crate::guard::inputs::Now;
 use crate::guard::policy::{Policy, millis};
 use crate::guard::stub::{Stub, StubId, stub_in_place};
+use crate::metrics::LeaseEnd;
 
 use super::entry::{EntryKind, MissTokenId};
 use super::miss_token::MissToken;
@@ -34,10 +34,10 @@ pub enum Due {
 }
 
 impl MissToken {
-    /// Updates `expires_at` with a TTL in seconds, returned by a get that was sent at `asked`: a client may
+    /// Updates `expires_at` with a TTL in seconds, returned by a get that was sent at `sent_at`: a client may
     /// have touched the value.
-    fn observe_ttl(&mut self, ttl: Option<u32>, asked: u64) {
-        let until = ttl.map(|ttl| asked.saturating_add(sure_ms(ttl)));
+    fn observe_ttl(&mut self, ttl: Option<u32>, sent_at: u64) {
+        let until = ttl.map(|ttl| sent_at.saturating_add(sure_ms(ttl)));
         self.expires_at = self.expires_at.and_then(|known| Some(known.max(until?)));
     }
 }
@@ -86,11 +86,11 @@ impl<W> Leases<W> {
         if let EntryKind::Lease { renewing, .. } = &mut entry.kind {
             *renewing = true;
         }
-        entry.clearing = is_vanishing(&entry.token, now);
+        entry.clearing = expires_soon(&entry.token, now);
         Due::Renew(renew(&entry.token, now, policy, tags, sidecar))
     }
 
-    /// Takes the replies to a renewal that was sent at `asked`, on the monotonic clock in ms. Returns the
+    /// Takes the replies to a renewal that was sent at `sent_at`, on the monotonic clock in ms. Returns the
     /// updated token. Returns an error if the lease has ended: because its connection has been closed, its
     /// value replaced, or its stub or lock lost. The error has the commands that release it, and how it ended
     /// unless something else had ended it before. Fills that wait for the renewal continue in either case:
@@ -101,7 +101,7 @@ impl<W> Leases<W> {
         key: &[u8],
         id: MissTokenId,
         replies: &[ServerReply],
-        asked: u64,
+        sent_at: u64,
     ) -> Result<MissToken, (Option<LeaseEnd>, Commands)> {
         let Some(entry) = self.find(key, id) else { return Err((None, Commands::new())) };
         let EntryKind::Lease { orphan, .. } = entry.kind else { return Err((None, Commands::new())) };
@@ -121,7 +121,7 @@ impl<W> Leases<W> {
                 // been restarted, whatever the epoch of this connection.
                 lost = match replies.get(1) {
                     Some(ServerReply::Item(item)) => {
-                        entry.token.observe_ttl(item.ttl, asked);
+                        entry.token.observe_ttl(item.ttl, sent_at);
                         Some(item.cas.number)
                             != entry.token.observed_cas.map(|observed_cas| observed_cas.number)
                     }
@@ -176,13 +176,13 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
         // The get is needed if the stub has another CAS: after a renewal whose reply was lost, or a touch.
         return stub.into_iter().chain([peek(ItemRef::Value)]).collect();
     };
-    if is_vanishing(token, now) {
+    if expires_soon(token, now) {
         return smallvec![
             stub_in_place(token.stub, token.observed_cas, policy),
             delete(ItemRef::Lock, Some(lock))
         ];
     }
-    let mut value = bytes::BytesMut::new();
+    let mut value = BytesMut::new();
     let names = tags.iter().chain(&token.added_tags).cloned();
     let tags = names.zip(token.versions.iter().copied()).collect();
     // A record that is too large was not written at the claim either. The lock is valid without it.
@@ -196,6 +196,6 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
 }
 
 /// Whether the stale value must be replaced by a stub now.
-fn is_vanishing(token: &MissToken, now: Now) -> bool {
+fn expires_soon(token: &MissToken, now: Now) -> bool {
     token.lock.is_some() && token.expires_at.is_some_and(|moment| now.mono + CLEARING_MARGIN_MS >= moment)
 }

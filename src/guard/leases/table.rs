@@ -379,9 +379,7 @@ impl<W> Leases<W> {
             self.keys.remove(key);
         }
     }
-}
 
-impl<W> Leases<W> {
     /// Ends leases and removes tokens until the table is within its limits. A lease that is ended becomes a
     /// plain miss, whose `set` is stored if the key has not changed since.
     pub(super) fn make_room(&mut self, ended: &mut Vec<Ended>) {

@@ -1,7 +1,7 @@
 use smallvec::smallvec;
 
 use super::renewal::CLEARING_MARGIN_MS;
-use super::waiters::{HOPELESS_MS, MAX_KEYS, MAX_WAITERS_PER_KEY};
+use super::waiters::{MAX_KEYS, MAX_WAITERS_PER_KEY, NO_WAIT_MS};
 use super::*;
 use crate::error::Failure;
 use crate::guard::command::{Cas, Commands, Item, ItemRef, ServerReply, delete};
@@ -55,8 +55,8 @@ fn filled(leases: &mut Leases<u32>, number: u64, token: &MissToken, owner: u64) 
     leases.filled(KEY, cas(number), token, Some(owner.into()));
 }
 
+mod by_cas;
 mod limits;
-mod named;
 
 #[test]
 fn a_set_fills_the_lease_of_its_own_connection_and_only_once() {
@@ -111,12 +111,12 @@ fn a_set_whose_token_was_removed_is_dropped_and_one_with_an_unknown_miss_is_refu
         let mut leases: Leases<u32> = Leases::default();
         let writer = Writer { owner: 1.into(), known_miss, pooled: false };
         assert_eq!(leases.attribute(KEY, writer, NOW), expected);
-        let bound = match known_miss {
+        let condition = match known_miss {
             KnownMiss::No => StoreCondition::Unconditional,
             KnownMiss::Yes => StoreCondition::Observed(Observed::none()),
             KnownMiss::Unknown => StoreCondition::Unknown,
         };
-        assert_eq!(leases.store_condition(KEY, 1.into(), known_miss), bound);
+        assert_eq!(leases.store_condition(KEY, 1.into(), known_miss), condition);
     }
 }
 
@@ -173,7 +173,7 @@ fn a_connection_that_has_ended_its_miss_is_not_restricted_by_the_fill_that_used_
 fn a_winners_value_is_as_new_as_its_last_miss() {
     let mut leases = leased();
     let later = Now { wall: NOW.wall + 5_000, mono: NOW.mono + 5_000 };
-    let added_tags = vec![TagName::from_slice(b"learnt")];
+    let added_tags = vec![TagName::from_slice(b"added")];
     let again = MissToken { versions: smallvec![5], added_tags, at: later, ..token(7) };
     assert!(leases.record_miss(KEY, 1.into(), again, &Policy::default()).is_empty());
     let mut left = leases.clone();
@@ -231,9 +231,9 @@ fn a_winner_that_misses_over_another_stub_has_lost_its_lease() {
 
 #[test]
 fn a_set_after_a_value_that_the_client_has_created_is_new() {
-    for (overtaken, had_lease) in [(false, true), (true, false)] {
+    for (invalidated, had_lease) in [(false, true), (true, false)] {
         let mut leases = leased();
-        if overtaken {
+        if invalidated {
             leases.invalidate(KEY, 9.into());
         }
         assert_eq!(leases.created(KEY, 1.into()).0.is_some(), had_lease);
@@ -354,7 +354,7 @@ fn two_claims_in_a_row_without_a_fill_stop_all_waiting_for_a_minute() {
     ));
     assert_eq!(leases.release_waiters(KEY, NOW), [1]);
     assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2), Admission::Refused);
-    let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
+    let later = Now { mono: NOW.mono + NO_WAIT_MS, ..NOW };
     assert!(matches!(leases.wait(KEY, 99.into(), later, &policy, 3), Admission::Waits { .. }));
 }
 
@@ -378,7 +378,7 @@ fn with_too_many_unfilled_keys_a_further_one_is_waited_for_and_its_requests_are_
     assert_eq!(leases.release_waiters(&further, NOW), [7]);
     assert!(!leases.has_waiters(&further), "polling ends");
     // Once the other entries have expired there is room again.
-    let later = Now { mono: NOW.mono + HOPELESS_MS, ..NOW };
+    let later = Now { mono: NOW.mono + NO_WAIT_MS, ..NOW };
     leases.sweep(later);
     assert!(leases.keys.is_empty());
     (0..2).for_each(|_| assert!(leases.release_waiters(&further, later).is_empty()));
@@ -439,8 +439,8 @@ fn a_renewal_that_finds_another_value_releases_the_lock() {
         match is_lost {
             false => assert_eq!(renewed.unwrap().lock, Some(cas(10)), "{found:?}"),
             true => {
-                let back = Commands::from_iter([delete(ItemRef::Lock, Some(cas(10)))]);
-                assert_eq!(renewed.unwrap_err(), (Some(LeaseEnd::Lost), back), "{found:?}");
+                let unlock = Commands::from_iter([delete(ItemRef::Lock, Some(cas(10)))]);
+                assert_eq!(renewed.unwrap_err(), (Some(LeaseEnd::Lost), unlock), "{found:?}");
                 // It may be stored only over what it saw, which has gone.
                 assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
             }
@@ -500,7 +500,7 @@ fn a_key_is_polled_by_one_task_and_slowly_if_the_lease_is_in_this_sidecar() {
 #[test]
 fn a_poll_that_finds_a_key_freed_counts_it_as_unfilled_unless_the_lease_is_in_this_sidecar() {
     let policy = Policy::default();
-    for (leased, hopeless) in [(false, true), (true, false)] {
+    for (leased, refused) in [(false, true), (true, false)] {
         let mut leases: Leases<u32> = Leases::default();
         if leased {
             leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
@@ -509,7 +509,7 @@ fn a_poll_that_finds_a_key_freed_counts_it_as_unfilled_unless_the_lease_is_in_th
         leases.wait(KEY, 99.into(), NOW, &policy, 1);
         leases.polled(KEY, PollResult::Freed, NOW);
         leases.release_waiters(KEY, NOW);
-        assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2) == Admission::Refused, hopeless);
+        assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2) == Admission::Refused, refused);
     }
 }
 
@@ -519,11 +519,11 @@ fn stale(
     expires_at: Option<u64>,
 ) -> (MissTokenId, impl Fn(u32, Option<u32>) -> ServerReply + use<>) {
     let won = MissToken { lock: Some(cas(8)), expires_at, ..token(7) };
-    let look = move |epoch, ttl| {
+    let found = move |epoch, ttl| {
         let cas = Cas { number: 7, epoch };
         ServerReply::Item(Item { size: 3, stale: true, ttl, cas, ..item("", 7) })
     };
-    (leases.grant(KEY, 1.into(), won, &Policy::default()).0.unwrap(), look)
+    (leases.grant(KEY, 1.into(), won, &Policy::default()).0.unwrap(), found)
 }
 
 fn renews(leases: &mut Leases<u32>, id: MissTokenId, now: Now) {
@@ -534,10 +534,10 @@ fn renews(leases: &mut Leases<u32>, id: MissTokenId, now: Now) {
 #[test]
 fn a_lease_is_not_lost_when_another_worker_reconnects() {
     let mut leases: Leases<u32> = Leases::default();
-    let (id, look) = stale(&mut leases, None);
+    let (id, found) = stale(&mut leases, None);
     renews(&mut leases, id, NOW);
     let lock = Cas { number: 10, epoch: 2 };
-    let token = leases.renewed(KEY, id, &[ServerReply::Stored(lock), look(2, None)], NOW.mono).unwrap();
+    let token = leases.renewed(KEY, id, &[ServerReply::Stored(lock), found(2, None)], NOW.mono).unwrap();
     assert_eq!((token.lock, token.observed_cas), (Some(lock), Some(cas(7))));
 }
 
@@ -567,10 +567,10 @@ fn a_value_that_was_touched_since_it_was_won_is_not_replaced_by_a_stub() {
         [(Some(3600), Some(NOW.mono + 1_000 + 3_599_000)), (None, None), (Some(1), Some(late.mono))]
     {
         let mut leases: Leases<u32> = Leases::default();
-        let (id, look) = stale(&mut leases, Some(late.mono));
+        let (id, found) = stale(&mut leases, Some(late.mono));
         let soon = Now { mono: NOW.mono + 1_000, ..NOW };
         renews(&mut leases, id, soon);
-        let replies = [ServerReply::Stored(cas(10)), look(1, ttl)];
+        let replies = [ServerReply::Stored(cas(10)), found(1, ttl)];
         let token = leases.renewed(KEY, id, &replies, soon.mono).unwrap();
         assert_eq!(token.expires_at, expires_at);
         let due = Leases::<u32>::due_after(&token, &replies, &Policy::default(), soon);
@@ -595,17 +595,17 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
         MissToken { observed_cas: None, stub: None, ..token(7) },
         &Policy::default(),
     );
-    let bound = |leases: &Leases<u32>| {
+    let conditions = |leases: &Leases<u32>| {
         [1, 2, 3, 9].map(|owner| leases.store_condition(KEY, owner.into(), KnownMiss::No))
     };
     assert_eq!(
-        bound(&leases),
+        conditions(&leases),
         [over(7), over(6), StoreCondition::Observed(Observed::none()), StoreCondition::Unconditional]
     );
     assert_eq!(fill(&mut leases, 1), (Some(7), true, false), "its set is the fill all the same");
     leases.invalidate(KEY, 3.into());
     assert_eq!(
-        bound(&leases),
+        conditions(&leases),
         [
             StoreCondition::Unconditional,
             StoreCondition::Observed(Observed::none()),

@@ -15,7 +15,7 @@ pub(super) const MAX_KEYS: usize = 1024;
 /// The most waiting requests of one key.
 pub(super) const MAX_WAITERS_PER_KEY: usize = 4096;
 /// For how long no reader waits for a key that was claimed without a fill twice in a row, in milliseconds.
-pub(super) const HOPELESS_MS: u64 = 60_000;
+pub(super) const NO_WAIT_MS: u64 = 60_000;
 
 /// The result of a request to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum Admission {
         /// The key is not polled yet: begin to poll at this rate.
         poll: Option<PollRate>,
     },
-    /// The wait would be in vain.
+    /// A wait would not help.
     Refused,
     /// Too many requests wait already.
     Full,
@@ -92,7 +92,7 @@ impl<W> Leases<W> {
         let state = self.keys.entry(key.into()).or_default();
         let before = if now.mono < state.remember_until { state.unfilled } else { 0 };
         state.unfilled = before.saturating_add(1);
-        state.remember_until = now.mono + HOPELESS_MS;
+        state.remember_until = now.mono + NO_WAIT_MS;
         self.wake(key)
     }
 
@@ -113,8 +113,8 @@ impl<W> Leases<W> {
         let own = lease.is_some_and(|entry| entry.owner == owner);
         let too_old = lease
             .is_some_and(|entry| now.mono - entry.token.at.mono.min(now.mono) >= millis(policy.cold_wait));
-        let hopeless = state.unfilled >= 2 && now.mono < state.remember_until;
-        if own || too_old || hopeless {
+        let often_unfilled = state.unfilled >= 2 && now.mono < state.remember_until;
+        if own || too_old || often_unfilled {
             self.remove_if_idle(key);
             return Admission::Refused;
         }

@@ -2,8 +2,6 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::protocol::number::c_uint64;
-
 use crate::guard::command::{
     Cas, GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete,
 };
@@ -14,6 +12,7 @@ use crate::guard::inputs::Inputs;
 use crate::guard::new_value::NewValue;
 use crate::guard::stub::Stub;
 use crate::guard::tag_version::{NEVER, Versions, known_version, may_have_moved};
+use crate::protocol::number::c_uint64;
 
 pub(super) fn initial_value(expiry: Expiry, initial: u64, explicit: Option<u64>) -> NewValue {
     let body = Bytes::from(initial.to_string());

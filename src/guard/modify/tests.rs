@@ -50,7 +50,7 @@ fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mar
     let mut record = BytesMut::new();
     LockRecord { granted_at: 1, sidecar: 9, tags: versions(200) }.encode(&mut record).unwrap();
     let (old, record) = (old.freeze(), record.freeze());
-    for (lock, sealed, freed) in [(Some(8), 200, Some(8)), (Some(10), 100, None), (None, 100, None)] {
+    for (lock, sealed, unlocks) in [(Some(8), 200, Some(8)), (Some(10), 100, None), (None, 100, None)] {
         let change =
             Change::Cas { number: 9, new_value: new_value("new"), sees_stale: true, invalidate: false };
         let (mut modify, commands) = Modify::start(change, &inputs);
@@ -65,8 +65,8 @@ fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mar
         };
         let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
         assert_eq!(envelope.tags().map(|(_, version)| version).collect::<Vec<_>>(), [sealed]);
-        let behind = freed.map(|number| delete(ItemRef::Lock, Some(cas(number))));
-        assert_eq!(commands.get(1), behind.as_ref());
+        let unlock = unlocks.map(|number| delete(ItemRef::Lock, Some(cas(number))));
+        assert_eq!(commands.get(1), unlock.as_ref());
     }
 }
 
@@ -81,14 +81,15 @@ fn a_value_that_may_be_as_old_as_a_miss_replaces_only_what_the_miss_saw() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
     for (change, current) in [(Change::Replace(new_value("v")), "new"), (count, "")] {
-        for (over, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)] {
-            let over = over.map(|number| Observed { cas: cas(number), ..Observed::none() });
+        for (observed, stored_over) in [(None, Some(7)), (Some(7), Some(7)), (Some(6), None), (Some(0), None)]
+        {
+            let observed = observed.map(|number| Observed { cas: cas(number), ..Observed::none() });
             let (mut modify, commands) =
-                on(1 << 20, &[], |inputs| Modify::with_condition(change.clone(), over.clone(), inputs));
+                on(1 << 20, &[], |inputs| Modify::with_condition(change.clone(), observed.clone(), inputs));
             // A stub could not be stored over.
             let leaves_stub =
                 matches!(commands[0].operation, Operation::Get(GetFlags { vivify: Some(_), .. }));
-            assert_eq!(leaves_stub, current.is_empty() && over.is_none());
+            assert_eq!(leaves_stub, current.is_empty() && observed.is_none());
             let mut resume =
                 |reply| on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![reply]), inputs));
             let step = resume(found(current, 7));
@@ -104,7 +105,7 @@ fn a_value_that_may_be_as_old_as_a_miss_replaces_only_what_the_miss_saw() {
             // Another writer wins the race.
             let Step::Send(_) = resume(ServerReply::Exists) else { panic!("no further read") };
             let again = resume(found(current, 8));
-            assert_eq!(matches!(again, Step::Done(_)), over.is_some(), "{again:?}");
+            assert_eq!(matches!(again, Step::Done(_)), observed.is_some(), "{again:?}");
         }
     }
 }
@@ -113,8 +114,8 @@ fn a_value_that_may_be_as_old_as_a_miss_replaces_only_what_the_miss_saw() {
 fn a_count_that_may_be_as_old_as_a_miss_does_not_create_an_absent_item() {
     let create = Some((Expiry::Seconds(60), 5));
     let count = Change::Count(Count { create, ..Count::default() });
-    let over = Some(Observed { cas: cas(7), ..Observed::none() });
-    let (mut modify, _) = on(1 << 20, &[], |inputs| Modify::with_condition(count, over, inputs));
+    let observed = Some(Observed { cas: cas(7), ..Observed::none() });
+    let (mut modify, _) = on(1 << 20, &[], |inputs| Modify::with_condition(count, observed, inputs));
     let end =
         on(1 << 20, &[], |inputs| modify.resume(Event::Replies(smallvec![ServerReply::Absent]), inputs));
     assert_eq!(end, Step::Done(ModifyEnd::NotStored));

@@ -43,8 +43,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(max_value: usize) -> Worker {
-        Worker { near: NearValues::new(max_value), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
+    fn new(budget: usize) -> Worker {
+        Worker { near: NearValues::new(budget), key: Rc::from(&b"k"[..]), tags: vec![tag("own")] }
     }
 
     fn lookup(&mut self, now: u64, changes: &Changes) -> NearLookup<&'static str> {
@@ -147,7 +147,7 @@ fn a_read_that_was_sent_before_the_end_of_a_change_is_not_stored() {
     worker.end(reading, Some(&fresh()), 1001, &changes);
     assert!(
         worker.may_serve(1001, &changes).is_some(),
-        "the change may yet come behind everybody who commands now"
+        "the server may yet carry out the change after every read that is sent now"
     );
     changes.note(Changed::Key(b"k"));
     assert_eq!(worker.may_serve(1002, &changes), None);
@@ -161,9 +161,9 @@ fn a_read_that_was_sent_before_the_end_of_a_change_is_not_stored() {
 #[test]
 fn a_value_with_a_tag_beyond_its_rule_is_stored_unless_a_tag_was_bumped_during_the_read() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
-    let end = ReadEnd::Fresh(hit(b"v", None, &["own", "learnt"]));
+    let end = ReadEnd::Fresh(hit(b"v", None, &["own", "added"]));
     let reading = worker.reads(1000, &changes);
-    changes.note(Changed::Tag(b"learnt"));
+    changes.note(Changed::Tag(b"added"));
     worker.end(reading, Some(&end), 1001, &changes);
     assert_eq!(worker.may_serve(1001, &changes), None, "it may have been bumped after the read");
     let reading = worker.reads(1002, &changes);
@@ -225,7 +225,7 @@ fn a_result_that_cannot_be_shared_releases_the_joined_requests_and_stops_joins_f
         worker.end(first, Some(&fresh()), 1004, &changes);
         assert!(worker.may_serve(1004, &changes).is_some());
         worker.end(second, Some(&missed), 1005, &changes);
-        assert_eq!(worker.may_serve(1005, &changes), None, "a later read prevails");
+        assert_eq!(worker.may_serve(1005, &changes), None, "a later read counts");
     }
 }
 

@@ -129,10 +129,11 @@ fn every_reader_of_a_value_that_may_not_be_served_derives_the_same_stub_identity
             sent(resume(smallvec![moved(), item(Bytes::from_static(b"200"), 1)]));
             let end = if wins {
                 let lock = ServerReply::Stored(cas(8));
-                let unseen = sent(resume(smallvec![lock, moved(), ServerReply::Absent]));
-                let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } = &unseen[0].operation
+                let placeholder = sent(resume(smallvec![lock, moved(), ServerReply::Absent]));
+                let Operation::Store { value, cas: Some(Cas { number: 7, .. }), .. } =
+                    &placeholder[0].operation
                 else {
-                    panic!("{unseen:?}")
+                    panic!("{placeholder:?}")
                 };
                 let Opened::Sealed { envelope, .. } = Header::open(&value.header) else {
                     panic!("{value:?}")
@@ -257,7 +258,7 @@ fn a_value_that_another_read_has_marked_is_marked_again_by_the_holder_of_the_loc
     let policy = policy();
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
-    for (reply, is_mine) in [(ServerReply::Stored(cas(10)), true), (ServerReply::Exists, false)] {
+    for (reply, is_ours) in [(ServerReply::Stored(cas(10)), true), (ServerReply::Exists, false)] {
         let (mut read, _) = marking(&inputs);
         let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
         let lock = sent(resume(smallvec![ServerReply::Exists, marked_as(9)]));
@@ -267,7 +268,7 @@ fn a_value_that_another_read_has_marked_is_marked_again_by_the_holder_of_the_loc
         );
         let next = sent(resume(smallvec![reply]));
         let again = Operation::MarkStale { seconds: None, cas: Some(cas(9)), explicit: None };
-        assert_eq!(next[0].operation == again, is_mine, "{next:?}");
+        assert_eq!(next[0].operation == again, is_ours, "{next:?}");
     }
     // It has been filled: there is nothing to win.
     let (mut read, _) = marking(&inputs);

@@ -49,5 +49,5 @@ fn a_set_that_loses_every_race_fails_and_one_that_is_dropped_leaves_no_stub() {
     };
     resume(1, &[found("", 11), found("50", 3)]);
     let end = Step::Done(SetEnd::Failed(Failure::Overloaded));
-    assert_eq!(resume(PATIENCE_MS, &[ServerReply::Exists]), end);
+    assert_eq!(resume(MAX_RETRY_MS, &[ServerReply::Exists]), end);
 }

@@ -231,7 +231,7 @@ impl Proxy {
         const META: &[Command] =
             &[C::MetaGet, C::MetaSet, C::MetaDelete, C::MetaArith, C::MetaNoop, C::MetaDebug];
         let server_info = &self.server_info;
-        let (now, usage, totals) = (self.now(), Usage::look(), server_info.totals());
+        let (now, usage, totals) = (self.now(), Usage::read(), server_info.totals());
         let count = |commands: &[Command], outcomes: &[Outcome]| totals.answered(commands, outcomes);
         let get_hits = count(&[C::Get, C::Gets], HIT) + count(&[C::MetaGet], &[O::Hit, O::Stale, O::Ok]);
         let get_misses = count(&[C::Get, C::Gets, C::MetaGet], MISS);

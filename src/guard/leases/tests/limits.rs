@@ -35,7 +35,7 @@ fn a_connection_that_never_fills_loses_its_oldest_leases_and_can_still_fill_them
         assert!(ended.iter().all(|ended| ended.end == LeaseEnd::Limit && ended.commands.len() == 1));
     }
     assert_eq!(leases.census().0, 1 + MAX_LEASES_PER_OWNER);
-    assert!(leases.rebuilds(1), "who holds one keeps it");
+    assert!(leases.rebuilds(1), "a connection that holds one lease keeps it");
     assert!(matches!(set(&mut leases, 900, 2), Attribution::Fill { lease: false, .. }));
     assert!(matches!(set(&mut leases, 1000, 2), Attribution::Fill { lease: true, .. }));
 }

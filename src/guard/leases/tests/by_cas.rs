@@ -1,4 +1,4 @@
-//! Fills and deletes that name the CAS of a miss.
+//! Fills and deletes that send the CAS of a miss.
 
 use super::*;
 
@@ -83,16 +83,16 @@ fn the_token_of_a_lease_that_another_connection_filled_does_not_obscure_a_later_
 #[test]
 fn of_several_misses_with_the_same_cas_the_senders_own_comes_first_then_the_lease() {
     let policy = Policy::default();
-    for (winner, named) in [(2, true), (9, true), (1, false)] {
+    for (sender, is_lease) in [(2, true), (9, true), (1, false)] {
         let mut leases = Leases::<u32>::default();
         // Both read the same value, which may not be served. The second acquired its lock later.
         leases.record_miss(KEY, 1.into(), token(7), &policy);
         leases.grant(KEY, 2.into(), token(7), &policy).0.unwrap();
-        let Attribution::Fill { lease, .. } = leases.attribute_by_cas(KEY, 7, winner.into(), false) else {
+        let Attribution::Fill { lease, .. } = leases.attribute_by_cas(KEY, 7, sender.into(), false) else {
             panic!("not attributed")
         };
-        assert_eq!(lease, named, "{winner}");
-        assert_eq!(leases.rebuilds(2), !named);
+        assert_eq!(lease, is_lease, "{sender}");
+        assert_eq!(leases.rebuilds(2), !is_lease);
     }
     // The first exceeded max_rebuild, and the second won the same value.
     let mut leases = leased();
