@@ -168,7 +168,7 @@ fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_and_after_tag_cache_
         assert_eq!(there.get("hot:k").as_deref(), Some(&b"new"[..]));
         bump.by(&mut here, "");
         std::thread::sleep(Duration::from_millis(450));
-        assert_eq!(there.get("hot:k"), None, "{bump:?} counts everywhere after tag_cache");
+        assert_eq!(there.get("hot:k"), None, "{bump:?} counts everywhere after tags.cache");
         here.store("hot:k", b"newer", 60);
     }
 }
