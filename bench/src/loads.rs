@@ -65,7 +65,7 @@ const BASE: Load = Load {
 /// All loads, in the order in which they run. Fields that are not given are those of the first.
 pub(crate) const LOADS: [Load; 20] = [
     BASE,
-    Load { name: "pipelined", about: "16 gets of each client on their way", depth: 16, ..BASE },
+    Load { name: "pipelined", about: "16 gets of each client in flight", depth: 16, ..BASE },
     Load { name: "hot", about: "1 key, 1 server", items: 1, servers: 1, ..BASE },
     Load { name: "latency", about: "1 client", connections: 1, ..BASE },
     Load { name: "clients-500", about: "500 clients", connections: 500, ..BASE },
@@ -92,7 +92,7 @@ pub(crate) const LOADS: [Load; 20] = [
     Load { name: "unix", about: "clients on a Unix socket", unix: true, ..BASE },
     Load {
         name: "idle-10000",
-        about: "10,000 further clients that have read a key and ask nothing more",
+        about: "10,000 further clients that have read a key and send nothing more",
         idle: 10_000,
         ..BASE
     },
@@ -113,7 +113,7 @@ pub(crate) const LOADS: [Load; 20] = [
     },
     Load {
         name: "ten-million",
-        about: "10,000,000 answers of each proxy, 16 gets of each client on their way; only when named",
+        about: "10,000,000 replies from each proxy, 16 gets of each client in flight; only when named",
         depth: 16,
         replies: Some(10_000_000),
         ..BASE

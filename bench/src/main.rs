@@ -35,9 +35,7 @@ fn main() -> ExitCode {
     {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!(
-                "bench: not everything was replies_so_far as it must be: the bold lines below the tables say what"
-            );
+            eprintln!("bench: some replies were wrong or missing: the bold lines below the tables name them");
             ExitCode::FAILURE
         }
         Err(error) => {

@@ -131,7 +131,7 @@ impl Items {
                 .place(&rest[6..6 + KEY], request)
                 .ok_or_else(|| format!("not asked for: {}", unexpected(rest)))?;
             if request.found & (1 << place) != 0 {
-                return Err(format!("replies_so_far twice: {}", unexpected(rest)));
+                return Err(format!("answered twice: {}", unexpected(rest)));
             }
             let block = &rest[header..whole];
             if block[..self.size] != *self.value(request.keys[place]) || !block.ends_with(b"\r\n") {
@@ -215,7 +215,7 @@ mod tests {
         assert!(read(&answer(&items, 4, 5)).unwrap_err().contains("not this key's value"));
         assert!(read(&answer(&items, 6, 6)).unwrap_err().contains("not asked for"));
         let twice = [answer(&items, 4, 4), answer(&items, 4, 4)].concat();
-        assert!(read(&twice).unwrap_err().contains("replies_so_far twice"));
+        assert!(read(&twice).unwrap_err().contains("answered twice"));
         let mut cut = answer(&items, 4, 4);
         cut.remove(40);
         cut.extend_from_slice(b"END\r\n");

@@ -6,7 +6,7 @@ use crate::world::{
 };
 
 /// The command and its whole reply. docs/commands.md shows the same.
-const ANSWERS: &[(&str, &str)] = &[
+const REPLIES: &[(&str, &str)] = &[
     ("verbosity 1", "OK\r\n"),
     ("verbosity 1 noreply", ""),
     ("verbosity", "CLIENT_ERROR bad command line format\r\n"),
@@ -66,10 +66,10 @@ fn every_administrative_command_has_the_answer_that_is_documented() {
     let servers = memcacheds(2);
     let kennel = sidecar(&addresses(&servers), "");
     let mut client = kennel.client();
-    for (asked, answer) in ANSWERS {
-        client.send(format!("{asked}\r\nverbosity 0\r\n").as_bytes());
-        let said = String::from_utf8(client.bytes(answer.len() + 4)).expect("ASCII");
-        assert_eq!(said, format!("{answer}OK\r\n"), "{asked}");
+    for (command, reply) in REPLIES {
+        client.send(format!("{command}\r\nverbosity 0\r\n").as_bytes());
+        let received = String::from_utf8(client.bytes(reply.len() + 4)).expect("ASCII");
+        assert_eq!(received, format!("{reply}OK\r\n"), "{command}");
     }
     client.send(b"quit\r\n");
     assert_eq!(client.rest(), b"");
@@ -78,11 +78,11 @@ fn every_administrative_command_has_the_answer_that_is_documented() {
 #[test]
 fn the_page_of_commands_shows_these_replies() {
     let page = include_str!("../../docs/commands.md");
-    for (asked, answer) in
-        ANSWERS.iter().filter(|(_, answer)| !matches!(*answer, "" | "ERROR\r\n" | "OK\r\n" | "EN\r\n"))
+    for (command, reply) in
+        REPLIES.iter().filter(|(_, reply)| !matches!(*reply, "" | "ERROR\r\n" | "OK\r\n" | "EN\r\n"))
     {
-        let answer = answer.trim_end().replace('|', "\\|");
-        assert!(page.contains(&format!("`{answer}`")), "docs/commands.md should show {answer} to {asked}");
+        let reply = reply.trim_end().replace('|', "\\|");
+        assert!(page.contains(&format!("`{reply}`")), "docs/commands.md must show {reply} to {command}");
     }
 }
 

@@ -105,7 +105,7 @@ fn a_get_of_thousands_of_keys_of_every_kind_is_answered_whole_and_in_order() {
         let stored = |key: &&str| items.iter().any(|item| item.key == **key);
         let expected: Vec<&str> = wanted.iter().copied().filter(|key| stored(key)).collect();
         let got: Vec<&str> = items.iter().map(|item| item.key.as_str()).collect();
-        assert_eq!(got, expected, "in the order asked");
+        assert_eq!(got, expected, "in the order of the request");
         for key in keys.iter().step_by(7) {
             assert!(stored(&key.as_str()), "{key}");
         }

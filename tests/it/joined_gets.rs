@@ -83,18 +83,18 @@ fn gets_of_many_keys_that_arrive_together_each_get_their_values_in_the_order_req
     }
 }
 
-/// A proxy in front of a server that records each `get` line, and replies itself if `answers` returns a reply.
+/// A proxy in front of a server that records each `get` line, and replies itself if `replies` returns a reply.
 fn before(
     server: &Memcached,
-    answers: impl Fn(&str) -> Option<&'static str> + Clone + Send + 'static,
+    replies: impl Fn(&str) -> Option<&'static str> + Clone + Send + 'static,
 ) -> (Between, Arc<Mutex<Vec<String>>>) {
     let noted = Arc::new(Mutex::new(Vec::new()));
-    let of_serve = noted.clone();
+    let shared = noted.clone();
     let between = Between::start(server.address, move |mut client, mut server, over| {
         let (mut to_client, mut to_server) =
             (client.try_clone().expect("a second handle"), server.try_clone().expect("a second handle"));
-        let (mut says, noted, answers) =
-            (client.try_clone().expect("a second handle"), of_serve.clone(), answers.clone());
+        let (mut reply_to, noted, replies) =
+            (client.try_clone().expect("a second handle"), shared.clone(), replies.clone());
         let (of_requests, of_replies) = (over.clone(), over.clone());
         std::thread::spawn(move || {
             pump(&mut client, &of_requests, |bytes| {
@@ -104,8 +104,8 @@ fn before(
                     .lock()
                     .expect("no thread panics while it holds the lock")
                     .extend(gets().map(str::to_owned));
-                match gets().find_map(&answers) {
-                    Some(answer) => says.write_all(answer.as_bytes()).is_ok(),
+                match gets().find_map(&replies) {
+                    Some(reply) => reply_to.write_all(reply.as_bytes()).is_ok(),
                     None => to_server.write_all(bytes).is_ok(),
                 }
             });

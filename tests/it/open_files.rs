@@ -18,9 +18,9 @@ fn toml(servers: &[String]) -> String {
 }
 
 /// The numbers in the warning: the configured one, the lowered one.
-fn lowered(said: &str) -> (usize, usize) {
+fn lowered(text: &str) -> (usize, usize) {
     let line =
-        said.lines().find(|line| line.contains("listen.max_connections")).unwrap_or_else(|| panic!("{said}"));
+        text.lines().find(|line| line.contains("listen.max_connections")).unwrap_or_else(|| panic!("{text}"));
     let numbers: Vec<usize> =
         line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     assert!(numbers.contains(&10_000) && numbers.contains(&LIMIT), "{line}");
@@ -41,11 +41,11 @@ fn with_more_clients_than_descriptors_connected_clients_are_served_and_the_other
     for n in 0..CLIENTS {
         let mut client = Client::tcp(kennel.address());
         client.send(b"version\r\n");
-        let said = client.line();
-        if said.starts_with("VERSION ") {
+        let reply = client.line();
+        if reply.starts_with("VERSION ") {
             inside.push(client);
         } else {
-            assert_eq!(said, "ERROR Too many open connections", "client {n}");
+            assert_eq!(reply, "ERROR Too many open connections", "client {n}");
             refused += 1;
         }
     }
@@ -72,10 +72,10 @@ fn with_more_clients_than_descriptors_connected_clients_are_served_and_the_other
     eventually("there is room again", || {
         let mut stream = TcpStream::connect(kennel.address()).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
-        let mut said = [0; 8];
+        let mut reply = [0; 8];
         stream.write_all(b"version\r\n").is_ok()
-            && stream.read_exact(&mut said).is_ok()
-            && said == *b"VERSION "
+            && stream.read_exact(&mut reply).is_ok()
+            && reply == *b"VERSION "
     });
 }
 
@@ -96,11 +96,11 @@ fn many_who_come_at_once_and_must_be_refused_take_no_descriptor_from_anybody_els
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
         // Refused clients may already be gone.
         let _ = stream.write_all(b"get raw\r\n");
-        let mut said = [0; 5];
-        stream.read_exact(&mut said).expect("an answer");
-        match &said {
+        let mut reply = [0; 5];
+        stream.read_exact(&mut reply).expect("a reply");
+        match &reply {
             b"END\r\n" => served += 1,
-            said => assert_eq!(said, b"ERROR"),
+            reply => assert_eq!(reply, b"ERROR"),
         }
     }
     assert_eq!(served, fit);
@@ -122,7 +122,7 @@ fn check_reports_how_many_clients_the_descriptors_allow() {
     let output = command.arg(&file).output().expect("run kennel check");
     let _ = std::fs::remove_dir_all(&dir);
     assert!(output.status.success());
-    let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!((50..LIMIT).contains(&lowered(&said).1), "{said}");
-    assert!(said.contains("warning: listen.max_connections"), "{said}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!((50..LIMIT).contains(&lowered(&text).1), "{text}");
+    assert!(text.contains("warning: listen.max_connections"), "{text}");
 }

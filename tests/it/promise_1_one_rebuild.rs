@@ -159,14 +159,14 @@ fn a_claim_that_a_whole_rebuild_overtook_is_no_win_and_leaves_no_lock_behind() {
 #[test]
 fn a_stale_value_that_ends_during_its_rebuild_lets_no_second_one_begin() {
     // Won as soon as it is stale, and in the last second before it expires.
-    for stands in [3, 1] {
+    for seconds_left in [3, 1] {
         let (servers, sidecars) = fleet_with("stale_for = \"3s\"\nlock_ttl = \"9s\"\ncold_wait = \"0ms\"");
         let (mut winner, mut other) = (sidecars[0].client(), sidecars[1].client());
         winner.store("hot:k", b"old", 1);
-        until_stale(&servers, "hot:k", stands);
+        until_stale(&servers, "hot:k", seconds_left);
         assert_eq!(winner.get("hot:k"), None);
         eventually("the old value ends", || other.get("hot:k").is_none());
-        assert_eq!(wins(&sidecars), 1.0, "won with {stands} s to stand");
+        assert_eq!(wins(&sidecars), 1.0, "won with {seconds_left} s left");
         winner.store("hot:k", b"new", 60);
         assert_eq!(other.get("hot:k").as_deref(), Some(&b"new"[..]));
     }

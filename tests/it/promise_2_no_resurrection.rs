@@ -168,7 +168,7 @@ fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_and_after_tag_cache_
         assert_eq!(there.get("hot:k").as_deref(), Some(&b"new"[..]));
         bump.by(&mut here, "");
         std::thread::sleep(Duration::from_millis(450));
-        assert_eq!(there.get("hot:k"), None, "{bump:?} counts everywhere after tag_cache");
+        assert_eq!(there.get("hot:k"), None, "{bump:?} counts everywhere after tags.cache");
         here.store("hot:k", b"newer", 60);
     }
 }
@@ -199,7 +199,7 @@ fn with_a_tag_cache_a_bump_counts_at_once_where_it_was_made_also_if_another_side
 fn what_was_built_before_an_invalidation_neither_replaces_nor_creates_anything_after_it() {
     let (_servers, sidecars) = fleet("stale_for = \"30s\"\ncold_wait = \"0ms\"");
     for elsewhere in [0, 1] {
-        for (command, said) in [
+        for (command, expected) in [
             // There is something to replace: the reply is success, and the value remains.
             ("replace hot:k 0 60 3\r\nold", "STORED"),
             ("ms hot:k 3 MR T60\r\nold", "HD"),
@@ -212,7 +212,7 @@ fn what_was_built_before_an_invalidation_neither_replaces_nor_creates_anything_a
                 assert_eq!(d.get("hot:k"), None);
                 assert_eq!(d.set("hot:k", b"new", 60), "STORED");
             }
-            assert_eq!(a.execute(command), said, "{command}, after a delete through sidecar {elsewhere}");
+            assert_eq!(a.execute(command), expected, "{command}, after a delete through sidecar {elsewhere}");
             if !command.starts_with("ma") {
                 // It may replace what it has read since.
                 assert_eq!(a.get("hot:k").as_deref(), Some(&b"new"[..]));

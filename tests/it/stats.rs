@@ -348,6 +348,6 @@ fn the_page_of_commands_describes_each_of_the_sidecars_own_numbers() {
     for name in own.keys() {
         let family = name.split('_').next().unwrap_or(name);
         let is_there = page.contains(&format!("`{name}`")) || page.contains(&format!("`{family}_…`"));
-        assert!(is_there, "docs/commands.md should say what {name} is");
+        assert!(is_there, "docs/commands.md must explain {name}");
     }
 }

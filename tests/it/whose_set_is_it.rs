@@ -110,7 +110,7 @@ fn five_misses_and_a_delete_cost_the_next_five_sets_of_others_nothing() {
 
 #[test]
 fn a_client_that_has_read_a_value_may_replace_it_despite_an_earlier_miss() {
-    for (seen, said) in [
+    for (command, expected) in [
         ("get hot:k", "VALUE hot:k 0 1"),
         ("gets hot:k", "VALUE hot:k 0 1 "),
         ("gat 60 hot:k", "VALUE hot:k 0 1"),
@@ -122,14 +122,14 @@ fn a_client_that_has_read_a_value_may_replace_it_despite_an_earlier_miss() {
         let (mut first, mut second) = (kennel.client(), kennel.client());
         assert_eq!(first.get("hot:k"), None);
         second.store("hot:k", b"1", 60);
-        let actual = first.execute(seen);
-        assert!(actual.starts_with(said), "{seen}: {actual}");
+        let actual = first.execute(command);
+        assert!(actual.starts_with(expected), "{command}: {actual}");
         if actual.starts_with("VALUE") {
             first.line();
             first.expect(b"END\r\n");
         }
         first.store("hot:k", b"9", 60);
-        assert_eq!(second.get("hot:k").as_deref(), Some(&b"9"[..]), "{seen}");
+        assert_eq!(second.get("hot:k").as_deref(), Some(&b"9"[..]), "{command}");
     }
 }
 
@@ -187,16 +187,16 @@ fn a_key_whose_builder_leaves_is_won_at_once_though_others_may_fill_it_yet() {
 #[test]
 fn of_all_who_add_a_key_one_stores_whoever_missed_it_and_whoever_won() {
     for add in ["add hot:k 0 60 1\r\nN", "ms hot:k 1 ME T60\r\nN"] {
-        let is_stored = |said: &str| said == "STORED" || said == "HD";
+        let is_stored = |reply: &str| reply == "STORED" || reply == "HD";
         for clients in ["single", "pooled", "auto"] {
             for adders in [[0, 2, 1], [2, 0, 1], [1, 2, 0], [2, 3, 0], [0, 1, 2]] {
                 let (_servers, kennel) = of_clients(clients, QUICK);
                 let mut all: Vec<Client> = (0..4).map(|_| kennel.client()).collect();
                 // The first wins, the second receives a miss all the same, and the others have not read.
                 assert_eq!([all[0].get("hot:k"), all[1].get("hot:k")], [None, None]);
-                let said = adders.map(|n| all[n].execute(&add.replace('N', &n.to_string())));
-                let stored = said.each_ref().map(|said| is_stored(said));
-                assert_eq!(stored, [true, false, false], "{add}, {clients}, {adders:?}: {said:?}");
+                let replies = adders.map(|n| all[n].execute(&add.replace('N', &n.to_string())));
+                let stored = replies.each_ref().map(|reply| is_stored(reply));
+                assert_eq!(stored, [true, false, false], "{add}, {clients}, {adders:?}: {replies:?}");
                 assert_eq!(all[3].execute("incr hot:k 1"), (adders[0] + 1).to_string());
             }
         }
@@ -305,8 +305,8 @@ fn nobody_waits_for_what_its_own_connection_builds() {
         let (mut winner, mut other) = (kennel.client(), kennel.client());
         assert_eq!(winner.get("hot:k"), None);
         other.send(format!("{read}\r\n").as_bytes());
-        let said = winner.execute(read);
-        assert!(said == MISS || said == "EN", "{read}: {said}");
+        let reply = winner.execute(read);
+        assert!(reply == MISS || reply == "EN", "{read}: {reply}");
         // The other one waits all the while.
         other.silent_for(Duration::from_millis(50));
         winner.store("hot:k", b"v", 60);

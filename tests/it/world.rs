@@ -367,14 +367,14 @@ impl Kennel {
     }
 
     fn listening(&self, kind: &str) -> Option<String> {
-        self.said_with(&format!("kennel: listening on {kind}"))
+        self.logged_after(&format!("kennel: listening on {kind}"))
     }
 
     fn admin_line(&self) -> Option<String> {
-        Some(self.said_with("kennel: admin on http://")?.trim_end_matches('/').to_owned())
+        Some(self.logged_after("kennel: admin on http://")?.trim_end_matches('/').to_owned())
     }
 
-    fn said_with(&self, prefix: &str) -> Option<String> {
+    fn logged_after(&self, prefix: &str) -> Option<String> {
         let lines = self.lines.lock().expect("no holder panics");
         lines.iter().find_map(|l| Some(l.strip_prefix(prefix)?.trim().to_owned()))
     }

@@ -93,8 +93,8 @@ fn keeps_the_promises_in_full(plan: &Plan) {
 /// `KENNEL_MODEL_THREADS`, or one thread per core.
 fn workers() -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let asked = std::env::var("KENNEL_MODEL_THREADS").ok();
-    asked.map_or_else(cores, |text| text.parse().expect("KENNEL_MODEL_THREADS is a number"))
+    let configured = std::env::var("KENNEL_MODEL_THREADS").ok();
+    configured.map_or_else(cores, |text| text.parse().expect("KENNEL_MODEL_THREADS is a number"))
 }
 
 fn whole(plan: Plan) -> Plan {

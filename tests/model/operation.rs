@@ -411,7 +411,7 @@ impl World {
     ) -> Result<(), Violation> {
         let (now, owner) = (self.now(), owner(client, s, plan));
         let Job::Reading { floor } = self.clients[client].job else {
-            panic!("client {client} asked nothing")
+            panic!("client {client} has no request")
         };
         let leases = &mut self.sidecars[s].leases;
         let mut won = false;

@@ -400,27 +400,33 @@ impl Checker {
     }
 
     /// A reader receives a value as fresh.
-    pub fn fresh(&mut self, key: usize, value: ValueId, asked: Request) -> Result<(), Violation> {
+    pub fn fresh(&mut self, key: usize, value: ValueId, request: Request) -> Result<(), Violation> {
         self.coverage.fresh += 1;
-        self.is_fresh(key, asked.now);
+        self.is_fresh(key, request.now);
         let of = &self.values[value];
         if of.key != key {
             return violation(format!("key {key} was answered with a value of key {}", of.key));
         }
-        if let Some(disruption) = self.ended_before(value, asked, |_| true) {
-            let Request { began, .. } = asked;
+        if let Some(disruption) = self.ended_before(value, request, |_| true) {
+            let Request { began, .. } = request;
             return violation(format!(
                 "promise 2: resurrection: a request of {began} received value {value} {of:?} as fresh, after {disruption:?}"
             ));
         }
-        self.check_expiry(key, value, asked, 0)
+        self.check_expiry(key, value, request, 0)
     }
 
     /// A reader receives a value as stale. `won`: it also receives the lease.
-    pub fn stale(&mut self, key: usize, value: ValueId, asked: Request, won: bool) -> Result<(), Violation> {
+    pub fn stale(
+        &mut self,
+        key: usize,
+        value: ValueId,
+        request: Request,
+        won: bool,
+    ) -> Result<(), Violation> {
         self.coverage.stale += 1;
         if !won {
-            self.not_fresh.push(NotFresh { key, begin: asked.began, end: asked.now });
+            self.not_fresh.push(NotFresh { key, begin: request.began, end: request.now });
         }
         let policy = &self.plan.keys[key].policy;
         let drops = |kind: DisruptionKind| match kind {
@@ -428,21 +434,21 @@ impl Checker {
             DisruptionKind::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
             DisruptionKind::Value => false,
         };
-        if let Some(disruption) = self.ended_before(value, asked, drops) {
+        if let Some(disruption) = self.ended_before(value, request, drops) {
             let of = &self.values[value];
             return violation(format!(
                 "promise 2: value {value} {of:?} was served as stale, after {disruption:?}"
             ));
         }
         let extra = millis(policy.stale_for) + millis(policy.stale_wait);
-        self.check_expiry(key, value, asked, extra)
+        self.check_expiry(key, value, request, extra)
     }
 
     /// The disruption, of a kind that `counts`, that had ended this value before the request began.
     fn ended_before(
         &self,
         value: ValueId,
-        asked: Request,
+        request: Request,
         counts: impl Fn(DisruptionKind) -> bool,
     ) -> Option<&Disruption> {
         let of = &self.values[value];
@@ -451,20 +457,20 @@ impl Checker {
                 return false;
             }
             // A sidecar sees its own bumps at once, unless the tag was lost and its version may be smaller now.
-            let knows = disruption.by == asked.sidecar && !self.plan.faults_matter();
+            let knows = disruption.by == request.sidecar && !self.plan.faults_matter();
             let cached = matches!(disruption.kind, DisruptionKind::Tag { .. }) && !knows;
             let cache = if cached { self.plan.tag_cache } else { 0 };
-            let cache = cache + self.near(disruption.key, disruption.by, asked.sidecar);
+            let cache = cache + self.near(disruption.key, disruption.by, request.sidecar);
             counts(disruption.kind)
                 && of.has(disruption.kind)
-                && disruption.acked.is_some_and(|acked| acked + cache < asked.began)
+                && disruption.acked.is_some_and(|acked| acked + cache < request.began)
                 && (!of.blind || of.ended.is_some_and(|ended| ended < disruption.begin))
         })
     }
 
-    pub fn missed(&mut self, key: usize, asked: Request) {
+    pub fn missed(&mut self, key: usize, request: Request) {
         self.coverage.held += 1;
-        self.not_fresh.push(NotFresh { key, begin: asked.began, end: asked.now });
+        self.not_fresh.push(NotFresh { key, begin: request.began, end: request.now });
     }
 
     /// How long a value of this key is fresh, in seconds; `None`: without limit.
@@ -477,8 +483,14 @@ impl Checker {
         }
     }
 
-    fn check_expiry(&self, key: usize, value: ValueId, asked: Request, extra: u64) -> Result<(), Violation> {
-        let Request { now, rounds, .. } = asked;
+    fn check_expiry(
+        &self,
+        key: usize,
+        value: ValueId,
+        request: Request,
+        extra: u64,
+    ) -> Result<(), Violation> {
+        let Request { now, rounds, .. } = request;
         let Value { acked: Some(acked), ttl, sent, .. } = self.values[value] else { return Ok(()) };
         if self.plan.is_storm() {
             return Ok(());
@@ -524,8 +536,8 @@ impl Checker {
     }
 
     /// A reader has received its response.
-    pub fn answered(&mut self, key: usize, asked: Request) -> Result<(), Violation> {
-        let Request { began, now, no_wait_since, rounds, .. } = asked;
+    pub fn answered(&mut self, key: usize, request: Request) -> Result<(), Violation> {
+        let Request { began, now, no_wait_since, rounds, .. } = request;
         let policy = &self.plan.keys[key].policy;
         let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
         let rounds = rounds.max(12) * self.plan.trip()
@@ -547,7 +559,7 @@ impl Checker {
                 ));
             }
         }
-        self.check_woken_in_time(key, asked)
+        self.check_woken_in_time(key, request)
     }
 
     /// Once a key is filled, its waiters are woken: at once, or, if another sidecar filled it, by the next poll.

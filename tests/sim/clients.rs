@@ -222,10 +222,10 @@ impl World {
         client: usize,
         key: usize,
         last_read: u64,
-        asked: Request,
+        request: Request,
         end: ReadEnd,
     ) -> Result<(), Violation> {
-        let Request { sidecar, now, .. } = asked;
+        let Request { sidecar, now, .. } = request;
         let moment = self.local_now(sidecar);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
@@ -234,28 +234,28 @@ impl World {
         let forgets = |mutant| self.plan.is(mutant);
         let (loser_forgets, unknown_forgets) =
             (forgets(Mutant::LoserLeavesNoToken), forgets(Mutant::UnknownLeavesNoToken));
-        self.checker.answered(key, asked)?;
+        self.checker.answered(key, request)?;
         let mut build = None;
         match end {
             ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit) => {
                 self.note_hit(sidecar, key, owner, hit.cas.number);
                 let (value, _) = World::value_of(&hit.payload)?;
-                self.checker.fresh(key, value, asked)?;
+                self.checker.fresh(key, value, request)?;
                 if self.plan.changes && !self.plan.pooled && self.below(10) == 0 {
                     build = Some(self.build(client, key, StoreMethod::Cas(hit.cas.number), None));
                 }
             }
             ReadEnd::Stale(hit) => {
                 let (value, _) = World::value_of(&hit.payload)?;
-                self.checker.stale(key, value, asked, false)?;
+                self.checker.stale(key, value, request, false)?;
             }
             ReadEnd::Won { lease, early, old } => {
                 // As under `meta_winner = "stale"`, which returns most.
                 if let (true, Some(hit)) = (meta, &old) {
                     let (value, _) = World::value_of(&hit.payload)?;
                     match early {
-                        true => self.checker.fresh(key, value, asked)?,
-                        false => self.checker.stale(key, value, asked, true)?,
+                        true => self.checker.fresh(key, value, request)?,
+                        false => self.checker.stale(key, value, request, true)?,
                     }
                 }
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
@@ -265,7 +265,7 @@ impl World {
                 self.remove_ended(sidecar, ended, &Purpose::Superseded);
                 if let Some(id) = id {
                     self.at(due - now, Event::Due { sidecar, generation, key, id });
-                    let rebuild = self.checker.rebuild(key, last_read, asked.served, now, early);
+                    let rebuild = self.checker.rebuild(key, last_read, request.served, now, early);
                     let method = self.fill_method(client, shown);
                     build = method.map(|method| self.build(client, key, method, Some(rebuild)));
                 }
@@ -276,7 +276,7 @@ impl World {
                     self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
-                self.checker.missed(key, asked);
+                self.checker.missed(key, request);
                 // The reply showed a meta client that another client rebuilds; it seldom rebuilds too.
                 if !meta || shown.is_none() || self.below(4) == 0 {
                     let method = self.fill_method(client, shown);

@@ -227,13 +227,13 @@ impl Checker {
         // Leases that were held when the quiet period began have ended by then, even if they were renewed at the last moment.
         let held = (quiet + millis(hold)).max(self.lock_outlives_fill[key].unwrap_or(0));
         let free = held + 1000 * u64::from(policy.lock_seconds()) + think + slack;
-        let mut asked = self.not_fresh.iter().filter(|held| held.key == key && held.begin > free);
-        let Some(first) = asked.clone().map(|held| held.begin).min() else { return Ok(()) };
+        let mut unserved = self.not_fresh.iter().filter(|held| held.key == key && held.begin > free);
+        let Some(first) = unserved.clone().map(|held| held.begin).min() else { return Ok(()) };
         let late = |held: &&NotFresh| {
             held.begin > first + again * (think + slack)
                 && self.first_fresh[key].is_none_or(|fresh| fresh > held.end)
         };
-        match asked.find(late) {
+        match unserved.find(late) {
             // A value that is stored without a lease, or is too large, may remove what another client has just begun to build.
             Some(held) if self.disrupted_between(key, first, held.end) => Ok(()),
             Some(held) => violation(format!("promise 5: {held:?} received no fresh value since {first}")),

@@ -99,7 +99,7 @@ pub struct Op {
     replies: Vec<Option<(ServerReply, bool)>>,
     pub round: u32,
     /// When the last round of commands was sent.
-    pub asked: Now,
+    pub sent_at: Now,
     /// The number of this wait; `waiting` is its id in the lease table.
     wait: u32,
     pub waiting: Option<u64>,
@@ -136,7 +136,7 @@ impl Op {
 impl World {
     pub fn op(&mut self, sidecar: usize, key: usize, doing: Task, purpose: Purpose) -> Box<Op> {
         self.next += 1;
-        let asked = self.local_now(sidecar);
+        let sent_at = self.local_now(sidecar);
         Box::new(Op {
             id: self.next,
             sidecar,
@@ -150,7 +150,7 @@ impl World {
             writes: Vec::new(),
             replies: Vec::new(),
             round: 0,
-            asked,
+            sent_at,
             wait: 0,
             waiting: None,
             read: None,
@@ -164,7 +164,7 @@ impl World {
     /// Sends a round of commands.
     pub fn send_round(&mut self, mut op: Box<Op>, commands: Commands) {
         assert!(!commands.is_empty(), "{op:?} sends nothing");
-        op.asked = self.local_now(op.sidecar);
+        op.sent_at = self.local_now(op.sidecar);
         op.round += 1;
         if op.round == 1 {
             self.near_changed(&op, false);
@@ -248,7 +248,7 @@ impl World {
             match (&command.operation, reply) {
                 // As in production, only the first round's reads enter the tag cache.
                 (Operation::Get(_), ServerReply::Item(item)) if op.first_round => {
-                    sidecar.note_tag(name, version_of(item), op.asked, *writes);
+                    sidecar.note_tag(name, version_of(item), op.sent_at, *writes);
                 }
                 (Operation::Store { .. }, ServerReply::Stored(_)) => sidecar.tag_cache.written(name),
                 _ => {}
@@ -258,7 +258,7 @@ impl World {
                 && self.plan.is(Mutant::RepairIsReused)
             {
                 let version = parse_version(&value.body);
-                sidecar.note_tag(name, version, op.asked, sidecar.tag_cache.writes(name));
+                sidecar.note_tag(name, version, op.sent_at, sidecar.tag_cache.writes(name));
             }
         }
         let mut replies: Replies = op.replies.drain(..).flatten().map(|(reply, _)| reply).collect();

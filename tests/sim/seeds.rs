@@ -22,7 +22,7 @@ fn setting<T: std::str::FromStr>(text: &str) -> T {
 }
 
 /// The seeds to run; 0 to `seeds` unless configured.
-fn asked(seeds: u64) -> Range<u64> {
+fn seeds_to_run(seeds: u64) -> Range<u64> {
     match std::env::var("KENNEL_SIM_SEEDS") {
         Err(_) => 0..seeds,
         Ok(text) => match text.split_once("..") {
@@ -91,7 +91,7 @@ pub type MakePlan = fn(u64, Option<Mutant>) -> Plan;
 /// seeds were run.
 pub fn every_seed_keeps_the_promises(planned: MakePlan, seeds: u64) -> (Coverage, bool) {
     let one = std::env::var("KENNEL_SIM_SEED").ok().map(|text| setting::<u64>(&text));
-    let seeds = one.map_or_else(|| asked(seeds), |seed| seed..seed + 1);
+    let seeds = one.map_or_else(|| seeds_to_run(seeds), |seed| seed..seed + 1);
     let run = |seed| World::run(planned(seed, None), false).map_err(|(violation, _)| violation.0);
     let (coverage, failed) = run_all(seeds, ENOUGH, run);
     if let Some((seed, why)) = failed.first() {

@@ -20,8 +20,8 @@ impl Server {
         Server { store: Store::new(LIMIT, wall), buffer: BytesMut::new() }
     }
 
-    /// Executes a command. Returns the reply as bytes of the wire. As in memcached, a value longer than `max_value` is refused and the
-    /// previous one is removed.
+    /// Executes a command. Returns the reply as bytes of the wire. As in memcached, a value longer than `max_value` is refused
+    /// and the previous one is removed.
     pub fn execute(&mut self, command: &ServerCommand, key: &[u8], max_value: usize, wall: u64) -> Bytes {
         if let Operation::Store { value, .. } = &command.operation
             && value.len() > max_value

@@ -34,9 +34,9 @@ pub struct Sidecar {
 
 impl Sidecar {
     /// Caches a tag's version. `writes`: the tag's write count when the read was sent.
-    pub fn note_tag(&self, name: &TagName, version: Option<u64>, asked: Now, writes: u64) {
+    pub fn note_tag(&self, name: &TagName, version: Option<u64>, sent_at: Now, writes: u64) {
         if let Some(version) = version {
-            self.tag_cache.put_unless_written(name, version, asked.mono, writes);
+            self.tag_cache.put_unless_written(name, version, sent_at.mono, writes);
         }
     }
 }
@@ -209,7 +209,7 @@ impl World {
         let policy = self.plan.keys[key].policy.clone();
         let now = self.local_now(sidecar);
         let generation = self.sidecars[sidecar].generation;
-        let asked = op.asked.mono;
+        let sent_at = op.sent_at.mono;
         let leases = &mut self.sidecars[sidecar].leases;
         match op.purpose {
             Purpose::Superseded => {}
@@ -222,7 +222,7 @@ impl World {
                 self.wake_all(waiters);
             }
             Purpose::Renewal(id) => {
-                let renewed = leases.renewed(&name, id, replies, asked);
+                let renewed = leases.renewed(&name, id, replies, sent_at);
                 let mut waiters = leases.renewal_ended(&name);
                 match renewed {
                     Ok(token) => {
@@ -265,9 +265,9 @@ impl World {
                 let (sidecar, key, last_read) = (op.sidecar, op.key, op.last_read);
                 let no_wait_since = if at_once { Some(began) } else { self.no_wait_since(client) };
                 let rounds = u64::from(op.round);
-                let asked =
+                let request =
                     Request { sidecar, began, now: self.now, no_wait_since, served: op.served, rounds };
-                self.read_done(client, key, last_read, asked, end)
+                self.read_done(client, key, last_read, request, end)
             }
             (End::Fill(end), Purpose::Store(put)) => self.fill_done(put.with_latest_arrival(op.late), end),
             (End::Set(end), Purpose::Store(put)) => self.set_done(put.with_latest_arrival(op.late), end),

@@ -1,7 +1,8 @@
 //! Import circles: inside each folder of `src/`, imports among the files point one way.
 //!
-//! A folder's nodes are its files, its parent file (`mod.rs` or `folder.rs`) and its sub-folders. The parent file's `mod` lines and its
-//! re-exports of children are no imports, and an import through a re-export counts as one of the file that defines the item.
+//! A folder's nodes are its files, its parent file (`mod.rs` or `folder.rs`) and its sub-folders. The parent file's `mod` lines
+//! and its re-exports of children are no imports, and an import through a re-export counts as one of the file that defines the
+//! item.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

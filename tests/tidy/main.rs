@@ -1,7 +1,7 @@
-//! Rules that the compiler does not check: which module may import which, which files may use which dependency, and whether the pages
-//! name what exists. docs/architecture.md gives the reasons; a failure gives the place as `file:line`.
+//! Rules that the compiler does not check: which module may import which, which files may use which dependency, and whether the
+//! pages name what exists. docs/architecture.md gives the reasons; a failure gives the position as `file:line`.
 //!
-//! Each check is a function from text to problems, so that a test can show it a mistake.
+//! Each check is a function from text to problems, so that a test can pass it a mistake.
 
 mod circles;
 mod code;
@@ -12,8 +12,7 @@ mod promises;
 use circles::circles;
 use code::{Source, everything_rust, paths_from, sources, words_at};
 use files::{read, texts};
-use pages::{dead_links, pages, unshown_limits, wrong_configuration, wrong_limits};
-
+use pages::{dead_links, pages, unknown_names, unshown_limits, wrong_configuration, wrong_limits};
 use promises::missing_mechanisms;
 
 /// The modules of `src/`, the top layer first. Imports point down, or to a module of the same layer that is no sibling.
@@ -172,6 +171,12 @@ fn every_link_and_every_file_that_a_page_names_is_there() {
 }
 
 #[test]
+fn every_limit_and_item_that_a_page_names_is_in_the_code() {
+    let sources = sources("src");
+    report(pages().iter().flat_map(|(path, text)| unknown_names(path, text, &sources)));
+}
+
+#[test]
 fn the_architecture_page_gives_every_limit_as_the_code_has_it() {
     let sources = sources("src");
     let page = read("docs/architecture.md");
@@ -235,7 +240,7 @@ fn imports(source: &Source) -> Vec<String> {
         let rest = &source.shipped[at..];
         let supers = rest.split("::").take_while(|word| *word == "super").count();
         if !before.ends_with("::") && supers >= depth {
-            problems.push(source.complain(at, "climbs to the crate's root: say `crate::`"));
+            problems.push(source.complain(at, "climbs to the crate's root: write `crate::`"));
         }
     }
     problems
@@ -244,16 +249,16 @@ fn imports(source: &Source) -> Vec<String> {
 fn misplaced_dependencies(source: &Source) -> Vec<String> {
     let mut problems = Vec::new();
     for Dependency { what, words, files, tests_too } in &DEPENDENCIES {
-        if files.iter().any(|open| source.path.starts_with(open)) {
+        if files.iter().any(|allowed| source.path.starts_with(allowed)) {
             continue;
         }
         let code = if *tests_too { &source.code } else { &source.shipped };
         for word in *words {
-            let say = |at| {
+            let complain = |at| {
                 let files = files.join(", ");
                 source.complain(at, format_args!("names {word}: {what} belongs to {files} only"))
             };
-            problems.extend(words_at(code, word).map(say));
+            problems.extend(words_at(code, word).map(complain));
         }
     }
     // Our own module is called `config` too.
@@ -276,8 +281,9 @@ fn impurities(source: &Source) -> Vec<String> {
     }
     let mut problems = Vec::new();
     for word in IMPURE {
-        let say = |at| source.complain(at, format_args!("names {word}: this module has no I/O and no clock"));
-        problems.extend(words_at(&source.shipped, word).map(say));
+        let complain =
+            |at| source.complain(at, format_args!("names {word}: this module has no I/O and no clock"));
+        problems.extend(words_at(&source.shipped, word).map(complain));
     }
     problems
 }
@@ -331,10 +337,10 @@ fn untidy_lines(path: &str, text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// That there is one complaint, which says so.
-    pub(crate) fn only(problems: Vec<String>, says: &str) {
+    /// Checks that there is one problem, whose text contains `expected`.
+    pub(crate) fn only(problems: Vec<String>, expected: &str) {
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert!(problems[0].contains(says), "{problems:?}");
+        assert!(problems[0].contains(expected), "{problems:?}");
     }
 
     fn of(path: &str, text: &str) -> Source {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use crate::code::Source;
+use crate::code::{Source, words_at};
 use crate::files::{normal, root, texts};
 
 /// All pages.
@@ -41,10 +41,10 @@ pub(crate) fn dead_links(path: &str, text: &str) -> Vec<String> {
 }
 
 fn is_path(code: &str) -> bool {
-    const ROOMS: [&str; 9] =
+    const FOLDERS: [&str; 9] =
         ["src/", "tests/", "docs/", "config/", "deploy/", "scripts/", "benches/", "bench/", "fuzz/"];
     let plain = code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
-    plain && ROOMS.iter().any(|module| code.starts_with(module))
+    plain && FOLDERS.iter().any(|folder| code.starts_with(folder))
 }
 
 fn resolve(from: &str, text: &str, target: &str) -> Result<(), String> {
@@ -81,7 +81,7 @@ fn resolve(from: &str, text: &str, target: &str) -> Result<(), String> {
 /// Rows of the page like `` | `src/session.rs` | `MAX_CALLS` | 1,024 | … | `` against the constants, and constants called
 /// `MAX_…` or `…_MAX` that the page leaves out.
 pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
-    let mut there: BTreeMap<(&str, &str), (usize, Vec<u64>)> = BTreeMap::new();
+    let mut constants: BTreeMap<(&str, &str), (usize, Vec<u64>)> = BTreeMap::new();
     for source in sources {
         for (at, _) in source.shipped.match_indices("const ") {
             let rest = &source.shipped[at + "const ".len()..];
@@ -90,12 +90,12 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
             };
             let value = value.split_once('=').and_then(|(_, value)| evaluate(value));
             if let Some(value) = value {
-                there.insert((&source.path, name.trim()), (at, value));
+                constants.insert((&source.path, name.trim()), (at, value));
             }
         }
     }
     let mut problems = Vec::new();
-    let mut said = Vec::new();
+    let mut rows = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, file, name, value, ..] = cells[..] else { continue };
@@ -103,26 +103,50 @@ pub(crate) fn wrong_limits(page: &str, sources: &[Source]) -> Vec<String> {
         if !file.starts_with("src/") {
             continue;
         }
-        said.push((file.to_owned(), name.to_owned()));
-        match (there.get(&(file, name)), human(value)) {
+        rows.push((file.to_owned(), name.to_owned()));
+        match (constants.get(&(file, name)), human(value)) {
             (None, _) => problems
                 .push(format!("docs/architecture.md:{number}: {file} has no constant {name} with a plain value")),
-            (Some((_, real)), said) if *real != said => problems.push(format!(
-                "docs/architecture.md:{number}: says {name} is {value} ({said:?}), but in {file} it is {real:?}"
+            (Some((_, real)), stated) if *real != stated => problems.push(format!(
+                "docs/architecture.md:{number}: says {name} is {value} ({stated:?}), but in {file} it is {real:?}"
             )),
             _ => {}
         }
     }
     // The other commands have no clients, so their limits need no row.
     for source in sources.iter().filter(|source| !source.path.starts_with("src/cli/")) {
-        for ((file, name), (at, _)) in there.iter().filter(|((file, _), _)| *file == source.path) {
+        for ((file, name), (at, _)) in constants.iter().filter(|((file, _), _)| *file == source.path) {
             let is_limit = name.starts_with("MAX_") || name.ends_with("_MAX");
-            if is_limit && !said.iter().any(|(f, n)| f == file && n == name) {
+            if is_limit && !rows.iter().any(|(f, n)| f == file && n == name) {
                 problems.push(
                     source.complain(*at, format_args!("{name} is not in docs/architecture.md's limits")),
                 );
             }
         }
+    }
+    problems
+}
+
+/// Words like `MAX_CALLS`, and code like `Reply::StaleCas`, that a page names and no source of `src/` has.
+pub(crate) fn unknown_names(path: &str, text: &str, sources: &[Source]) -> Vec<String> {
+    let has = |source: &Source, word: &str| words_at(&source.code, word).next().is_some();
+    let is_known = |words: &[&str]| sources.iter().any(|source| words.iter().all(|word| has(source, word)));
+    let is_type = |word: &str| {
+        ["struct ", "enum "].iter().any(|keyword| {
+            let item = format!("{keyword}{word}");
+            sources.iter().any(|source| words_at(&source.code, &item).next().is_some())
+        })
+    };
+    let mut problems = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let words = line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let limits = words.filter(|word| word.starts_with("MAX_") && word.len() > "MAX_".len());
+        let unknown = limits.filter(|word| !is_known(&[word])).map(str::to_owned);
+        let paths =
+            line.split('`').skip(1).step_by(2).filter_map(|code| Some((code, code.split_once("::")?)));
+        let unknown_paths = paths.filter(|(_, (of, item))| is_type(of) && !is_known(&[of, item]));
+        let all = unknown.chain(unknown_paths.map(|(code, _)| code.to_owned()));
+        problems.extend(all.map(|name| format!("{path}:{number}: names {name}, which is not in src/")));
     }
     problems
 }
@@ -213,7 +237,7 @@ pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
     // The table, and whether rows are keys of its own or of tables inside its lists.
     let (mut table, mut is_entry) = (None, None);
     for (number, line) in (1..).zip(page.lines()) {
-        let mut say = |what: String| problems.push(format!("docs/configuration.md:{number}: {what}"));
+        let mut complain = |what: String| problems.push(format!("docs/configuration.md:{number}: {what}"));
         if line.starts_with("## ") {
             table = line.split('`').nth(1).filter(|code| code.starts_with('['));
             is_entry = Some(false);
@@ -225,7 +249,7 @@ pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
             let table = format!("[{table}]");
             let is_table = keys.keys().any(|(known, ..)| *known == table);
             if is_table && !keys.contains_key(&(&table, false, name)) {
-                say(format!("names {code}, which is no key of config/kennel.toml"));
+                complain(format!("names {code}, which is no key of config/kennel.toml"));
             }
         }
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -234,9 +258,9 @@ pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
         };
         let Some(name) = name.strip_prefix('`').and_then(|name| name.strip_suffix('`')) else { continue };
         match keys.get(&(table, is_entry, name)) {
-            None => say(format!("{table} has no key {name} in config/kennel.toml")),
+            None => complain(format!("{table} has no key {name} in config/kennel.toml")),
             Some(real) if default.trim_matches('`') != *real && !is_entry => {
-                say(format!("{table} {name} is {default}, but {real} in config/kennel.toml"));
+                complain(format!("{table} {name} is {default}, but {real} in config/kennel.toml"));
             }
             Some(_) => {}
         }
@@ -301,6 +325,16 @@ mod tests {
         only(wrong_limits(b, &source), "src/a.rs:1: MAX_A is not in");
         only(wrong_limits(&a.replace("64", "65"), &source), "says MAX_A is 65 KiB");
         only(wrong_limits(&format!("{a}{}", a.replace("MAX_A", "MAX_C")), &source), "has no constant MAX_C");
+    }
+
+    #[test]
+    fn a_name_that_no_source_has_is_found() {
+        let sources = [Source::new("src/a.rs", "const MAX_A: usize = 1;\nenum Reply { Stale }\n")];
+        let fine =
+            "`MAX_A`, MAX_A × 2, `Reply::Stale` and `Memcached::OPT_POLL_TIMEOUT`, as `…_MAX` or `MAX_…`\n";
+        assert_eq!(unknown_names("docs/a.md", fine, &sources), Vec::<String>::new());
+        only(unknown_names("docs/a.md", "\n```\n2 × MAX_B\n", &sources), "docs/a.md:3: names MAX_B");
+        only(unknown_names("docs/a.md", "`Reply::Moved`\n", &sources), "docs/a.md:1: names Reply::Moved");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::code::{Source, words_at};
 
-/// Rows like `` | a mechanism | `guard/read.rs` `take_lock` | `a_test` | `` whose file does not define the item, or whose test does
-/// not exist. Files are below `src/`; a path that ends in `/` stands for all files of a folder.
+/// Rows like `` | a mechanism | `guard/read.rs` `judge` | `a_test` | `` whose file does not define the item, or whose test does not
+/// exist. Files are below `src/`; a path that ends in `/` means all files of a folder.
 pub(crate) fn missing_mechanisms(page: &str, sources: &[Source]) -> Vec<String> {
     let functions: BTreeSet<&str> = sources.iter().flat_map(|source| names(&source.code)).collect();
     let mut problems = Vec::new();

@@ -159,20 +159,20 @@ fn number(text: &[u8]) -> Option<u64> {
 
 #[test]
 fn only_what_two_servers_may_say_differently_is_replaced() {
-    let said = b"VALUE k 0 8 77\r\nHD c5 c6\r\n\r\nHD c77 t9987 l4 kk Ot3\r\nVA 2 c78 t-1\r\nc9\r\nEN\r\nVERSION 1.6.18\r\n\
+    let replies = b"VALUE k 0 8 77\r\nHD c5 c6\r\n\r\nHD c77 t9987 l4 kk Ot3\r\nVA 2 c78 t-1\r\nc9\r\nEN\r\nVERSION 1.6.18\r\n\
         ME k exp=-1 la=3 cas=78 fetch=no cls=1 size=64\r\n17\r\n";
     let same = b"VALUE k 0 8 #0\r\nHD c5 c6\r\n\r\nHD c#0 t~10000 l kk Ot3\r\nVA 2 c#1 t-1\r\nc9\r\nEN\r\nVERSION\r\n\
         ME k exp=-1 la= cas=#1 fetch=no cls=1 size=64\r\n17\r\n";
     let mut names = Names::new(false);
-    assert_eq!(names.normalise(said).escape_ascii().to_string(), same.escape_ascii().to_string());
+    assert_eq!(names.normalise(replies).escape_ascii().to_string(), same.escape_ascii().to_string());
     assert_eq!(names.last(b"k"), Some(78));
 }
 
 #[test]
 fn only_memcached_may_say_an_empty_line_and_only_behind_one_error() {
-    let said = b"CLIENT_ERROR bad command line format\r\n\r\nMN\r\n\r\n";
-    let normalised = |mut names: Names| names.normalise(said).escape_ascii().to_string();
-    assert_eq!(normalised(Names::new(false)), said.escape_ascii().to_string());
+    let replies = b"CLIENT_ERROR bad command line format\r\n\r\nMN\r\n\r\n";
+    let normalised = |mut names: Names| names.normalise(replies).escape_ascii().to_string();
+    assert_eq!(normalised(Names::new(false)), replies.escape_ascii().to_string());
     assert_eq!(
         normalised(Names::new(false).memcached()),
         r"CLIENT_ERROR bad command line format\r\nMN\r\n\r\n"
@@ -182,7 +182,7 @@ fn only_memcached_may_say_an_empty_line_and_only_behind_one_error() {
 #[test]
 fn over_a_pool_a_number_is_the_same_only_with_its_key() {
     let mut names = Names::new(true);
-    let said = b"VALUE a 0 0 7\r\n\r\nVALUE b 0 0 7\r\n\r\nHD c7\r\nHD c7 ka\r\n";
+    let replies = b"VALUE a 0 0 7\r\n\r\nVALUE b 0 0 7\r\n\r\nHD c7\r\nHD c7 ka\r\n";
     let same = b"VALUE a 0 0 #0\r\n\r\nVALUE b 0 0 #1\r\n\r\nHD c?\r\nHD c#0 ka\r\n";
-    assert_eq!(names.normalise(said).escape_ascii().to_string(), same.escape_ascii().to_string());
+    assert_eq!(names.normalise(replies).escape_ascii().to_string(), same.escape_ascii().to_string());
 }
