@@ -343,7 +343,7 @@ fn that_clients_have_pools_is_learnt_and_so_is_that_they_have_none_any_more() {
     let mut pool = [kennel.client(), kennel.client()];
     (0..40).for_each(|n| builds(&mut pool, n));
     assert_eq!([mode("pooled"), mode("single")], [1.0, 0.0]);
-    assert!(kennel.log().contains("learnt how clients use their connections"), "{}", kennel.log());
+    assert!(kennel.log().contains("detected how clients use their connections"), "{}", kennel.log());
     // From now on a late fill is dropped on another connection.
     assert_eq!(pool[0].get("hot:k"), None);
     kennel.client().delete("hot:k");
