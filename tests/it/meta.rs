@@ -410,9 +410,7 @@ fn recaching_is_won_once_while_the_value_is_still_fresh() {
 
 #[test]
 fn a_cas_that_the_client_gives_is_the_items_where_the_server_can() {
-    let kennel = Kennel::start(
-        "[pools.main]\nservers = [\"embedded:16MiB\"]\n[[rules]]\nname = \"g\"\nmatch = \"g:*\"\nkind = \"guarded\"\n",
-    );
+    let kennel = Kennel::start(&sidecar_toml(&["embedded:16MiB".to_owned()], &[guarded("g", "g:*", "")]));
     let mut client = kennel.client();
     assert_eq!(run(&mut client, "ms g:e 1 E777 c\r\nx\r\nmg g:e c\r\n"), show(b"HD c777\r\nHD c777\r\n"));
     assert_eq!(

@@ -283,6 +283,11 @@ impl Kennel {
             kennel.http("/readyz").starts_with("HTTP/1.0 200")
                 || kennel.http("/readyz").starts_with("HTTP/1.1 200")
         });
+        let default_ports = [11211, 9111];
+        assert!(
+            ![kennel.tcp, kennel.admin].iter().any(|address| default_ports.contains(&address.port())),
+            "a test must listen on free ports:\n{toml}"
+        );
         kennel
     }
 
