@@ -35,6 +35,12 @@ pub(super) fn found(value: impl Into<Bytes>, number: u64) -> ServerReply {
     ServerReply::Item(item(value, number))
 }
 
+/// Runs a closure with the inputs of a rule without tags, at this wall time, with tags on one server or on two.
+pub(super) fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
+    let policy = Policy::default();
+    run(&Inputs { now: Now { wall, mono: 0 }, copies, ..inputs(&policy, &[]) })
+}
+
 /// Runs a closure with the inputs of a rule that has one tag, `tag`, at this time on the monotonic clock.
 pub(super) fn at<T>(mono: u64, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
     let (policy, tags) = (Policy::default(), [TagName::from_slice(b"tag")]);

@@ -29,7 +29,12 @@ pub(crate) fn missing_mechanisms(page: &str, sources: &[Source]) -> Vec<String> 
         }
         for item in &items {
             let name = item.rsplit("::").next().unwrap_or(item);
-            let defines = |source: &Source| names(&source.code).any(|defined| defined == name);
+            // The type of a method may be defined in another file.
+            let owner = item.split("::").next().unwrap_or(name);
+            let defines = |source: &Source| {
+                names(&source.code).any(|defined| defined == name)
+                    && words_at(&source.code, owner).next().is_some()
+            };
             if !files.is_empty() && !files.iter().flat_map(|file| of(file)).any(defines) {
                 complain(format!("{} does not define {item}", files.join(", ")));
             }
@@ -76,6 +81,10 @@ mod tests {
         only(
             missing_mechanisms(&row("`a/c.rs`", "`it_is_kept`"), &sources),
             "docs/promises.md:1: there is no src/a/c.rs",
+        );
+        only(
+            missing_mechanisms(&row("`a/b.rs` `C::keep`", "`it_is_kept`"), &sources),
+            "does not define C::keep",
         );
         only(
             missing_mechanisms(&row("`a/b.rs` `drop`", "`it_is_kept`"), &sources),

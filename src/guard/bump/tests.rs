@@ -2,21 +2,13 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand};
-use crate::guard::fixtures::{self, cas, found, inputs};
-use crate::guard::inputs::Now;
-use crate::guard::policy::Policy;
+use crate::guard::fixtures::{self, cas, found, on};
 use crate::guard::tag_version::{MS_BITS, version_of};
 use crate::guard::tags::{TagServer, get_tag};
 
 const CAS: Cas = cas(1);
 const DOWN: ServerReply = ServerReply::Failed(Failure::Down);
 const TAG: ItemRef = ItemRef::Tag(0);
-
-/// Inputs at this time, with tags on one server or on two.
-fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
-    let policy = Policy::default();
-    run(&Inputs { now: Now { wall, mono: 0 }, copies, ..inputs(&policy, &[]) })
-}
 
 #[test]
 fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {

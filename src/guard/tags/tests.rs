@@ -1,17 +1,9 @@
 use super::*;
-use crate::guard::fixtures::{cas, found, inputs};
-use crate::guard::inputs::Now;
-use crate::guard::policy::Policy;
+use crate::guard::fixtures::{cas, found, on};
 
 const CAS: Cas = cas(1);
 const DOWN: ServerReply = ServerReply::Failed(Failure::Down);
 const TAG: ItemRef = ItemRef::Tag(0);
-
-/// Inputs at this time, with tags on one server or on two.
-fn on<T>(wall: u64, copies: bool, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
-    let policy = Policy::default();
-    run(&Inputs { now: Now { wall, mono: 0 }, copies, ..inputs(&policy, &[]) })
-}
 
 /// Reads one tag. Each round has the expected commands and the replies to them.
 fn read_tag(copies: bool, rounds: &[(&[ServerCommand], &[ServerReply])]) -> Result<TagRead, Failure> {
