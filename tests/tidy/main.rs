@@ -25,13 +25,14 @@ const LAYERS: [&[&str]; 6] = [
     &["protocol", "metrics", "error", "clock", "random"],
 ];
 /// Modules that do not import each other. Only the proxy uses them together.
-const SIBLINGS: &[&str] = &["rule", "guard", "upstream"];
+const SIBLINGS: &[&str] = &["rule", "guard", "failover", "upstream"];
 /// The only modules that may use a module.
 const ONLY_USED_BY: [(&str, &[&str]); 1] = [("embedded", &["upstream", "cli"])];
 /// The only modules that a module may import.
-const ONLY_IMPORTS: [(&str, &[&str]); 5] = [
+const ONLY_IMPORTS: [(&str, &[&str]); 6] = [
     ("embedded", &["protocol"]),
     ("guard", &["metrics", "error", "protocol"]),
+    ("failover", &[]),
     ("rule", &[]),
     ("protocol", &[]),
     ("error", &[]),
@@ -100,7 +101,8 @@ const DEPENDENCIES: [Dependency; 12] = [
 ];
 
 /// Modules without I/O, threads and clocks.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
+    "src/failover/",
     "src/guard/",
     "src/protocol/",
     "src/rule",

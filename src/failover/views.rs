@@ -1,0 +1,75 @@
+//! What this process knows about the place of each server of a pool. One task writes it, all workers read it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where the keys of a server are kept, as long as a view is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct View {
+    /// The number of this place, never 0. Every change of the place draws one that has never been used.
+    pub fence: u64,
+    /// Whether the keys are on their standby servers.
+    pub standby: bool,
+}
+
+/// The views of the servers of a pool, in the order of the configuration.
+#[derive(Debug)]
+pub struct Views {
+    cells: Box<[Cell]>,
+}
+
+#[derive(Debug, Default)]
+struct Cell {
+    fence: AtomicU64,
+    /// Until when the view is valid, in ms of the process's monotonic clock, times two, plus one for a standby.
+    until: AtomicU64,
+}
+
+impl Views {
+    /// No view is valid yet.
+    pub fn new(servers: usize) -> Views {
+        Views { cells: (0..servers).map(|_| Cell::default()).collect() }
+    }
+
+    /// Stores a view and the end of its validity, in ms of the process's monotonic clock. `None`: there is no valid view.
+    /// Only one thread may call this.
+    pub fn publish(&self, server: usize, view: Option<(View, u64)>) {
+        let cell = &self.cells[server];
+        let Some((view, until)) = view else { return cell.until.store(0, Ordering::SeqCst) };
+        if cell.fence.load(Ordering::SeqCst) != view.fence {
+            // A reader must not see the new end with the old fence.
+            cell.until.store(0, Ordering::SeqCst);
+            cell.fence.store(view.fence, Ordering::SeqCst);
+        }
+        cell.until.store(until << 1 | u64::from(view.standby), Ordering::SeqCst);
+    }
+
+    /// The view of a server, if one is valid at this time of the process's monotonic clock.
+    pub fn get(&self, server: usize, now_ms: u64) -> Option<View> {
+        let cell = &self.cells[server];
+        let fence = cell.fence.load(Ordering::SeqCst);
+        let until = cell.until.load(Ordering::SeqCst);
+        // A fence is never used again, so an equal one has not changed in between.
+        let is_one = cell.fence.load(Ordering::SeqCst) == fence;
+        (is_one && now_ms < until >> 1).then_some(View { fence, standby: until & 1 == 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_is_valid_until_its_end_and_no_longer_once_it_is_withdrawn() {
+        let views = Views::new(2);
+        assert_eq!(views.get(0, 0), None);
+        let own = View { fence: 7, standby: false };
+        views.publish(0, Some((own, 100)));
+        assert_eq!([0, 99, 100].map(|now| views.get(0, now)), [Some(own), Some(own), None]);
+        assert_eq!(views.get(1, 0), None);
+        let standby = View { fence: 8, standby: true };
+        views.publish(0, Some((standby, 200)));
+        assert_eq!(views.get(0, 150), Some(standby));
+        views.publish(0, None);
+        assert_eq!(views.get(0, 150), None);
+    }
+}
