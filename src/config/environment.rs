@@ -273,6 +273,8 @@ mod tests {
         ("rules", "max_rebuild", "\"90s\"", "90s"),
         ("rules", "stale_wait", "\"5ms\"", "5ms"),
         ("rules", "cold_wait", "\"5ms\"", "5ms"),
+        ("rules", "cold_limit", "\"5s\"", "5s"),
+        ("rules", "outage_ttl", "\"5ms\"", "5ms"),
         ("rules", "on_tag", "\"drop\"", "drop"),
         ("rules", "on_delete", "\"stale\"", "stale"),
         ("rules", "early_beta", "1.5", "1.5"),

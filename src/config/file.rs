@@ -163,6 +163,8 @@ table!(
         max_rebuild = "max_rebuild": Text,
         stale_wait = "stale_wait": Text,
         cold_wait = "cold_wait": Text,
+        cold_limit = "cold_limit": Text,
+        outage_ttl = "outage_ttl": Text,
         on_tag = "on_tag": Text,
         on_delete = "on_delete": Text,
         early_beta = "early_beta": Number,

@@ -172,6 +172,8 @@ fn raw(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<RuleKi
         ("max_rebuild", &table.max_rebuild),
         ("stale_wait", &table.stale_wait),
         ("cold_wait", &table.cold_wait),
+        ("cold_limit", &table.cold_limit),
+        ("outage_ttl", &table.outage_ttl),
         ("on_tag", &table.on_tag),
         ("on_delete", &table.on_delete),
         ("early_beta", &table.early_beta),
@@ -233,6 +235,9 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
     let max_rebuild = v.value(at, "max_rebuild", &table.max_rebuild, d.max_rebuild, duration(zero..=DAY));
     let stale_wait = v.value(at, "stale_wait", &table.stale_wait, d.stale_wait, duration(zero..=MINUTE));
     let cold_wait = v.value(at, "cold_wait", &table.cold_wait, d.cold_wait, duration(zero..=MINUTE));
+    let limit_default = d.cold_limit.max(cold_wait.unwrap_or_default());
+    let cold_limit = v.value(at, "cold_limit", &table.cold_limit, limit_default, duration(zero..=5 * MINUTE));
+    let outage_ttl = v.value(at, "outage_ttl", &table.outage_ttl, d.outage_ttl, duration(zero..=MINUTE));
     let on_tag = v.value(at, "on_tag", &table.on_tag, d.on_tag, word(&on_tag));
     let on_delete = v.value(at, "on_delete", &table.on_delete, d.on_delete, word(&on_delete));
     let early_beta = v.value(at, "early_beta", &table.early_beta, d.early_beta, beta);
@@ -244,12 +249,19 @@ fn policy(v: &mut Validator<'_>, at: &KeyPath, table: &file::Rule) -> Option<Pol
         max_rebuild: max_rebuild?,
         stale_wait: stale_wait?,
         cold_wait: cold_wait?,
+        cold_limit: cold_limit?,
+        outage_ttl: outage_ttl?,
         on_tag: on_tag?,
         on_delete: on_delete?,
         early_beta: early_beta?,
         max_ttl: max_ttl?,
         near: near?,
     };
+    if policy.cold_limit < policy.cold_wait {
+        let message = format!("must be at least cold_wait ({:?})", show_duration(policy.cold_wait));
+        v.error(at, "cold_limit", table.cold_limit.as_ref(), message);
+        return None;
+    }
     if policy.lock_ttl >= policy.max_rebuild {
         let other = match &table.max_rebuild {
             Some(_) => format!("{:?}", show_duration(policy.max_rebuild)),

@@ -34,7 +34,7 @@ pub use observed::Observed;
 pub use pool_detection::{PairedMiss, PoolDetection};
 pub use renewal::Due;
 pub use table::{AfterHit, Ended, Leases};
-pub use waiters::{Admission, PollRate, PollResult};
+pub use waiters::{Admission, PollRate, PollResult, Polled};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! The interface of the state machines.
 
+use std::time::Duration;
+
 use super::command::{Commands, Replies};
 use super::envelope::TagNames;
 use super::inputs::Inputs;
@@ -31,11 +33,28 @@ pub enum Step<End> {
     /// Add these tags, which the item has besides those of its rule, to [`Inputs::tags`], behind the others.
     /// The state machine continues with [`Event::TagsAdded`].
     AddTags(TagNames),
-    /// Wake the state machine when the key may have changed, at the latest at this time of the monotonic
-    /// clock, in ms.
-    Wait(u64),
+    /// Wake the state machine when the key may have changed.
+    Wait(Wait),
     /// The operation has ended.
     Done(End),
+}
+
+/// How long a state machine waits at most. Both are times of the monotonic clock, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Wait {
+    /// When the wait must end.
+    pub until: u64,
+    /// From when the state machine may be let through, to build the value although another client builds it.
+    /// `None`: there is an old value to serve.
+    pub let_through_at: Option<u64>,
+}
+
+impl Wait {
+    /// How long to wait until the first of the two times.
+    pub fn pause(&self, now: u64) -> Duration {
+        let first = self.let_through_at.map_or(self.until, |at| at.min(self.until));
+        Duration::from_millis(first.saturating_sub(now))
+    }
 }
 
 /// With what a state machine continues.
@@ -48,6 +67,8 @@ pub enum Event {
     TagsAdded,
     /// The key may have changed.
     Woken,
+    /// Of all that wait for the key, this state machine may build the value too, if no other sidecar's does.
+    LetThrough,
     /// The wait must end: its time is over, or another request is queued behind it.
     WaitEnded,
 }
@@ -57,7 +78,7 @@ impl Event {
     pub(super) fn replies(self) -> Replies {
         match self {
             Event::Replies(replies) => replies,
-            Event::TagsAdded | Event::Woken | Event::WaitEnded => Replies::new(),
+            Event::TagsAdded | Event::Woken | Event::LetThrough | Event::WaitEnded => Replies::new(),
         }
     }
 }

@@ -50,7 +50,7 @@ pub use expiry::Expiry;
 pub use fill::{Fill, FillEnd};
 pub use freshness::{Hit, fresh_hit};
 pub use inputs::{Inputs, Now};
-pub use machine::{Event, Machine, Step};
+pub use machine::{Event, Machine, Step, Wait};
 pub use modify::{Change, Count, Counted, Modify, ModifyEnd};
 pub use new_value::NewValue;
 pub use policy::{OnInvalidate, Policy};

@@ -13,8 +13,12 @@ pub struct Policy {
     pub max_rebuild: Duration,
     /// How long a reader waits for the fresh value before it receives the stale one.
     pub stale_wait: Duration,
-    /// How long a reader without a stale value waits for the winner before it receives a miss.
+    /// How long readers without a stale value wait for a winner before one of them becomes another winner.
     pub cold_wait: Duration,
+    /// How long a reader without a stale value waits in all before it receives a miss. At least `cold_wait`.
+    pub cold_limit: Duration,
+    /// How long a value that was built while no server answered is served to further readers. Zero: not at all.
+    pub outage_ttl: Duration,
     /// What remains of a value whose tag has been bumped.
     pub on_tag: OnInvalidate,
     /// What remains of a value that has been deleted.
@@ -36,6 +40,8 @@ impl Default for Policy {
             max_rebuild: Duration::from_secs(60),
             stale_wait: Duration::ZERO,
             cold_wait: Duration::from_secs(2),
+            cold_limit: Duration::from_secs(10),
+            outage_ttl: Duration::from_secs(1),
             on_tag: OnInvalidate::Stale,
             on_delete: OnInvalidate::Drop,
             early_beta: 0.0,

@@ -4,7 +4,7 @@
 //!  Reading ──fresh──────────────────────────────▶ Fresh
 //!     │ stub, won ──────────────────────────────▶ Won (cold)
 //!     │ free stub ──▶ Adopting ──stored───────────▶ Won (cold)
-//!     │ stub, not won ──▶ Waiting ──woken──▶ Reading
+//!     │ stub, not won ──▶ Waiting ──woken, let through──▶ Reading
 //!     │ stale             ▲    └──timeout──▶ stale value, or Missed
 //!     ▼                   │ lock held
 //!  Claiming ──────────────┘
@@ -12,6 +12,10 @@
 //!     │ lock acquired, value changed ──▶ unlock, Reading
 //!     └ lock held for a rebuild with outdated versions ──▶ TakingOver ──▶ Marking
 //! ```
+//!
+//! A read without a value to serve that waits for a builder which has had `cold_wait` may be let through: it takes the stub
+//! or the lock over by its CAS, so that in the fleet only one does. The first builder keeps its miss token, and its fill is
+//! stored if it comes first (decision 0025).
 //!
 //! Marking gives the stale value a CAS that belongs to this win alone. A previous winner that has lost the lock since can
 //! no longer store its fill and cannot be mistaken for this winner. A value that may not be served (its tag has changed
@@ -29,13 +33,13 @@ use super::expiry::sure_ms;
 use super::freshness::{Hit, ItemState, is_out_of_date, judge, refreshes_early, unknown_tags};
 use super::inputs::Inputs;
 use super::leases::MissToken;
-use super::machine::{Event, Machine, Step};
+use super::machine::{Event, Machine, Step, Wait};
 use super::policy::{OnInvalidate, Policy, millis};
 use super::retry::MAX_ROUNDS;
 use super::stub::{Stub, StubId, stub_in_place};
 use super::tag_version::Versions;
 use super::tags::TagRead;
-use claim::{Claim, Fallback, is_outdated, placeholder, take_lock};
+use claim::{BuildId, Claim, Fallback, build_of, is_outdated, placeholder, take_lock};
 
 mod claim;
 mod outcome;
@@ -50,6 +54,17 @@ pub struct Read {
     /// When the request began, on the monotonic clock in ms. All its waits together are limited from here.
     began: u64,
     rounds: u8,
+    /// The build that it waits for.
+    watched: Option<WatchedBuild>,
+    /// Whether it may take that build over.
+    let_through: bool,
+}
+
+/// Somebody else's build, and since when it has lasted at least, on the monotonic clock in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct WatchedBuild {
+    build: BuildId,
+    since: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -99,7 +114,8 @@ impl Read {
     /// A read whose first round trip has been made without it: [`Read::first_get`] and a get of every tag. It must
     /// be resumed with the replies. `began`: when the commands were sent, on the monotonic clock in ms.
     pub fn after_first_get(options: ReadOptions, began: u64) -> Read {
-        Read { options, state: State::Reading { skip: 0 }, began, rounds: 0 }
+        let state = State::Reading { skip: 0 };
+        Read { options, state, began, rounds: 0, watched: None, let_through: false }
     }
 
     /// The flags of the first get of the item.
@@ -193,16 +209,17 @@ impl Read {
         };
         let fallback = match item_state {
             ItemState::Stub(stub) => {
-                let seen = MissToken::of_stub(item.cas, stub.id, versions, inputs);
+                let seen = MissToken::of_stub(item.cas, (stub.id, stub.turn), versions, inputs);
                 return match stub.is_free {
                     true => self.adopt(seen, stub, inputs),
                     false if item.won => Step::Done(ReadEnd::Won { lease: seen, early: false, old: None }),
-                    false => self.wait_or_fall_back(
-                        Fallback::Miss(seen),
-                        stub.age + lost_ms(&item, inputs),
-                        None,
-                        inputs,
-                    ),
+                    false => {
+                        let age = stub.age + lost_ms(&item, inputs);
+                        match self.may_take_over(BuildId::Stub(stub.id, stub.turn), age, inputs) {
+                            true => self.adopt(seen, stub, inputs),
+                            false => self.wait_or_fall_back(Fallback::Miss(seen), None, inputs),
+                        }
+                    }
                 };
             }
             ItemState::Fresh(hit) if self.wants_recache(&hit) || refreshes_early(&hit, inputs) => {
@@ -230,22 +247,23 @@ impl Read {
             // This get follows the lock, so it sees the value that the lock protects.
             peek(ItemRef::Value),
         ];
-        if !inputs.tags.is_empty() {
+        if !inputs.tags.is_empty() || matches!(claim.fallback, Fallback::Miss(_)) {
             commands.push(get(ItemRef::Lock));
         }
         self.state = State::Claiming(claim);
         Step::Send(commands)
     }
 
-    /// Takes a free stub. The store is conditional: only one of all readers succeeds.
+    /// Takes a stub that is free, or whose builder has had `cold_wait`. The store is conditional: only one of all
+    /// readers succeeds.
     fn adopt(&mut self, seen: MissToken, stub: Stub, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
             return Step::Done(Fallback::Miss(seen).end());
         }
-        let command = Stub { is_free: false, age: 0, ..stub }
-            .store_command(seen.observed_cas, inputs.policy.lock_seconds());
-        self.state = State::Adopting(seen);
+        let taken = stub.taken();
+        let command = taken.store_command(seen.observed_cas, inputs.policy.lock_seconds());
+        self.state = State::Adopting(MissToken { turn: taken.turn, ..seen });
         Step::Send(smallvec![command])
     }
 
@@ -283,7 +301,13 @@ impl Read {
                 Some(ServerReply::Item(lock)) if is_outdated(&lock, &claim.versions, inputs) => {
                     self.take_over(claim, lock.cas, inputs)
                 }
-                _ => self.wait_or_fall_back(claim.fallback, 0, claim.ttl, inputs),
+                Some(ServerReply::Item(lock))
+                    if matches!(claim.fallback, Fallback::Miss(_))
+                        && build_of(&lock).is_some_and(|build| self.may_take_over(build, 0, inputs)) =>
+                {
+                    self.take_over(claim, lock.cas, inputs)
+                }
+                _ => self.wait_or_fall_back(claim.fallback, claim.ttl, inputs),
             },
         }
     }
@@ -314,7 +338,7 @@ impl Read {
             Some(ServerReply::Stored(observed_cas)) => {
                 let stub = claim.fallback.stub().unwrap_or(StubId::of(observed_cas.number));
                 let (early, old) = claim.fallback.old();
-                let lease = MissToken::of_stub(observed_cas, stub, claim.versions, inputs);
+                let lease = MissToken::of_stub(observed_cas, (stub, 0), claim.versions, inputs);
                 Step::Done(ReadEnd::Won { lease, early, old })
             }
             Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
@@ -322,8 +346,8 @@ impl Read {
         }
     }
 
-    /// The lock's holder builds with outdated versions: its value will be stale at once, so waiting for it is
-    /// pointless.
+    /// Stores the lock over its CAS. Its holder has had `cold_wait`, or builds with outdated versions: then its value
+    /// will be stale at once, so waiting for it is pointless.
     fn take_over(&mut self, claim: Claim, lock: Cas, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let command = take_lock(StoreMode::Set, Some(lock), &claim.versions, inputs);
         self.state = State::TakingOver(claim);
@@ -393,20 +417,34 @@ impl Read {
         matches!((self.options.recache, hit.ttl), (Some(recache), Some(ttl)) if ttl < recache)
     }
 
-    /// Another client rebuilds the value: wait if that is permitted and may help. `age`: how long the rebuild
-    /// has taken at least, in ms. `ttl`: the remaining TTL of the value that is served otherwise, in seconds.
+    /// Whether this read may become another builder of a value that is being built. `age`: how long the build has
+    /// lasted at least, in ms, as far as the item shows it.
+    fn may_take_over(&mut self, build: BuildId, age: u64, inputs: &Inputs<'_>) -> bool {
+        let now = inputs.now.mono;
+        let began = now.saturating_sub(age);
+        let since = match self.watched {
+            Some(watched) if watched.build == build => watched.since.min(began),
+            _ => began,
+        };
+        self.watched = Some(WatchedBuild { build, since });
+        self.let_through && now - since >= millis(inputs.policy.cold_wait)
+    }
+
+    /// Another client rebuilds the value: wait if that is permitted and may help. `ttl`: the remaining TTL of the
+    /// value that is served otherwise, in seconds.
     fn wait_or_fall_back(
         &mut self,
         fallback: Fallback,
-        age: u64,
         ttl: Option<u32>,
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
-        let cold_wait = millis(inputs.policy.cold_wait);
-        let (limit, takes_too_long) = match &fallback {
-            Fallback::Fresh(_) => (0, false),
-            Fallback::Stale(_) => (millis(inputs.policy.stale_wait), false),
-            Fallback::Miss(_) => (cold_wait, age >= cold_wait),
+        self.let_through = false;
+        let Policy { stale_wait, cold_wait, cold_limit, .. } = inputs.policy;
+        let limit = match &fallback {
+            Fallback::Fresh(_) => 0,
+            Fallback::Stale(_) => millis(*stale_wait),
+            Fallback::Miss(_) if cold_wait.is_zero() => 0,
+            Fallback::Miss(_) => millis(*cold_limit),
         };
         // A stale value must not expire during the wait.
         let expires = match (&fallback, ttl) {
@@ -415,11 +453,16 @@ impl Read {
         };
         let until = self.began.saturating_add(limit).min(expires);
         let must_not_wait = !inputs.may_wait || self.options.at_once;
-        if must_not_wait || takes_too_long || inputs.now.mono >= until {
+        if must_not_wait || inputs.now.mono >= until {
             return Step::Done(fallback.end());
         }
+        let let_through_at = match (&fallback, self.watched) {
+            (Fallback::Miss(_), Some(watched)) => Some(watched.since.saturating_add(millis(*cold_wait))),
+            (Fallback::Miss(_), None) => Some(until),
+            _ => None,
+        };
         self.state = State::Waiting(fallback);
-        Step::Wait(until)
+        Step::Wait(Wait { until, let_through_at })
     }
 
     /// Reads the key again, after the given commands.
@@ -455,7 +498,8 @@ impl Machine for Read {
             (State::ReplacingWithStub(claim), Event::Replies(replies)) => {
                 self.replaced_with_stub(claim, replies, inputs)
             }
-            (State::Waiting(_), Event::Woken) => {
+            (State::Waiting(_), event @ (Event::Woken | Event::LetThrough)) => {
+                self.let_through = event == Event::LetThrough;
                 self.rounds = 0;
                 self.restart(Commands::new(), inputs)
             }
@@ -474,10 +518,10 @@ fn missed(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, he
     ReadEnd::Missed { seen, held }
 }
 
-/// The least time since a stub was stored, in ms: what its TTL has lost.
+/// The least time since a stub was stored, in ms: what its TTL has lost, less the second that may have been about to end then.
 fn lost_ms(item: &Item, inputs: &Inputs<'_>) -> u64 {
     let lost = inputs.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
-    u64::from(lost) * 1000
+    u64::from(lost.saturating_sub(1)) * 1000
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The flags of a stub: which stub it is, how long its value has been in the making, and whether it is free.
+//! The flags of a stub: which stub it is, which build of its value this is, how long that has lasted, and whether the stub is
+//! free.
 //!
 //! A stub that memcached creates for a reader (`mg … N`) has flags 0 and is identified by its CAS. A renewal changes the
 //! CAS and stores the original identity in the flags. A client that missed over a stub can therefore tell, through any
@@ -17,6 +18,9 @@ const RENEWED: u32 = 1 << 31;
 const FREE: u32 = 1 << 30;
 /// How many bits of the first CAS identify a stub among those of its key.
 const ID_BITS: u32 = 20;
+/// The turn: how often the right to build has passed on to another client, modulo [`TURNS`].
+const TURN_AT: u32 = ID_BITS + AGE_BITS;
+const TURNS: u8 = 4;
 /// The lowest bits are the age, in units of this many milliseconds. The highest value also stands for all
 /// greater ages.
 const AGE_BITS: u32 = 8;
@@ -39,6 +43,8 @@ pub(super) struct Stub {
     pub(super) age: u64,
     /// The client that built the value has given up.
     pub(super) is_free: bool,
+    /// Which client in turn builds the value: it changes when another one takes the stub.
+    pub(super) turn: u8,
 }
 
 impl StubId {
@@ -83,17 +89,24 @@ impl Stub {
         let Item { size: 0, flags, cas, .. } = *item else { return None };
         // A sidecar of an earlier version stores only the age, in milliseconds.
         if flags & RENEWED == 0 {
-            return Some(Stub { id: StubId::of(cas.number), age: u64::from(flags), is_free: false });
+            return Some(Stub { id: StubId::of(cas.number), age: u64::from(flags), is_free: false, turn: 0 });
         }
-        let id = StubId(flags & !(FREE | ((1 << AGE_BITS) - 1)));
+        let id = StubId(flags & (RENEWED | ((1 << ID_BITS) - 1) << AGE_BITS));
+        let turn = (flags >> TURN_AT) as u8 % TURNS;
         let age = u64::from(flags & ((1 << AGE_BITS) - 1)) * AGE_UNIT_MS;
-        Some(Stub { id, age, is_free: flags & FREE != 0 })
+        Some(Stub { id, age, is_free: flags & FREE != 0, turn })
+    }
+
+    /// The same stub, whose value another client begins to build.
+    pub(super) fn taken(self) -> Stub {
+        Stub { is_free: false, age: 0, turn: (self.turn + 1) % TURNS, ..self }
     }
 
     /// Stores the stub again over this CAS, with this TTL in seconds.
     pub(super) fn store_command(self, cas: Option<Cas>, seconds: u32) -> ServerCommand {
         let age = (self.age / AGE_UNIT_MS).min((1 << AGE_BITS) - 1) as u32;
-        store(self.id.flags() | if self.is_free { FREE } else { 0 } | age, cas, seconds)
+        let free = if self.is_free { FREE } else { 0 };
+        store(self.id.flags() | free | u32::from(self.turn) << TURN_AT | age, cas, seconds)
     }
 }
 
@@ -141,6 +154,20 @@ mod tests {
         for other in [0x1234_5678_9abd, 1, u64::MAX] {
             assert_ne!(Stub::of(&item(0, other)).unwrap().id, first.id);
         }
+    }
+
+    #[test]
+    fn a_stub_that_is_taken_has_another_turn_no_age_and_the_same_identity() {
+        let mut stub = Stub { age: 5_000, ..Stub::of(&item(0, 7)).unwrap() };
+        let mut turns = Vec::new();
+        for number in 8..12 {
+            stub = Stub::of(&stored(stub.taken(), number)).unwrap();
+            assert_eq!((stub.id, stub.age, stub.is_free), (StubId::of(7), 0, false));
+            turns.push(stub.turn);
+            let renewed = Stub::of(&stored(Stub { age: 2_048, ..stub }, number + 100)).unwrap();
+            assert_eq!(renewed, Stub { age: 2_048, ..stub });
+        }
+        assert_eq!(turns, [1, 2, 3, 0]);
     }
 
     #[test]

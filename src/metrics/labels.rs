@@ -132,9 +132,10 @@ label! {
         Expired = "expired",
         /// Its fill was dropped.
         Dropped = "dropped",
-        /// This sidecar granted another lease for the same key, so this one had been lost.
+        /// This sidecar granted another lease for the same key, so this one had been lost, or another client has taken it over
+        /// because it had lasted for `cold_wait`.
         Superseded = "superseded",
-        /// A renewal did not find its stub or lock: evicted, invalidated, taken over, or the server restarted.
+        /// A renewal did not find its stub or lock: evicted, invalidated, or the server restarted.
         Lost = "lost",
         /// Its connection, or all connections together, held too many.
         Limit = "limit",
@@ -148,8 +149,10 @@ label! {
     WaitEnd {
         /// The fill was stored.
         Filled = "filled",
-        /// `cold_wait` or `stale_wait` passed.
+        /// `cold_limit` or `stale_wait` passed.
         TimedOut = "timed_out",
+        /// The winner had had `cold_wait`, so this request was let through to build the value too.
+        LetThrough = "let_through",
         /// The client pipelined another request after the waiting one.
         Pipelined = "hurried",
         /// The lease ended without a fill.

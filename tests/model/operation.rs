@@ -353,7 +353,7 @@ impl World {
 
     fn wait(&mut self, s: usize, of: OpRef, mut op: Op, plan: &Plan) -> Result<(), Violation> {
         let now = self.now();
-        match self.sidecars[s].leases.wait(KEY, owner(of, s, plan), now, &plan.policy, Who(of)) {
+        match self.sidecars[s].leases.wait(KEY, owner(of, s, plan), now, &plan.policy, true, Who(of)) {
             Admission::Refused | Admission::Full => self.resume(s, of, op, Event::WaitEnded, plan),
             Admission::Waits { waiter, poll } => {
                 op.waits = Some(waiter);
@@ -591,9 +591,9 @@ fn step<M: Machine>(
     match machine.resume(event, inputs) {
         Step::Send(commands) => Step::Send(commands),
         Step::AddTags(tags) => Step::AddTags(tags),
-        Step::Wait(until) => {
-            assert!(until > MONO);
-            Step::Wait(until)
+        Step::Wait(wait) => {
+            assert!(wait.until > MONO);
+            Step::Wait(wait)
         }
         Step::Done(done) => Step::Done(end(done)),
     }

@@ -121,6 +121,8 @@ pub fn policy() -> Policy {
         max_rebuild: Duration::from_secs(100_000),
         stale_wait: Duration::ZERO,
         cold_wait: Duration::from_secs(2),
+        cold_limit: Duration::from_secs(10),
+        outage_ttl: Duration::ZERO,
         on_tag: OnInvalidate::Stale,
         on_delete: OnInvalidate::Drop,
         early_beta: 0.0,

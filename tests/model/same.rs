@@ -3,7 +3,7 @@
 use std::hash::Hash;
 use std::sync::Arc;
 
-use kennel::guard::leases::Due;
+use kennel::guard::leases::{Due, Polled};
 use kennel::guard::{Cas, ItemRef, Operation, ServerCommand, ServerReply};
 
 use super::canon::{Canon, Who};
@@ -130,7 +130,7 @@ impl World {
             let stored = self.server.item.as_ref().map(|item| item.cas);
             let half_polled =
                 |(_, op): &(_, Op)| op.task == Task::Polling && op.replies.iter().any(Option::is_some);
-            if let Some(Some(cas)) = self.sidecars[s].poller
+            if let Some(Some(Polled { cas, .. })) = self.sidecars[s].poller
                 && stored != Some(cas)
                 && !self.sidecars[s].ops.iter().any(half_polled)
                 && !self.may_restart(plan)

@@ -4,7 +4,7 @@ use std::hash::Hash;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use kennel::guard::leases::{Leases, MissToken, MissTokenId};
+use kennel::guard::leases::{Leases, MissToken, MissTokenId, Polled};
 use kennel::guard::{Cas, ItemRef, Now, envelope::Header, envelope::Opened};
 
 use super::canon::Who;
@@ -33,7 +33,7 @@ pub struct Sidecar {
     /// The leases that it renews, with their tokens.
     pub held_leases: Vec<(MissTokenId, MissToken)>,
     /// The poller for its waiters, with the item's CAS of its last poll.
-    pub poller: Option<Option<u64>>,
+    pub poller: Option<Option<Polled>>,
 }
 
 /// A sidecar, shared between states until it changes: most steps concern the other one.

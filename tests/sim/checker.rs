@@ -40,6 +40,8 @@ pub struct Rebuild {
     pub start: u64,
     /// Won before the value expired.
     pub early: bool,
+    /// Its client was given no old value.
+    pub cold: bool,
     /// When its `set` was sent, or it was abandoned.
     pub end: Option<u64>,
     pub acked: Option<u64>,
@@ -322,7 +324,14 @@ impl Checker {
         Ok(())
     }
 
-    pub fn rebuild(&mut self, key: usize, last_read: u64, won: u64, now: u64, early: bool) -> RebuildId {
+    pub fn rebuild(
+        &mut self,
+        key: usize,
+        last_read: u64,
+        won: u64,
+        now: u64,
+        (early, cold): (bool, bool),
+    ) -> RebuildId {
         self.coverage.won += 1;
         self.coverage.early += u64::from(early);
         if now > last_read + super::world::TIMEOUT {
@@ -330,7 +339,7 @@ impl Checker {
             self.reasons.note(key, Cause::Lost, last_read, Some(now));
         }
         let unfinished =
-            Rebuild { key, last_read, won, start: now, early, end: None, acked: None, value: None };
+            Rebuild { key, last_read, won, start: now, early, cold, end: None, acked: None, value: None };
         self.rebuilds.push(unfinished);
         self.rebuilds.len() - 1
     }
@@ -468,9 +477,29 @@ impl Checker {
         })
     }
 
-    pub fn missed(&mut self, key: usize, request: Request) {
+    /// A reader receives a miss without the right to rebuild. `held`: because another client rebuilds.
+    pub fn missed(&mut self, key: usize, request: Request, held: bool) -> Result<(), Violation> {
         self.coverage.held += 1;
-        self.not_fresh.push(NotFresh { key, begin: request.began, end: request.now });
+        let Request { began, now, no_wait_since, .. } = request;
+        self.not_fresh.push(NotFresh { key, begin: began, end: now });
+        let policy = &self.plan.keys[key].policy;
+        let patient = held && no_wait_since.is_none() && !policy.cold_wait.is_zero();
+        // A key whose stub has been removed twice counts as one that is never filled.
+        let deletes = self.disruptions.iter().filter(|disruption| {
+            disruption.key == key && matches!(disruption.kind, DisruptionKind::Key { .. })
+        });
+        let is_awaited = self.reasons.given_up(key) + deletes.count() < 2;
+        // A value that is too large ends a rebuild without a value.
+        let exact = !self.plan.faults_matter()
+            && !self.plan.is_storm()
+            && self.plan.max_value >= 1 << 20
+            && is_awaited;
+        if patient && exact && now < began + millis(policy.cold_limit) {
+            return violation(format!(
+                "promise 1: a reader of key {key} waited from {began} to {now} and received a miss, before cold_limit"
+            ));
+        }
+        Ok(())
     }
 
     /// How long a value of this key is fresh, in seconds; `None`: without limit.
@@ -539,7 +568,8 @@ impl Checker {
     pub fn answered(&mut self, key: usize, request: Request) -> Result<(), Violation> {
         let Request { began, now, no_wait_since, rounds, .. } = request;
         let policy = &self.plan.keys[key].policy;
-        let wait = millis(policy.cold_wait).max(millis(policy.stale_wait));
+        let cold_limit = if policy.cold_wait.is_zero() { 0 } else { millis(policy.cold_limit) };
+        let wait = cold_limit.max(millis(policy.stale_wait));
         let rounds = rounds.max(12) * self.plan.trip()
             + rounds.max(3) * self.grace()
             + self.copy_grace()

@@ -251,6 +251,7 @@ impl World {
             }
             ReadEnd::Won { lease, early, old } => {
                 // As under `meta_winner = "stale"`, which returns most.
+                let cold = old.is_none();
                 if let (true, Some(hit)) = (meta, &old) {
                     let (value, _) = World::value_of(&hit.payload)?;
                     match early {
@@ -265,7 +266,7 @@ impl World {
                 self.remove_ended(sidecar, ended, &Purpose::Superseded);
                 if let Some(id) = id {
                     self.at(due - now, Event::Due { sidecar, generation, key, id });
-                    let rebuild = self.checker.rebuild(key, last_read, request.served, now, early);
+                    let rebuild = self.checker.rebuild(key, last_read, request.served, now, (early, cold));
                     let method = self.fill_method(client, shown);
                     build = method.map(|method| self.build(client, key, method, Some(rebuild)));
                 }
@@ -276,7 +277,7 @@ impl World {
                     self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);
                 }
-                self.checker.missed(key, request);
+                self.checker.missed(key, request, held)?;
                 // The reply showed a meta client that another client rebuilds; it seldom rebuilds too.
                 if !meta || shown.is_none() || self.below(4) == 0 {
                     let method = self.fill_method(client, shown);

@@ -12,6 +12,10 @@ use super::world::World;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
+    /// A stub is taken over without comparing the CAS: every waiter that is let through wins.
+    TakesOverWithoutCompare,
+    /// Whoever has waited for `cold_wait` is told a miss.
+    EveryWaiterIsToldAMiss,
     /// A fill is stored without comparing the CAS.
     FillWithoutCas,
     /// The read after the lock returns what the first read returned, and the mark is set without comparing the CAS.
@@ -114,6 +118,7 @@ impl World {
         let nothing = Operation::Get(GetFlags::default());
         match (mutant, &op.doing, command.item, &mut command.operation) {
             (M::FillWithoutCas, Task::Fill(_), ItemRef::Value, Operation::Store { cas, .. })
+            | (M::TakesOverWithoutCompare, Task::Read(_), ItemRef::Value, Operation::Store { cas, .. })
             | (
                 M::TagCreatedWithoutCompare,
                 Task::Read(_),

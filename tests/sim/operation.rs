@@ -1,12 +1,12 @@
 //! Drives one state machine of the guard: sends its commands to the servers and passes it their replies.
 
 use bytes::Bytes;
-use kennel::guard::leases::{Admission, PollRate};
+use kennel::guard::leases::{Admission, PollRate, Polled};
 use kennel::guard::near::NearRead;
 use kennel::guard::{
     Bump, BumpEnd, Commands, Delete, DeleteEnd, Event as GuardEvent, Fill, FillEnd, GetFlags, Hit, Inputs,
     Item, ItemRef, Machine, Modify, ModifyEnd, Now, Operation, Read, ReadEnd, Replies, ServerCommand,
-    ServerReply, Set, SetEnd, Step, TagName, TagNames, fresh_hit, parse_version, version_of,
+    ServerReply, Set, SetEnd, Step, TagName, TagNames, Wait, fresh_hit, parse_version, version_of,
 };
 
 use super::checker::{ValueId, Violation, violation};
@@ -76,7 +76,7 @@ pub enum Purpose {
     Lost,
     Polling {
         pause: u64,
-        before: Option<u64>,
+        before: Option<Polled>,
     },
 }
 
@@ -317,6 +317,31 @@ impl World {
         }
     }
 
+    pub fn ask_to_be_let_through(&mut self, id: OpId, wait: u32) -> Result<(), Violation> {
+        let Some(mut op) = self.ops.remove(&id) else { return Ok(()) };
+        if op.wait != wait || op.waiting.is_none_or(|waiter| waiter == 0) {
+            self.ops.insert(id, op);
+            return Ok(());
+        }
+        let now = self.local_now(op.sidecar);
+        let guarded = self.plan.keys[op.key].clone();
+        match self.sidecars[op.sidecar].leases.let_through(&guarded.key, now, &guarded.policy) {
+            Ok(()) => {
+                let waiter = op.waiting.take().unwrap_or_default();
+                self.stop_waiting(&op, waiter);
+                if self.plan.is(Mutant::EveryWaiterIsToldAMiss) {
+                    return self.resume(op, GuardEvent::WaitEnded);
+                }
+                self.resume(op, GuardEvent::LetThrough)
+            }
+            Err(again) => {
+                self.at(again.saturating_sub(self.now), Event::LetThrough { op: id, wait });
+                self.ops.insert(id, op);
+                Ok(())
+            }
+        }
+    }
+
     pub fn stop_waiting(&mut self, op: &Op, waiter: u64) {
         let key = self.plan.keys[op.key].key.clone();
         self.sidecars[op.sidecar].leases.stop_waiting(&key, waiter);
@@ -371,8 +396,8 @@ impl World {
                 op.learn(tags);
                 self.resume(op, GuardEvent::TagsAdded)
             }
-            Step::Wait(until) => {
-                self.wait(op, until);
+            Step::Wait(limits) => {
+                self.wait(op, limits);
                 Ok(())
             }
             Step::Done(end) => {
@@ -392,7 +417,7 @@ impl World {
         }
     }
 
-    fn wait(&mut self, mut op: Box<Op>, until: u64) {
+    fn wait(&mut self, mut op: Box<Op>, limits: Wait) {
         self.near_read(&mut op, None);
         let now = self.local_now(op.sidecar);
         let guarded = self.plan.keys[op.key].clone();
@@ -404,19 +429,24 @@ impl World {
         let sidecar = &mut self.sidecars[op.sidecar];
         let generation = sidecar.generation;
         op.wait += 1;
-        let (delay, poll) = match sidecar.leases.wait(&guarded.key, reader, now, &guarded.policy, op.id) {
+        let cold = limits.let_through_at.is_some();
+        let admission = sidecar.leases.wait(&guarded.key, reader, now, &guarded.policy, cold, op.id);
+        let (delay, poll) = match admission {
             Admission::Refused | Admission::Full => {
                 op.waiting = Some(0);
                 (0, None)
             }
             Admission::Waits { waiter, poll } => {
                 op.waiting = Some(waiter);
-                (until.saturating_sub(self.now), poll)
+                (limits.until.saturating_sub(self.now), poll)
             }
         };
         let id = op.id;
-        self.trace(|| format!("op {id} waits until {until}, poll {poll:?}"));
+        self.trace(|| format!("op {id} waits {limits:?}, poll {poll:?}"));
         self.at(delay, Event::WaitEnded { op: op.id, wait: op.wait });
+        if let Some(at) = limits.let_through_at {
+            self.at(at.saturating_sub(self.now), Event::LetThrough { op: op.id, wait: op.wait });
+        }
         if let Some(pace) = poll {
             let pause = if pace == PollRate::Fast { 10 } else { 100 };
             self.at(pause, Event::Poll { sidecar: op.sidecar, generation, key: op.key, pause, before: None });
@@ -447,7 +477,7 @@ fn step<M: Machine>(
     match machine.resume(event, inputs) {
         Step::Send(commands) => Step::Send(commands),
         Step::AddTags(tags) => Step::AddTags(tags),
-        Step::Wait(until) => Step::Wait(until),
+        Step::Wait(limits) => Step::Wait(limits),
         Step::Done(done) => Step::Done(end(done)),
     }
 }

@@ -257,19 +257,22 @@ impl Plan {
         let plan = Plan::new(seed, false, mutant);
         let mut random = Random::seeded(seed ^ 0xc0de);
         let millis = Duration::from_millis;
-        let keys = plan.keys.iter().map(|guarded| Guarded {
-            policy: Policy {
-                cold_wait: millis([0, 20, 200][random.below(3) as usize]),
-                stale_for: Duration::from_secs(30),
-                max_rebuild: Duration::from_secs(60),
-                on_delete: OnInvalidate::Drop,
-                early_beta: 0.0,
-                max_ttl: Duration::ZERO,
-                ..guarded.policy.clone()
-            },
-            extra: Vec::new(),
-            ..guarded.clone()
-        });
+        let mut cold_wait = || millis([0, 20, 200][random.below(3) as usize]);
+        let keys =
+            plan.keys.iter().map(|guarded| (guarded, cold_wait())).map(|(guarded, cold_wait)| Guarded {
+                policy: Policy {
+                    cold_wait,
+                    cold_limit: cold_wait * 3,
+                    stale_for: Duration::from_secs(30),
+                    max_rebuild: Duration::from_secs(60),
+                    on_delete: OnInvalidate::Drop,
+                    early_beta: 0.0,
+                    max_ttl: Duration::ZERO,
+                    ..guarded.policy.clone()
+                },
+                extra: Vec::new(),
+                ..guarded.clone()
+            });
         let keys = keys.collect();
         let command_clients = 3 + random.below(6) as usize;
         let sidecars = 1 + random.below(2) as usize;
@@ -333,12 +336,19 @@ fn guarded(n: u64, tags: usize, extra: usize, c: &mut Random) -> Guarded {
     let tags = own.into_iter().map(tag_name).collect();
     let extra = others.into_iter().filter(|_| extra > 0 && c.below(3) > 0).collect();
     let leaves = |c: &mut Random| if c.below(2) == 0 { OnInvalidate::Stale } else { OnInvalidate::Drop };
+    let stale_for = Duration::from_secs([0, 1, 2, 4, 30][c.below(5) as usize]);
+    let lock_ttl = Duration::from_secs(1 + c.below(2));
+    let stale_wait = millis([0, 0, 300][c.below(3) as usize]);
+    let cold_wait = millis([0, 500, 1000, 2000][c.below(4) as usize]);
     let policy = Policy {
-        stale_for: Duration::from_secs([0, 1, 2, 4, 30][c.below(5) as usize]),
-        lock_ttl: Duration::from_secs(1 + c.below(2)),
+        stale_for,
+        lock_ttl,
         max_rebuild: Duration::from_secs(5),
-        stale_wait: millis([0, 0, 300][c.below(3) as usize]),
-        cold_wait: millis([0, 500, 1000, 2000][c.below(4) as usize]),
+        stale_wait,
+        cold_wait,
+        // Builds take up to 2.5 s, so most limits are longer than some builds and shorter than others.
+        cold_limit: cold_wait * [3, 1, 5][n as usize % 3],
+        outage_ttl: Duration::ZERO,
         on_tag: leaves(c),
         on_delete: leaves(c),
         early_beta: [0.0, 0.0, 0.0, 4.0][c.below(4) as usize],

@@ -116,6 +116,8 @@ macro_rules! mutants {
 
 mutants! {
     a_fill_without_cas_is_caught: FillWithoutCas, calm, 10, "promise 2";
+    a_stub_that_is_taken_over_without_compare_is_caught: TakesOverWithoutCompare, calm, 200, "promise 1";
+    a_waiter_that_is_told_a_miss_after_cold_wait_is_caught: EveryWaiterIsToldAMiss, calm, 50, "promise 1";
     a_claim_without_the_double_check_is_caught: NoDoubleCheck, calm, 50, "";
     an_unlock_without_compare_is_caught: UnlockWithoutCompare, calm, 20, "";
     any_stub_taken_for_the_one_that_was_missed_is_caught: AnyStubIsTheSame, calm, 100, "promise 2";
@@ -127,7 +129,7 @@ mutants! {
     a_request_that_waits_while_it_holds_a_win_is_caught: WaitsWithWin, calm, 50, "promise 4";
     a_request_that_waits_with_another_behind_it_is_caught: WaitsThoughPipelined, calm, 10, "promise 4";
     a_bump_to_the_larger_of_old_and_now_is_caught: BumpByNow, faulty, 50, "promise 2";
-    a_cas_from_before_the_connection_was_remade_that_is_compared_is_caught: NoEpochCheck, Plan::restarts, 200, "promise 2";
+    a_cas_from_before_the_connection_was_remade_that_is_compared_is_caught: NoEpochCheck, Plan::restarts, 800, "promise 2";
     a_poller_that_never_wakes_anybody_is_caught: PollerNeverWakes, calm, 100, "promise 4";
     a_fill_that_wakes_nobody_is_caught: FillWakesNoWaiter, calm, 100, "promise 4";
     a_release_without_compare_is_caught: ReleaseWithoutCompare, rare::lost_leases, 100, "";

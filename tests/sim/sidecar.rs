@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kennel::guard::leases::{AfterHit, Due, Ended, KnownMiss, Leases, Owner, PollResult};
+use kennel::guard::leases::{AfterHit, Due, Ended, KnownMiss, Leases, Owner, PollResult, Polled};
 use kennel::guard::{BumpEnd, Commands, DeleteEnd, Now, Replies, TagName};
 use kennel::metrics::LeaseEnd;
 use kennel::proxy::TagCache;
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    pub fn poll(&mut self, sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<u64>) {
+    pub fn poll(&mut self, sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<Polled>) {
         let name = self.plan.keys[key].key.clone();
         if self.sidecars[sidecar].generation != generation
             || !self.sidecars[sidecar].leases.has_waiters(&name)

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
 use kennel::error::Failure;
+use kennel::guard::leases::Polled;
 use kennel::guard::{
     Cas, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, TagName, Usage, incarnation_of,
     parse_version, version, version_millis,
@@ -52,10 +53,12 @@ pub enum Event {
     Wake(OpId),
     /// The time limit of a wait is reached.
     WaitEnded { op: OpId, wait: u32 },
+    /// A waiting reader asks to be let through.
+    LetThrough { op: OpId, wait: u32 },
     /// A lease must be renewed or has expired.
     Due { sidecar: usize, generation: u32, key: usize, id: u64 },
     /// A key is polled for its waiters.
-    Poll { sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<u64> },
+    Poll { sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<Polled> },
     /// A sidecar removes expired entries.
     Sweep { sidecar: usize },
     /// A reader that uses a near value, or waits for another reader's result, checks whether it is available.
@@ -208,6 +211,7 @@ impl World {
             Event::Known { op, index, round, reply } => self.replied(op, index, round, reply, true),
             Event::Wake(op) => self.woken(op),
             Event::WaitEnded { op, wait } => self.wait_ended(op, wait),
+            Event::LetThrough { op, wait } => self.ask_to_be_let_through(op, wait),
             Event::Due { sidecar, generation, key, id } => {
                 self.lease_due(sidecar, generation, key, id);
                 Ok(())

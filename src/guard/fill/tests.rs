@@ -11,7 +11,7 @@ const SEEN: Cas = cas(11);
 
 /// The token of a miss over stub 11, while the tag had version 50.
 fn token() -> MissToken {
-    at(0, |inputs| MissToken::of_stub(SEEN, StubId::of(SEEN.number), smallvec![50], inputs))
+    at(0, |inputs| MissToken::of_stub(SEEN, (StubId::of(SEEN.number), 0), smallvec![50], inputs))
 }
 
 /// A value sealed at this version and stored over the stub with this number.

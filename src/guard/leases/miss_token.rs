@@ -17,6 +17,8 @@ pub struct MissToken {
     /// The stub, if the item was one: a renewal changes its CAS but not its identity. For a value that may
     /// not be served, the identity that every reader derives from it (`StubId::of_unservable`).
     pub stub: Option<StubId>,
+    /// Which build of the stub's value this is. A stub with another turn has been taken over by another client.
+    pub turn: u8,
     /// The item in `observed_cas` was stored after the miss, over the same stub.
     pub filled: bool,
     /// The lock's CAS, if the right to rebuild is a lock and not the stub itself.
@@ -45,18 +47,18 @@ impl MissToken {
     /// A miss over a stub.
     pub(in crate::guard) fn of_stub(
         observed_cas: Cas,
-        stub: StubId,
+        (stub, turn): (StubId, u8),
         versions: Versions,
         inputs: &Inputs<'_>,
     ) -> MissToken {
-        MissToken { stub: Some(stub), ..MissToken::new(Some(observed_cas), versions, inputs) }
+        MissToken { stub: Some(stub), turn, ..MissToken::new(Some(observed_cas), versions, inputs) }
     }
 
     /// A miss without a reply from the server.
     pub fn unanswered(at: Now) -> MissToken {
         let (versions, added_tags) = (Versions::new(), TagNames::new());
         let (observed_cas, stub, lock, expires_at) = (None, None, None, None);
-        MissToken { observed_cas, stub, filled: false, lock, versions, added_tags, at, expires_at }
+        MissToken { observed_cas, stub, turn: 0, filled: false, lock, versions, added_tags, at, expires_at }
     }
 
     /// The stub of a lease whose right to rebuild is a stub.
@@ -77,7 +79,7 @@ impl MissToken {
             return self.unlock();
         }
         let seconds = u32::try_from(max_rebuild.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
-        let stub = self.stub_id().map(|id| Stub { id, age: 0, is_free: true });
+        let stub = self.stub_id().map(|id| Stub { id, age: 0, is_free: true, turn: self.turn });
         stub.map(|stub| stub.store_command(self.observed_cas, seconds)).into_iter().collect()
     }
 

@@ -105,7 +105,7 @@ impl<W> Leases<W> {
     ) -> Result<MissToken, (Option<LeaseEnd>, Commands)> {
         let Some(entry) = self.find(key, id) else { return Err((None, Commands::new())) };
         let EntryKind::Lease { orphan, .. } = entry.kind else { return Err((None, Commands::new())) };
-        let mut lost = false;
+        let (mut lost, mut taken_over) = (false, false);
         match (replies.first(), entry.token.lock) {
             // The stub has replaced the stale value and is now the right to rebuild.
             (Some(ServerReply::Stored(cas)), Some(_)) if entry.clearing => {
@@ -133,12 +133,14 @@ impl<W> Leases<W> {
             (Some(ServerReply::Exists), None) => {
                 let current = match replies.get(1) {
                     Some(ServerReply::Item(item)) if entry.token.observed().is_same(item) => {
-                        Stub::of(item).filter(|stub| !stub.is_free).map(|_| item.cas)
+                        Stub::of(item).filter(|stub| !stub.is_free).map(|stub| (item.cas, stub.turn))
                     }
                     _ => None,
                 };
-                lost = current.is_none();
-                entry.token.observed_cas = current.or(entry.token.observed_cas);
+                // Another client builds the value now. A fill of this miss is still stored over the stub.
+                taken_over = current.is_some_and(|(_, turn)| turn != entry.token.turn);
+                lost = taken_over || current.is_none();
+                entry.token.observed_cas = current.map(|(cas, _)| cas).or(entry.token.observed_cas);
             }
             // Unknown until the next renewal.
             (Some(ServerReply::Failed(_)) | None, _) => {}
@@ -153,7 +155,8 @@ impl<W> Leases<W> {
             self.owners.remove_lease(owner, id);
             let lock_stored = matches!(replies.first(), Some(ServerReply::Stored(_)));
             let commands = if lock_stored { entry.token.unlock() } else { Commands::new() };
-            return Err((Some(LeaseEnd::Lost), commands));
+            let end = if taken_over { LeaseEnd::Superseded } else { LeaseEnd::Lost };
+            return Err((Some(end), commands));
         }
         if orphan {
             let commands = entry.release();
@@ -171,7 +174,7 @@ fn renew(token: &MissToken, now: Now, policy: &Policy, tags: &[TagName], sidecar
     let exptime = i64::from(policy.lock_seconds());
     let Some(lock) = token.lock else {
         let age = now.mono.saturating_sub(token.at.mono);
-        let stub = token.stub_id().map(|id| Stub { id, age, is_free: false });
+        let stub = token.stub_id().map(|id| Stub { id, age, is_free: false, turn: token.turn });
         let stub = stub.map(|stub| stub.store_command(token.observed_cas, policy.lock_seconds()));
         // The get is needed if the stub has another CAS: after a renewal whose reply was lost, or a touch.
         return stub.into_iter().chain([peek(ItemRef::Value)]).collect();

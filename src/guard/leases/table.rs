@@ -41,6 +41,8 @@ pub(super) struct KeyState<W> {
     pub(super) unfilled: u8,
     /// Until when `unfilled` counts, on the monotonic clock in ms.
     pub(super) remember_until: u64,
+    /// When the next waiting request of this sidecar may be let through, on the monotonic clock in ms.
+    pub(super) next_let_through: u64,
 }
 
 impl<W> Default for KeyState<W> {
@@ -52,6 +54,7 @@ impl<W> Default for KeyState<W> {
             polled: false,
             unfilled: 0,
             remember_until: 0,
+            next_let_through: 0,
         }
     }
 }

@@ -244,8 +244,8 @@ fn a_set_after_a_value_that_the_client_has_created_is_new() {
 #[test]
 fn a_connection_does_not_wait_for_its_own_rebuild() {
     let mut leases = leased();
-    assert_eq!(leases.wait(KEY, 1.into(), NOW, &Policy::default(), 5), Admission::Refused);
-    assert!(matches!(leases.wait(KEY, 2.into(), NOW, &Policy::default(), 6), Admission::Waits { .. }));
+    assert_eq!(leases.wait(KEY, 1.into(), NOW, &Policy::default(), true, 5), Admission::Refused);
+    assert!(matches!(leases.wait(KEY, 2.into(), NOW, &Policy::default(), true, 6), Admission::Waits { .. }));
 }
 
 #[test]
@@ -294,13 +294,13 @@ fn the_number_of_waiting_requests_of_a_key_is_limited() {
     let mut leases = leased();
     for waiter in 0..MAX_WAITERS_PER_KEY as u32 {
         assert!(matches!(
-            leases.wait(KEY, 99.into(), NOW, &Policy::default(), waiter),
+            leases.wait(KEY, 99.into(), NOW, &Policy::default(), true, waiter),
             Admission::Waits { .. }
         ));
     }
-    assert_eq!(leases.wait(KEY, 99.into(), NOW, &Policy::default(), 0), Admission::Full);
+    assert_eq!(leases.wait(KEY, 99.into(), NOW, &Policy::default(), true, 0), Admission::Full);
     leases.wake(KEY);
-    assert!(matches!(leases.wait(KEY, 99.into(), NOW, &Policy::default(), 0), Admission::Waits { .. }));
+    assert!(matches!(leases.wait(KEY, 99.into(), NOW, &Policy::default(), true, 0), Admission::Waits { .. }));
 }
 
 #[test]
@@ -349,13 +349,13 @@ fn two_claims_in_a_row_without_a_fill_stop_all_waiting_for_a_minute() {
     let policy = Policy::default();
     leases.release_waiters(KEY, NOW);
     assert!(matches!(
-        leases.wait(KEY, 99.into(), NOW, &policy, 1),
+        leases.wait(KEY, 99.into(), NOW, &policy, true, 1),
         Admission::Waits { poll: Some(PollRate::Fast), .. }
     ));
     assert_eq!(leases.release_waiters(KEY, NOW), [1]);
-    assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2), Admission::Refused);
+    assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, true, 2), Admission::Refused);
     let later = Now { mono: NOW.mono + NO_WAIT_MS, ..NOW };
-    assert!(matches!(leases.wait(KEY, 99.into(), later, &policy, 3), Admission::Waits { .. }));
+    assert!(matches!(leases.wait(KEY, 99.into(), later, &policy, true, 3), Admission::Waits { .. }));
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn with_too_many_unfilled_keys_a_further_one_is_waited_for_and_its_requests_are_
     let mut leases: Leases<u32> = Leases::default();
     let policy = Policy::default();
     let waits = |leases: &mut Leases<u32>, key: &[u8], now| {
-        matches!(leases.wait(key, 99.into(), now, &policy, 7), Admission::Waits { .. })
+        matches!(leases.wait(key, 99.into(), now, &policy, true, 7), Admission::Waits { .. })
     };
     for key in 0..2 * MAX_KEYS as u64 {
         for _ in 0..2 {
@@ -395,7 +395,7 @@ fn a_lease_whose_connection_closes_during_its_renewal_is_released_with_the_renew
     assert!(leases.disconnect(1.into()).is_empty());
     let renewed = cas(8);
     let released = leases.renewed(KEY, id, &[ServerReply::Stored(renewed)], NOW.mono).unwrap_err();
-    let free = Stub { id: StubId::of(7), age: 0, is_free: true }.store_command(Some(renewed), 60);
+    let free = Stub { id: StubId::of(7), age: 0, is_free: true, turn: 0 }.store_command(Some(renewed), 60);
     assert_eq!(released, (Some(LeaseEnd::Disconnected), smallvec![free]));
 }
 
@@ -483,7 +483,7 @@ fn a_key_is_polled_by_one_task_and_slowly_if_the_lease_is_in_this_sidecar() {
         if leased {
             leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
         }
-        let mut begin = |waiter| match leases.wait(KEY, 99.into(), NOW, &policy, waiter) {
+        let mut begin = |waiter| match leases.wait(KEY, 99.into(), NOW, &policy, true, waiter) {
             Admission::Waits { poll, .. } => poll,
             admission => panic!("{admission:?}"),
         };
@@ -491,7 +491,7 @@ fn a_key_is_polled_by_one_task_and_slowly_if_the_lease_is_in_this_sidecar() {
         assert_eq!(leases.polled(KEY, PollResult::Unchanged, NOW), [] as [u32; 0]);
         assert_eq!(leases.polled(KEY, PollResult::Freed, NOW), [1, 2]);
         assert!(matches!(
-            leases.wait(KEY, 99.into(), NOW, &policy, 3),
+            leases.wait(KEY, 99.into(), NOW, &policy, true, 3),
             Admission::Waits { poll: Some(_), .. }
         ));
     }
@@ -506,10 +506,10 @@ fn a_poll_that_finds_a_key_freed_counts_it_as_unfilled_unless_the_lease_is_in_th
             leases.grant(KEY, 1.into(), token(7), &policy).0.unwrap();
         }
         leases.polled(KEY, PollResult::Filled, NOW);
-        leases.wait(KEY, 99.into(), NOW, &policy, 1);
+        leases.wait(KEY, 99.into(), NOW, &policy, true, 1);
         leases.polled(KEY, PollResult::Freed, NOW);
         leases.release_waiters(KEY, NOW);
-        assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, 2) == Admission::Refused, refused);
+        assert_eq!(leases.wait(KEY, 99.into(), NOW, &policy, true, 2) == Admission::Refused, refused);
     }
 }
 

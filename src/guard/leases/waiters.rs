@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use crate::guard::command::{Commands, ItemRef, ServerReply, peek};
+use crate::guard::command::{Commands, Item, ItemRef, ServerReply, peek};
 use crate::guard::inputs::Now;
 use crate::guard::policy::{Policy, millis};
 use crate::guard::stub::Stub;
@@ -48,10 +48,28 @@ pub enum PollRate {
 pub enum PollResult {
     /// The same stub or lock.
     Unchanged,
+    /// Another client has taken the stub or lock over.
+    TakenOver,
     /// A value.
     Filled,
     /// The rebuild was given up.
     Freed,
+}
+
+/// The item that a poll found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Polled {
+    /// The number of its CAS.
+    pub cas: u64,
+    /// If it is a stub: its turn, and whether it is free.
+    stub: Option<(u8, bool)>,
+}
+
+impl Polled {
+    fn of(item: &Item) -> Polled {
+        let stub = Stub::of(item).map(|stub| (stub.turn, stub.is_free));
+        Polled { cas: item.cas.number, stub }
+    }
 }
 
 impl PollResult {
@@ -60,24 +78,30 @@ impl PollResult {
         smallvec![peek(ItemRef::Value), peek(ItemRef::Lock)]
     }
 
-    /// Interprets the replies to a poll. `before`: the CAS number that the previous poll found; updated for
-    /// the next.
-    pub fn from_replies(replies: &[ServerReply], before: &mut Option<u64>) -> PollResult {
-        let stub = |item| Stub::of(item).map(|stub| stub.is_free);
-        let found = match replies {
-            [ServerReply::Item(item), _] if stub(item) == Some(false) => PollResult::Unchanged,
-            [ServerReply::Item(item), _] if stub(item) == Some(true) => PollResult::Freed,
-            [ServerReply::Item(_), ServerReply::Item(_)] | [ServerReply::Failed(_), _] => {
-                PollResult::Unchanged
-            }
+    /// Interprets the replies to a poll. `before`: what the previous poll found; updated for the next.
+    pub fn from_replies(replies: &[ServerReply], before: &mut Option<Polled>) -> PollResult {
+        let polled = match replies.first() {
+            Some(ServerReply::Item(item)) => Some(Polled::of(item)),
+            _ => None,
+        };
+        let before = std::mem::replace(before, polled.or(*before));
+        let found = match (polled, replies) {
+            (_, [ServerReply::Failed(_), _]) => PollResult::Unchanged,
+            (Some(Polled { stub: Some((_, true)), .. }), _) => PollResult::Freed,
+            (Some(Polled { stub: Some((turn, _)), .. }), _) => match before {
+                Some(Polled { stub: Some((seen, _)), .. }) if seen != turn => PollResult::TakenOver,
+                _ => PollResult::Unchanged,
+            },
+            // Whoever takes a lock over marks the value.
+            (Some(polled), [_, ServerReply::Item(_)]) => match before {
+                Some(before) if before.cas != polled.cas => PollResult::TakenOver,
+                _ => PollResult::Unchanged,
+            },
             // The lock has gone and the value has not changed.
-            [ServerReply::Item(item), _] if *before == Some(item.cas.number) => PollResult::Freed,
-            [ServerReply::Item(_), _] => PollResult::Filled,
+            (Some(polled), _) if before.is_some_and(|before| before.cas == polled.cas) => PollResult::Freed,
+            (Some(_), _) => PollResult::Filled,
             _ => PollResult::Freed,
         };
-        if let Some(ServerReply::Item(item)) = replies.first() {
-            *before = Some(item.cas.number);
-        }
         found
     }
 }
@@ -104,14 +128,24 @@ impl<W> Leases<W> {
         woken
     }
 
-    /// `owner` requests to wait for the key. A connection does not wait for its own rebuild.
-    pub fn wait(&mut self, key: &[u8], owner: Owner, now: Now, policy: &Policy, waiter: W) -> Admission {
+    /// `owner` requests to wait for the key. A connection does not wait for its own rebuild. `cold`: there is no
+    /// old value to serve, so the request may be let through.
+    pub fn wait(
+        &mut self,
+        key: &[u8],
+        owner: Owner,
+        now: Now,
+        policy: &Policy,
+        cold: bool,
+        waiter: W,
+    ) -> Admission {
         self.next += 1;
         let id = self.next;
         let state = self.keys.entry(key.into()).or_default();
         let lease = state.entries.iter().find(|entry| entry.is_lease());
         let own = lease.is_some_and(|entry| entry.owner == owner);
         let too_old = lease
+            .filter(|_| !cold)
             .is_some_and(|entry| now.mono - entry.token.at.mono.min(now.mono) >= millis(policy.cold_wait));
         let often_unfilled = state.unfilled >= 2 && now.mono < state.remember_until;
         if own || too_old || often_unfilled {
@@ -126,6 +160,20 @@ impl<W> Leases<W> {
         state.polled = true;
         state.waiters.push((id, waiter));
         Admission::Waits { waiter: id, poll }
+    }
+
+    /// A waiting request whose builder has had `cold_wait` asks to build the value too. Of all that wait for the key
+    /// in this sidecar, one per `cold_wait` is let through. The stub or lock decides between sidecars.
+    ///
+    /// # Errors
+    /// Another request was let through. The error is when to ask again, on the monotonic clock in ms.
+    pub fn let_through(&mut self, key: &[u8], now: Now, policy: &Policy) -> Result<(), u64> {
+        let Some(state) = self.state(key) else { return Ok(()) };
+        if now.mono < state.next_let_through {
+            return Err(state.next_let_through);
+        }
+        state.next_let_through = now.mono + millis(policy.cold_wait).max(1);
+        Ok(())
     }
 
     /// Registers a fill that waits until the renewal of its lease has ended: [`Leases::renewal_ended`].
@@ -170,7 +218,7 @@ impl<W> Leases<W> {
             let leased = state.entries.iter().any(Entry::is_lease);
             match found {
                 PollResult::Freed if !leased => return self.release_waiters(key, now),
-                PollResult::Freed => {}
+                PollResult::Freed | PollResult::TakenOver => {}
                 _ => state.unfilled = 0,
             }
             return self.wake(key);

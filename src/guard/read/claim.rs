@@ -22,6 +22,15 @@ pub(super) struct Claim {
     pub(super) fallback: Fallback,
 }
 
+/// Tells one build of a value from the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum BuildId {
+    /// Of a stub, with its turn.
+    Stub(StubId, u8),
+    /// Of a lock: by whom and when it was taken, by that sidecar's wall clock.
+    Lock { sidecar: u64, granted_at: u64 },
+}
+
 /// The result if another client holds that right and waiting does not help.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Fallback {
@@ -108,6 +117,12 @@ pub(super) fn take_lock(
             explicit: None,
         },
     }
+}
+
+/// The build that a lock protects. `None` if the lock does not say.
+pub(super) fn build_of(lock: &Item) -> Option<BuildId> {
+    let LockRecord { granted_at, sidecar, .. } = LockRecord::decode(&lock.value).ok()?;
+    Some(BuildId::Lock { sidecar, granted_at })
 }
 
 /// Whether one of the tags has a newer version than the lock's rebuild began with.

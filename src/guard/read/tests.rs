@@ -15,6 +15,8 @@ fn policy() -> Policy {
         max_rebuild: Duration::from_secs(20),
         stale_wait: Duration::ZERO,
         cold_wait: Duration::from_secs(1),
+        cold_limit: Duration::from_secs(5),
+        outage_ttl: Duration::ZERO,
         on_tag: OnInvalidate::Stale,
         on_delete: OnInvalidate::Drop,
         early_beta: 0.0,
@@ -87,13 +89,13 @@ fn a_wait_ends_before_the_stale_value_expires() {
             resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&name, 200), 5)]);
         match until {
             0 => assert!(matches!(held, Step::Done(ReadEnd::Stale(_))), "{ttl:?}: {held:?}"),
-            until => assert_eq!(held, Step::Wait(until), "{ttl:?}"),
+            until => assert_eq!(held, Step::Wait(Wait { until, let_through_at: None }), "{ttl:?}"),
         }
     }
 }
 
 #[test]
-fn a_reader_without_a_value_to_serve_waits_for_cold_wait_even_if_the_value_expires_sooner() {
+fn a_reader_without_a_value_to_serve_waits_for_cold_limit_even_if_the_value_expires_sooner() {
     let policy = Policy { on_tag: OnInvalidate::Drop, cold_wait: Duration::from_secs(2), ..policy() };
     let tags = [TagName::from_slice(b"t")];
     let inputs = inputs(&policy, &tags);
@@ -103,7 +105,7 @@ fn a_reader_without_a_value_to_serve_waits_for_cold_wait_even_if_the_value_expir
     let moved = ServerReply::Item(Item { ttl: Some(1), ..moved });
     sent(resume(smallvec![moved, item(Bytes::from_static(b"200"), 1)]));
     let held = resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), item(lock(&tags[0], 200), 5)]);
-    assert_eq!(held, Step::Wait(2_000));
+    assert_eq!(held, Step::Wait(Wait { until: 5_000, let_through_at: Some(2_000) }));
 }
 
 /// A value whose tag has changed, stored over this stub; 0: it is unknown over which.
@@ -183,7 +185,8 @@ fn an_unreadable_value_is_marked_and_never_replaced_and_a_placeholder_is_never_s
             sent(resume_loser(smallvec![current(), item(Bytes::from_static(b"200"), 1)]));
             let waits =
                 resume_loser(smallvec![ServerReply::NotStored, current(), item(lock(&tags[0], 200), 5)]);
-            assert_eq!(waits, Step::Wait(1_000), "as without a value: it may not be served");
+            let wait = Wait { until: 5_000, let_through_at: Some(1_000) };
+            assert_eq!(waits, Step::Wait(wait), "as without a value: it may not be served");
             let lock = ServerReply::Stored(cas(8));
             let mark = sent(resume(smallvec![lock, current(), ServerReply::Absent]));
             assert_eq!(matches!(mark[0].operation, Operation::Store { .. }), replaced, "{mark:?}");

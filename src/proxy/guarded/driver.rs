@@ -1,12 +1,10 @@
 //! Runs a state machine of the guard for one key of one request: sends its commands to the servers, passes the replies back, and
 //! waits for another client when the machine says so.
 
+use smallvec::SmallVec;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
@@ -46,7 +44,8 @@ enum CommandReply {
 struct Wait {
     waiter: u64,
     woken: oneshot::Receiver<WaitEnd>,
-    until: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
+    limits: crate::guard::Wait,
 }
 
 impl<M: Machine> Driver<M> {
@@ -159,7 +158,7 @@ impl<M: Machine> Driver<M> {
                     added_tags = Some(Box::new(key.with_tags(tags)));
                     next = Some(Event::TagsAdded);
                 }
-                Step::Wait(until) => next = self.wait(until, key, policy, now, proxy),
+                Step::Wait(limits) => next = self.wait(limits, key, policy, now, proxy),
             }
         };
         self.added_tags = added_tags;
@@ -204,7 +203,7 @@ impl<M: Machine> Driver<M> {
     /// Begins to wait. Returns the event for the machine if waiting is not possible.
     fn wait(
         &mut self,
-        until: u64,
+        limits: crate::guard::Wait,
         key: &GuardedKey,
         policy: &Policy,
         now: Now,
@@ -213,7 +212,8 @@ impl<M: Machine> Driver<M> {
         // Only reads wait.
         let Some(reader) = self.reader else { return Some(Event::WaitEnded) };
         let (waker, woken) = oneshot::channel();
-        let admission = proxy.leases.shard(&key.key).wait(&key.key, reader, now, policy, waker);
+        let cold = limits.let_through_at.is_some();
+        let admission = proxy.leases.shard(&key.key).wait(&key.key, reader, now, policy, cold, waker);
         let (waiter, poll) = match admission {
             Admission::Waits { waiter, poll } => (waiter, poll),
             Admission::Refused => return Some(Event::WaitEnded),
@@ -226,8 +226,8 @@ impl<M: Machine> Driver<M> {
             proxy.clone().poll_key(key.clone(), rate);
         }
         proxy.metrics.wait_began();
-        let time = Duration::from_millis(until.saturating_sub(now.mono));
-        self.wait = Some(Box::new(Wait { waiter, woken, until: Box::pin(sleep(time)) }));
+        let timer = Box::pin(sleep(limits.pause(now.mono)));
+        self.wait = Some(Box::new(Wait { waiter, woken, timer, limits }));
         None
     }
 
@@ -242,9 +242,22 @@ impl<M: Machine> Driver<M> {
         let end = match Pin::new(&mut wait.woken).poll(cx) {
             // The table wakes each waiter that it removes. If it did not, the machine would read again.
             Poll::Ready(end) => end.unwrap_or(WaitEnd::Freed),
-            _ if wait.until.as_mut().poll(cx).is_ready() => WaitEnd::TimedOut,
-            _ if !may_wait => WaitEnd::Pipelined,
-            _ => return Poll::Pending,
+            Poll::Pending if !may_wait => WaitEnd::Pipelined,
+            Poll::Pending => loop {
+                if wait.timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                let now = proxy.now();
+                if now.mono >= wait.limits.until || wait.limits.let_through_at.is_none() {
+                    break WaitEnd::TimedOut;
+                }
+                let policy = proxy.policy(key.guard);
+                match proxy.leases.shard(&key.key).let_through(&key.key, now, policy) {
+                    Ok(()) => break WaitEnd::LetThrough,
+                    Err(again) => wait.limits.let_through_at = Some(again),
+                }
+                wait.timer.set(sleep(wait.limits.pause(now.mono)));
+            },
         };
         let waiter = wait.waiter;
         self.wait = None;
@@ -253,6 +266,6 @@ impl<M: Machine> Driver<M> {
             return Poll::Ready(Event::Woken);
         }
         proxy.leases.shard(&key.key).stop_waiting(&key.key, waiter);
-        Poll::Ready(Event::WaitEnded)
+        Poll::Ready(if end == WaitEnd::LetThrough { Event::LetThrough } else { Event::WaitEnded })
     }
 }

@@ -32,7 +32,10 @@ impl Proxy {
                 let replies = self.send_and_wait(PollResult::commands(), &key).await;
                 let result = PollResult::from_replies(&replies, &mut before);
                 let waiters = self.leases.shard(&key.key).polled(&key.key, result, self.now());
-                let why = if result == PollResult::Filled { WaitEnd::Filled } else { WaitEnd::Freed };
+                let why = match result {
+                    PollResult::Filled => WaitEnd::Filled,
+                    _ => WaitEnd::Freed,
+                };
                 wake_all(waiters, why);
                 if result != PollResult::Unchanged {
                     return;
