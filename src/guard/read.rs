@@ -302,7 +302,7 @@ impl Read {
                     self.take_over(claim, lock.cas, inputs)
                 }
                 Some(ServerReply::Item(lock))
-                    if matches!(claim.fallback, Fallback::Miss(_))
+                    if claim.leaves_earlier_fills(inputs)
                         && build_of(&lock).is_some_and(|build| self.may_take_over(build, 0, inputs)) =>
                 {
                     self.take_over(claim, lock.cas, inputs)

@@ -291,3 +291,44 @@ fn a_fill_that_arrives_while_its_stub_is_being_renewed_is_stored() {
     assert_eq!(winner.line(), "STORED");
     assert_eq!(sidecars[1].client().get("hot:k").as_deref(), Some(&b"built"[..]));
 }
+
+#[test]
+fn a_cold_build_that_takes_three_times_cold_wait_lets_one_more_client_build_per_cold_wait() {
+    const COLD_WAIT: Duration = Duration::from_millis(500);
+    for on_tag in ["", "tags = [\"posts\"]\non_tag = \"drop\""] {
+        let (_servers, sidecars) = fleet_with(&format!("cold_wait = \"500ms\"\nlock_ttl = \"9s\"\n{on_tag}"));
+        if !on_tag.is_empty() {
+            // Not absent, but a value that may not be served: its lock is taken over, not a stub.
+            let mut client = sidecars[0].client();
+            assert_eq!(client.get("hot:k"), None);
+            client.store("hot:k", b"old", 60);
+            assert_eq!(client.delete("@tag:posts"), "DELETED");
+        }
+        let starts = Mutex::new(Vec::new());
+        let began = Instant::now();
+        let read = |n: usize| {
+            let mut client = sidecars[n % 2].client();
+            if let Some(value) = client.get("hot:k") {
+                assert_eq!(value, b"built");
+                return;
+            }
+            starts.lock().unwrap().push(began.elapsed());
+            std::thread::sleep(3 * COLD_WAIT);
+            client.store("hot:k", b"built", 60);
+            assert_eq!(client.get("hot:k").as_deref(), Some(&b"built"[..]));
+        };
+        std::thread::scope(|scope| {
+            for n in 0..40 {
+                let read = &read;
+                scope.spawn(move || read(n));
+            }
+        });
+        let mut starts = starts.into_inner().unwrap();
+        starts.sort();
+        // The last may just be let through before the first value is stored.
+        assert!((3..=4).contains(&starts.len()), "{on_tag}: {starts:?}");
+        for pair in starts.windows(2) {
+            assert!(pair[1] - pair[0] > COLD_WAIT * 9 / 10, "{on_tag}: {starts:?}");
+        }
+    }
+}

@@ -56,6 +56,7 @@ fn filled(leases: &mut Leases<u32>, number: u64, token: &MissToken, owner: u64) 
 }
 
 mod by_cas;
+mod let_through;
 mod limits;
 
 #[test]

@@ -8,6 +8,7 @@ use crate::guard::expiry::Expiry;
 use crate::guard::freshness::Hit;
 use crate::guard::inputs::Inputs;
 use crate::guard::leases::MissToken;
+use crate::guard::policy::OnInvalidate;
 use crate::guard::stub::StubId;
 use crate::guard::tag_version::{NEVER, Versions, version_millis};
 
@@ -20,6 +21,14 @@ pub(super) struct Claim {
     pub(super) ttl: Option<u32>,
     pub(super) versions: Versions,
     pub(super) fallback: Fallback,
+}
+
+impl Claim {
+    /// Whether a win over this item would leave the earlier winner's fill its effect: the item is replaced by a placeholder of the
+    /// same stub, not marked. Otherwise each takeover would make the fill before it vain, and none might ever be stored.
+    pub(super) fn leaves_earlier_fills(&self, inputs: &Inputs<'_>) -> bool {
+        inputs.policy.on_tag == OnInvalidate::Drop && self.fallback.stub().is_some()
+    }
 }
 
 /// Tells one build of a value from the next.

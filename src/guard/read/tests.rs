@@ -6,6 +6,7 @@ use super::*;
 use crate::guard::command::Cas;
 use crate::guard::envelope::{Envelope, LockRecord, TagName, built_at};
 use crate::guard::fixtures::{self, cas, inputs};
+use crate::guard::inputs::Now;
 use crate::guard::tag_version::NEVER;
 
 fn policy() -> Policy {
@@ -323,5 +324,65 @@ fn a_read_that_loses_every_race_returns_what_it_has_and_leaves_no_lock() {
             ReadEnd::Missed { .. } if !stale => {}
             end => panic!("{end:?}"),
         }
+    }
+}
+
+/// A read at `at` ms that has found this stub, and what it does next.
+fn at_stub(flags: u32, ttl: u32, at: u64, policy: &Policy) -> (Read, Step<ReadEnd>) {
+    let inputs = Inputs { now: Now { wall: 0, mono: at }, ..inputs(policy, &[]) };
+    let (mut read, _) = Read::start(&inputs);
+    let step = read.resume(Event::Replies(smallvec![stub(flags, ttl, 7)]), &inputs);
+    (read, step)
+}
+
+fn stub(flags: u32, ttl: u32, number: u64) -> ServerReply {
+    ServerReply::Item(Item { ttl: Some(ttl), flags, ..fixtures::item("", number) })
+}
+
+#[test]
+fn a_reader_may_be_let_through_once_the_builder_has_had_cold_wait() {
+    let policy = policy();
+    // Its lock_ttl is 2 s, so its TTL is 3 s at first, or just below.
+    for (flags, ttl, at) in [
+        (0, 3, 11_000),
+        (0, 2, 11_000),
+        (0, 1, 10_000),
+        (StubId::of(5).flags() | 2, 3, 10_488),
+        (StubId::of(5).flags() | 40, 3, 1_000),
+    ] {
+        let wait = Wait { until: 15_000, let_through_at: Some(at) };
+        assert_eq!(at_stub(flags, ttl, 10_000, &policy).1, Step::Wait(wait), "{flags:x} {ttl}");
+    }
+    let never = Policy { cold_wait: Duration::ZERO, ..policy };
+    assert!(matches!(at_stub(0, 3, 10_000, &never).1, Step::Done(ReadEnd::Missed { held: true, .. })));
+}
+
+#[test]
+fn a_reader_that_is_let_through_takes_the_same_build_over_and_no_later_one() {
+    let policy = policy();
+    let later = Inputs { now: Now { wall: 0, mono: 11_000 }, ..inputs(&policy, &[]) };
+    // Renewed meanwhile, by the same builder, or taken over by another one.
+    for (turn, takes) in [(0, true), (1, false)] {
+        let (mut read, _) = at_stub(0, 3, 10_000, &policy);
+        sent(read.resume(Event::LetThrough, &later));
+        let flags = StubId::of(7).flags() | turn << 28;
+        let step = read.resume(Event::Replies(smallvec![stub(flags, 3, 9)]), &later);
+        if !takes {
+            assert_eq!(step, Step::Wait(Wait { until: 15_000, let_through_at: Some(12_000) }));
+            continue;
+        }
+        let commands = sent(step);
+        let Operation::Store { flags, cas: Some(Cas { number: 9, .. }), .. } = commands[0].operation else {
+            panic!("{commands:?}")
+        };
+        assert_eq!(flags, StubId::of(7).flags() | 1 << 28, "its age begins anew");
+        // Another one was faster.
+        let (mut slower, stored) = (read.clone(), ServerReply::Stored(cas(10)));
+        sent(slower.resume(Event::Replies(smallvec![ServerReply::Exists]), &later));
+        let Step::Done(ReadEnd::Won { lease, .. }) = read.resume(Event::Replies(smallvec![stored]), &later)
+        else {
+            panic!("it has taken over")
+        };
+        assert_eq!((lease.turn, lease.stub), (1, Some(StubId::of(7))));
     }
 }
