@@ -20,7 +20,7 @@ use crate::guard::near::Changes;
 use crate::listener::{self, BindError, BoundListeners, FlushAll};
 use crate::metrics::{Metrics, ServerName};
 use crate::open_files::{self, Budget};
-use crate::proxy::{GuardPlan, LeaseTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
+use crate::proxy::{GuardPlan, LeaseTable, OutageTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::rule::Rules;
 use crate::upstream::pool::SharedPool;
@@ -99,6 +99,7 @@ impl App {
         let shared = Shared {
             plan: Arc::new(plan(config)),
             leases: Arc::new(LeaseTable::new(miss_token_bytes)),
+            outages: Arc::new(OutageTable::new(config.near.memory)),
             tag_cache: TagCache::new(config.tags.cache),
             changes: Arc::new(Changes::new(config.uses_near_cache())),
             near_memory: config.near.memory / workers,

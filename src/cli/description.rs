@@ -178,7 +178,8 @@ fn write_policy(f: &mut fmt::Formatter<'_>, p: &Policy) -> fmt::Result {
         Duration::ZERO => writeln!(f, "    cold: clients other than the winner receive a miss at once")?,
         d => writeln!(
             f,
-            "    cold: clients other than the winner wait {} for the value, then receive a miss",
+            "    cold: clients other than the winner wait {} for the value, then receive a miss; one more builds every {}",
+            show(p.cold_limit),
             show(d)
         )?,
     }

@@ -22,7 +22,7 @@ use crate::error::Failure;
 use crate::guard::near::Changes;
 use crate::guard::{BumpEnd, TagName};
 use crate::metrics::{Metrics, ServerName};
-use crate::proxy::{LeaseTable, Plan, Proxy, ServerInfo, Shared, TagCache};
+use crate::proxy::{LeaseTable, OutageTable, Plan, Proxy, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
 use crate::upstream::pool::{Pool, SharedPool};
@@ -222,6 +222,7 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
     let shared = Shared {
         plan: Arc::new(plan),
         leases: Arc::new(LeaseTable::new(0)),
+        outages: Arc::new(OutageTable::new(0)),
         tag_cache: TagCache::new(Duration::ZERO),
         changes: Arc::new(Changes::new(false)),
         near_memory: 0,

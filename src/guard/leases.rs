@@ -35,6 +35,7 @@ pub use pool_detection::{PairedMiss, PoolDetection};
 pub use renewal::Due;
 pub use table::{AfterHit, Ended, Leases};
 pub use waiters::{Admission, PollRate, PollResult, Polled};
+pub(super) use waiters::{MAX_WAITERS_PER_KEY, NO_WAIT_MS};
 
 #[cfg(test)]
 mod tests;

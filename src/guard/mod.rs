@@ -17,6 +17,7 @@
 //! - [`leases`]: which operations of this process share a key: leases, misses, waiting readers
 //! - `read`; `new_value`, `set`, `fill`; `modify`; `delete`: the operations
 //! - [`near`]: hits that may be served again without a read
+//! - [`outage`]: keys whose server gives no answer
 
 pub mod envelope;
 mod policy;
@@ -38,6 +39,7 @@ mod fill;
 mod modify;
 mod delete;
 pub mod near;
+pub mod outage;
 
 pub use bump::{Bump, BumpEnd};
 pub use command::{

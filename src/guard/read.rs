@@ -33,16 +33,18 @@ use super::expiry::sure_ms;
 use super::freshness::{Hit, ItemState, is_out_of_date, judge, refreshes_early, unknown_tags};
 use super::inputs::Inputs;
 use super::leases::MissToken;
-use super::machine::{Event, Machine, Step, Wait};
-use super::policy::{OnInvalidate, Policy, millis};
+use super::machine::{Event, Machine, Step};
+use super::policy::{OnInvalidate, Policy};
 use super::retry::MAX_ROUNDS;
-use super::stub::{Stub, StubId, stub_in_place};
+use super::stub::{Stub, StubId, stub_in_place, turn_in_place};
 use super::tag_version::Versions;
 use super::tags::TagRead;
 use claim::{BuildId, Claim, Fallback, build_of, is_outdated, placeholder, take_lock};
+use watched::{WatchedBuild, lost_ms, wait_limits};
 
 mod claim;
 mod outcome;
+mod watched;
 
 pub use outcome::{ReadEnd, ReadOptions};
 
@@ -58,13 +60,6 @@ pub struct Read {
     watched: Option<WatchedBuild>,
     /// Whether it may take that build over.
     let_through: bool,
-}
-
-/// Somebody else's build, and since when it has lasted at least, on the monotonic clock in ms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct WatchedBuild {
-    build: BuildId,
-    since: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -215,7 +210,9 @@ impl Read {
                     false if item.won => Step::Done(ReadEnd::Won { lease: seen, early: false, old: None }),
                     false => {
                         let age = stub.age + lost_ms(&item, inputs);
-                        match self.may_take_over(BuildId::Stub(stub.id, stub.turn), age, inputs) {
+                        let (build, stored) =
+                            (BuildId::Stub(stub.id, stub.turn), (item.cas.number, stub.age));
+                        match self.may_take_over(build, age, stored, inputs) {
                             true => self.adopt(seen, stub, inputs),
                             false => self.wait_or_fall_back(Fallback::Miss(seen), None, inputs),
                         }
@@ -303,7 +300,8 @@ impl Read {
                 }
                 Some(ServerReply::Item(lock))
                     if claim.leaves_earlier_fills(inputs)
-                        && build_of(&lock).is_some_and(|build| self.may_take_over(build, 0, inputs)) =>
+                        && build_of(&lock)
+                            .is_some_and(|build| self.may_take_over(build, 0, (0, 0), inputs)) =>
                 {
                     self.take_over(claim, lock.cas, inputs)
                 }
@@ -336,9 +334,10 @@ impl Read {
     fn replaced_with_stub(&mut self, claim: Claim, replies: Replies, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         match replies.into_iter().next() {
             Some(ServerReply::Stored(observed_cas)) => {
+                let turn = turn_in_place(claim.fallback.stub());
                 let stub = claim.fallback.stub().unwrap_or(StubId::of(observed_cas.number));
                 let (early, old) = claim.fallback.old();
-                let lease = MissToken::of_stub(observed_cas, (stub, 0), claim.versions, inputs);
+                let lease = MissToken::of_stub(observed_cas, (stub, turn), claim.versions, inputs);
                 Step::Done(ReadEnd::Won { lease, early, old })
             }
             Some(ServerReply::Failed(_)) | None => Step::Done(claim.fallback.end()),
@@ -417,17 +416,11 @@ impl Read {
         matches!((self.options.recache, hit.ttl), (Some(recache), Some(ttl)) if ttl < recache)
     }
 
-    /// Whether this read may become another builder of a value that is being built. `age`: how long the build has
-    /// lasted at least, in ms, as far as the item shows it.
-    fn may_take_over(&mut self, build: BuildId, age: u64, inputs: &Inputs<'_>) -> bool {
-        let now = inputs.now.mono;
-        let began = now.saturating_sub(age);
-        let since = match self.watched {
-            Some(watched) if watched.build == build => watched.since.min(began),
-            _ => began,
-        };
-        self.watched = Some(WatchedBuild { build, since });
-        self.let_through && now - since >= millis(inputs.policy.cold_wait)
+    /// Whether this read may become another builder of a value that is being built. See [`WatchedBuild::seen`].
+    fn may_take_over(&mut self, build: BuildId, age: u64, stored: (u64, u64), inputs: &Inputs<'_>) -> bool {
+        let watched = WatchedBuild::seen(self.watched, build, age, stored, inputs.now.mono);
+        self.watched = Some(watched);
+        self.let_through && inputs.now.mono >= watched.let_through_at(inputs.policy)
     }
 
     /// Another client rebuilds the value: wait if that is permitted and may help. `ttl`: the remaining TTL of the
@@ -439,30 +432,13 @@ impl Read {
         inputs: &Inputs<'_>,
     ) -> Step<ReadEnd> {
         self.let_through = false;
-        let Policy { stale_wait, cold_wait, cold_limit, .. } = inputs.policy;
-        let limit = match &fallback {
-            Fallback::Fresh(_) => 0,
-            Fallback::Stale(_) => millis(*stale_wait),
-            Fallback::Miss(_) if cold_wait.is_zero() => 0,
-            Fallback::Miss(_) => millis(*cold_limit),
-        };
-        // A stale value must not expire during the wait.
-        let expires = match (&fallback, ttl) {
-            (Fallback::Stale(_), Some(ttl)) => inputs.now.mono.saturating_add(sure_ms(ttl)),
-            _ => u64::MAX,
-        };
-        let until = self.began.saturating_add(limit).min(expires);
+        let limits = wait_limits(&fallback, self.watched, self.began, ttl, inputs);
         let must_not_wait = !inputs.may_wait || self.options.at_once;
-        if must_not_wait || inputs.now.mono >= until {
+        if must_not_wait || inputs.now.mono >= limits.until {
             return Step::Done(fallback.end());
         }
-        let let_through_at = match (&fallback, self.watched) {
-            (Fallback::Miss(_), Some(watched)) => Some(watched.since.saturating_add(millis(*cold_wait))),
-            (Fallback::Miss(_), None) => Some(until),
-            _ => None,
-        };
         self.state = State::Waiting(fallback);
-        Step::Wait(Wait { until, let_through_at })
+        Step::Wait(limits)
     }
 
     /// Reads the key again, after the given commands.
@@ -516,12 +492,6 @@ impl Machine for Read {
 fn missed(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>, held: bool) -> ReadEnd {
     let seen = MissToken::new(observed_cas, versions, inputs);
     ReadEnd::Missed { seen, held }
-}
-
-/// The least time since a stub was stored, in ms: what its TTL has lost, less the second that may have been about to end then.
-fn lost_ms(item: &Item, inputs: &Inputs<'_>) -> u64 {
-    let lost = inputs.policy.lock_seconds().saturating_sub(item.ttl.unwrap_or(0));
-    u64::from(lost.saturating_sub(1)) * 1000
 }
 
 #[cfg(test)]

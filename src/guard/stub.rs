@@ -21,6 +21,8 @@ const ID_BITS: u32 = 20;
 /// The turn: how often the right to build has passed on to another client, modulo [`TURNS`].
 const TURN_AT: u32 = ID_BITS + AGE_BITS;
 const TURNS: u8 = 4;
+/// The turn of a stub that replaces a value under that value's identity, so that it differs from that of the build which stored it.
+const TURN_IN_PLACE: u8 = 2;
 /// The lowest bits are the age, in units of this many milliseconds. The highest value also stands for all
 /// greater ages.
 const AGE_BITS: u32 = 8;
@@ -113,7 +115,13 @@ impl Stub {
 /// Replaces the item with this CAS by a stub. With an `id` of `None` the new CAS identifies the stub, as if
 /// memcached had created it.
 pub(super) fn stub_in_place(id: Option<StubId>, cas: Option<Cas>, policy: &Policy) -> ServerCommand {
-    store(id.map_or(0, StubId::flags), cas, policy.lock_seconds())
+    let flags = id.map_or(0, |id| id.flags() | u32::from(turn_in_place(Some(id))) << TURN_AT);
+    store(flags, cas, policy.lock_seconds())
+}
+
+/// The turn of that stub.
+pub(super) fn turn_in_place(id: Option<StubId>) -> u8 {
+    if id.is_some() { TURN_IN_PLACE } else { 0 }
 }
 
 fn store(flags: u32, cas: Option<Cas>, seconds: u32) -> ServerCommand {

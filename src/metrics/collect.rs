@@ -115,6 +115,9 @@ fn by_server(counts: &Counts, page: &mut Page) {
 
 fn global(counts: &Counts, page: &mut Page) {
     page.value(table::LEASES_LIVE, gauge(counts.shared(|_| layout::LEASES_LIVE)) as f64);
+    let outage = |at| gauge(counts.shared(|_| at)) as f64;
+    page.value(table::OUTAGE_VALUES, outage(layout::OUTAGE_VALUES));
+    page.value(table::OUTAGE_BYTES, outage(layout::OUTAGE_BYTES));
     page.value(table::WAITERS, gauge(counts.shared(|_| layout::WAITERS)) as f64);
     page.value(table::TAG_BUMPS, counts.shared(|_| layout::BUMPS) as f64);
     page.value(table::CLIENT_CONNECTIONS, gauge(counts.own(|_| layout::CLIENTS)) as f64);

@@ -84,6 +84,8 @@ label! {
         Hit = "hit",
         /// A value after its soft expiry, or whose tag was bumped.
         Stale = "stale",
+        /// A value that another client built while the key's server gave no answer.
+        Outage = "outage",
         /// A miss that grants this client the lease.
         MissWon = "miss_won",
         /// A miss while another client rebuilds: there was no value to serve, and none arrived in time.
@@ -243,6 +245,8 @@ label! {
         Waiters = "waiters",
         /// A hit was not kept for the whole `near` of its rule: there was no room in `near.memory`.
         Near = "near",
+        /// A value was not kept for the whole `outage_ttl` of its rule: there was no room in `near.memory`.
+        Outage = "outage",
     }
 }
 

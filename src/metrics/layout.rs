@@ -39,6 +39,9 @@ pub(super) const LEASES_LIVE: usize = 0;
 pub(super) const WAITERS: usize = 1;
 /// Tags bumped.
 pub(super) const BUMPS: usize = 2;
+/// Values kept while no server answers, and their bytes.
+pub(super) const OUTAGE_VALUES: usize = 3;
+pub(super) const OUTAGE_BYTES: usize = 4;
 
 // Cells of the own block without a rule or server.
 

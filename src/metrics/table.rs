@@ -74,6 +74,10 @@ table! {
         "Hits served without a request to a server: from the near cache, or by joining another client's read.";
     NEAR_BYTES = Gauge "kennel_near_bytes" []
         "Memory used by the near cache.";
+    OUTAGE_VALUES = Gauge "kennel_outage_values" []
+        "Values kept in memory that were built while their server gave no answer.";
+    OUTAGE_BYTES = Gauge "kennel_outage_bytes" []
+        "Memory used by these values.";
     TAG_BUMPS = Counter "kennel_tag_bumps_total" []
         "Tags bumped through this sidecar.";
     UPSTREAM_REQUESTS = Counter "kennel_upstream_requests_total" ["pool", "server", "outcome"]

@@ -10,7 +10,8 @@ use super::labels::{
 };
 use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_REFUSED, CLIENTS_TOTAL, LEASES_LIVE,
-    Layout, NEAR_BYTES, NO_MEMORY, TOO_LARGE, WAITERS, authentication, client_mode, handshake, pair,
+    Layout, NEAR_BYTES, NO_MEMORY, OUTAGE_BYTES, OUTAGE_VALUES, TOO_LARGE, WAITERS, authentication,
+    client_mode, handshake, pair,
 };
 
 /// One worker's counters. Rules and servers are given by their index in [`Metrics::new`](super::Metrics::new).
@@ -56,6 +57,14 @@ impl WorkerMetrics {
     /// The near cache now uses this many bytes. Worker's thread only.
     pub fn near_bytes(&self, bytes: usize) {
         self.own.set(NEAR_BYTES, bytes as u64);
+    }
+
+    /// The number of values that are kept while no server answers, and their bytes, have changed from the one to the other.
+    pub fn outage_kept(&self, before: (usize, usize), after: (usize, usize)) {
+        if before != after {
+            self.shared.add(OUTAGE_VALUES, (after.0 as u64).wrapping_sub(before.0 as u64));
+            self.shared.add(OUTAGE_BYTES, (after.1 as u64).wrapping_sub(before.1 as u64));
+        }
     }
 
     /// A value was refused as too large, by Kennel or its server. Worker's thread only.

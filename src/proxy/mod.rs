@@ -32,5 +32,6 @@ pub use plan::{GuardPlan, MetaWinner, Plan, RulePlan};
 pub use replies::large::LargeReply;
 pub use scope::{AccessSet, QueuePosition};
 pub use state::lease_table::LeaseTable;
+pub use state::outage_table::OutageTable;
 pub use state::server_info::ServerInfo;
 pub use state::tag_cache::TagCache;

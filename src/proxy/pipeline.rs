@@ -12,6 +12,7 @@ use super::plan::{Plan, RulePlan};
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
 use super::state::near_cache::NearCache;
+use super::state::outage_table::OutageTable;
 use super::state::renewal_queue::RenewalQueue;
 use super::state::server_info::ServerInfo;
 use super::state::tag_cache::TagCache;
@@ -30,6 +31,7 @@ pub struct Proxy {
     pub(super) plan: Arc<Plan>,
     pub(super) pools: Vec<Pool>,
     pub(super) leases: Arc<LeaseTable>,
+    pub(super) outages: Arc<OutageTable>,
     pub(super) tag_cache: TagCache,
     pub(super) sidecar: u64,
     pub(super) server_info: Arc<ServerInfo>,
@@ -51,6 +53,8 @@ pub struct Shared {
     pub plan: Arc<Plan>,
     /// Leases and waiters.
     pub leases: Arc<LeaseTable>,
+    /// Keys whose server gives no answer.
+    pub outages: Arc<OutageTable>,
     /// Versions of tags.
     pub tag_cache: TagCache,
     /// Counts of the changes made through any worker.
@@ -70,12 +74,23 @@ pub struct Shared {
 impl Proxy {
     /// A worker's pipeline over its pools.
     pub fn new(shared: Shared, pools: Vec<Pool>, random: Random, metrics: Arc<WorkerMetrics>) -> Proxy {
-        let Shared { plan, leases, tag_cache, changes, near_memory, sidecar, clock, start, server_info } =
-            shared;
+        let Shared {
+            plan,
+            leases,
+            outages,
+            tag_cache,
+            changes,
+            near_memory,
+            sidecar,
+            clock,
+            start,
+            server_info,
+        } = shared;
         Proxy {
             plan,
             pools,
             leases,
+            outages,
             tag_cache,
             sidecar,
             server_info,

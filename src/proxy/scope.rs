@@ -92,6 +92,11 @@ impl<'a> CallScope<'a> {
         CallScope { proxy, client, position, command, began, counted: Cell::new((0, Outcome::Ok, 0)) }
     }
 
+    /// When the request was parsed.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Counts the reply to one key.
     pub(super) fn count(&self, rule: usize, outcome: Outcome) {
         let (last_rule, last_outcome, keys) = self.counted.get();

@@ -2,7 +2,8 @@
 //!
 //! `world` starts the servers and sidecars, `client` sends and reads byte by byte, `slow_server` disturbs connections, `gate`
 //! holds a command until an interleaving has happened; then there is one file per promise, in the order of the design. `poison`
-//! and `slow_clients` contain malicious and careless clients, `limits` clients that exceed their limits; `fuzz_corpus` replays
+//! and `slow_clients` contain malicious and careless clients, `limits` clients that exceed their limits; in
+//! `outage` no server answers; `fuzz_corpus` replays
 //! what fuzzing found; in `chaos` everything fails at once, in `attack` nothing does.
 
 mod admin;
@@ -26,6 +27,7 @@ mod linearizability;
 mod meta;
 mod near;
 mod open_files;
+mod outage;
 mod passwords;
 mod poison;
 mod promise_1_one_rebuild;

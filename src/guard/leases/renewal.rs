@@ -10,7 +10,7 @@ use crate::guard::envelope::{LockRecord, TagName};
 use crate::guard::expiry::sure_ms;
 use crate::guard::inputs::Now;
 use crate::guard::policy::{Policy, millis};
-use crate::guard::stub::{Stub, StubId, stub_in_place};
+use crate::guard::stub::{Stub, StubId, stub_in_place, turn_in_place};
 use crate::metrics::LeaseEnd;
 
 use super::entry::{EntryKind, MissTokenId};
@@ -110,6 +110,7 @@ impl<W> Leases<W> {
             // The stub has replaced the stale value and is now the right to rebuild.
             (Some(ServerReply::Stored(cas)), Some(_)) if entry.clearing => {
                 entry.token.observed_cas = Some(*cas);
+                entry.token.turn = turn_in_place(entry.token.stub);
                 entry.token.stub.get_or_insert(StubId::of(cas.number));
                 entry.token.lock = None;
                 entry.token.expires_at = None;

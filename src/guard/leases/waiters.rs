@@ -13,9 +13,9 @@ use super::table::Leases;
 /// With this many keys in a table, no further key is remembered for having been claimed without a fill.
 pub(super) const MAX_KEYS: usize = 1024;
 /// The most waiting requests of one key.
-pub(super) const MAX_WAITERS_PER_KEY: usize = 4096;
+pub(in crate::guard) const MAX_WAITERS_PER_KEY: usize = 4096;
 /// For how long no reader waits for a key that was claimed without a fill twice in a row, in milliseconds.
-pub(super) const NO_WAIT_MS: u64 = 60_000;
+pub(in crate::guard) const NO_WAIT_MS: u64 = 60_000;
 
 /// The result of a request to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -55,6 +55,7 @@ impl Invalidation {
     ) -> Invalidation {
         let bump = |name| {
             let key = bump_key(name, proxy);
+            proxy.outage_bump(&key.tags[0]);
             let inputs = proxy.inputs(&key, proxy.policy(key.guard), proxy.now(), false);
             let (bump, commands) = Bump::start(&inputs);
             let driver = Driver::start(bump, commands, &key, proxy, &client.pending);

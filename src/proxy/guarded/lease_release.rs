@@ -40,6 +40,7 @@ impl Proxy {
     /// Releases all leases of a client whose connection has closed. They are released at the same time, so a server that does not
     /// respond delays no other.
     pub async fn disconnect(self: Rc<Self>, owner: Owner, end: LeaseEnd) {
+        self.outage_disconnect(owner);
         let ended: Vec<_> = self.leases.all().flat_map(|mut leases| leases.disconnect(owner)).collect();
         let mut releases = JoinSet::new();
         for Ended { key, commands, .. } in ended {

@@ -26,6 +26,7 @@ impl Proxy {
                 let evicted = self.leases.sweep(self.now());
                 (0..evicted).for_each(|_| self.metrics.limit_reached(Limit::MissTokens));
                 self.sweep_near();
+                self.sweep_outages();
             }
             let now = self.now();
             match self.renewals.first_due() {

@@ -10,6 +10,7 @@ pub(crate) mod invalidation;
 mod tag_command;
 pub mod explicit_tags;
 mod near;
+mod outage;
 mod misses;
 pub(crate) mod tag_reads;
 mod driver;

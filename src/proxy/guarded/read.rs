@@ -9,11 +9,13 @@ use bytes::BytesMut;
 use super::driver::Driver;
 use super::misses::end_earlier_miss;
 use super::near::{JoinedRead, NearAnswer};
+use super::outage::{OutageAnswer, OutageWait};
 use super::tag_reads::{TagIndexes, TagReads};
 use super::wire;
 use crate::error::Failure;
 use crate::guard::leases::MissToken;
 use crate::guard::near::NearValue;
+use crate::guard::outage::OutageValue;
 use crate::guard::{
     Change, Expiry, Hit, Item, Modify, ModifyEnd, Operation, Read, ReadEnd, ReadOptions, Replies,
     ServerReply, fresh_hit,
@@ -48,6 +50,8 @@ enum State {
     /// Served from the near cache.
     Near(Rc<NearValue>),
     Touching(Box<Driver<Modify>>, Hit, ItemMarks),
+    /// The key's server gives no answer, and another client builds the value.
+    Outage(Box<OutageWait>),
     Done(ReadOutcome),
 }
 
@@ -183,7 +187,7 @@ impl GuardedRead {
                     return false;
                 }
                 match first.end(&self.key, tags, proxy, &client.pending) {
-                    Ok(hit) => self.finish(ReadEnd::Fresh(hit), won, scope),
+                    Ok(hit) => self.finish(ReadEnd::Fresh(hit), may_wait, won, scope),
                     Err(replies) => {
                         let mut read = Box::new(
                             Driver::without_commands(
@@ -202,7 +206,7 @@ impl GuardedRead {
                                 }
                                 return false;
                             }
-                            Poll::Ready(end) => self.finish(end, won, scope),
+                            Poll::Ready(end) => self.finish(end, may_wait, won, scope),
                         }
                     }
                 }
@@ -217,11 +221,11 @@ impl GuardedRead {
                     hit.payload = client.pending.keep(hit.payload);
                 }
                 let marks = ItemMarks::of(hit.cas.number);
-                ReadOutcome::Value(hit, marks)
+                Some(ReadOutcome::Value(hit, marks))
             }
             State::Joined(joined) => match proxy.poll_joined_read(joined, &self.key, cx) {
                 Poll::Pending => return false,
-                Poll::Ready(Err(failure)) => self.failed(failure, scope),
+                Poll::Ready(Err(failure)) => self.failed(failure, may_wait, won, scope),
                 Poll::Ready(Ok(answer)) => {
                     let options = joined.options;
                     self.apply(answer, options, proxy, client);
@@ -248,7 +252,7 @@ impl GuardedRead {
                         self.state = State::Touching(Box::new(touch), hit, marks);
                         return self.poll(Some(exptime), tags, may_wait, won, scope, cx);
                     }
-                    (Poll::Ready(end), _) => self.finish(end, won, scope),
+                    (Poll::Ready(end), _) => self.finish(end, may_wait, won, scope),
                 }
             }
             State::Touching(modify, hit, marks) => {
@@ -264,9 +268,9 @@ impl GuardedRead {
                             // Only the first read requested the usage, and it counts as a use itself.
                             _ => Hit { usage: hit.usage, ..touched },
                         };
-                        ReadOutcome::Value(hit, *marks)
+                        Some(ReadOutcome::Value(hit, *marks))
                     }
-                    Poll::Ready(ModifyEnd::Failed(failure)) => self.failed(failure, scope),
+                    Poll::Ready(ModifyEnd::Failed(failure)) => self.failed(failure, may_wait, won, scope),
                     // The value has gone since it was read. Read again.
                     Poll::Ready(_) => {
                         self.apply(NearAnswer::Read(None), self.options, proxy, client);
@@ -274,9 +278,19 @@ impl GuardedRead {
                     }
                 }
             }
+            State::Outage(wait) => match proxy.poll_outage(wait, &self.key, may_wait, client, cx) {
+                Poll::Pending => return false,
+                Poll::Ready(answer) => self.without_server(answer, won, scope),
+            },
         };
-        self.state = State::Done(outcome);
-        true
+        match outcome {
+            Some(outcome) => {
+                self.state = State::Done(outcome);
+                true
+            }
+            // It waits for another client.
+            None => self.poll(exptime, tags, may_wait, won, scope, cx),
+        }
     }
 
     fn fresh(&self, hit: Hit, scope: &CallScope<'_>) -> ReadOutcome {
@@ -293,12 +307,19 @@ impl GuardedRead {
         }
     }
 
-    fn finish(&mut self, end: ReadEnd, won: &mut bool, scope: &CallScope<'_>) -> ReadOutcome {
+    /// The outcome. `None`: it waits for another client.
+    fn finish(
+        &mut self,
+        end: ReadEnd,
+        may_wait: bool,
+        won: &mut bool,
+        scope: &CallScope<'_>,
+    ) -> Option<ReadOutcome> {
         let CallScope { proxy, client, .. } = scope;
         self.share(Some(&end), proxy);
         let key = &self.key;
         let (rule, policy) = (proxy.rule_of(key.guard), proxy.policy(key.guard));
-        match end {
+        Some(match end {
             ReadEnd::Fresh(hit) => self.fresh(hit, scope),
             ReadEnd::Refreshing(hit) => {
                 end_earlier_miss(key, hit.cas.number, scope);
@@ -329,8 +350,8 @@ impl GuardedRead {
                 proxy.release(ended);
                 ReadOutcome::Miss(cas)
             }
-            ReadEnd::Failed(failure) => self.failed(failure, scope),
-        }
+            ReadEnd::Failed(failure) => return self.failed(failure, may_wait, won, scope),
+        })
     }
 
     fn grant(&self, lease: MissToken, scope: &CallScope<'_>) {
@@ -346,21 +367,59 @@ impl GuardedRead {
         proxy.release(ended);
     }
 
-    /// The key's server does not reply: a miss. A value that is built after it must not be stored, because the item is not known.
-    fn failed(&self, failure: Failure, scope: &CallScope<'_>) -> ReadOutcome {
+    /// The key's server does not reply. One client of the sidecar receives a miss, and builds the value for all.
+    fn failed(
+        &mut self,
+        failure: Failure,
+        may_wait: bool,
+        won: &mut bool,
+        scope: &CallScope<'_>,
+    ) -> Option<ReadOutcome> {
+        let CallScope { proxy, client, .. } = scope;
+        let key = &self.key;
+        if proxy.pool_of(key.guard).on_error() == OnError::Error {
+            scope.count(proxy.rule_of(key.guard), Outcome::ServerError);
+            return Some(ReadOutcome::Failed(failure));
+        }
+        let limit = u64::try_from(proxy.policy(key.guard).cold_limit.as_millis()).unwrap_or(u64::MAX);
+        let until = proxy.mono(scope.began()).saturating_add(limit);
+        let answer = proxy.outage_read(failure, key, may_wait, until, client);
+        self.without_server(answer, won, scope)
+    }
+
+    /// A value that is built after a miss here must not be stored, because the item is not known.
+    fn without_server(
+        &mut self,
+        answer: OutageAnswer,
+        won: &mut bool,
+        scope: &CallScope<'_>,
+    ) -> Option<ReadOutcome> {
         let CallScope { proxy, client, .. } = scope;
         let key = &self.key;
         let rule = proxy.rule_of(key.guard);
-        if proxy.pool_of(key.guard).on_error() == OnError::Error {
-            scope.count(rule, Outcome::ServerError);
-            return ReadOutcome::Failed(failure);
+        match answer {
+            OutageAnswer::Wait(wait) => {
+                self.state = State::Outage(wait);
+                None
+            }
+            OutageAnswer::Value(OutageValue { payload, flags }) => {
+                scope.count(rule, Outcome::Outage);
+                let payload = if is_large(&payload) { client.pending.keep(payload) } else { payload };
+                let hit = Hit { payload, flags, ttl: Some(0), ..Hit::nothing() };
+                let marks = ItemMarks { stale: true, held: true, ..ItemMarks::of(0) };
+                Some(ReadOutcome::Value(hit, marks))
+            }
+            OutageAnswer::Miss => {
+                // Others may wait for this client, so its request must not wait for them.
+                *won = true;
+                let token = MissToken::unanswered(proxy.now());
+                client.note_miss(key, proxy);
+                let policy = proxy.policy(key.guard);
+                let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, token, policy);
+                proxy.release(ended);
+                scope.count(rule, Outcome::Miss);
+                Some(ReadOutcome::Miss(None))
+            }
         }
-        let token = MissToken::unanswered(proxy.now());
-        client.note_miss(key, proxy);
-        let ended =
-            proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, token, proxy.policy(key.guard));
-        proxy.release(ended);
-        scope.count(rule, Outcome::Miss);
-        ReadOutcome::Miss(None)
     }
 }

@@ -27,6 +27,7 @@ impl FlushAll {
     /// Sends it to all servers. A positive `delay` is in seconds.
     pub(crate) fn begin(delay: i64, proxy: &Proxy, client: &Client) -> FlushAll {
         proxy.near.changed(Changed::Everything);
+        proxy.outage_flush();
         // As with a delete, the misses end before the command is sent: what this client stores after it is new.
         // A delayed flush ends no miss now; when it takes effect, the fills fail on the server.
         if delay <= 0 {

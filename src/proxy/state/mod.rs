@@ -4,6 +4,7 @@
 pub(crate) mod key_hash;
 pub(crate) mod lease_table;
 pub(crate) mod near_cache;
+pub(crate) mod outage_table;
 pub(crate) mod renewal_queue;
 pub(crate) mod server_info;
 pub(crate) mod tag_cache;

@@ -31,6 +31,13 @@ impl GuardedWrite {
         client: &Client,
     ) -> GuardedWrite {
         let now = proxy.now();
+        let stored = match *request {
+            Request::Store(Store { verb: Verb::Set | Verb::Add, flags, exptime: 0.., data, .. }) => {
+                Some((data, flags))
+            }
+            _ => None,
+        };
+        proxy.outage_write(&key, stored, client);
         let modify = |change| begin_modify(change, &key, proxy, client);
         let state = match *request {
             Request::Store(Store { verb, flags, exptime, data, .. }) => {
@@ -76,6 +83,11 @@ impl GuardedWrite {
         let options = meta.options();
         let (compare, explicit) = (options.compare, options.explicit);
         let expiry = options.exptime.map(|exptime| Expiry::of(exptime, now));
+        let stores = meta.verb == MetaVerb::Set && !matches!(options.mode, b'A' | b'P' | b'R');
+        let stored = (meta.data, options.flags);
+        let stored =
+            Some(stored).filter(|_| stores && expiry != Some(Expiry::Expired) && !options.invalidate);
+        proxy.outage_write(&key, stored, client);
         // If both `N` and `T` are given, the last one sets the TTL of a created item.
         let times = meta.tokens().filter(|(flag, _)| b"NT".contains(flag));
         let created = times.last().map(|(_, token)| Expiry::of(exptime(token), now));
@@ -154,6 +166,7 @@ impl GuardedWrite {
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedWrite {
+        proxy.outage_write(&key, None, client);
         let instead = Some((WriteOutcome::Verbatim(instead), None));
         let state = begin_delete(Removal::default(), &key, instead, proxy, client);
         GuardedWrite { key, dialect: Dialect::Classic, state }
@@ -169,6 +182,7 @@ impl GuardedWrite {
     ) -> GuardedWrite {
         let (key, now) = (bump_key(name, proxy), proxy.now());
         let bump = |delete| {
+            proxy.outage_bump(&key.tags[0]);
             let inputs = proxy.inputs(&key, proxy.policy(key.guard), now, false);
             let (bump, commands) = Bump::start(&inputs);
             State::Bump { driver: Driver::start(bump, commands, &key, proxy, &client.pending), delete }

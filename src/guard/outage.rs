@@ -1,0 +1,405 @@
+//! Who builds a key whose server gives no answer, and what readers get meanwhile (failover.md, section 2; decision 0025).
+//!
+//! Without an answer there is no stub to decide who builds, so this table decides for the clients of one sidecar. The first
+//! reader receives the miss, the others wait, and are served what the builder's `set` carries. It is then kept for a short
+//! time. Nothing here is ever served to a read that a server has answered.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::envelope::TagName;
+use super::inputs::Now;
+use super::leases::{MAX_WAITERS_PER_KEY, NO_WAIT_MS, Owner};
+use super::policy::{Policy, millis};
+
+/// The most keys in the table. Readers of further keys receive misses at once.
+pub const MAX_OUTAGE_KEYS: usize = 16_384;
+/// The most builders of one key that are remembered. The `set` of a further one is not served to others.
+const MAX_BUILDERS: usize = 64;
+/// A value that is larger than this fraction of the memory is handed to waiting readers, and not kept.
+const LARGEST_PART: usize = 4;
+/// Memory for a value besides its bytes and its key.
+const VALUE_BYTES: usize = 256;
+
+/// A value built while no server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutageValue {
+    /// The client's bytes.
+    pub payload: Bytes,
+    /// The client's flags.
+    pub flags: u32,
+}
+
+/// How a read goes on whose server gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutageRead {
+    /// Serve this value, as stale.
+    Serve(OutageValue),
+    /// The client receives a miss: it is the builder, or must not wait for one.
+    Miss,
+    /// Another client builds the value.
+    Wait {
+        /// For [`Outages::stop_waiting`].
+        waiter: u64,
+        /// When to ask [`Outages::let_through`], on the monotonic clock in ms.
+        let_through_at: u64,
+    },
+    /// The client receives a miss, because too many wait.
+    Full,
+}
+
+/// What a reader asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct OutageRequest<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its tags.
+    pub tags: &'a [TagName],
+    /// The connection.
+    pub owner: Owner,
+    /// Whether it may wait: see [`Inputs::may_wait`](super::Inputs::may_wait).
+    pub may_wait: bool,
+}
+
+/// The keys without a server that clients of this sidecar build or wait for. `W` wakes a waiting reader.
+#[derive(Debug)]
+pub struct Outages<W> {
+    keys: BTreeMap<Box<[u8]>, KeyState<W>>,
+    by_owner: BTreeMap<Owner, Vec<Box<[u8]>>>,
+    /// The keys whose values are kept, the oldest first, with the number of the value.
+    oldest: VecDeque<(Box<[u8]>, u64)>,
+    memory: usize,
+    bytes: usize,
+    values: usize,
+    evicted: u64,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct KeyState<W> {
+    tags: SmallVec<[TagName; 2]>,
+    builders: SmallVec<[Builder; 1]>,
+    waiters: Vec<(u64, W)>,
+    kept: Option<Kept>,
+    /// From when a waiting reader may be let through.
+    let_through_at: u64,
+    /// How many builders in a row have gone without a value. From two on, no reader waits.
+    unfilled: u8,
+    /// Until when `unfilled` counts.
+    remember_until: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Builder {
+    owner: Owner,
+    /// When its `set` is too late.
+    until: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    value: OutageValue,
+    until: u64,
+    number: u64,
+    bytes: usize,
+}
+
+impl<W> KeyState<W> {
+    fn new(tags: &[TagName]) -> KeyState<W> {
+        KeyState {
+            tags: SmallVec::from(tags),
+            builders: SmallVec::new(),
+            waiters: Vec::new(),
+            kept: None,
+            let_through_at: 0,
+            unfilled: 0,
+            remember_until: 0,
+        }
+    }
+
+    fn is_idle(&self, now: u64) -> bool {
+        let remembers = self.unfilled > 0 && self.remember_until > now;
+        self.builders.is_empty() && self.waiters.is_empty() && self.kept.is_none() && !remembers
+    }
+}
+
+impl<W> Outages<W> {
+    /// A table that keeps up to `memory` bytes of values.
+    pub fn new(memory: usize) -> Outages<W> {
+        Outages {
+            keys: BTreeMap::new(),
+            by_owner: BTreeMap::new(),
+            oldest: VecDeque::new(),
+            memory,
+            bytes: 0,
+            values: 0,
+            evicted: 0,
+            next: 0,
+        }
+    }
+
+    /// The number of keys in the table.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether it has no key.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The number of values that are kept, and the bytes that they use.
+    pub fn kept(&self) -> (usize, usize) {
+        (self.values, self.bytes)
+    }
+
+    /// How many values have been removed early for lack of room since the last call.
+    pub fn take_evicted(&mut self) -> u64 {
+        std::mem::take(&mut self.evicted)
+    }
+
+    /// A read whose server gave no answer. `waiter` makes the wakeup of a reader that waits.
+    pub fn read(
+        &mut self,
+        request: OutageRequest<'_>,
+        now: Now,
+        policy: &Policy,
+        waiter: impl FnOnce() -> W,
+    ) -> OutageRead {
+        let OutageRequest { key, tags, owner, may_wait } = request;
+        let now = now.mono;
+        if !self.keys.contains_key(key) && self.keys.len() >= MAX_OUTAGE_KEYS {
+            self.sweep(now);
+            if self.keys.len() >= MAX_OUTAGE_KEYS {
+                return OutageRead::Full;
+            }
+        }
+        self.next += 1;
+        let id = self.next;
+        let state = self.keys.entry(key.into()).or_insert_with(|| KeyState::new(tags));
+        if let Some(kept) = state.kept.as_ref().filter(|kept| now < kept.until) {
+            return OutageRead::Serve(kept.value.clone());
+        }
+        state.builders.retain(|builder| now < builder.until);
+        let builds = state.builders.iter().any(|builder| builder.owner == owner);
+        let often_unfilled = state.unfilled >= 2 && now < state.remember_until;
+        let waits = !state.builders.is_empty()
+            && may_wait
+            && !builds
+            && !often_unfilled
+            && !policy.cold_wait.is_zero();
+        if !waits {
+            self.begin_build(key, owner, now, policy);
+            return OutageRead::Miss;
+        }
+        if state.waiters.len() >= MAX_WAITERS_PER_KEY {
+            return OutageRead::Full;
+        }
+        state.waiters.push((id, waiter()));
+        OutageRead::Wait { waiter: id, let_through_at: state.let_through_at }
+    }
+
+    /// A waiting reader asks to build the value too: of all that wait for the key, one per `cold_wait` may.
+    ///
+    /// # Errors
+    /// Another one was let through. The error is when to ask again, on the monotonic clock in ms.
+    pub fn let_through(
+        &mut self,
+        key: &[u8],
+        (owner, waiter): (Owner, u64),
+        now: Now,
+        policy: &Policy,
+    ) -> Result<(), u64> {
+        let again = self.keys.get(key).map_or(0, |state| state.let_through_at);
+        if now.mono < again {
+            return Err(again);
+        }
+        self.give_up_waiting(key, (owner, waiter), now, policy);
+        Ok(())
+    }
+
+    /// A waiting reader receives a miss, and becomes a builder.
+    pub fn give_up_waiting(&mut self, key: &[u8], (owner, waiter): (Owner, u64), now: Now, policy: &Policy) {
+        self.stop_waiting(key, waiter);
+        self.begin_build(key, owner, now.mono, policy);
+    }
+
+    fn begin_build(&mut self, key: &[u8], owner: Owner, now: u64, policy: &Policy) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        state.let_through_at = now + millis(policy.cold_wait);
+        let until = now + millis(policy.max_rebuild);
+        if let Some(builder) = state.builders.iter_mut().find(|builder| builder.owner == owner) {
+            builder.until = until;
+        } else if state.builders.len() < MAX_BUILDERS {
+            state.builders.push(Builder { owner, until });
+            self.by_owner.entry(owner).or_default().push(key.into());
+        }
+    }
+
+    /// A reader no longer waits.
+    pub fn stop_waiting(&mut self, key: &[u8], waiter: u64) {
+        if let Some(state) = self.keys.get_mut(key) {
+            state.waiters.retain(|(id, _)| *id != waiter);
+        }
+    }
+
+    /// `owner` stores this value. If it builds the key, the value is kept for `outage_ttl`, and the waiting readers are
+    /// returned, to be handed the value. Otherwise `None`: [`Outages::changed`] must be called. `pooled`: a `set` may end the
+    /// miss of another connection of its client.
+    pub fn built(
+        &mut self,
+        key: &[u8],
+        owner: Owner,
+        pooled: bool,
+        value: &OutageValue,
+        now: Now,
+        policy: &Policy,
+    ) -> Option<Vec<W>> {
+        let state = self.keys.get_mut(key)?;
+        let own = state.builders.iter().position(|builder| builder.owner == owner);
+        let peer = || state.builders.iter().position(|builder| pooled && builder.owner.peers == owner.peers);
+        let builder = state.builders[own.or_else(peer)?];
+        self.end_build(key, builder.owner);
+        let state = self.keys.get_mut(key)?;
+        let waiters = std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter).collect();
+        if now.mono < builder.until {
+            state.unfilled = 0;
+            self.keep(key, value, now.mono, policy);
+        }
+        self.remove_if_idle(key, now.mono);
+        Some(waiters)
+    }
+
+    fn keep(&mut self, key: &[u8], value: &OutageValue, now: u64, policy: &Policy) {
+        self.forget_value(key);
+        let bytes = value.payload.len() + 2 * key.len() + VALUE_BYTES;
+        if policy.outage_ttl.is_zero() || bytes > self.memory / LARGEST_PART {
+            return;
+        }
+        while self.bytes + bytes > self.memory {
+            let Some((oldest, number)) = self.oldest.pop_front() else { return };
+            let is_kept = |state: &KeyState<W>| state.kept.as_ref().is_some_and(|kept| kept.number == number);
+            if self.keys.get(&oldest).is_some_and(is_kept) {
+                self.forget_value(&oldest);
+                self.remove_if_idle(&oldest, now);
+                self.evicted += 1;
+            }
+        }
+        let Some(state) = self.keys.get_mut(key) else { return };
+        self.next += 1;
+        let until = now + millis(policy.outage_ttl);
+        // The value may be a slice of a larger buffer, which must not be kept with it.
+        let value = OutageValue { payload: Bytes::copy_from_slice(&value.payload), flags: value.flags };
+        state.kept = Some(Kept { value, until, number: self.next, bytes });
+        self.oldest.push_back((key.into(), self.next));
+        (self.bytes, self.values) = (self.bytes + bytes, self.values + 1);
+        if self.oldest.len() > 64 + 2 * self.values {
+            let keys = &self.keys;
+            self.oldest.retain(|(key, number)| {
+                let kept = keys.get(key).and_then(|state| state.kept.as_ref());
+                kept.is_some_and(|kept| kept.number == *number)
+            });
+        }
+    }
+
+    fn forget_value(&mut self, key: &[u8]) {
+        if let Some(kept) = self.keys.get_mut(key).and_then(|state| state.kept.take()) {
+            (self.bytes, self.values) = (self.bytes - kept.bytes, self.values - 1);
+        }
+    }
+
+    /// The key was invalidated or written. What is kept is removed, and what is being built is out of date. Returns the waiting
+    /// readers: the first of them builds.
+    pub fn changed(&mut self, key: &[u8]) -> Vec<W> {
+        self.forget_value(key);
+        let Some(state) = self.keys.remove(key) else { return Vec::new() };
+        for builder in &state.builders {
+            self.forget_owner(key, builder.owner);
+        }
+        state.waiters.into_iter().map(|(_, waiter)| waiter).collect()
+    }
+
+    /// The same for all keys that have this tag.
+    pub fn bumped(&mut self, tag: &TagName) -> Vec<W> {
+        let tagged = |(key, state): (&Box<[u8]>, &KeyState<W>)| state.tags.contains(tag).then(|| key.clone());
+        let keys: Vec<Box<[u8]>> = self.keys.iter().filter_map(tagged).collect();
+        keys.iter().flat_map(|key| self.changed(key)).collect()
+    }
+
+    /// The same for all keys.
+    pub fn flushed(&mut self) -> Vec<W> {
+        let keys: Vec<Box<[u8]>> = self.keys.keys().cloned().collect();
+        keys.iter().flat_map(|key| self.changed(key)).collect()
+    }
+
+    /// A value that is being stored names these further tags.
+    pub fn add_tags(&mut self, key: &[u8], tags: &[TagName]) {
+        if let Some(state) = self.keys.get_mut(key) {
+            for tag in tags {
+                if !state.tags.contains(tag) {
+                    state.tags.push(tag.clone());
+                }
+            }
+        }
+    }
+
+    /// A connection has been closed. Returns the readers that waited for its values: the first of each key builds.
+    pub fn disconnect(&mut self, owner: Owner, now: Now) -> Vec<W> {
+        let mut woken = Vec::new();
+        for key in self.by_owner.remove(&owner).unwrap_or_default() {
+            let Some(state) = self.keys.get_mut(&key) else { continue };
+            state.builders.retain(|builder| builder.owner != owner);
+            let before = if now.mono < state.remember_until { state.unfilled } else { 0 };
+            state.unfilled = before.saturating_add(1);
+            state.remember_until = now.mono + NO_WAIT_MS;
+            if state.builders.is_empty() {
+                woken.extend(std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter));
+            }
+        }
+        woken
+    }
+
+    fn end_build(&mut self, key: &[u8], owner: Owner) {
+        if let Some(state) = self.keys.get_mut(key) {
+            state.builders.retain(|builder| builder.owner != owner);
+        }
+        self.forget_owner(key, owner);
+    }
+
+    fn forget_owner(&mut self, key: &[u8], owner: Owner) {
+        if let Some(keys) = self.by_owner.get_mut(&owner) {
+            keys.retain(|its| **its != *key);
+            if keys.is_empty() {
+                self.by_owner.remove(&owner);
+            }
+        }
+    }
+
+    fn remove_if_idle(&mut self, key: &[u8], now: u64) {
+        if self.keys.get(key).is_some_and(|state| state.is_idle(now)) {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Removes what has expired, at `now` on the monotonic clock in ms. Must be called periodically.
+    pub fn sweep(&mut self, now: u64) {
+        let over = |kept: &Kept| now >= kept.until;
+        let keys: Vec<Box<[u8]>> = self.keys.keys().cloned().collect();
+        for key in keys {
+            let Some(state) = self.keys.get_mut(&key) else { continue };
+            let late = state.builders.iter().filter(|builder| now >= builder.until);
+            let late: SmallVec<[Owner; 1]> = late.map(|builder| builder.owner).collect();
+            let is_over = state.kept.as_ref().is_some_and(over);
+            late.into_iter().for_each(|owner| self.end_build(&key, owner));
+            if is_over {
+                self.forget_value(&key);
+            }
+            self.remove_if_idle(&key, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

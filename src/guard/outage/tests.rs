@@ -1,0 +1,187 @@
+use std::time::Duration;
+
+use super::*;
+
+const KEY: &[u8] = b"k";
+const NOW: u64 = 10_000;
+
+fn at(mono: u64) -> Now {
+    Now { wall: 0, mono }
+}
+
+fn policy() -> Policy {
+    Policy { cold_wait: Duration::from_secs(2), outage_ttl: Duration::from_secs(1), ..Policy::default() }
+}
+
+fn value(text: &'static str) -> OutageValue {
+    OutageValue { payload: Bytes::from_static(text.as_bytes()), flags: 7 }
+}
+
+/// A table of which each key has the tag `t`; waiters are numbers.
+struct Table {
+    outages: Outages<u32>,
+    policy: Policy,
+}
+
+impl Table {
+    fn new(memory: usize) -> Table {
+        Table { outages: Outages::new(memory), policy: policy() }
+    }
+
+    fn read(&mut self, key: &[u8], owner: u64, waiter: u32, now: u64) -> OutageRead {
+        let tags = [TagName::from_slice(b"t")];
+        let request = OutageRequest { key, tags: &tags, owner: owner.into(), may_wait: waiter > 0 };
+        self.outages.read(request, at(now), &self.policy, || waiter)
+    }
+
+    fn built(&mut self, key: &[u8], owner: u64, text: &'static str, now: u64) -> Option<Vec<u32>> {
+        self.outages.built(key, owner.into(), false, &value(text), at(now), &self.policy)
+    }
+
+    /// One client builds `KEY` and two wait.
+    fn awaited() -> Table {
+        let mut table = Table::new(1 << 20);
+        assert_eq!(table.read(KEY, 1, 1, NOW), OutageRead::Miss);
+        for waiter in [2, 3] {
+            let read = table.read(KEY, waiter.into(), waiter, NOW);
+            assert!(matches!(read, OutageRead::Wait { let_through_at, .. } if let_through_at == NOW + 2_000));
+        }
+        table
+    }
+}
+
+#[test]
+fn one_builds_the_others_wait_and_are_handed_what_it_stores_which_is_then_kept_for_outage_ttl() {
+    let mut table = Table::awaited();
+    assert_eq!(table.built(KEY, 1, "new", NOW + 200), Some(vec![2, 3]));
+    assert_eq!(table.read(KEY, 4, 4, NOW + 1_199), OutageRead::Serve(value("new")));
+    assert_eq!(table.read(KEY, 4, 4, NOW + 1_200), OutageRead::Miss, "the next one builds again");
+    assert!(matches!(table.read(KEY, 5, 5, NOW + 1_200), OutageRead::Wait { .. }));
+}
+
+#[test]
+fn with_outage_ttl_zero_a_value_is_handed_on_and_not_kept() {
+    let mut table = Table::awaited();
+    table.policy.outage_ttl = Duration::ZERO;
+    assert_eq!(table.built(KEY, 1, "new", NOW + 200), Some(vec![2, 3]));
+    assert_eq!(table.read(KEY, 4, 4, NOW + 201), OutageRead::Miss);
+    assert_eq!(table.outages.kept(), (0, 0));
+}
+
+#[test]
+fn only_a_builders_value_is_kept() {
+    let mut table = Table::awaited();
+    assert_eq!(table.built(KEY, 2, "blind", NOW), None);
+    let peers = Owner { connection: 9, peers: 5 };
+    let read = |owner| OutageRequest { key: b"p", tags: &[], owner, may_wait: true };
+    let builder = Owner { connection: 8, peers: 5 };
+    table.outages.read(read(builder), at(NOW), &policy(), || 0);
+    for (pooled, is_kept) in [(false, false), (true, true)] {
+        let built = table.outages.built(b"p", peers, pooled, &value("new"), at(NOW), &policy());
+        assert_eq!(built.is_some(), is_kept, "only in a pool does its set end another connection's miss");
+    }
+}
+
+#[test]
+fn a_change_ends_what_is_kept_and_what_is_being_built() {
+    let changes: [fn(&mut Outages<u32>) -> Vec<u32>; 3] = [
+        |outages| outages.changed(KEY),
+        |outages| outages.bumped(&TagName::from_slice(b"t")),
+        |outages| outages.flushed(),
+    ];
+    for change in changes {
+        let mut table = Table::awaited();
+        assert_eq!(change(&mut table.outages), [2, 3], "they are woken, and the first of them builds");
+        assert_eq!(table.built(KEY, 1, "old", NOW), None, "begun before the change");
+        assert_eq!(table.read(KEY, 2, 2, NOW), OutageRead::Miss);
+        assert_eq!(table.built(KEY, 2, "new", NOW), Some(Vec::new()));
+        change(&mut table.outages);
+        assert_eq!(table.read(KEY, 3, 3, NOW), OutageRead::Miss);
+    }
+    let mut table = Table::awaited();
+    assert_eq!(table.outages.bumped(&TagName::from_slice(b"other")), [] as [u32; 0]);
+    table.outages.add_tags(KEY, &[TagName::from_slice(b"other")]);
+    assert_eq!(table.outages.bumped(&TagName::from_slice(b"other")), [2, 3]);
+}
+
+#[test]
+fn a_builder_that_leaves_frees_the_key_at_once_and_after_two_nobody_waits() {
+    let mut table = Table::awaited();
+    assert_eq!(table.outages.disconnect(1.into(), at(NOW)), [2, 3]);
+    assert_eq!(table.read(KEY, 2, 2, NOW), OutageRead::Miss);
+    assert!(matches!(table.read(KEY, 3, 3, NOW), OutageRead::Wait { .. }));
+    assert_eq!(table.outages.disconnect(2.into(), at(NOW)), [3]);
+    for owner in [3, 4, 5] {
+        assert_eq!(table.read(KEY, owner.into(), owner, NOW), OutageRead::Miss, "never filled");
+    }
+    assert_eq!(table.built(KEY, 3, "new", NOW), Some(Vec::new()));
+    table.outages.disconnect(4.into(), at(NOW));
+    table.outages.disconnect(5.into(), at(NOW));
+    table.outages.sweep(NOW + NO_WAIT_MS + 2_000);
+    assert!(table.outages.is_empty() && table.outages.by_owner.is_empty());
+}
+
+#[test]
+fn one_more_is_let_through_per_cold_wait() {
+    let mut table = Table::awaited();
+    let OutageRead::Wait { waiter, .. } = table.read(KEY, 4, 4, NOW) else { panic!("it waits") };
+    let policy = policy();
+    let mut ask = |now| table.outages.let_through(KEY, (4.into(), waiter), at(now), &policy);
+    assert_eq!(ask(NOW + 1_999), Err(NOW + 2_000));
+    assert_eq!(ask(NOW + 2_000), Ok(()));
+    assert_eq!(ask(NOW + 2_001), Err(NOW + 4_000));
+    assert_eq!(table.built(KEY, 4, "new", NOW + 2_100), Some(vec![2, 3]), "it builds, and waits no more");
+}
+
+#[test]
+fn whoever_must_not_wait_receives_a_miss_and_so_does_everybody_without_cold_wait() {
+    let mut table = Table::awaited();
+    assert_eq!(table.read(KEY, 4, 0, NOW), OutageRead::Miss);
+    assert_eq!(table.read(KEY, 1, 1, NOW), OutageRead::Miss, "nobody waits for itself");
+    table.policy.cold_wait = Duration::ZERO;
+    assert_eq!(table.read(KEY, 5, 5, NOW), OutageRead::Miss);
+    assert_eq!(table.built(KEY, 5, "new", NOW), Some(vec![2, 3]));
+}
+
+#[test]
+fn a_value_that_is_stored_after_max_rebuild_is_handed_to_nobody_later() {
+    let mut table = Table::awaited();
+    table.policy.max_rebuild = Duration::from_secs(3);
+    assert_eq!(table.read(b"late", 1, 1, NOW), OutageRead::Miss);
+    assert_eq!(table.built(b"late", 1, "new", NOW + 3_000), Some(Vec::new()));
+    assert_eq!(table.read(b"late", 2, 2, NOW + 3_000), OutageRead::Miss);
+}
+
+#[test]
+fn the_memory_for_kept_values_is_bounded_and_the_oldest_makes_room() {
+    let mut table = Table::new(4 * (VALUE_BYTES + 20));
+    for (n, key) in [b"a", b"b", b"c", b"d", b"e"].into_iter().enumerate() {
+        assert_eq!(table.read(key, 1, 1, NOW + n as u64), OutageRead::Miss);
+        table.built(key, 1, "0123456789", NOW + n as u64);
+    }
+    assert_eq!((table.outages.kept().0, table.outages.take_evicted()), (4, 1));
+    assert_eq!(table.read(b"a", 2, 2, NOW + 9), OutageRead::Miss);
+    assert_eq!(table.read(b"b", 2, 2, NOW + 9), OutageRead::Serve(value("0123456789")));
+    // Larger than a quarter.
+    table.read(b"f", 1, 1, NOW);
+    assert_eq!(table.built(b"f", 1, "0123456789012345678901234567890123456789", NOW), Some(Vec::new()));
+    assert_eq!(table.read(b"f", 2, 2, NOW), OutageRead::Miss);
+    table.outages.sweep(NOW + 1_100);
+    assert_eq!(table.outages.kept(), (0, 0));
+}
+
+#[test]
+fn the_number_of_keys_and_of_builders_is_bounded() {
+    let mut table = Table::new(0);
+    for n in 0..MAX_OUTAGE_KEYS {
+        assert_eq!(table.read(n.to_string().as_bytes(), 1, 1, NOW), OutageRead::Miss);
+    }
+    assert_eq!(table.read(b"more", 1, 1, NOW), OutageRead::Full);
+    for owner in 0..2 * MAX_BUILDERS as u64 {
+        assert_eq!(table.read(b"0", owner, 0, NOW), OutageRead::Miss);
+    }
+    assert_eq!(table.outages.keys[&b"0"[..]].builders.len(), MAX_BUILDERS);
+    // All are over after max_rebuild.
+    assert_eq!(table.read(b"more", 1, 1, NOW + 60_000), OutageRead::Miss);
+    assert_eq!(table.outages.len(), 1);
+}

@@ -1,0 +1,185 @@
+//! Reads of keys whose server gives no answer: one client builds, the others are served what its `set` carries.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
+
+use crate::error::Failure;
+use crate::guard::leases::{KnownMiss, Owner};
+use crate::guard::outage::{OutageRead, OutageRequest, OutageValue};
+use crate::guard::{TagName, Wait};
+use crate::metrics::{Limit, WaitEnd};
+use crate::proxy::client::Client;
+use crate::proxy::key::GuardedKey;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::state::outage_table::OutageSender;
+
+/// What a reader without an answer gets.
+pub(super) enum OutageAnswer {
+    /// A value that was built meanwhile.
+    Value(OutageValue),
+    /// A miss: it may build.
+    Miss,
+    /// To be polled.
+    Wait(Box<OutageWait>),
+}
+
+/// A reader that waits for another client's `set`.
+pub(super) struct OutageWait {
+    /// Why the server gave no answer.
+    pub(super) failure: Failure,
+    waiter: u64,
+    woken: oneshot::Receiver<Option<OutageValue>>,
+    timer: Pin<Box<Sleep>>,
+    limits: Wait,
+}
+
+impl Proxy {
+    /// What a reader gets whose key's server gave no answer. It waits until `until` at most, on the monotonic clock in ms.
+    pub(super) fn outage_read(
+        &self,
+        failure: Failure,
+        key: &GuardedKey,
+        may_wait: bool,
+        until: u64,
+        client: &Client,
+    ) -> OutageAnswer {
+        let (now, policy) = (self.now(), self.policy(key.guard));
+        let may_wait = may_wait && now.mono < until;
+        let request = OutageRequest { key: &key.key, tags: &key.tags, owner: client.owner, may_wait };
+        let (waker, woken) = oneshot::channel();
+        match self.outages.with(&self.metrics, |outages| outages.read(request, now, policy, || waker)) {
+            OutageRead::Serve(value) => OutageAnswer::Value(value),
+            OutageRead::Miss => OutageAnswer::Miss,
+            OutageRead::Full => {
+                self.metrics.limit_reached(Limit::Waiters);
+                OutageAnswer::Miss
+            }
+            OutageRead::Wait { waiter, let_through_at } => {
+                let limits = Wait { until, let_through_at: Some(let_through_at) };
+                let timer = Box::pin(sleep(limits.pause(now.mono)));
+                self.metrics.wait_began();
+                OutageAnswer::Wait(Box::new(OutageWait { failure, waiter, woken, timer, limits }))
+            }
+        }
+    }
+
+    /// Goes on with a wait.
+    pub(super) fn poll_outage(
+        &self,
+        wait: &mut OutageWait,
+        key: &GuardedKey,
+        may_wait: bool,
+        client: &Client,
+        cx: &mut Context<'_>,
+    ) -> Poll<OutageAnswer> {
+        let end = |end| self.metrics.wait_ended(self.rule_of(key.guard), end);
+        match Pin::new(&mut wait.woken).poll(cx) {
+            Poll::Ready(Ok(Some(value))) => {
+                end(WaitEnd::Filled);
+                return Poll::Ready(OutageAnswer::Value(value));
+            }
+            Poll::Ready(_) => {
+                end(WaitEnd::Freed);
+                let answer = self.outage_read(wait.failure, key, may_wait, wait.limits.until, client);
+                return Poll::Ready(answer);
+            }
+            Poll::Pending => {}
+        }
+        let (policy, reader) = (self.policy(key.guard), (client.owner, wait.waiter));
+        let gives_up = if !may_wait {
+            WaitEnd::Pipelined
+        } else {
+            loop {
+                if wait.timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                let now = self.now();
+                if now.mono >= wait.limits.until {
+                    break WaitEnd::TimedOut;
+                }
+                let asked = self
+                    .outages
+                    .with(&self.metrics, |outages| outages.let_through(&key.key, reader, now, policy));
+                match asked {
+                    Ok(()) => {
+                        end(WaitEnd::LetThrough);
+                        return Poll::Ready(OutageAnswer::Miss);
+                    }
+                    Err(again) => wait.limits.let_through_at = Some(again),
+                }
+                wait.timer.set(sleep(wait.limits.pause(now.mono)));
+            }
+        };
+        end(gives_up);
+        let now = self.now();
+        self.outages.with(&self.metrics, |outages| outages.give_up_waiting(&key.key, reader, now, policy));
+        Poll::Ready(OutageAnswer::Miss)
+    }
+
+    /// A write of this key begins. `value`: what a `set` or `add` stores, and its flags. A builder's value is handed to those
+    /// who wait. Any other write ends what is kept.
+    pub(super) fn outage_write(&self, key: &GuardedKey, value: Option<(&[u8], u32)>, client: &Client) {
+        if self.outages.is_empty() {
+            return;
+        }
+        let (now, policy) = (self.now(), self.policy(key.guard));
+        let value = value.map(|(payload, flags)| OutageValue { payload: payload.to_vec().into(), flags });
+        let pooled = client.listener.is_pooled(client.has_missed());
+        let (waiters, is_built) = self.outages.with(&self.metrics, |outages| {
+            let built = value.as_ref().and_then(|value| {
+                outages.add_tags(&key.key, &key.explicit_tags());
+                outages.built(&key.key, client.owner, pooled, value, now, policy)
+            });
+            match built {
+                Some(waiters) => (waiters, true),
+                // Built after a miss that has been invalidated since, or that is not remembered: it is no newer than what is
+                // kept.
+                None if value.is_some() && client.known_miss(key, self) == KnownMiss::Yes => {
+                    (Vec::new(), false)
+                }
+                None => (outages.changed(&key.key), false),
+            }
+        });
+        wake(waiters, value.as_ref().filter(|_| is_built));
+    }
+
+    /// A tag is bumped.
+    pub(super) fn outage_bump(&self, tag: &TagName) {
+        if !self.outages.is_empty() {
+            wake(self.outages.with(&self.metrics, |outages| outages.bumped(tag)), None);
+        }
+    }
+
+    /// All servers are flushed.
+    pub(crate) fn outage_flush(&self) {
+        if !self.outages.is_empty() {
+            wake(self.outages.with(&self.metrics, |outages| outages.flushed()), None);
+        }
+    }
+
+    /// A connection has been closed: the next reader of what it built builds.
+    pub(super) fn outage_disconnect(&self, owner: Owner) {
+        if !self.outages.is_empty() {
+            let now = self.now();
+            wake(self.outages.with(&self.metrics, |outages| outages.disconnect(owner, now)), None);
+        }
+    }
+
+    /// Removes what has expired.
+    pub(super) fn sweep_outages(&self) {
+        if !self.outages.is_empty() {
+            let now = self.now().mono;
+            self.outages.with(&self.metrics, |outages| outages.sweep(now));
+        }
+    }
+}
+
+fn wake(waiters: Vec<OutageSender>, value: Option<&OutageValue>) {
+    for waiter in waiters {
+        // The receiver is gone if the reader has given up.
+        let _ = waiter.send(value.cloned());
+    }
+}

@@ -1,0 +1,236 @@
+//! No server, no stampede: of the clients of a sidecar one builds a key whose server gives no answer, and the others are
+//! served what it builds.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client::Client;
+use crate::world::{
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, sidecar_toml, timed,
+};
+
+const AT_ONCE: Duration = Duration::from_millis(400);
+
+fn sidecar(servers: usize, rule: &str) -> (Vec<Memcached>, Kennel) {
+    let servers = memcacheds(servers);
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", rule)]);
+    let kennel = Kennel::start(&toml);
+    (servers, kennel)
+}
+
+/// A sidecar whose only server is dead and known to be.
+fn without_server(rule: &str) -> (Vec<Memcached>, Kennel) {
+    let (mut servers, kennel) = sidecar(1, rule);
+    kennel.client().store("hot:before", b"v", 60);
+    servers[0].kill();
+    eventually("the server is known to be dead", || {
+        kennel.client().set("hot:other", b"v", 60).contains("ERROR")
+    });
+    (servers, kennel)
+}
+
+/// The reply of a dead server to the `set` of a builder.
+fn refused(client: &mut Client, key: &str, value: &[u8]) {
+    let reply = client.set(key, value, 60);
+    assert!(reply.starts_with("SERVER_ERROR"), "{reply}");
+}
+
+/// When each build of each key began and ended.
+type Builds = Mutex<BTreeMap<String, Vec<(Instant, Instant)>>>;
+
+/// Forty clients read thirty keys for `time`, and build each that they miss in 200 ms.
+fn crowd(kennel: &Kennel, keys: &[String], time: Duration, builds: &Builds) {
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for n in 0..40 {
+            scope.spawn(move || {
+                let mut client = kennel.client();
+                for round in n.. {
+                    if began.elapsed() > time {
+                        break;
+                    }
+                    let key = &keys[round * 7 % keys.len()];
+                    match client.get(key) {
+                        Some(value) => assert_eq!(value, key.as_bytes()),
+                        None => {
+                            let start = Instant::now();
+                            std::thread::sleep(Duration::from_millis(200));
+                            let end = Instant::now();
+                            builds.lock().unwrap().entry(key.clone()).or_default().push((start, end));
+                            client.set(key, key.as_bytes(), 600);
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+        }
+    });
+}
+
+/// The most builds of one key at the same time, among those that began after `from`.
+fn most_at_once(builds: &Builds, from: Instant) -> (usize, usize) {
+    let builds = builds.lock().unwrap();
+    let mut most = (0, 0);
+    for spans in builds.values() {
+        let spans: Vec<_> = spans.iter().filter(|(start, _)| *start > from).collect();
+        let at = |moment| spans.iter().filter(|(start, end)| *start <= moment && moment < *end).count();
+        most.0 = most.0.max(spans.iter().map(|(start, _)| at(*start)).max().unwrap_or(0));
+        most.1 = most.1.max(spans.len());
+    }
+    most
+}
+
+#[test]
+fn with_a_dead_server_each_of_its_keys_is_built_by_one_client_at_a_time_and_at_most_once_per_outage_ttl() {
+    let (mut servers, kennel) = sidecar(3, "outage_ttl = \"1s\"");
+    let keys: Vec<String> = (0..30).map(|n| format!("hot:{n}")).collect();
+    let builds = Builds::default();
+    crowd(&kennel, &keys, Duration::from_secs(2), &builds);
+    assert_eq!(most_at_once(&builds, Instant::now() - Duration::from_secs(60)), (1, 1), "healthy");
+    servers[0].kill();
+    let killed = Instant::now();
+    crowd(&kennel, &keys, Duration::from_secs(5), &builds);
+    let (at_once, of_one_key) = most_at_once(&builds, killed);
+    assert_eq!(at_once, 1, "builds of one key at once");
+    // Each takes 200 ms, and what it builds is kept for a second.
+    assert!((3..=5).contains(&of_one_key), "{of_one_key} builds of one key in 5 s");
+    let served = kennel.metrics().sum("kennel_requests_total", &["outcome=\"outage\""]);
+    assert!(served > 100.0, "only {served} reads were served what another client built");
+}
+
+#[test]
+fn with_the_whole_pool_gone_each_key_is_built_once_per_outage_ttl() {
+    let (mut servers, kennel) = sidecar(2, "");
+    let keys: Vec<String> = (0..30).map(|n| format!("hot:{n}")).collect();
+    let builds = Builds::default();
+    crowd(&kennel, &keys, Duration::from_secs(1), &builds);
+    servers.iter_mut().for_each(Memcached::kill);
+    let killed = Instant::now();
+    crowd(&kennel, &keys, Duration::from_secs(4), &builds);
+    let (at_once, of_one_key) = most_at_once(&builds, killed);
+    assert_eq!(at_once, 1);
+    assert!((2..=4).contains(&of_one_key), "{of_one_key} builds of one key in 4 s");
+}
+
+#[test]
+fn the_builders_value_is_handed_to_those_who_wait_and_kept_for_outage_ttl_and_no_longer() {
+    let (_servers, kennel) = without_server("cold_wait = \"9s\"\noutage_ttl = \"500ms\"");
+    let (mut builder, mut waiter) = (kennel.client(), kennel.client());
+    assert_eq!(builder.get("hot:k"), None);
+    waiter.send(b"get hot:k\r\n");
+    waiter.silent_for(Duration::from_millis(300));
+    builder.send(b"set hot:k 42 60 5\r\nbuilt\r\n");
+    assert!(builder.line().starts_with("SERVER_ERROR"), "as without waiting readers");
+    assert_eq!(waiter.line(), "VALUE hot:k 42 5");
+    waiter.expect(b"built\r\nEND\r\n");
+    assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"built"[..]));
+    // A meta client sees that it is stale, and that another client builds it.
+    let mut meta = kennel.client();
+    meta.send(b"mg hot:k v f\r\n");
+    let line = meta.line();
+    assert!(line.starts_with("VA 5 f42") && line.contains(" X") && line.contains(" Z"), "{line}");
+    meta.expect(b"built\r\n");
+    let page = kennel.metrics();
+    assert_eq!(page.sum("kennel_outage_values", &[]), 1.0);
+    assert!(page.sum("kennel_outage_bytes", &[]) > 5.0);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(kennel.client().get("hot:k"), None, "the next reader builds again");
+}
+
+#[test]
+fn a_delete_a_bump_a_flush_and_a_write_end_what_is_kept_though_they_are_refused() {
+    let rule = "cold_wait = \"9s\"\noutage_ttl = \"60s\"\ntags = [\"posts\"]";
+    let (_servers, kennel) = without_server(rule);
+    for change in ["delete hot:k", "delete @tag:posts", "flush_all", "touch hot:k 9", "set hot:k 0 60 1\r\nw"]
+    {
+        let mut builder = kennel.client();
+        assert_eq!(builder.get("hot:k"), None, "before {change}");
+        refused(&mut builder, "hot:k", b"kept");
+        assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"kept"[..]));
+        let reply = kennel.client().execute(change);
+        assert!(reply.starts_with("SERVER_ERROR"), "{change}: {reply}");
+        let (mut next, mut other) = (kennel.client(), kennel.client());
+        assert_eq!(next.get("hot:k"), None, "after {change}");
+        // Begun before the change, and stored after it.
+        other.send(b"get hot:k\r\n");
+        other.silent_for(Duration::from_millis(50));
+        kennel.client().execute(change);
+        assert_eq!(other.only_value("hot:k"), None, "it builds, because the build before is out of date");
+        next.set("hot:k", b"old", 60);
+        refused(&mut other, "hot:k", b"new");
+        assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"new"[..]), "{change}");
+        kennel.client().execute("delete hot:k");
+    }
+}
+
+#[test]
+fn a_builder_that_leaves_frees_the_key_at_once_and_one_that_takes_long_after_cold_wait() {
+    let (_servers, kennel) = without_server("cold_wait = \"1s\"\ncold_limit = \"9s\"");
+    let mut builder = kennel.client();
+    assert_eq!(builder.get("hot:k"), None);
+    let mut waiter = kennel.client();
+    waiter.send(b"get hot:k\r\n");
+    waiter.silent_for(Duration::from_millis(200));
+    let (value, took) = timed(|| {
+        drop(builder);
+        waiter.only_value("hot:k")
+    });
+    assert_eq!(value, None);
+    assert!(took < AT_ONCE, "freed after {took:?}");
+    // Now it builds, and the next one is let through.
+    let mut next = kennel.client();
+    let (value, took) = timed(|| next.get("hot:k"));
+    assert_eq!(value, None);
+    let allowed = Duration::from_millis(500)..Duration::from_secs(1) + AT_ONCE;
+    assert!(allowed.contains(&took), "let through after {took:?}");
+}
+
+#[test]
+fn a_multi_get_that_builds_one_key_never_waits_for_another() {
+    let (_servers, kennel) = without_server("cold_wait = \"9s\"");
+    let mut first = kennel.client();
+    assert_eq!(first.get_many(&["hot:a", "hot:b"]), []);
+    let (items, took) = timed(|| kennel.client().get_many(&["hot:c", "hot:a"]));
+    assert_eq!(items, []);
+    assert!(took < AT_ONCE, "waited {took:?} while others may wait for hot:c");
+}
+
+#[test]
+fn what_is_kept_is_not_served_once_the_server_answers() {
+    let (mut servers, kennel) = without_server("cold_wait = \"1s\"\noutage_ttl = \"60s\"");
+    let mut builder = kennel.client();
+    assert_eq!(builder.get("hot:k"), None);
+    refused(&mut builder, "hot:k", b"kept");
+    assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"kept"[..]));
+    servers[0].restart();
+    eventually("the server is used again", || kennel.client().set("hot:other", b"v", 60) == "STORED");
+    let mut reader = kennel.client();
+    eventually("both workers use it", || {
+        let value = reader.get("hot:k");
+        if value.is_none() {
+            reader.store("hot:k", b"new", 60);
+        }
+        kennel.client().get("hot:k").as_deref() == Some(b"new")
+    });
+    assert_eq!(direct(&servers[holder(&servers, "hot:k")]).ttl("hot:k").is_some(), true);
+    for _ in 0..20 {
+        assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"new"[..]));
+    }
+}
+
+#[test]
+fn with_on_error_error_nobody_builds_and_everybody_receives_the_error() {
+    let mut servers = memcacheds(1);
+    let toml = sidecar_toml(&addresses(&servers), &[guarded("hot", "hot:*", "")]);
+    let kennel = Kennel::start(&toml.replace("[pools.main]\n", "[pools.main]\non_error = \"error\"\n"));
+    kennel.client().store("hot:k", b"v", 60);
+    servers[0].kill();
+    for _ in 0..3 {
+        let mut client = kennel.client();
+        let (reply, took) = timed(|| client.execute("get hot:k"));
+        assert!(reply.starts_with("SERVER_ERROR") && took < AT_ONCE, "{reply} after {took:?}");
+    }
+}
