@@ -323,8 +323,8 @@ impl<W> Outages<W> {
 
     /// The same for all keys that have this tag.
     pub fn bumped(&mut self, tag: &TagName) -> Vec<W> {
-        let tagged = |(key, state): (&Box<[u8]>, &KeyState<W>)| state.tags.contains(tag).then(|| key.clone());
-        let keys: Vec<Box<[u8]>> = self.keys.iter().filter_map(tagged).collect();
+        let tagged = self.keys.iter().filter(|(_, state)| state.tags.contains(tag));
+        let keys: Vec<Box<[u8]>> = tagged.map(|(key, _)| key.clone()).collect();
         keys.iter().flat_map(|key| self.changed(key)).collect()
     }
 

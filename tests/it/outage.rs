@@ -59,7 +59,12 @@ fn crowd(kennel: &Kennel, keys: &[String], time: Duration, builds: &Builds) {
                             let start = Instant::now();
                             std::thread::sleep(Duration::from_millis(200));
                             let end = Instant::now();
-                            builds.lock().unwrap().entry(key.clone()).or_default().push((start, end));
+                            builds
+                                .lock()
+                                .expect("no panic")
+                                .entry(key.clone())
+                                .or_default()
+                                .push((start, end));
                             client.set(key, key.as_bytes(), 600);
                         }
                     }
@@ -72,7 +77,7 @@ fn crowd(kennel: &Kennel, keys: &[String], time: Duration, builds: &Builds) {
 
 /// The most builds of one key at the same time, among those that began after `from`.
 fn most_at_once(builds: &Builds, from: Instant) -> (usize, usize) {
-    let builds = builds.lock().unwrap();
+    let builds = builds.lock().expect("no panic");
     let mut most = (0, 0);
     for spans in builds.values() {
         let spans: Vec<_> = spans.iter().filter(|(start, _)| *start > from).collect();
@@ -215,7 +220,7 @@ fn what_is_kept_is_not_served_once_the_server_answers() {
         }
         kennel.client().get("hot:k").as_deref() == Some(b"new")
     });
-    assert_eq!(direct(&servers[holder(&servers, "hot:k")]).ttl("hot:k").is_some(), true);
+    assert!(direct(&servers[holder(&servers, "hot:k")]).ttl("hot:k").is_some());
     for _ in 0..20 {
         assert_eq!(kennel.client().get("hot:k").as_deref(), Some(&b"new"[..]));
     }

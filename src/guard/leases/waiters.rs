@@ -85,7 +85,7 @@ impl PollResult {
             _ => None,
         };
         let before = std::mem::replace(before, polled.or(*before));
-        let found = match (polled, replies) {
+        match (polled, replies) {
             (_, [ServerReply::Failed(_), _]) => PollResult::Unchanged,
             (Some(Polled { stub: Some((_, true)), .. }), _) => PollResult::Freed,
             (Some(Polled { stub: Some((turn, _)), .. }), _) => match before {
@@ -101,8 +101,7 @@ impl PollResult {
             (Some(polled), _) if before.is_some_and(|before| before.cas == polled.cas) => PollResult::Freed,
             (Some(_), _) => PollResult::Filled,
             _ => PollResult::Freed,
-        };
-        found
+        }
     }
 }
 

@@ -84,7 +84,8 @@ fn only_a_builders_value_is_kept() {
 
 #[test]
 fn a_change_ends_what_is_kept_and_what_is_being_built() {
-    let changes: [fn(&mut Outages<u32>) -> Vec<u32>; 3] = [
+    type Change = fn(&mut Outages<u32>) -> Vec<u32>;
+    let changes: [Change; 3] = [
         |outages| outages.changed(KEY),
         |outages| outages.bumped(&TagName::from_slice(b"t")),
         |outages| outages.flushed(),

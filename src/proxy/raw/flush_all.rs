@@ -27,7 +27,6 @@ impl FlushAll {
     /// Sends it to all servers. A positive `delay` is in seconds.
     pub(crate) fn begin(delay: i64, proxy: &Proxy, client: &Client) -> FlushAll {
         proxy.near.changed(Changed::Everything);
-        proxy.outage_flush();
         // As with a delete, the misses end before the command is sent: what this client stores after it is new.
         // A delayed flush ends no miss now; when it takes effect, the fills fail on the server.
         if delay <= 0 {
@@ -37,6 +36,7 @@ impl FlushAll {
                 proxy.metrics.lease_ended(rule, LeaseEnd::Released, Duration::ZERO);
             }
         }
+        proxy.outage_flush();
         let line = format!("flush_all {delay}\r\n");
         let send = |out: &mut BytesMut| out.extend_from_slice(line.as_bytes());
         let each = proxy.connections();

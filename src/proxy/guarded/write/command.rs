@@ -37,7 +37,9 @@ impl GuardedWrite {
             }
             _ => None,
         };
-        proxy.outage_write(&key, stored, client);
+        if stored.is_some() {
+            proxy.outage_write(&key, stored, client);
+        }
         let modify = |change| begin_modify(change, &key, proxy, client);
         let state = match *request {
             Request::Store(Store { verb, flags, exptime, data, .. }) => {
@@ -68,6 +70,10 @@ impl GuardedWrite {
             // No other command writes one key.
             _ => State::Reply(WriteOutcome::Verbatim(Bytes::from_static(b"ERROR\r\n")), Outcome::Error),
         };
+        // Those who waited for what this command ends build after it.
+        if stored.is_none() {
+            proxy.outage_write(&key, None, client);
+        }
         GuardedWrite { key, dialect: Dialect::Classic, state }
     }
 
@@ -87,7 +93,9 @@ impl GuardedWrite {
         let stored = (meta.data, options.flags);
         let stored =
             Some(stored).filter(|_| stores && expiry != Some(Expiry::Expired) && !options.invalidate);
-        proxy.outage_write(&key, stored, client);
+        if stored.is_some() {
+            proxy.outage_write(&key, stored, client);
+        }
         // If both `N` and `T` are given, the last one sets the TTL of a created item.
         let times = meta.tokens().filter(|(flag, _)| b"NT".contains(flag));
         let created = times.last().map(|(_, token)| Expiry::of(exptime(token), now));
@@ -156,6 +164,9 @@ impl GuardedWrite {
                 begin_delete(removal, &key, None, proxy, client)
             }
         };
+        if stored.is_none() {
+            proxy.outage_write(&key, None, client);
+        }
         GuardedWrite { key, dialect, state }
     }
 
@@ -166,9 +177,9 @@ impl GuardedWrite {
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedWrite {
-        proxy.outage_write(&key, None, client);
         let instead = Some((WriteOutcome::Verbatim(instead), None));
         let state = begin_delete(Removal::default(), &key, instead, proxy, client);
+        proxy.outage_write(&key, None, client);
         GuardedWrite { key, dialect: Dialect::Classic, state }
     }
 
