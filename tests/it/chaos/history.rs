@@ -83,6 +83,9 @@ const PATIENCE: u64 = 8_000_000;
 /// counts, and a margin for an overloaded machine.
 const SLACK: u64 = 2_000_000;
 
+/// The events of a key after a write that a report considers.
+const AFTER_WRITE: usize = 400;
+
 /// The first violation, with the history of its key. No server was suspended for longer than `suspended` seconds: its clock stands
 /// still meanwhile.
 pub(super) fn check(events: &[Event], keys: &[Key], suspended: u64) -> Result<Coverage, String> {
@@ -184,6 +187,14 @@ fn count(event: &Event, coverage: &mut Coverage) {
     coverage.longest = coverage.longest.max(event.end - event.begin);
 }
 
+/// Whether `event` wrote the value that `served` has.
+fn wrote_what_was_served(event: &Event, served: &Event) -> bool {
+    match (&event.what, &served.what) {
+        (Observation::Wrote { write, .. }, Observation::Served { write: of, .. }) => write == of,
+        _ => false,
+    }
+}
+
 /// The key's history up to then: all writes and invalidations, and the last replies.
 fn describe(of: &[&Event], at: &Event) -> String {
     let until: Vec<_> = of.iter().filter(|event| event.begin <= at.end).collect();
@@ -195,7 +206,12 @@ fn describe(of: &[&Event], at: &Event) -> String {
         says.then(|| format!("{begin:>11} .. {end:>11} actor {} by sidecar {}: {what:?}", actor.0, actor.1))
     };
     let lines: Vec<String> = until.iter().enumerate().filter_map(tells).collect();
-    lines[lines.len().saturating_sub(150)..].join("\n")
+    // A value that was served long after it was written: also what happened to the key then.
+    let written = until.iter().position(|event| wrote_what_was_served(event, at)).unwrap_or(until.len());
+    let then = until[written..].iter().enumerate().take(AFTER_WRITE).filter_map(tells);
+    let mut text = then.collect::<Vec<_>>().join("\n");
+    text.push_str("\n...\n");
+    text + &lines[lines.len().saturating_sub(150)..].join("\n")
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ impl Setup {
             let alone = self.random.usize(0..SIDECARS);
             let lasts = if first { 8_500..LONGEST } else { outage.lasts() };
             let end = Instant::now() + Duration::from_millis(self.random.u64(lasts));
-            println!("{outage:?}: server {server}, sidecar {alone}");
+            println!("{:>11} {outage:?}: server {server}, sidecar {alone}", shared.now());
             self.begin(outage, server, alone);
             if outage == Outage::Flapping {
                 self.flap_until(end, server);
@@ -135,6 +135,7 @@ impl Setup {
                 self.disturb_until(end, shared, server);
             }
             self.end(outage, server);
+            println!("{:>11} ended", shared.now());
             self.occurred.push(outage);
             let healthy = if first || self.random.u8(0..3) == 0 { RETURNS } else { 300..3_000 };
             let end = Instant::now() + Duration::from_millis(self.random.u64(healthy));
@@ -231,6 +232,7 @@ impl Setup {
     fn kill_sidecar(&mut self, sidecar: usize, shared: &SharedState) {
         let kennel = self.sidecars[sidecar].take().expect("it runs");
         assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
+        println!("{:>11} sidecar {sidecar} is killed", shared.now());
         shared.set_unreachable(sidecar);
         kennel.kill();
         self.pause(0..300);
