@@ -91,6 +91,16 @@ struct Setup {
     outages: Vec<Outage>,
     disturbances: Vec<Disturbance>,
     occurred: Vec<Outage>,
+    /// Those of the sidecars that were killed, for a failure.
+    logs: Vec<String>,
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.logs.iter().for_each(|log| eprintln!("{log}"));
+        }
+    }
 }
 
 impl Setup {
@@ -109,8 +119,8 @@ impl Setup {
         };
         let configurations: Vec<String> = networks.iter().map(through).collect();
         let sidecars = configurations.iter().map(|toml| Some(Kennel::start(toml))).collect();
-        let (outages, disturbances, occurred) = (Vec::new(), Vec::new(), Vec::new());
-        Setup { random, servers, networks, configurations, sidecars, outages, disturbances, occurred }
+        let (outages, disturbances, occurred, logs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Setup { random, servers, networks, configurations, sidecars, outages, disturbances, occurred, logs }
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
@@ -198,7 +208,9 @@ impl Setup {
             self.pause(200..1_200);
             let other = (server + self.random.usize(1..SERVERS)) % SERVERS;
             let sidecar = self.random.usize(0..SIDECARS);
-            match self.next_disturbance() {
+            let disturbance = self.next_disturbance();
+            println!("{:>11} {disturbance:?}: server {other}, sidecar {sidecar}", shared.now());
+            match disturbance {
                 Disturbance::KillSidecar => self.kill_sidecar(sidecar, shared),
                 Disturbance::Cut => drop(self.networks[sidecar][other].cut()),
                 Disturbance::Delay => {
@@ -232,7 +244,7 @@ impl Setup {
     fn kill_sidecar(&mut self, sidecar: usize, shared: &SharedState) {
         let kennel = self.sidecars[sidecar].take().expect("it runs");
         assert!(!kennel.log().contains("panicked"), "{}", kennel.log());
-        println!("{:>11} sidecar {sidecar} is killed", shared.now());
+        self.logs.push(format!("--- log of sidecar {sidecar}, killed at {}\n{}", shared.now(), kennel.log()));
         shared.set_unreachable(sidecar);
         kennel.kill();
         self.pause(0..300);
