@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::contender::{CONTENDERS, Contender};
 use crate::loads::{LOADS, Load};
+use crate::outage::{OUTAGES, Outage, Phases};
 use crate::start;
 
 const HELP: &str = "\
 bench/run [LOAD…] [OPTION…]
 
 Measures Kennel beside twemproxy and bare memcached. A LOAD is the beginning of a load's name; without one, all are run
-but ten-million: some 17 minutes, with --quick 3. ten-million takes some 5 alone.
+but ten-million, a-server-dies and a-server-hangs: some 17 minutes, with --quick 3. ten-million takes some 5 alone, each
+of the others 2.
 
   --quick          one short round each: whether it works, not how fast it is; ten-million becomes one million
   --rounds N       rounds of each load (5)
@@ -22,6 +24,7 @@ but ten-million: some 17 minutes, with --quick 3. ten-million takes some 5 alone
                    one worker. Without it the kernel places all, as it does in production
   --workers N      Kennel's threads (1, as many as twemproxy has)
   --kennel FILE    this binary, instead of rebuilding one
+  --plot FILE      the plot of a-server-dies or a-server-hangs, as SVG
   --list           say which loads there are
 ";
 
@@ -31,6 +34,11 @@ pub(crate) struct Arguments {
     pub(crate) loads: Vec<Load>,
     /// Whether start times are measured too.
     pub(crate) start: bool,
+    pub(crate) outages: Vec<Outage>,
+    /// The phases of each of `outages`.
+    pub(crate) phases: Phases,
+    /// Where the plot of the only one of `outages` is written.
+    pub(crate) plot: Option<PathBuf>,
     pub(crate) contenders: Vec<Contender>,
     pub(crate) rounds: usize,
     /// The duration of a round.
@@ -48,6 +56,9 @@ impl Arguments {
         let mut arguments = Arguments {
             loads: Vec::new(),
             start: false,
+            outages: Vec::new(),
+            phases: Phases::FULL,
+            plot: None,
             contenders: CONTENDERS.to_vec(),
             rounds: 5,
             seconds: Duration::from_millis(800),
@@ -65,10 +76,11 @@ impl Arguments {
                 "--list" => {
                     LOADS.iter().for_each(|load| println!("{:16} {}", load.name, load.about));
                     println!("{:16} {}", start::NAME, start::ABOUT);
+                    OUTAGES.iter().for_each(|outage| println!("{:16} {}", outage.name, outage.about));
                     return Ok(None);
                 }
                 "--quick" => {
-                    quick = true;
+                    (quick, arguments.phases) = (true, Phases::QUICK);
                     (arguments.rounds, arguments.seconds) = (1, Duration::from_millis(250));
                 }
                 "--rounds" => arguments.rounds = number(&word, &value()?, 1.0, 1000.0)? as usize,
@@ -78,15 +90,18 @@ impl Arguments {
                 "--pin" => arguments.pin = true,
                 "--workers" => arguments.workers = number(&word, &value()?, 1.0, 64.0)? as usize,
                 "--kennel" => kennel = Some(PathBuf::from(value()?)),
+                "--plot" => arguments.plot = Some(PathBuf::from(value()?)),
                 "--only" => arguments.contenders = contenders(&value()?)?,
                 option if option.starts_with('-') => {
                     return Err(format!("there is no option {option}\n\n{HELP}"));
                 }
                 name => {
-                    let before = loads.len();
+                    let before = loads.len() + arguments.outages.len();
                     loads.extend(LOADS.iter().filter(|load| load.name.starts_with(name)).copied());
+                    let outages = OUTAGES.iter().filter(|outage| outage.name.starts_with(name));
+                    arguments.outages.extend(outages.copied());
                     let start = start::NAME.starts_with(name);
-                    if loads.len() == before && !start {
+                    if loads.len() + arguments.outages.len() == before && !start {
                         return Err(format!("there is no load {name}; --list prints the loads"));
                     }
                     (named, arguments.start) = (true, arguments.start || start);
@@ -105,6 +120,9 @@ impl Arguments {
         }
         if arguments.contenders == [Contender::Direct] && loads.iter().any(|load| load.replies.is_some()) {
             return Err("ten-million is a load of proxies: --only names none".into());
+        }
+        if arguments.plot.is_some() && arguments.outages.len() != 1 {
+            return Err("--plot is for one load: a-server-dies or a-server-hangs".into());
         }
         arguments.loads = loads;
         arguments.kennel = kennel.ok_or("--kennel FILE is required; bench/run builds the program")?;
@@ -147,6 +165,17 @@ mod tests {
         assert_eq!(["", "start", "s", "get"].map(start), [true, true, true, false]);
         assert_eq!(names("rules- latency"), ["rules-100", "rules-1000", "latency"]);
         assert!(read("nothing").unwrap_err().contains("no load nothing"));
+    }
+
+    #[test]
+    fn a_server_fails_only_when_named_and_one_such_load_has_a_plot() {
+        let names = |words| read(words).unwrap().outages.iter().map(|outage| outage.name).collect::<Vec<_>>();
+        assert_eq!(names(""), [""; 0]);
+        assert_eq!(names("a-server-h"), ["a-server-hangs"]);
+        assert!(read("a-server-dies").unwrap().loads.is_empty());
+        let plot = read("a-server-dies --plot x.svg").unwrap().plot;
+        assert_eq!(plot, Some(PathBuf::from("x.svg")));
+        assert!(read("a-server --plot x.svg").is_err() && read("get --plot x.svg").is_err());
     }
 
     #[test]

@@ -123,11 +123,14 @@ pub(crate) const LOADS: [Load; 20] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outage::OUTAGES;
     use crate::start;
 
     #[test]
     fn the_page_has_every_load_as_it_is() {
+        let outages = OUTAGES.iter().map(|outage| (outage.name, outage.about));
         let all = LOADS.iter().map(|load| (load.name, load.about)).chain([(start::NAME, start::ABOUT)]);
+        let all = all.chain(outages);
         let lines: String = all.map(|(name, about)| format!("| `{name}` | {about} |\n")).collect();
         assert!(include_str!("../../docs/performance.md").contains(&lines), "{lines}");
     }

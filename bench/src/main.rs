@@ -8,6 +8,7 @@ mod histogram;
 mod idle;
 mod loads;
 mod machine;
+mod outage;
 mod process;
 mod report;
 mod socket;
@@ -88,6 +89,15 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     }
     if !all.is_empty() {
         println!("{}", report::growth(&all));
+    }
+    for outage in &arguments.outages {
+        let (phases, directory) = (arguments.phases, &directory.0);
+        let (tables, plot) =
+            outage::measure(*outage, phases, &contenders, &programs, directory, &stop, progress)?;
+        println!("{tables}");
+        if let Some(file) = &arguments.plot {
+            fs::write(file, plot).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
     }
     if arguments.start && contenders.iter().any(|contender| start::starts(*contender)) {
         progress(start::NAME);

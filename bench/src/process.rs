@@ -143,6 +143,16 @@ impl Process {
         Ok(())
     }
 
+    /// Sends it this signal, for example `STOP`.
+    pub(crate) fn signal(&self, signal: &str) -> Result<(), String> {
+        let status = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("kill -s {signal} for {}: {status}", self.name)),
+            Err(error) => Err(format!("kill (of util-linux or procps): {error}")),
+        }
+    }
+
     /// CPU time since its start, user and system, of all its threads.
     pub(crate) fn cpu(&self) -> Result<Duration, String> {
         cpu(&self.child.id().to_string())

@@ -31,7 +31,7 @@ impl Workload {
     pub(super) fn new(scenario: Scenario) -> Workload {
         Workload {
             scenario,
-            database: Database::new(scenario.rebuild),
+            database: Database::new(scenario.rebuild, scenario.keys),
             history: RefCell::new(History::new(scenario.keys, scenario.ttl)),
             start: Instant::now(),
         }
@@ -61,6 +61,33 @@ pub(super) async fn run(clients: Vec<DemoClient>, workload: &Rc<Workload>) {
         // Dropping the set aborts them.
         (0..running.len()).for_each(|_| workload.history.borrow_mut().failed());
     }
+}
+
+/// Stores the value of every key, so that no rebuild is needed until something happens to it. Retries for [`GRACE`], because a
+/// sidecar may need a moment before it can store.
+pub(super) async fn store_all(client: &mut DemoClient, scenario: &Scenario) -> Result<(), Error> {
+    let end = Instant::now() + GRACE;
+    for key in 0..scenario.keys {
+        let name = name(key);
+        while let Err(error) =
+            client.client.set(&name, &value_for(&name, 0), Some(scenario.ttl.into()), None).await
+        {
+            if Instant::now() >= end {
+                return Err(error);
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok(())
+}
+
+/// The name of a key.
+pub(super) fn name(key: usize) -> String {
+    format!("page:{}", key + 1)
+}
+
+fn value_for(name: &str, expiry: usize) -> String {
+    format!("{name} rebuilt for expiry {expiry}")
 }
 
 async fn connect_to(address: SocketAddr) -> Result<Client, Error> {
@@ -96,7 +123,7 @@ impl DemoClient {
 
     /// Reads the key; after a miss, rebuilds the value and stores it.
     async fn request(&mut self, key: usize, workload: &Workload) -> Result<(), Error> {
-        let name = format!("page:{}", key + 1);
+        let name = name(key);
         let latest = workload.history.borrow().expiries(key);
         let value = self.client.get(&name).await?;
         let at = workload.start.elapsed();
@@ -106,11 +133,15 @@ impl DemoClient {
             return Ok(());
         }
         let expiry = workload.history.borrow_mut().missed(key, at);
-        workload.database.rebuild().await;
-        let value = format!("{name} rebuilt for expiry {expiry}");
+        workload.database.rebuild(key).await;
         workload.history.borrow_mut().sending(key, workload.start.elapsed());
-        self.client.set(&name, &value, Some(workload.scenario.ttl.into()), None).await?;
-        workload.history.borrow_mut().stored(key, workload.start.elapsed());
+        let ttl = Some(workload.scenario.ttl.into());
+        match self.client.set(&name, &value_for(&name, expiry), ttl, None).await {
+            Ok(()) => workload.history.borrow_mut().stored(key, workload.start.elapsed()),
+            // The client has the value; nobody else has.
+            Err(Error::Protocol(_)) => workload.history.borrow_mut().refused(),
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 

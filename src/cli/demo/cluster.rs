@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::thread::{self, JoinHandle};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::{LocalSet, spawn_local};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +33,8 @@ pub(super) enum Guard {
 /// stop when this is dropped.
 pub(super) struct Memcacheds {
     addresses: Vec<SocketAddr>,
+    /// Ends the memcached of this number.
+    kill: Vec<CancellationToken>,
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,19 +47,34 @@ impl Memcacheds {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
         let stop = CancellationToken::new();
+        let kill: Vec<_> = (0..n).map(|_| stop.child_token()).collect();
         let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
         let serve = {
-            let stop = stop.clone();
+            let (stop, kill) = (stop.clone(), kill.clone());
             async move {
-                for listener in listeners {
-                    spawn_local(accept(listener));
+                for (listener, kill) in listeners.into_iter().zip(kill) {
+                    spawn_local(async move { kill.run_until_cancelled(accept(listener, &kill)).await });
                 }
                 stop.cancelled().await;
             }
         };
         let body = move || LocalSet::new().block_on(&runtime, serve);
         let thread = thread::Builder::new().name("demo-memcached".to_owned()).spawn(body)?;
-        Ok(Memcacheds { addresses, stop, thread: Some(thread) })
+        Ok(Memcacheds { addresses, kill, stop, thread: Some(thread) })
+    }
+
+    /// Ends the memcached that holds this key, if one does: its port refuses connections, and its connections close.
+    async fn kill_holder(&self, key: &str) -> io::Result<()> {
+        for (address, kill) in self.addresses.iter().zip(&self.kill) {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.write_all(format!("mg {key}\r\nquit\r\n").as_bytes()).await?;
+            let mut reply = Vec::new();
+            stream.read_to_end(&mut reply).await?;
+            if reply.starts_with(b"HD") {
+                kill.cancel();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -69,14 +88,15 @@ impl Drop for Memcacheds {
     }
 }
 
-/// Serves one memcached.
-async fn accept(listener: TcpListener) -> io::Result<()> {
+/// Serves one memcached. Its connections end when it is killed.
+async fn accept(listener: TcpListener, kill: &CancellationToken) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let store = Rc::new(RefCell::new(Store::new(MEMORY, unix_ms())));
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        spawn_local(server::serve(stream, Rc::clone(&store), unix_ms));
+        let (store, kill) = (Rc::clone(&store), kill.clone());
+        spawn_local(async move { kill.run_until_cancelled(server::serve(stream, store, unix_ms)).await });
     }
 }
 
@@ -84,7 +104,7 @@ async fn accept(listener: TcpListener) -> io::Result<()> {
 pub(super) struct Cluster {
     sidecars: Vec<App>,
     /// After the sidecars, so that those are dropped first.
-    _memcacheds: Memcacheds,
+    memcacheds: Memcacheds,
 }
 
 impl Cluster {
@@ -102,12 +122,17 @@ impl Cluster {
             [],
         )?;
         let sidecars = (0..sidecars).map(|_| App::start(&config)).collect::<Result<_, _>>()?;
-        Ok(Cluster { sidecars, _memcacheds: memcacheds })
+        Ok(Cluster { sidecars, memcacheds })
     }
 
     /// The address for a client; clients are distributed round-robin.
     pub(super) fn address(&self, client: usize) -> SocketAddr {
         self.sidecars[client % self.sidecars.len()].tcp()[0]
+    }
+
+    /// Ends the memcached that holds this key, for good.
+    pub(super) async fn kill_holder(&self, key: &str) -> io::Result<()> {
+        self.memcacheds.kill_holder(key).await
     }
 
     /// The number of stale values that the sidecars served, from their metrics.
@@ -127,10 +152,12 @@ fn configuration(servers: &[SocketAddr], guard: Guard) -> String {
         Guard::Off => "kind = \"raw\"",
         Guard::On => "kind = \"guarded\"\nstale_for = \"10s\"",
     };
-    let servers: Vec<String> = servers.iter().map(SocketAddr::to_string).collect();
+    // Named, so that keys are distributed alike in every run.
+    let server = |(i, address)| format!("{{ address = \"{address}\", name = \"memcached-{i}\" }}");
+    let servers = servers.iter().enumerate().map(server).collect::<Vec<_>>().join(", ");
     format!(
         "[listen]\ntcp = [\"127.0.0.1:0\"]\nworkers = 1\n\n[admin]\nlisten = \"\"\n\n\
-         [pools.main]\nservers = {servers:?}\n\n[[rules]]\nname = \"pages\"\nmatch = \"page:*\"\n{kind}\n"
+         [pools.main]\nservers = [{servers}]\n\n[[rules]]\nname = \"pages\"\nmatch = \"page:*\"\n{kind}\n"
     )
 }
 
@@ -156,7 +183,7 @@ mod tests {
             assert_eq!(cluster.address(0), cluster.address(2));
             assert_eq!(send(cluster.address(0), "set page:1 0 60 5\r\nhello"), "STORED\r\n");
             assert_eq!(send(cluster.address(1), "get page:1"), "VALUE page:1 0 5\r\nhello\r\nEND\r\n");
-            let sizes = cluster._memcacheds.addresses.iter().map(|address| {
+            let sizes = cluster.memcacheds.addresses.iter().map(|address| {
                 let reply = send(*address, "mg page:1 s");
                 reply.trim().strip_prefix("HD s").map_or(0, |size| size.parse::<usize>().unwrap())
             });
@@ -166,6 +193,21 @@ mod tests {
             assert_eq!(cluster.stale_served(), 0);
             cluster.stop();
         }
+    }
+
+    #[test]
+    fn the_memcached_of_a_key_dies_with_its_connections_and_no_other() {
+        let memcacheds = Memcacheds::start(3).unwrap();
+        let addresses = memcacheds.addresses.clone();
+        assert_eq!(send(addresses[1], "set page:1 0 60 5\r\nhello"), "STORED\r\n");
+        let mut open = TcpStream::connect(addresses[1]).unwrap();
+        write!(open, "mn\r\n").unwrap();
+        open.read_exact(&mut [0; 4]).unwrap();
+        let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(memcacheds.kill_holder("page:1")).unwrap();
+        assert_eq!(open.read(&mut [0]).unwrap(), 0);
+        let alive: Vec<bool> = addresses.iter().map(|address| TcpStream::connect(address).is_ok()).collect();
+        assert_eq!(alive, [true, false, true]);
     }
 
     #[test]

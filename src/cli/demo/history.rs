@@ -37,6 +37,7 @@ pub(super) struct History {
     keys: Vec<Key>,
     waits: Vec<Duration>,
     failures: usize,
+    refused: usize,
 }
 
 #[derive(Default)]
@@ -53,7 +54,7 @@ impl History {
     pub(super) fn new(keys: usize, ttl: u32) -> History {
         let min_lifetime = Duration::from_secs(ttl.saturating_sub(1).into());
         let keys = (0..keys).map(|_| Key::default()).collect();
-        History { min_lifetime, keys, waits: Vec::new(), failures: 0 }
+        History { min_lifetime, keys, waits: Vec::new(), failures: 0, refused: 0 }
     }
 
     /// The number of expiries of the key so far. The cold start counts as one.
@@ -90,6 +91,11 @@ impl History {
         self.keys[key].trace.push((at, Outcome::Fill));
     }
 
+    /// A rebuilt value was not stored: the sidecar said so.
+    pub(super) fn refused(&mut self) {
+        self.refused += 1;
+    }
+
     /// A client received a value built for the expiry `built`. When it sent its request, a rebuild for `latest` had begun.
     pub(super) fn hit(&mut self, key: usize, at: Duration, built: usize, latest: usize) {
         let outcome = if built < latest { Outcome::Stale } else { Outcome::Hit };
@@ -113,6 +119,7 @@ impl History {
         Figures {
             requests: self.waits.len(),
             failures: self.failures,
+            refused: self.refused,
             expiries: rebuilds().count(),
             rebuilds: rebuilds().sum(),
             most_rebuilds: rebuilds().copied().max().unwrap_or(0),
@@ -131,6 +138,8 @@ pub(super) struct Figures {
     pub(super) requests: usize,
     /// Requests for a value that failed.
     pub(super) failures: usize,
+    /// Rebuilt values that could not be stored.
+    pub(super) refused: usize,
     /// Times that a key had to be rebuilt: at the cold start, then after expiries.
     pub(super) expiries: usize,
     /// Rebuilds.
@@ -234,10 +243,11 @@ mod tests {
         history.served(ms(30));
         history.served(ms(10));
         history.failed();
+        history.refused();
         let figures = history.figures();
         let letters: String = figures.trace.iter().map(|event| event.1.char()).collect();
         assert_eq!(letters, "HSHW");
-        assert_eq!((figures.requests, figures.failures), (2, 1));
+        assert_eq!((figures.requests, figures.failures, figures.refused), (2, 1, 1));
         assert_eq!((figures.p50, figures.p99, figures.slowest), (ms(10), ms(30), ms(30)));
     }
 

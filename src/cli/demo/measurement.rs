@@ -9,6 +9,8 @@ pub(super) struct Measurement {
     pub(super) clients: Figures,
     /// The concurrent rebuilds at the database.
     pub(super) load: Vec<LoadChange>,
+    /// The most concurrent rebuilds of one key.
+    pub(super) most_of_one: usize,
     /// Stale values that the sidecars served.
     pub(super) stale: usize,
 }

@@ -1,4 +1,5 @@
-//! `kennel demo`: the same clients with the same slow database, first without the guard, then with it.
+//! `kennel demo`: the same clients with the same slow database, first without the guard, then with it; and then both again, while
+//! a memcached dies.
 //!
 //! ```text
 //!  clients ── get, set ──▶ two sidecars ──▶ three memcacheds     all in this process, over loopback
@@ -17,5 +18,6 @@ mod measurement;
 mod run;
 mod scenario;
 mod screen;
+mod second_act;
 
 pub use run::run;

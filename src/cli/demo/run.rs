@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime;
 use tokio::task::LocalSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::clients::{self, Workload};
 use super::cluster::{Cluster, Guard};
@@ -16,6 +16,7 @@ use super::history::History;
 use super::measurement::Measurement;
 use super::scenario::Scenario;
 use super::screen::Screen;
+use super::second_act;
 
 /// The exit code of a command that SIGINT ended, by shell convention.
 const INTERRUPTED: u8 = 130;
@@ -29,10 +30,10 @@ pub fn run() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error),
     };
-    let (scenario, screen) = (Scenario::default(), Screen::stdout());
+    let screen = Screen::stdout();
     let code = LocalSet::new().block_on(&runtime, async {
         tokio::select! {
-            shown = show(&scenario, &screen) => match shown {
+            shown = show(&screen) => match shown {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
                 Err(error) => failed(&*error),
@@ -58,11 +59,18 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-async fn show(scenario: &Scenario, screen: &Screen) -> Result<(), Box<dyn Error>> {
+async fn show(screen: &Screen) -> Result<(), Box<dyn Error>> {
+    let scenario = &Scenario::default();
     screen.begin(scenario)?;
     let without = measure_and_draw(scenario, Guard::Off, screen).await?;
     let with = measure_and_draw(scenario, Guard::On, screen).await?;
     screen.end(scenario, &without, &with)?;
+
+    let scenario = &Scenario::a_server_dies();
+    second_act::begin(scenario)?;
+    let without = measure_and_draw(scenario, Guard::Off, screen).await?;
+    let with = measure_and_draw(scenario, Guard::On, screen).await?;
+    second_act::end(screen, scenario, &without, &with)?;
     Ok(())
 }
 
@@ -85,7 +93,10 @@ async fn measure(
     mut progress: impl FnMut(Duration, &Workload) -> io::Result<()>,
 ) -> Result<Measurement, Box<dyn Error>> {
     let cluster = Cluster::start(scenario.sidecars, scenario.memcacheds, guard)?;
-    let clients = clients::connect((0..scenario.clients).map(|client| cluster.address(client))).await?;
+    let mut clients = clients::connect((0..scenario.clients).map(|client| cluster.address(client))).await?;
+    if let (Some(_), Some(client)) = (scenario.server_dies, clients.first_mut()) {
+        clients::store_all(client, scenario).await?;
+    }
     let workload = Rc::new(Workload::new(*scenario));
     let drawing = async {
         let mut redraw = interval(REDRAW);
@@ -97,15 +108,25 @@ async fn measure(
             }
         }
     };
+    let dying = async {
+        let Some(after) = scenario.server_dies else { return std::future::pending().await };
+        sleep_until(workload.start + after).await;
+        match cluster.kill_holder(&clients::name(0)).await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
+    };
     tokio::select! {
         () = clients::run(clients, &workload) => {}
+        error = dying => return Err(error.into()),
         error = drawing => return Err(error.into()),
     }
     let stale = cluster.stale_served();
     // On another thread, because this one must handle Ctrl-C.
     tokio::task::spawn_blocking(|| cluster.stop()).await?;
+    let (load, most_of_one) = (workload.database.load(), workload.database.most_of_one());
     let history = workload.history.replace(History::new(0, scenario.ttl));
-    Ok(Measurement { clients: history.figures(), load: workload.database.load(), stale })
+    Ok(Measurement { clients: history.figures(), load, most_of_one, stale })
 }
 
 #[cfg(test)]
@@ -117,6 +138,24 @@ mod tests {
     fn measured(scenario: Scenario, guard: Guard) -> Measurement {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, measure(&scenario, guard, |_, _| Ok(()))).unwrap()
+    }
+
+    #[test]
+    fn without_the_guard_a_dead_server_costs_a_rebuild_a_request_and_only_its_keys() {
+        let dies = Some(Duration::from_secs(1));
+        let scenario = Scenario { seconds: 3, server_dies: dies, ..Scenario::a_server_dies() };
+        let without = measured(scenario, Guard::Off);
+        assert_eq!(without.clients.failures, 0);
+        let before = without.load.first().copied().unwrap();
+        assert!(before.0 >= Duration::from_secs(1), "the values were stored before: {before:?}");
+        assert!(
+            without.most_of_one > 1 && without.clients.refused > scenario.keys,
+            "{}",
+            without.most_of_one
+        );
+        let letters = |of| without.clients.trace.iter().filter(|event| event.1 == of).count();
+        assert_eq!(letters(Outcome::Fill), 0, "the first key's server is the one that died");
+        assert!(letters(Outcome::Hit) > 0 && letters(Outcome::Miss) > 1);
     }
 
     #[test]

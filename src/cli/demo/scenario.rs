@@ -21,10 +21,13 @@ pub(super) struct Scenario {
     pub(super) rebuild: Duration,
     /// The longest pause of a client between two requests; the shortest is half of it.
     pub(super) pause: Duration,
+    /// When a memcached dies, for good. All values are stored before the clients start, so that the rebuilds are those that this
+    /// causes. `None`: none dies, and the clients build all values.
+    pub(super) server_dies: Option<Duration>,
 }
 
 impl Default for Scenario {
-    /// The scenario of `kennel demo`: 16 s, plus two starts and stops.
+    /// The first scenario of `kennel demo`: 16 s, plus two starts and stops.
     fn default() -> Scenario {
         Scenario {
             seconds: 8,
@@ -35,11 +38,23 @@ impl Default for Scenario {
             ttl: 2,
             rebuild: Duration::from_millis(250),
             pause: Duration::from_millis(50),
+            server_dies: None,
         }
     }
 }
 
 impl Scenario {
+    /// The second scenario of `kennel demo`: 20 s, plus two starts and stops. The values outlive it.
+    pub(super) fn a_server_dies() -> Scenario {
+        Scenario {
+            seconds: 10,
+            keys: 12,
+            ttl: 60,
+            server_dies: Some(Duration::from_secs(2)),
+            ..Scenario::default()
+        }
+    }
+
     /// The duration of each run.
     pub(super) fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())

@@ -12,7 +12,7 @@ use super::measurement::Measurement;
 use super::scenario::Scenario;
 
 /// The largest width of the output, in characters.
-const WIDTH: usize = 78;
+pub(super) const WIDTH: usize = 78;
 /// The width of a chart in columns.
 const COLUMNS: usize = 64;
 /// The height of a chart in lines.
@@ -112,7 +112,7 @@ impl Screen {
     }
 
     /// The load of the database over time, and below it the trace of the first key.
-    fn chart(&self, guard: Guard, scenario: &Scenario, run: &Measurement, scale: usize) -> String {
+    pub(super) fn chart(&self, guard: Guard, scenario: &Scenario, run: &Measurement, scale: usize) -> String {
         let columns = database::columns(&run.load, scenario.duration(), COLUMNS);
         let mut text = String::new();
         for (row, line) in bars(&columns, scale).into_iter().enumerate() {
@@ -137,13 +137,13 @@ impl Screen {
 }
 
 /// Unlike `print!`, does not panic if the reader of a pipe has closed it.
-fn put(text: &str) -> io::Result<()> {
+pub(super) fn put(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-fn word(guard: Guard) -> &'static str {
+pub(super) fn word(guard: Guard) -> &'static str {
     match guard {
         Guard::Off => "without",
         Guard::On => "with",
@@ -190,7 +190,7 @@ fn seconds(seconds: u32) -> String {
 }
 
 /// A number with commas between thousands.
-fn count(n: usize) -> String {
+pub(super) fn count(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -203,7 +203,7 @@ fn count(n: usize) -> String {
 }
 
 /// A duration in milliseconds, with one decimal below 10.
-fn time(time: Duration) -> String {
+pub(super) fn time(time: Duration) -> String {
     let ms = time.as_secs_f64() * 1000.0;
     if ms < 9.95 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
 }
@@ -263,7 +263,7 @@ fn summary(scenario: &Scenario, without: &Measurement, with: &Measurement) -> St
 }
 
 /// Wraps text at [`WIDTH`] characters. A longer word gets a line of its own.
-fn wrap(text: &str) -> String {
+pub(super) fn wrap(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         match lines.last_mut() {
@@ -304,7 +304,7 @@ mod tests {
             trace: vec![(ms(0), Outcome::Miss), (ms(250), Outcome::Fill), (ms(300), Outcome::Hit)],
             ..Figures::default()
         };
-        Measurement { clients, load: vec![(ms(0), peak), (ms(249), 0)], stale }
+        Measurement { clients, load: vec![(ms(0), peak), (ms(249), 0)], most_of_one: 1, stale }
     }
 
     #[test]

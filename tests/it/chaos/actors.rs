@@ -77,7 +77,8 @@ impl SharedState {
         *self.sidecars[sidecar].lock().expect("no holder panics")
     }
 
-    fn now(&self) -> u64 {
+    /// In microseconds since the start, as in the history.
+    pub(super) fn now(&self) -> u64 {
         self.start.elapsed().as_micros() as u64
     }
 }

@@ -79,23 +79,34 @@ pub(super) struct Coverage {
 /// The longest duration of a request: the longest wait that a rule permits, the rounds of a read with a timeout each, and a
 /// margin for an overloaded machine.
 const PATIENCE: u64 = 8_000_000;
-/// How much longer an expired value may be served: the seconds that a server counts, and those for which it was suspended.
-const SLACK: u64 = 5_000_000;
+/// How much longer an expired value may be served, beside the time for which its server was suspended: the seconds that a server
+/// counts, and a margin for an overloaded machine.
+const SLACK: u64 = 2_000_000;
 
-/// The first violation, with the history of its key.
-pub(super) fn check(events: &[Event], keys: &[Key]) -> Result<Coverage, String> {
+/// The events of a key after a write that a report considers.
+const AFTER_WRITE: usize = 400;
+
+/// The first violation, with the history of its key. No server was suspended for longer than `suspended` seconds: its clock stands
+/// still meanwhile.
+pub(super) fn check(events: &[Event], keys: &[Key], suspended: u64) -> Result<Coverage, String> {
+    let slack = SLACK + suspended * 1_000_000;
     let mut coverage = Coverage::default();
     for (index, key) in keys.iter().enumerate() {
         let mut of: Vec<&Event> = events.iter().filter(|event| event.key == index).collect();
         of.sort_by_key(|event| event.begin);
-        if let Err((violation, at)) = check_key(&of, key, &mut coverage) {
+        if let Err((violation, at)) = check_key(&of, key, slack, &mut coverage) {
             return Err(format!("{}: {violation}\n{}", key.name, describe(&of, at)));
         }
     }
     Ok(coverage)
 }
 
-fn check_key<'a>(of: &[&'a Event], key: &Key, coverage: &mut Coverage) -> Result<(), (String, &'a Event)> {
+fn check_key<'a>(
+    of: &[&'a Event],
+    key: &Key,
+    slack: u64,
+    coverage: &mut Coverage,
+) -> Result<(), (String, &'a Event)> {
     let mut writes = HashMap::new();
     let mut moves = Vec::new();
     for event in of {
@@ -151,7 +162,7 @@ fn check_key<'a>(of: &[&'a Event], key: &Key, coverage: &mut Coverage) -> Result
                     return violation(format!("{why}, and this is of {written:?}"));
                 }
                 let lasts = (key.ttl + if *stale { key.stale_for } else { 0 }) * 1_000_000;
-                if *stored && event.begin > written.end + lasts + SLACK {
+                if *stored && event.begin > written.end + lasts + slack {
                     return violation(format!("promise 3: served too long after {written:?}"));
                 }
             }
@@ -176,6 +187,14 @@ fn count(event: &Event, coverage: &mut Coverage) {
     coverage.longest = coverage.longest.max(event.end - event.begin);
 }
 
+/// Whether `event` wrote the value that `served` has.
+fn wrote_what_was_served(event: &Event, served: &Event) -> bool {
+    match (&event.what, &served.what) {
+        (Observation::Wrote { write, .. }, Observation::Served { write: of, .. }) => write == of,
+        _ => false,
+    }
+}
+
 /// The key's history up to then: all writes and invalidations, and the last replies.
 fn describe(of: &[&Event], at: &Event) -> String {
     let until: Vec<_> = of.iter().filter(|event| event.begin <= at.end).collect();
@@ -187,7 +206,12 @@ fn describe(of: &[&Event], at: &Event) -> String {
         says.then(|| format!("{begin:>11} .. {end:>11} actor {} by sidecar {}: {what:?}", actor.0, actor.1))
     };
     let lines: Vec<String> = until.iter().enumerate().filter_map(tells).collect();
-    lines[lines.len().saturating_sub(150)..].join("\n")
+    // A value that was served long after it was written: also what happened to the key then.
+    let written = until.iter().position(|event| wrote_what_was_served(event, at)).unwrap_or(until.len());
+    let then = until[written..].iter().enumerate().take(AFTER_WRITE).filter_map(tells);
+    let mut text = then.collect::<Vec<_>>().join("\n");
+    text.push_str("\n...\n");
+    text + &lines[lines.len().saturating_sub(150)..].join("\n")
 }
 
 #[cfg(test)]
@@ -211,7 +235,7 @@ mod tests {
     }
 
     fn judged(events: &[Event]) -> Result<Coverage, String> {
-        check(events, &[Key { name: "k".into(), ttl: 2, stale_for: 3 }])
+        check(events, &[Key { name: "k".into(), ttl: 2, stale_for: 3 }], 1)
     }
 
     fn breaks(promise: u8, events: &[Event]) {
@@ -255,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_is_served_for_too_long_is_found() {
-        let after = |seconds: u64| 20 + SLACK + seconds * 1_000_000;
+        let after = |seconds: u64| 20 + SLACK + (1 + seconds) * 1_000_000;
         for (stale, lasts) in [(false, 2), (true, 5)] {
             assert!(judged(&[wrote(10, 20, 1, false), served(after(lasts), 1, stale)]).is_ok());
             breaks(3, &[wrote(10, 20, 1, false), served(after(lasts) + 1, 1, stale)]);
