@@ -31,4 +31,4 @@ mod buffer_pool;
 
 pub use batched_gets::GetKind;
 pub use md5_lanes::each_with_md5;
-pub use spec::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
+pub use spec::{Address, Distribution, FailoverSpec, Hash, OnError, PoolSpec, ServerSpec};

@@ -15,8 +15,8 @@ use crate::proxy::pipeline::Proxy;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::meta::miss;
 use crate::proxy::scope::CallScope;
+use crate::upstream::GetKind;
 use crate::upstream::pending_replies::{END, Reply, ReplyId};
-use crate::upstream::{GetKind, OnError};
 
 /// A forwarded request. The server's reply goes to the client.
 pub(crate) struct Forward {
@@ -158,7 +158,7 @@ impl ExpectedReply {
 
     /// The server has not replied: a read may be a miss.
     fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
-        let misses = |pool: usize| proxy.pools[pool].on_error() == OnError::Miss;
+        let misses = |pool: usize| proxy.pools[pool].on_error().is_miss();
         let miss: Option<&[u8]> = match self {
             ExpectedReply::Value(pool, _) => misses(*pool).then_some(END),
             ExpectedReply::Meta(expected) => {
