@@ -43,6 +43,11 @@ impl SharedPool {
         &self.servers
     }
 
+    /// Which server holds a key.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
     /// The pool of one worker. With several workers, call this for all of them before any begins to connect.
     pub fn for_worker(self: &Arc<Self>) -> UnconnectedPool {
         let first_attempts = self.servers.iter().map(|server| server.first_attempt()).collect();
@@ -109,6 +114,12 @@ impl Pool {
             };
             (2..10).find_map(elsewhere).unwrap_or((first + 1) % servers)
         })
+    }
+
+    /// The index of the server that holds this key while `server`, which holds it otherwise, is away: where the ring without
+    /// that server places it.
+    pub fn standby_index(&self, key: &[u8], server: usize) -> usize {
+        self.shared.ring.server_without(key, &[server])
     }
 
     /// The connection to the server that holds this key.
