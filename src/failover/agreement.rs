@@ -212,7 +212,8 @@ impl Agreement {
     fn read(&mut self, replies: &[Reply], sent: u64, now: Moment, random: u64) -> Vec<Command> {
         let copies: [Copy; COPIES] = std::array::from_fn(|copy| Copy::of(replies.get(copy)));
         self.note_answer(replies.first(), sent);
-        let has_answer = now.mono.saturating_sub(self.answered) < u64::from(self.window);
+        // Its answer to this very round: an earlier one may have come before what the others ask about.
+        let has_answer = self.unbroken.is_some();
         let mut commands = self.suspicion.note(&replies[replies.len().min(COPIES)..], now, has_answer);
         let change = match agreed(&copies) {
             Some(record) => {
@@ -389,4 +390,38 @@ fn agreed(copies: &[Copy; COPIES]) -> Option<Record> {
 
 fn replace(copy: usize, record: &Record, cas: Cas) -> Command {
     Command { copy, item: Item::Record, operation: Operation::Replace(record.encode(), cas) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_just_lost_the_server_too_does_not_speak_for_it() {
+        let timing = Timing { window: 1000, fail_after: 2000, recover_after: 5000, recover_at_most: 5000 };
+        let record = Record {
+            fence: fence(1_700_000_000_000, 1),
+            standby: false,
+            window: 1000,
+            grace: 1000,
+            version: 0,
+            settled: true,
+            relapses: 0,
+        };
+        let found = |value: &[u8]| Reply::Found(value.to_vec(), Cas { number: 7, epoch: 1 });
+        let mut agreement = Agreement::new(timing, 0);
+        // Whether it speaks for the server if that replies like this while another process asks.
+        let mut speaks = |now: u64, own: Reply, question: &[u8]| {
+            assert_eq!(agreement.begin(now).iter().filter(|command| command.item == Item::Record).count(), 3);
+            let asked = [found(question), Reply::Absent];
+            let replies = [own, found(&record.encode()), found(&record.encode())].into_iter().chain(asked);
+            let replies: Vec<Reply> = replies.collect();
+            let commands = agreement.resume(&replies, Moment { mono: now, wall: now }, 1);
+            commands.iter().any(|command| command.item == Item::Alive)
+        };
+        assert!(speaks(10, found(&record.encode()), b"41"));
+        assert!(!speaks(20, Reply::Failed { refused: true }, b"42"));
+        assert!(!speaks(30, Reply::Failed { refused: false }, b"42"));
+        assert!(speaks(40, found(&record.encode()), b"42"));
+    }
 }
