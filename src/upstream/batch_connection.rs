@@ -215,5 +215,9 @@ mod tests {
         let (_, (replies, result)) =
             tokio::join!(serve(&listener, b"EN\r\nNONSENSE\r\n"), exchange(&mut connection, SECOND));
         assert_eq!((replies.len(), result), (1, Err(NoReply::Lost)));
+        let too_long = format!("EN\r\nVA {} c1\r\n", MAX_VALUE + 1);
+        let (_, (replies, result)) =
+            tokio::join!(serve(&listener, too_long.as_bytes()), exchange(&mut connection, SECOND));
+        assert_eq!((replies.len(), result), (1, Err(NoReply::Lost)));
     }
 }
