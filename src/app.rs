@@ -106,6 +106,7 @@ impl App {
             clock: Clock::system(),
             start: Instant::now(),
             server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
+            views: pools.iter().map(|_| None).collect(),
         };
         let mut app = App {
             bound,
