@@ -2,14 +2,19 @@
 //! records of all servers of pools with failover, changes them, and publishes what it knows to the workers.
 //!
 //! ```text
-//!  link ── link ── link     one connection to each server: commands ⇄ replies
-//!     ╲     │     ╱
-//!       poll_records        what is read and written when: the failover's state machines
-//!     ╱           ╲
-//!  Views          Status    for the workers; for operators
+//!   run       one agreement for each server decides what is read and written when
+//!    │  ╲
+//!    │   ├──▶ Views     for the workers
+//!    │   └──▶ status    for operators
+//!   copies    commands and replies on the wire, and which servers keep the copies
+//!    │
+//!   link      one connection to each server
 //! ```
 
+mod copies;
 mod link;
+mod run;
 mod status;
 
+pub use run::Monitor;
 pub use status::Status;

@@ -93,7 +93,9 @@ impl Status {
         let note = |status: &ServerStatus| {
             let (pool, server) = (&status.pool, &status.server);
             if status.unreachable_here.load(Ordering::Relaxed) {
-                return Some(format!("server {server} of pool {pool} is unreachable from here, but not from other sidecars"));
+                return Some(format!(
+                    "server {server} of pool {pool} is unreachable from here, but not from other sidecars"
+                ));
             }
             let has_view = status.views.get(status.at, now).is_some();
             (!has_view).then(|| format!("server {server} of pool {pool}: where its keys are is unknown, so guarded ones are not served"))
@@ -181,7 +183,8 @@ impl ServerStatus {
             let unreachable = observed.unreachable_here;
             changes.push(if unreachable { Change::UnreachableHere } else { Change::ReachableHere });
         }
-        let window = observed.other_window.map_or(0, |window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
+        let window =
+            observed.other_window.map_or(0, |window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
         if self.other_window.swap(window, Ordering::Relaxed) != window {
             changes.push(observed.other_window.map_or(Change::SameWindow, Change::OtherWindow));
         }
@@ -206,8 +209,7 @@ impl ServerStatus {
             Change::Suspected => warn!(pool, server, "does not reply: suspected to be dead"),
             Change::UnreachableHere => warn!(
                 pool,
-                server,
-                "unreachable from here, but not from other sidecars: check the network of this host"
+                server, "unreachable from here, but not from other sidecars: check the network of this host"
             ),
             Change::ReachableHere => info!(pool, server, "reachable from here again"),
             Change::OtherWindow(fleet) => warn!(
@@ -285,7 +287,8 @@ mod tests {
         assert_eq!(status.notes(), [] as [&str; 0]);
         views.publish(1, Some((OWN_PLACE, 0)));
         assert!(!status.state(1).unwrap().view_valid);
-        let unknown = "server b:1 of pool main: where its keys are is unknown, so guarded ones are not served";
+        let unknown =
+            "server b:1 of pool main: where its keys are is unknown, so guarded ones are not served";
         assert_eq!(status.notes(), [unknown]);
         let unreachable = Observation { unreachable_here: true, ..with(None) };
         status.server(1).unwrap().observe(unreachable);

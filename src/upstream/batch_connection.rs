@@ -27,21 +27,39 @@ pub enum NoReply {
     Lost,
 }
 
-/// A connection to a server, made when it is needed and again whenever it ended.
+/// A connection to a server, which is made again after it has ended.
 pub struct BatchConnection {
     server: Arc<Server>,
     socket: Option<Socket>,
     input: BytesMut,
+    /// The number of connections made.
+    epoch: u32,
 }
 
 impl BatchConnection {
     /// Not connected yet.
     pub fn new(server: Arc<Server>) -> BatchConnection {
-        BatchConnection { server, socket: None, input: BytesMut::new() }
+        BatchConnection { server, socket: None, input: BytesMut::new(), epoch: 0 }
     }
 
-    /// Sends `count` meta commands in one write, and passes each reply, with its CRLF, to `each`, in order. Connects first if
-    /// there is no connection, within the pool's `connect_timeout`. The replies must arrive within `limit` after that.
+    /// Connects if there is no connection, within the pool's `connect_timeout`. Returns how many connections have been made: a CAS
+    /// number that was read over one is not used over a later one.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub async fn connect(&mut self) -> Result<u32, NoReply> {
+        if self.socket.is_none() {
+            let connecting = timeout(self.server.connect_timeout, self.server.connect()).await;
+            let connected = connecting.map_err(|_| NoReply::Silent)?;
+            self.socket = Some(connected.map_err(|error| NoReply::of_connect(&error))?);
+            self.input.clear();
+            self.epoch += 1;
+        }
+        Ok(self.epoch)
+    }
+
+    /// Sends `count` meta commands in one write over the connection, and passes each reply, with its CRLF, to `each`, in order.
+    /// All of them must arrive within `limit`.
     ///
     /// # Errors
     /// The rest of the commands has no reply. The connection is closed.
@@ -52,15 +70,7 @@ impl BatchConnection {
         limit: Duration,
         mut each: impl FnMut(Bytes),
     ) -> Result<(), NoReply> {
-        self.input.clear();
-        let mut socket = match self.socket.take() {
-            Some(socket) => socket,
-            None => match timeout(self.server.connect_timeout, self.server.connect()).await {
-                Ok(Ok(socket)) => socket,
-                Ok(Err(error)) => return Err(NoReply::of_connect(&error)),
-                Err(_) => return Err(NoReply::Silent),
-            },
-        };
+        let mut socket = self.socket.take().ok_or(NoReply::Lost)?;
         let deadline = Instant::now() + limit;
         let exchanging = async {
             socket.write_all(commands).await.map_err(|_| NoReply::Lost)?;
@@ -165,6 +175,7 @@ mod tests {
             let first = exchange(&mut connection, SECOND).await;
             assert_eq!(first, (vec![Bytes::from("VA 2 c7\r\nhi\r\n"), Bytes::from("EN\r\n")], Ok(())));
             assert_eq!(exchange(&mut connection, SECOND).await.1, Ok(()));
+            assert_eq!(connection.connect().await, Ok(1));
         };
         tokio::join!(server, client);
     }
@@ -180,6 +191,7 @@ mod tests {
             assert_eq!(exchange(&mut connection, SECOND).await.1, Ok(()));
             connection.ended().await;
             assert_eq!(exchange(&mut connection, SECOND).await.1, Ok(()));
+            assert_eq!(connection.connect().await, Ok(2));
         };
         tokio::join!(server, client);
     }

@@ -196,6 +196,24 @@ impl Slots {
     }
 }
 
+/// A number for this placement of keys: equal for servers, weights, distribution and hash that place all keys alike, and
+/// otherwise different. The order of the servers counts only where it affects the placement.
+pub fn placement_id(servers: &[ServerSpec], distribution: Distribution, hash: Hash) -> u64 {
+    let describe =
+        |(index, server): (usize, &ServerSpec)| format!("{}*{}", identity(index, server), server.weight);
+    let mut all: Vec<String> = servers.iter().enumerate().map(describe).collect();
+    if distribution != Distribution::Jump {
+        all.sort();
+    }
+    // A space is in no identity.
+    md5_64(format!("{distribution:?} {hash:?} {}", all.join(" ")).as_bytes())
+}
+
+/// A number for the identity of each server on the ring.
+pub fn identity_ids(servers: &[ServerSpec]) -> Vec<u64> {
+    servers.iter().enumerate().map(|(index, server)| md5_64(identity(index, server).as_bytes())).collect()
+}
+
 /// The order of servers in twemproxy's modula: shorter identities first, those of equal length by their bytes. libmemcached
 /// uses the order of the configuration.
 fn twemproxy_order(servers: &[ServerSpec]) -> Vec<usize> {
