@@ -112,6 +112,7 @@ impl App {
             clock: Clock::system(),
             start,
             server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
+            views: pools.iter().map(|_| None).collect(),
         };
         let mut app = App {
             bound,

@@ -238,6 +238,7 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
             flush_all: false,
             baseline: Mutex::default(),
         }),
+        views: vec![None],
     };
     let counts = metrics.worker(0);
     let pool = Pool::new(Arc::new(SharedPool::new(pool, 0, unix_ms)?).for_worker(), &counts);
@@ -293,6 +294,7 @@ fn describe(failure: Failure) -> &'static str {
         Failure::TimedOut => "did not reply in time",
         Failure::Refused => "returned an error or an invalid reply",
         Failure::Overloaded => "overloaded, or too many concurrent bumps of this tag",
+        Failure::NoView => "is being replaced, or no sidecar of its pool runs",
         Failure::Unguarded => "cannot guard keys; run kennel check --connect for the reason",
     }
 }

@@ -15,8 +15,19 @@ pub(super) const WALL: u64 = 1_700_000_000_000;
 /// Inputs for a server with room for values of 1 MiB, tags on one server, and a request that may wait.
 pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
     let now = Now { wall: WALL, mono: 0 };
-    let (sidecar, max_value, copies, may_wait, random_unit) = (1, 1 << 20, false, true, 1.0);
-    Inputs { policy, tags, added_tags: 0, sidecar, max_value, copies, now, may_wait, random_unit }
+    Inputs {
+        policy,
+        tags,
+        added_tags: 0,
+        sidecar: 1,
+        max_value: 1 << 20,
+        copies: false,
+        fence: 0,
+        tag_fences: &[],
+        now,
+        may_wait: true,
+        random_unit: 1.0,
+    }
 }
 
 pub(super) const fn cas(number: u64) -> Cas {

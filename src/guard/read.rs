@@ -230,7 +230,7 @@ impl Read {
             // This get follows the lock, so it sees the value that the lock protects.
             peek(ItemRef::Value),
         ];
-        if !inputs.tags.is_empty() {
+        if !inputs.tags.is_empty() || inputs.fence != 0 {
             commands.push(get(ItemRef::Lock));
         }
         self.state = State::Claiming(claim);
@@ -322,8 +322,8 @@ impl Read {
         }
     }
 
-    /// The lock's holder builds with outdated versions: its value will be stale at once, so waiting for it is
-    /// pointless.
+    /// The lock's holder builds with outdated versions or under another fence: its value will be stale at once, so waiting for
+    /// it is pointless.
     fn take_over(&mut self, claim: Claim, lock: Cas, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let command = take_lock(StoreMode::Set, Some(lock), &claim.versions, inputs);
         self.state = State::TakingOver(claim);

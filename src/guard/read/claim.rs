@@ -65,6 +65,7 @@ pub(super) fn placeholder(stub: StubId, claim: &Claim, inputs: &Inputs<'_>) -> O
         stale_for: inputs.policy.stale_seconds(),
         built_at: built_at(inputs.now.wall, stub.number()),
         rebuild: 0,
+        fence: inputs.fence,
         tags: inputs.tags.iter().map(|name| (name.clone(), NEVER)).collect(),
     };
     sealed.seal(&mut header).ok()?;
@@ -92,6 +93,7 @@ pub(super) fn take_lock(
     let record = LockRecord {
         granted_at: inputs.now.wall,
         sidecar: inputs.sidecar,
+        fence: inputs.fence,
         tags: inputs.tags.iter().cloned().zip(versions.iter().copied()).collect(),
     };
     let mut value = BytesMut::new();
@@ -110,10 +112,10 @@ pub(super) fn take_lock(
     }
 }
 
-/// Whether one of the tags has a newer version than the lock's rebuild began with.
+/// Whether one of the tags has a newer version than the lock's rebuild began with, or the place another fence.
 pub(super) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
-    inputs.tags.iter().zip(versions).any(|(name, ours)| {
+    record.fence != inputs.fence || inputs.tags.iter().zip(versions).any(|(name, ours)| {
         record
             .tags
             .iter()

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::long_get::GetPart;
 use crate::error::Failure;
-use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version};
+use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version, version_of};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Value, values};
 use crate::protocol::request::Keys;
@@ -74,7 +74,10 @@ enum KeyGet {
 /// The key of a tag, and the replies that contain its version.
 struct TagGet {
     key: Box<[u8]>,
-    ids: SmallVec<[ReplyId; 2]>,
+    /// `None`: where it is kept is not known.
+    ids: Option<SmallVec<[ReplyId; 2]>>,
+    /// The fences of its servers.
+    fences: [u64; 2],
 }
 
 impl Get {
@@ -122,7 +125,7 @@ impl Get {
                     at: from..self.raw.len() as u32,
                 }
             }
-            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: SmallVec::new() })),
+            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] })),
             KeyClass::Guarded(guarded) => {
                 if self.guarded.is_empty() {
                     self.guarded.reserve(to_come);
@@ -177,7 +180,9 @@ impl Get {
                 KeyGet::Guarded(_) => {}
                 KeyGet::Tag(tag) => {
                     let name = tag.key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
-                    tag.ids = proxy.request_tag(name, tag_flags(), pending);
+                    let places = proxy.places_of_tag(&tag.key);
+                    tag.fences = [0, 1].map(|copy| places.get(copy).map_or(0, |place| place.fence()));
+                    tag.ids = proxy.request_tag(name, &places, tag_flags(), pending);
                 }
             }
         }
@@ -225,7 +230,7 @@ impl Get {
         let pending = &scope.client.pending;
         let raw = self.servers.iter().flat_map(|server| &server.ids);
         let tags = self.keys.iter().flat_map(|key| match key {
-            KeyGet::Tag(tag) => &tag.ids[..],
+            KeyGet::Tag(tag) => tag.ids.as_deref().unwrap_or_default(),
             _ => &[],
         });
         if !raw.chain(tags).all(|id| pending.has_arrived(*id)) {
@@ -286,9 +291,13 @@ impl Get {
                 KeyGet::Tag(tag) => {
                     let command = Operation::Get(tag_flags());
                     // The larger version counts. A server that does not reply matters only if no other has a version.
-                    let (mut item, mut failed) = (None, None);
-                    for reply in tag.ids.iter().filter_map(|id| pending.take(*id)) {
+                    let ids = tag.ids.as_deref().unwrap_or_default();
+                    let no_view = tag.ids.is_none().then_some(Failure::NoView);
+                    let (mut item, mut failed) = (None, no_view);
+                    for (reply, fence) in ids.iter().filter_map(|id| pending.take(*id)).zip(tag.fences) {
                         match wire::decode_reply(&command, reply) {
+                            // Stored under another fence: it counts as lost.
+                            ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {}
                             // A stub that a reader has left.
                             ServerReply::Item(found) if found.size == 0 => {}
                             ServerReply::Item(found) => {
@@ -305,8 +314,10 @@ impl Get {
                     }
                     if let Some(item) = &item {
                         let cas = self.kind.cas.then_some(item.cas.number);
-                        put_value_line(out, &tag.key, 0, cas, item.value.len());
-                        out.extend_from_slice(&item.value);
+                        // Without the fence, which concerns no client.
+                        let version = item.value.split(|byte| *byte == b' ').next().unwrap_or_default();
+                        put_value_line(out, &tag.key, 0, cas, version.len());
+                        out.extend_from_slice(version);
                         out.extend_from_slice(b"\r\n");
                     }
                     let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
