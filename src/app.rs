@@ -112,7 +112,10 @@ impl App {
             clock: Clock::system(),
             start,
             server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
-            views: pools.iter().map(|_| None).collect(),
+            views: match &monitor {
+                Some(monitor) => monitor.views().to_vec(),
+                None => vec![None; pools.len()],
+            },
         };
         let mut app = App {
             bound,

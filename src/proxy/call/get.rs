@@ -19,6 +19,7 @@ use crate::proxy::guarded::tag_reads::TagReads;
 use crate::proxy::guarded::wire;
 use crate::proxy::key::KeyClass;
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::raw::standby::RawPlace;
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::outcome::ReadOutcome;
@@ -50,8 +51,8 @@ pub(super) struct Get {
 /// The raw keys requested from one server, usually in one command.
 struct ServerRead {
     pool: usize,
-    /// Its index in the pool.
-    index: usize,
+    /// The server, and the limit of TTLs there.
+    place: RawPlace,
     ids: SmallVec<[ReplyId; 1]>,
 }
 
@@ -125,7 +126,9 @@ impl Get {
                     at: from..self.raw.len() as u32,
                 }
             }
-            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] })),
+            KeyClass::Tag(_) => {
+                KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] }))
+            }
             KeyClass::Guarded(guarded) => {
                 if self.guarded.is_empty() {
                     self.guarded.reserve(to_come);
@@ -139,10 +142,11 @@ impl Get {
 
     /// The index in `servers` of the server of a raw key.
     fn server_index(&mut self, key: &[u8], md5: Option<u64>, pool: usize, proxy: &Proxy) -> u32 {
-        let index = proxy.pools[pool].server_index_by(key, md5);
-        let known = self.servers.iter().position(|server| (server.pool, server.index) == (pool, index));
+        let place = proxy.raw_place(key, md5, pool);
+        let is_it = |server: &ServerRead| server.pool == pool && server.place.is_same(&place);
+        let known = self.servers.iter().position(is_it);
         let at = known.unwrap_or_else(|| {
-            self.servers.push(ServerRead { pool, index, ids: SmallVec::new() });
+            self.servers.push(ServerRead { pool, place, ids: SmallVec::new() });
             self.servers.len() - 1
         });
         at as u32
@@ -170,9 +174,10 @@ impl Get {
                     if last.is_some_and(|last| pending.has_arrived(last)) {
                         continue;
                     }
-                    let connection = &proxy.pools[server.pool].connections()[server.index];
+                    let connection = &proxy.pools[server.pool].connections()[server.place.server];
                     let key = &self.raw[at.start as usize..at.end as usize];
-                    let id = connection.get_one_of(pending, key, self.kind, last);
+                    let kind = server.place.limit.map_or(self.kind, |limit| limit.get(self.kind));
+                    let id = connection.get_one_of(pending, key, kind, last);
                     if last != Some(id) {
                         server.ids.push(id);
                     }
@@ -297,7 +302,8 @@ impl Get {
                     for (reply, fence) in ids.iter().filter_map(|id| pending.take(*id)).zip(tag.fences) {
                         match wire::decode_reply(&command, reply) {
                             // Stored under another fence: it counts as lost.
-                            ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {}
+                            ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {
+                            }
                             // A stub that a reader has left.
                             ServerReply::Item(found) if found.size == 0 => {}
                             ServerReply::Item(found) => {
@@ -340,7 +346,7 @@ impl Get {
         // A value that remains was not requested.
         for ((server, received), left) in self.servers.iter().zip(&replies).zip(&mut texts) {
             if let (Some(_), Some((_, epoch))) = (left.next(), received.last()) {
-                scope.proxy.pools[server.pool].connections()[server.index].distrust(*epoch);
+                scope.proxy.pools[server.pool].connections()[server.place.server].distrust(*epoch);
             }
         }
         let part = self.part.as_ref();
