@@ -8,6 +8,7 @@ use super::expiry::Expiry;
 use super::inputs::{Inputs, Now};
 use super::new_value::NewValue;
 use super::policy::Policy;
+use super::tags::{self, TagServer};
 
 /// The Unix time of the tests, in milliseconds.
 pub(super) const WALL: u64 = 1_700_000_000_000;
@@ -73,4 +74,10 @@ pub(super) fn sealed_store(commands: &Commands) -> (StoreMode, Option<u64>, Opti
     };
     let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
     (*mode, cas.map(|cas| cas.number), envelope.tags().next().map(|(_, version)| version))
+}
+
+/// The command that stores a version of the first tag without a fence, over the item with this CAS.
+pub(super) fn store_version(at: ItemRef, version: u64, over: Cas) -> ServerCommand {
+    let server = if at == ItemRef::TagCopy(0) { TagServer::Copy } else { TagServer::First };
+    on(0, true, |inputs| tags::store_version(server, 0, version, over, inputs))
 }

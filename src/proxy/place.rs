@@ -87,6 +87,11 @@ impl Proxy {
         }
     }
 
+    /// Whether the key is in another place now.
+    pub(crate) fn is_replaced(&self, key: &GuardedKey) -> bool {
+        self.standing(self.plan.guards[key.guard].pool, &key.place) == Standing::Replaced
+    }
+
     /// The same key with the places as they are now.
     pub(crate) fn placed_again(&self, key: &GuardedKey) -> GuardedKey {
         let pool = self.plan.guards[key.guard].pool;

@@ -585,6 +585,7 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
         StoreCondition::Observed(Observed {
             cas: cas(number),
             stub: Some(StubId::of(number)),
+            fence: 0,
             versions: Versions::new(),
         })
     };

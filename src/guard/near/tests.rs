@@ -22,7 +22,7 @@ fn tag(name: &str) -> TagName {
 fn hit(payload: &'static [u8], ttl: Option<u32>, tags: &[&str]) -> Hit {
     let mut header = BytesMut::new();
     let tags = tags.iter().map(|name| (tag(name), 1)).collect();
-    Envelope { stale_for: 60, built_at: 1, rebuild: 0, tags }.seal(&mut header).unwrap();
+    Envelope { stale_for: 60, built_at: 1, rebuild: 0, fence: 0, tags }.seal(&mut header).unwrap();
     Hit {
         payload: Bytes::from_static(payload),
         flags: 7,
