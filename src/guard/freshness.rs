@@ -207,7 +207,8 @@ mod tests {
             3 => sealed.reverse(),
             _ => {}
         }
-        let envelope = Envelope { stale_for: 60, built_at: 5, rebuild: random.u32(0..9), fence: 0, tags: sealed };
+        let envelope =
+            Envelope { stale_for: 60, built_at: 5, rebuild: random.u32(0..9), fence: 0, tags: sealed };
         let mut value = BytesMut::new();
         if random.u8(0..5) > 0 {
             envelope.seal(&mut value).unwrap();

@@ -182,19 +182,19 @@ fn a_sidecar_that_alone_cannot_reach_a_server_moves_nothing_and_says_so() {
         ready.contains(&note.replace("s0", &format!("s{server}"))) && ready.contains("200 OK"),
         "{ready}"
     );
-    assert!(sidecars[0].client().delete(&keys[0]).starts_with("SERVER_ERROR"));
+    // It may be carried out late, once the connection is released.
+    assert!(sidecars[0].client().delete(&keys[1]).starts_with("SERVER_ERROR"));
     // The others go on.
     let mut other = sidecars[1].client();
     assert_eq!(other.get(&keys[0]).as_deref(), Some(&b"old"[..]));
     other.store(&keys[0], b"new", 600);
-    // It asks again after a while, and is told the same.
-    let asked = sidecars[0].metrics().sum("kennel_upstream_connections_total", &[]);
-    within(LONG, "some windows pass", || {
-        sidecars[0].metrics().sum("kennel_upstream_connections_total", &[]) > asked
-    });
+    let mut client = sidecars[0].client();
+    for key in keys.iter().cycle().take(12) {
+        assert_eq!(client.get(key), None);
+        assert_eq!(moves(&sidecars[1], "standby"), 0.0);
+    }
     assert_eq!([away(&sidecars[1]), moves(&sidecars[1], "standby")], [0.0, 0.0]);
     gates[server].release();
-    let mut client = sidecars[0].client();
     within(LONG, "it serves the keys again", || client.get(&keys[0]).as_deref() == Some(&b"new"[..]));
     within(LONG, "it is not alone any more", || !sidecars[0].http("/readyz").contains("unreachable"));
     assert_eq!([away(&sidecars[0]), moves(&sidecars[0], "standby")], [0.0, 0.0]);
@@ -212,7 +212,7 @@ fn raw_keys_follow_to_their_standby_servers_and_end_there() {
     let ttls =
         |key: &str| -> Vec<i64> { others.iter().filter_map(|n| direct(&servers[*n]).ttl(key)).collect() };
     let is_limited = |ttls: Vec<i64>| matches!(ttls[..], [1..=100]);
-    let later = 4_000_000_000_i64; // Unix time
+    let later = 2_000_000_000; // Unix time, in 2033
     for exptime in [0, 100_000, later] {
         assert_eq!(client.set(&keys[1], b"v", exptime), "STORED");
         assert!(is_limited(ttls(&keys[1])), "{exptime}: {:?}", ttls(&keys[1]));

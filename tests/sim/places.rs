@@ -3,8 +3,8 @@
 
 use kennel::error::Failure;
 use kennel::failover::View;
-use kennel::guard::{ItemRef, Machine, Operation, Set, ServerReply, TagName};
 use kennel::guard::{Bump, Delete, Modify};
+use kennel::guard::{ItemRef, Machine, Operation, ServerReply, Set, TagName};
 
 use super::mutants::Mutant;
 use super::operation::{End, Op, Task};
@@ -157,7 +157,8 @@ impl World {
 
     /// All sidecars have a view of each server.
     pub fn first_views(&mut self) {
-        let views = (0..self.plan.servers).map(|server| Some(View { fence: 1 + server as u64, standby: false }));
+        let views =
+            (0..self.plan.servers).map(|server| Some(View { fence: 1 + server as u64, standby: false }));
         self.views = vec![views.collect(); self.plan.sidecars];
         self.fence = 100;
         self.moving = vec![0; self.plan.servers];
@@ -197,4 +198,3 @@ impl Op {
         }
     }
 }
-

@@ -213,7 +213,10 @@ fn the_examples_on_the_page_are_read_as_described() {
     let envelope = Envelope { stale_for: 60, built_at, rebuild: 250, fence: 0, tags: two_tags.clone() };
     assert_eq!(Envelope::open(item), Opened::Sealed { envelope, payload_at: 53 });
     assert_eq!(&item[53..], b"hello");
-    assert_eq!(LockRecord::decode(lock), Ok(LockRecord { granted_at: built_at, sidecar: 7, fence: 0, tags: two_tags }));
+    assert_eq!(
+        LockRecord::decode(lock),
+        Ok(LockRecord { granted_at: built_at, sidecar: 7, fence: 0, tags: two_tags })
+    );
 }
 
 #[test]
