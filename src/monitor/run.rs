@@ -1,6 +1,7 @@
 //! The task: one agreement for each server, driven round by round.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::copies::{self, Keys};
 use super::link::Link;
 use super::status::{Observation, ServerStatus, Status};
 use crate::clock::Clock;
-use crate::failover::{Agreement, COPIES, Moment, Timing, Views};
+use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, Views};
 use crate::random::Random;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::ring::{identity_ids, placement_id};
@@ -193,7 +194,7 @@ impl Participant {
             let began = Instant::now();
             let mut commands = self.agreement.begin(mono(self.start));
             while !commands.is_empty() {
-                let replies = copies::send(&self.links, &self.keys, &commands).await;
+                let replies = self.send(&commands).await;
                 let moment = Moment { mono: mono(self.start), wall: self.clock.now_ms() };
                 let random = self.random.borrow_mut().below(u64::MAX);
                 commands = self.agreement.resume(&replies, moment, random);
@@ -213,6 +214,19 @@ impl Participant {
             // The view may have ended meanwhile.
             self.observe();
         }
+    }
+
+    /// Sends the commands of a round. If the view ends before the replies have arrived, operators see that.
+    async fn send(&self, commands: &[Command]) -> Vec<Reply> {
+        let mut sending = pin!(copies::send(&self.links, &self.keys, commands));
+        if let Some((_, until)) = self.agreement.view(mono(self.start)) {
+            let end = self.start + Duration::from_millis(until);
+            tokio::select! {
+                replies = &mut sending => return replies,
+                () = sleep_until(end) => self.observe(),
+            }
+        }
+        sending.await
     }
 
     /// Publishes the view. Returns whether there is one.
