@@ -169,3 +169,143 @@ fn fail(requests: Vec<Request>, why: NoReply) {
         let _ = answers.send(vec![Answer::None(why); commands.len()]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::upstream::server::Server;
+    use crate::upstream::{Address, ServerSpec};
+
+    /// Runs a test with a listener, and a link to it whose replies may take this long.
+    fn with_link<F: Future<Output = ()>>(limit: Duration, test: impl FnOnce(TcpListener, Link) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let address = Address::Tcp { host: "127.0.0.1".into(), port };
+            let spec = ServerSpec { address, weight: 1, name: None };
+            let second = Duration::from_secs(1);
+            let server = Arc::new(Server::new(0, &spec, second, second, || 0).unwrap());
+            let (link, task) = Link::new(BatchConnection::new(server), limit);
+            tokio::task::spawn_local(task);
+            test(listener, link).await;
+        });
+    }
+
+    fn command(text: &str, cas_epoch: Option<u32>) -> Outgoing {
+        Outgoing { bytes: Bytes::from(format!("{text}\r\n")), cas_epoch }
+    }
+
+    /// Reads exactly these commands and replies.
+    async fn serve(socket: &mut TcpStream, expected: &str, reply: &str) {
+        let mut commands = vec![0; expected.len()];
+        socket.read_exact(&mut commands).await.unwrap();
+        assert_eq!(String::from_utf8(commands).unwrap(), expected);
+        socket.write_all(reply.as_bytes()).await.unwrap();
+    }
+
+    fn replied(text: &str, epoch: u32) -> Answer {
+        Answer::Reply(Bytes::from(text.to_owned()), epoch)
+    }
+
+    #[test]
+    fn commands_of_one_turn_are_sent_together_and_each_sender_gets_its_own_replies() {
+        with_link(Duration::from_secs(10), |listener, link| async move {
+            let server = async {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                serve(&mut socket, "mg a v\r\nmg b v\r\nmg c v\r\n", "EN\r\nHD\r\nEX\r\n").await;
+                socket
+            };
+            let first = link.send(vec![command("mg a v", None), command("mg b v", None)]);
+            let second = link.send(vec![command("mg c v", None)]);
+            let (_socket, first, second) = tokio::join!(server, first, second);
+            assert_eq!(first, [replied("EN\r\n", 1), replied("HD\r\n", 1)]);
+            assert_eq!(second, [replied("EX\r\n", 1)]);
+        });
+    }
+
+    #[test]
+    fn a_cas_of_an_earlier_connection_is_not_sent() {
+        with_link(Duration::from_secs(10), |listener, link| async move {
+            let mut sockets = Vec::new();
+            for epoch in 1..=2 {
+                let server = async {
+                    let (mut socket, _) = listener.accept().await.unwrap();
+                    serve(&mut socket, "mg a v\r\n", "EN\r\n").await;
+                    socket
+                };
+                let sent = link.send(vec![command("mg a v", None)]);
+                let (socket, answers) = tokio::join!(server, sent);
+                assert_eq!(answers, [replied("EN\r\n", epoch)]);
+                if epoch == 1 {
+                    drop(socket);
+                    link.ended().await;
+                } else {
+                    sockets.push(socket);
+                }
+            }
+            let commands = vec![command("ms old", Some(1)), command("ms new", Some(2))];
+            let socket = &mut sockets[0];
+            let (answers, ()) = tokio::join!(link.send(commands), serve(socket, "ms new\r\n", "HD\r\n"));
+            assert_eq!(answers, [Answer::StaleCas, replied("HD\r\n", 2)]);
+        });
+    }
+
+    #[test]
+    fn after_silence_commands_fail_at_once_until_the_server_replies_to_a_probe() {
+        // The server is silent for as long as the test wants, whatever the limit is.
+        with_link(Duration::from_millis(20), |listener, link| async move {
+            let silent = [Answer::None(NoReply::Silent)];
+            let answers = link.send(vec![command("mg a v", None)]).await;
+            assert_eq!(answers, silent);
+            let (unanswered, _) = listener.accept().await.unwrap();
+            drop(unanswered);
+            // Nothing of this is sent: the next connections have probes only.
+            assert_eq!(link.send(vec![command("mg b v", None)]).await, silent);
+            let server = async {
+                loop {
+                    let (mut socket, _) = listener.accept().await.unwrap();
+                    let mut commands = [0; 4];
+                    // A probe may have been given up before it was served.
+                    if socket.read_exact(&mut commands).await.is_ok()
+                        && socket.write_all(b"MN\r\n").await.is_ok()
+                    {
+                        assert_eq!(&commands, b"mn\r\n");
+                        let mut commands = [0; 8];
+                        if socket.read_exact(&mut commands).await.is_ok() {
+                            assert_eq!(&commands, b"mg c v\r\n");
+                            let _ = socket.write_all(b"EN\r\n").await;
+                        }
+                    }
+                }
+            };
+            let client = async {
+                loop {
+                    let answers = link.send(vec![command("mg c v", None)]).await;
+                    if matches!(answers[..], [Answer::Reply(..)]) {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                () = client => {}
+                () = server => {}
+            }
+        });
+    }
+
+    #[test]
+    fn a_server_that_refuses_is_told_apart_from_a_silent_one() {
+        with_link(Duration::from_secs(10), |listener, link| async move {
+            drop(listener);
+            assert_eq!(link.send(vec![command("mg a v", None)]).await, [Answer::None(NoReply::Refused)]);
+        });
+    }
+}

@@ -146,6 +146,9 @@ mod tests {
         limit: Duration,
     ) -> (Vec<Bytes>, Result<(), NoReply>) {
         let mut replies = Vec::new();
+        if let Err(why) = connection.connect().await {
+            return (replies, Err(why));
+        }
         let result =
             connection.exchange(b"mg a v\r\nmg b v\r\n", 2, limit, |reply| replies.push(reply)).await;
         (replies, result)
