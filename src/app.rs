@@ -8,17 +8,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::runtime;
+use tokio::runtime::{self, LocalOptions};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, Overview, PoolRow, Readiness, RuleRow, ServerRow, View};
+use crate::admin::{self, KeysAt, Overview, PoolRow, Readiness, RuleRow, ServerRow};
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, RuleKind};
+use crate::failover::View;
 use crate::guard::near::Changes;
 use crate::listener::{self, BindError, BoundListeners, FlushAll};
 use crate::metrics::{Metrics, ServerName};
+use crate::monitor::{self, Monitor};
 use crate::open_files::{self, Budget};
 use crate::proxy::{GuardPlan, LeaseTable, OutageTable, Plan, RulePlan, ServerInfo, Shared, TagCache};
 use crate::random::Random;
@@ -78,7 +80,8 @@ pub struct App {
 }
 
 impl App {
-    /// Starts all threads. When this returns, clients can connect.
+    /// Starts all threads. When this returns, clients can connect. If a pool fails over, they are served once it is known where the
+    /// keys of its servers are.
     ///
     /// # Errors
     /// A listener cannot be bound, or the system refuses a resource.
@@ -96,6 +99,9 @@ impl App {
         let pools = start_pools(config)?;
         let mut random = Random::from_entropy();
         let miss_token_bytes = config.listen.max_buffered / MISS_TOKENS_SHARE;
+        let start = Instant::now();
+        let monitor = Monitor::new(&config.pools, &pools, start, Clock::system());
+        let status = monitor.as_ref().map(|monitor| Arc::clone(monitor.status()));
         let shared = Shared {
             plan: Arc::new(plan(config)),
             leases: Arc::new(LeaseTable::new(miss_token_bytes)),
@@ -105,8 +111,12 @@ impl App {
             near_memory: config.near.memory / workers,
             sidecar: random.below(u64::MAX),
             clock: Clock::system(),
-            start: Instant::now(),
+            start,
             server_info: Arc::new(server_info(config, &bound, workers, max_connections, &metrics)),
+            views: match &monitor {
+                Some(monitor) => monitor.views().to_vec(),
+                None => vec![None; pools.len()],
+            },
         };
         let mut app = App {
             bound,
@@ -117,6 +127,7 @@ impl App {
             threads: Vec::new(),
         };
         let connection_limit = Arc::new(ConnectionLimit::new(max_connections));
+        let open = CancellationToken::new();
         let worker = |(at, sockets)| Worker {
             sockets,
             shared: shared.clone(),
@@ -125,6 +136,7 @@ impl App {
             idle_timeout: config.listen.idle_timeout,
             max_buffered: (config.listen.max_buffered - miss_token_bytes) / workers,
             metrics: app.metrics.worker(at),
+            open: open.clone(),
             stop: app.stop.child_token(),
         };
         // All are created before the first one starts, because workers wait for each other's first connections.
@@ -132,12 +144,16 @@ impl App {
         for (at, worker) in all.into_iter().enumerate() {
             app.spawn(format!("kennel-{at}"), move || worker.run())?;
         }
+        if let Some(status) = &status {
+            app.metrics.show_failover(Arc::<monitor::Status>::clone(status));
+        }
         if let Some((_, listener)) = admin {
-            let view: Arc<dyn View> = Arc::new(AdminView {
+            let view: Arc<dyn admin::View> = Arc::new(AdminView {
                 metrics: Arc::clone(&app.metrics),
                 start: shared.start,
                 config: config.clone(),
                 pools: pools.clone(),
+                failover: status,
             });
             let (readiness, stop) = (app.readiness.clone(), app.stop.clone());
             app.spawn("kennel-admin".into(), move || {
@@ -145,8 +161,36 @@ impl App {
                 runtime.block_on(admin::run(listener, view, readiness, stop.cancelled()))
             })?;
         }
-        app.readiness.ready();
+        match monitor {
+            None => {
+                open.cancel();
+                app.readiness.ready();
+            }
+            Some(monitor) => app.spawn_monitor(monitor, random, open)?,
+        }
         Ok(app)
+    }
+
+    /// Starts the monitor, which lets clients in once it knows where their keys are.
+    fn spawn_monitor(&mut self, monitor: Monitor, random: Random, open: CancellationToken) -> io::Result<()> {
+        let (readiness, stop) = (self.readiness.clone(), self.stop.clone());
+        self.spawn("kennel-monitor".into(), move || {
+            let let_in = async {
+                open.cancelled().await;
+                readiness.ready();
+                std::future::pending::<()>().await
+            };
+            let running = async {
+                tokio::select! {
+                    () = monitor.run(random, open.clone()) => {}
+                    () = let_in => {}
+                }
+            };
+            let mut runtime = runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build_local(LocalOptions::default())?;
+            runtime.block_on(stop.run_until_cancelled(running));
+            Ok(())
+        })
     }
 
     fn spawn(
@@ -295,21 +339,28 @@ struct AdminView {
     start: Instant,
     config: Config,
     pools: Vec<Arc<SharedPool>>,
+    /// `None` if no pool fails over.
+    failover: Option<Arc<monitor::Status>>,
 }
 
-impl View for AdminView {
+impl admin::View for AdminView {
     fn metrics(&self) -> String {
         self.metrics.render()
     }
 
     fn overview(&self) -> Overview {
-        let mut servers = self.metrics.servers_up().into_iter();
+        let keys = |server: usize| match self.failover.as_ref()?.view(server)? {
+            Some(View { standby: true, .. }) => Some(KeysAt::Standby),
+            Some(View { standby: false, .. }) => Some(KeysAt::Own),
+            None => Some(KeysAt::Unknown),
+        };
+        let mut servers = self.metrics.servers_up().into_iter().enumerate();
         let pools = self.config.pools.iter().map(|pool| PoolRow {
             name: pool.name.clone(),
             servers: servers
                 .by_ref()
                 .take(pool.servers.len())
-                .map(|(name, up)| ServerRow { name: name.server, up })
+                .map(|(index, (name, up))| ServerRow { name: name.server, up, keys: keys(index) })
                 .collect(),
         });
         let pools = pools.collect();
@@ -333,7 +384,8 @@ impl View for AdminView {
             let why = found.missing_feature?;
             Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
         };
-        servers.filter_map(note).collect()
+        let failover = self.failover.iter().flat_map(|status| status.notes());
+        servers.filter_map(note).chain(failover).collect()
     }
 }
 

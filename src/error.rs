@@ -14,6 +14,8 @@ pub enum Failure {
     Overloaded,
     /// The server lacks a feature that the guard needs, so no guarded command is sent to it.
     Unguarded,
+    /// The fleet is about to decide, or has decided during the operation, which server has the key.
+    NoView,
 }
 
 impl Failure {
@@ -24,6 +26,7 @@ impl Failure {
             Failure::TimedOut => b"SERVER_ERROR server timed out\r\n",
             Failure::Refused => b"SERVER_ERROR server refused\r\n",
             Failure::Overloaded => b"SERVER_ERROR server is overloaded\r\n",
+            Failure::NoView => b"SERVER_ERROR the server of this key is being replaced\r\n",
             Failure::Unguarded => {
                 b"SERVER_ERROR server cannot guard keys: run kennel check --connect for the reason\r\n"
             }

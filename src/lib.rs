@@ -1,7 +1,7 @@
 //! Kennel: a memcached sidecar with dog-pile protection and tags.
 //!
 //! The modules are in the order in which a request meets them: the process (`cli` to `open_files`), its edges (`worker` to
-//! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`) and what it uses (`rule`, `guard`, `failover`, `upstream`,
+//! `admin`), the servers inside it (`embedded`), the pipeline (`proxy`, and `monitor` beside it) and what it uses (`rule`, `guard`, `failover`, `upstream`,
 //! `protocol`, `metrics`, `error`). The last three give the time, randomness and the log.
 
 pub mod cli;
@@ -17,6 +17,7 @@ pub mod session;
 pub mod admin;
 pub mod embedded;
 pub mod proxy;
+pub mod monitor;
 pub mod rule;
 pub mod guard;
 pub mod failover;

@@ -39,6 +39,11 @@ impl Budget {
         let servers = config.pools.iter().flat_map(|pool| &pool.servers);
         let to_servers: usize = servers.clone().map(files_of_connection).sum();
         let embedded = servers.filter(|server| matches!(server.address, Address::Embedded { .. })).count();
+        let monitored = config.pools.iter().filter(|pool| pool.failover.is_some());
+        let monitor = match monitored.clone().count() {
+            0 => 0,
+            _ => RUNTIME + monitored.flat_map(|pool| &pool.servers).map(files_of_connection).sum::<usize>(),
+        };
         let listen = &config.listen;
         // Each listener also needs one for a client that is accepted and then refused.
         let listeners = 2 * (listen.tcp.len() + listen.unix.len());
@@ -46,6 +51,7 @@ impl Budget {
         let reserved = PROCESS
             + workers * (RUNTIME + listeners + MAX_REFUSING + to_servers)
             + embedded * RUNTIME
+            + monitor
             + admin;
         Budget { limit, reserved, configured: listen.max_connections }
     }

@@ -103,6 +103,8 @@ pub struct Worker {
     pub max_buffered: usize,
     /// The metrics of this worker.
     pub metrics: Arc<WorkerMetrics>,
+    /// Clients are accepted once it is cancelled. Before, they wait in the queues of the listening sockets.
+    pub open: CancellationToken,
     /// Stops the worker when it is cancelled.
     pub stop: CancellationToken,
 }
@@ -125,6 +127,7 @@ impl Worker {
             idle_timeout,
             max_buffered,
             metrics,
+            open,
             stop,
         } = self;
         let budget = MemoryBudget::new(max_buffered, Arc::clone(&metrics));
@@ -135,6 +138,9 @@ impl Worker {
         spawn_local(free_unused(Rc::clone(&budget)));
         if !idle_timeout.is_zero() {
             spawn_local(close_idle(Rc::clone(&proxy), Rc::clone(&budget), idle_timeout));
+        }
+        if stop.run_until_cancelled(open.cancelled()).await.is_none() {
+            return Ok(());
         }
         let clients = TaskTracker::new();
         let acceptor = Rc::new(ClientAcceptor {

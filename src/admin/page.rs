@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
-use super::view::{Overview, RuleRow};
+use super::view::{KeysAt, Overview, RuleRow};
 
 /// Renders the page. `state` is the word that `/readyz` starts with.
 pub(super) fn render(overview: &Overview, state: &str) -> String {
@@ -46,7 +46,7 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
     page.push_str(HEAD);
     let Overview { version, uptime, pools, rules } = overview;
     writeln!(page, "<p>version {}, {}, up for {}</p>", Text(version), Text(state), Span(*uptime))?;
-    page.push_str("<h2>Servers</h2>\n<table>\n<tr><th>pool</th><th>server</th><th>state</th></tr>\n");
+    page.push_str("<h2>Servers</h2>\n<table>\n<tr><th>pool</th><th>server</th><th>state</th><th>guarded keys</th></tr>\n");
     for pool in pools {
         for server in &pool.servers {
             let (class, word) = match server.up {
@@ -54,8 +54,15 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
                 Some(false) => ("down", "down"),
                 None => ("", "not connected yet"),
             };
-            let (pool, server) = (Text(&pool.name), Text(&server.name));
-            writeln!(page, "<tr><td>{pool}</td><td>{server}</td><td class=\"{class}\">{word}</td></tr>")?;
+            let (pool, server, keys) = (Text(&pool.name), Text(&server.name), server.keys);
+            write!(page, "<tr><td>{pool}</td><td>{server}</td><td class=\"{class}\">{word}</td>")?;
+            let (class, place) = match keys {
+                Some(KeysAt::Own) => ("up", "on the server"),
+                Some(KeysAt::Standby) => ("down", "on the standby servers"),
+                Some(KeysAt::Unknown) => ("down", "not served: no valid view"),
+                None => ("", "on the server"),
+            };
+            writeln!(page, "<td class=\"{class}\">{place}</td></tr>")?;
         }
     }
     page.push_str("</table>\n<h2>Rules</h2>\n<table>\n<tr><th>rule</th>");
@@ -145,8 +152,13 @@ mod tests {
     use crate::admin::view::{PoolRow, ServerRow};
 
     fn overview() -> Overview {
-        let server = |name: &str, up| ServerRow { name: name.to_owned(), up };
-        let servers = vec![server("10.0.0.1:11211", Some(true)), server("b", Some(false)), server("c", None)];
+        let server = |name: &str, up, keys| ServerRow { name: name.to_owned(), up, keys };
+        let servers = vec![
+            server("10.0.0.1:11211", Some(true), Some(KeysAt::Own)),
+            server("b", Some(false), Some(KeysAt::Standby)),
+            server("c", None, Some(KeysAt::Unknown)),
+            server("d", Some(true), None),
+        ];
         let rule =
             |name: &str, hits, misses| RuleRow { name: name.to_owned(), hits, stale: 1, misses, rebuilds: 3 };
         Overview {
@@ -165,9 +177,10 @@ mod tests {
         let page = render(&overview(), "ready");
         for shown in [
             "version 0.1.0, ready, up for 1 d 1 h",
-            "<tr><td>main</td><td>10.0.0.1:11211</td><td class=\"up\">up</td></tr>",
-            "<td>b</td><td class=\"down\">down</td>",
-            "<td>c</td><td class=\"\">not connected yet</td>",
+            "<tr><td>main</td><td>10.0.0.1:11211</td><td class=\"up\">up</td><td class=\"up\">on the server</td></tr>",
+            "<td>b</td><td class=\"down\">down</td><td class=\"down\">on the standby servers</td>",
+            "<td>c</td><td class=\"\">not connected yet</td><td class=\"down\">not served: no valid view</td>",
+            "<td>d</td><td class=\"up\">up</td><td class=\"\">on the server</td>",
             "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
             "<td>idle</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">–</td>",
         ] {
@@ -184,7 +197,7 @@ mod tests {
                 uptime: Duration::ZERO,
                 pools: vec![PoolRow {
                     name: evil.to_owned(),
-                    servers: vec![ServerRow { name: evil.to_owned(), up: None }],
+                    servers: vec![ServerRow { name: evil.to_owned(), ..ServerRow::default() }],
                 }],
                 rules: vec![RuleRow { name: evil.to_owned(), ..RuleRow::default() }],
             },

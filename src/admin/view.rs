@@ -42,6 +42,19 @@ pub struct ServerRow {
     pub name: String,
     /// Whether it is up; `None` before a worker has tried to connect.
     pub up: Option<bool>,
+    /// Where its keys are kept; `None` if its pool does not fail over.
+    pub keys: Option<KeysAt>,
+}
+
+/// Where the guarded keys of a server are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeysAt {
+    /// On the server itself.
+    Own,
+    /// On its standby servers.
+    Standby,
+    /// There is no valid view: they are not served.
+    Unknown,
 }
 
 /// The counts of a rule since the start.

@@ -10,7 +10,7 @@ use crate::handshake::Requirements;
 use crate::listener::FlushAll;
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
-use crate::upstream::{Distribution, Hash, OnError, PoolSpec};
+use crate::upstream::{Address, Distribution, FailoverSpec, Hash, OnError, PoolSpec};
 
 /// Displays a configuration in words, on several lines.
 pub(super) struct Description<'a>(pub(super) &'a Config);
@@ -112,6 +112,7 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
     let on_error = match pool.on_error {
         OnError::Miss => "a miss",
         OnError::Error => "an error",
+        OnError::Standby => "a miss until raw keys follow to the standby server",
     };
     let (n, s) = (pool.servers.len(), if pool.servers.len() == 1 { "" } else { "s" });
     writeln!(f, "Pool {}: {n} server{s}, distribution {distribution}, hash {hash}.", pool.name)?;
@@ -127,7 +128,33 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
         let share = 100.0 * f64::from(server.weight) / total;
         writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
     }
-    Ok(())
+    write_failover(f, pool)
+}
+
+fn write_failover(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
+    let Some(FailoverSpec { window, fail_after, recover_after, standby_ttl }) = &pool.failover else {
+        let why = match pool.servers.len() {
+            _ if pool.servers.iter().any(|server| matches!(server.address, Address::Embedded { .. })) => {
+                " with an embedded server"
+            }
+            1 | 2 => " with fewer than three servers",
+            _ => "",
+        };
+        return writeln!(
+            f,
+            "  no failover{why}: values of a server that is down are not stored; this sidecar lets one client at a time \
+             rebuild a key"
+        );
+    };
+    let show = |duration: &Duration| show_duration(*duration);
+    let (window, fail_after) = (show(window), show(fail_after));
+    let (recover_after, standby_ttl) = (show(recover_after), show(standby_ttl));
+    let keys = if pool.on_error == OnError::Standby { "all keys" } else { "guarded keys and tags" };
+    writeln!(
+        f,
+        "  failover: {keys} of a server that does not reply for {fail_after} move to the other servers, for at most \
+         {standby_ttl} each,\n    and back once it has replied for {recover_after}; window {window}"
+    )
 }
 
 fn write_rule(f: &mut fmt::Formatter<'_>, i: usize, rule: &Rule, pool: &str) -> fmt::Result {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, unix_ms};
 use crate::config::units::{show_address, show_duration};
@@ -22,6 +23,7 @@ use crate::error::Failure;
 use crate::guard::near::Changes;
 use crate::guard::{BumpEnd, TagName};
 use crate::metrics::{Metrics, ServerName};
+use crate::monitor::Monitor;
 use crate::proxy::{LeaseTable, OutageTable, Plan, Proxy, ServerInfo, Shared, TagCache};
 use crate::random::Random;
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
@@ -171,9 +173,15 @@ type TagResult = Result<Option<u64>, (Failure, Vec<String>)>;
 fn perform(action: Action, tags: &[Tag], config: &Config, pool: &PoolSpec) -> io::Result<Vec<TagResult>> {
     let limit = pool.connect_timeout + pool.request_timeout * MAX_REPLIES;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let proxy = Rc::new(proxy(config, pool)?);
+    let (proxy, monitor) = proxy(config, pool)?;
+    let proxy = Rc::new(proxy);
     let results = LocalSet::new().block_on(&runtime, async {
         proxy.drive_connections();
+        if let Some(monitor) = monitor {
+            let known = CancellationToken::new();
+            spawn_local(monitor.run(Random::from_entropy(), known.clone()));
+            known.cancelled().await;
+        }
         let tasks: Vec<_> = tags
             .iter()
             .map(|tag| spawn_local(perform_one(action, tag.name.clone(), Rc::clone(&proxy), limit)))
@@ -211,14 +219,17 @@ async fn perform_one(
 }
 
 /// A pipeline without clients or rules, connected to the pool of the tags only.
-fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
+fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>)> {
     let tags = &config.tags;
-    let server = |server: &Address| ServerName { pool: pool.name.clone(), server: show_address(server) };
-    let servers = pool.servers.iter().map(|spec| server(&spec.address)).collect();
+    let server = |server: &Address| ServerName { pool: spec.name.clone(), server: show_address(server) };
+    let servers = spec.servers.iter().map(|spec| server(&spec.address)).collect();
     let metrics = Arc::new(Metrics::new(Vec::new(), servers, 1));
     let rules = Rules::new(Vec::new());
     let plan = Plan::new(rules, Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
     let mut random = Random::from_entropy();
+    let (clock, start) = (Clock::system(), Instant::now());
+    let pool = Arc::new(SharedPool::new(spec, 0, unix_ms)?);
+    let monitor = Monitor::new(std::slice::from_ref(spec), std::slice::from_ref(&pool), start, clock.clone());
     let shared = Shared {
         plan: Arc::new(plan),
         leases: Arc::new(LeaseTable::new(0)),
@@ -227,8 +238,8 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
         changes: Arc::new(Changes::new(false)),
         near_memory: 0,
         sidecar: random.below(u64::MAX),
-        clock: Clock::system(),
-        start: Instant::now(),
+        clock,
+        start,
         server_info: Arc::new(ServerInfo {
             metrics: Arc::clone(&metrics),
             max_connections: 0,
@@ -239,10 +250,11 @@ fn proxy(config: &Config, pool: &PoolSpec) -> io::Result<Proxy> {
             flush_all: false,
             baseline: Mutex::default(),
         }),
+        views: monitor.as_ref().map_or(vec![None], |monitor| monitor.views().to_vec()),
     };
     let counts = metrics.worker(0);
-    let pool = Pool::new(Arc::new(SharedPool::new(pool, 0, unix_ms)?).for_worker(), &counts);
-    Ok(Proxy::new(shared, vec![pool], random, counts))
+    let pool = Pool::new(pool.for_worker(), &counts);
+    Ok((Proxy::new(shared, vec![pool], random, counts), monitor))
 }
 
 fn summarize(action: Action, tags: &[Tag], results: &[TagResult], config: &Config) -> Report {
@@ -294,6 +306,7 @@ fn describe(failure: Failure) -> &'static str {
         Failure::TimedOut => "did not reply in time",
         Failure::Refused => "returned an error or an invalid reply",
         Failure::Overloaded => "overloaded, or too many concurrent bumps of this tag",
+        Failure::NoView => "is being replaced, or no sidecar of its pool runs",
         Failure::Unguarded => "cannot guard keys; run kennel check --connect for the reason",
     }
 }

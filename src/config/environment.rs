@@ -255,12 +255,17 @@ mod tests {
         ("tags", "pool", "\"aux\"", "aux"),
         ("tags", "replicas", "2", "2"),
         ("near", "memory", "\"1MiB\"", "1MiB"),
-        ("pools.main", "servers", "[\"a:1\", \"b:2\", \"c:3\"]", "a:1, b:2, c:3"),
+        ("pools.main", "servers", "[\"a:1\", \"b:2\", \"c:3\", \"d:4\"]", "a:1, b:2, c:3, d:4"),
         ("pools.main", "distribution", "\"jump\"", "jump"),
         ("pools.main", "hash", "\"fnv1a_32\"", "fnv1a_32"),
         ("pools.main", "connect_timeout", "\"1s\"", "1s"),
         ("pools.main", "request_timeout", "\"1s\"", "1s"),
         ("pools.main", "on_error", "\"error\"", "error"),
+        ("pools.main", "failover", "false", "false"),
+        ("pools.main", "window", "\"1s\"", "1s"),
+        ("pools.main", "fail_after", "\"5s\"", "5s"),
+        ("pools.main", "recover_after", "\"5s\"", "5s"),
+        ("pools.main", "standby_ttl", "\"5s\"", "5s"),
         ("rules", "name", "\"7\"", "7"),
         ("rules", "match", "\"true\"", "true"),
         ("rules", "kind", "\"raw\"", "raw"),
@@ -349,10 +354,11 @@ mod tests {
                     |t| match t {
                         "pools.aux" => (t, vec![("servers", "[\"d:1\"]")]),
                         // The other distributions accept md5 only.
-                        "pools.main" if *key == "hash" => {
-                            (t, vec![("servers", "[\"a:1\", \"b:1\"]"), ("distribution", "\"modula\"")])
-                        }
-                        "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\"]")]),
+                        "pools.main" if *key == "hash" => (
+                            t,
+                            vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]"), ("distribution", "\"modula\"")],
+                        ),
+                        "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
                         "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
                         _ => (t, vec![]),
                     },

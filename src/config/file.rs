@@ -119,6 +119,11 @@ table!(
         connect_timeout = "connect_timeout": Text,
         request_timeout = "request_timeout": Text,
         on_error = "on_error": Text,
+        failover = "failover": Flag,
+        window = "window": Text,
+        fail_after = "fail_after": Text,
+        recover_after = "recover_after": Text,
+        standby_ttl = "standby_ttl": Text,
     }
 );
 

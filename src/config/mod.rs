@@ -16,6 +16,7 @@
 mod addresses;
 mod environment;
 mod errors;
+mod failover;
 mod file;
 mod integers;
 mod listen;

@@ -7,6 +7,7 @@ use config::{Value, ValueKind};
 use serde::Deserialize;
 
 use super::addresses::reaches;
+use super::failover::{failover, needed_failover};
 use super::file::{self, Section};
 use super::listen::{Listeners, valid};
 use super::units::{self, show_address};
@@ -93,8 +94,10 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
     let timeout = || duration(MS..=MINUTE);
     let connect_timeout = v.value(&at, "connect_timeout", &table.connect_timeout, 200 * MS, timeout());
     let request_timeout = v.value(&at, "request_timeout", &table.request_timeout, 500 * MS, timeout());
-    let on_errors = [("miss", OnError::Miss), ("error", OnError::Error)];
+    let on_errors = [("miss", OnError::Miss), ("error", OnError::Error), ("standby", OnError::Standby)];
     let on_error = v.value(&at, "on_error", &table.on_error, OnError::Miss, word(&on_errors));
+    let failover = failover(v, &at, &table, servers.as_deref(), request_timeout);
+    needed_failover(v, &at, &table, on_error, &failover);
     let pool = PoolSpec {
         name: name.ok()?,
         servers: servers?,
@@ -103,6 +106,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         connect_timeout: connect_timeout?,
         request_timeout: request_timeout?,
         on_error: on_error?,
+        failover: failover?,
     };
     servers_without_keys(v, &pool);
     Some(pool)

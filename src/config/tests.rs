@@ -49,7 +49,7 @@ fn the_reference_parses_to_the_defaults() {
     let reference = Config::read(&path, &text, []).unwrap();
     let least = r#"
         [pools.main]
-        servers = ["10.0.0.1:11211", { address = "10.0.0.2:11211", name = "b" }]
+        servers = ["10.0.0.1:11211", { address = "10.0.0.2:11211", name = "b" }, "10.0.0.3:11211"]
         [[rules]]
         name = "blog-pages"
         match = "blog:{blog}:page:*"
@@ -204,6 +204,7 @@ fn every_limit_is_where_the_reference_says() {
     let guarded = |keys: &str| rule(&format!("match = \"user:{{id}}\"\n{keys}"));
     let pool = |keys: &str| format!("{POOL}{keys}");
     let servers = |one: &str| format!("[pools.main]\nservers = [{one}]\n");
+    let failover = |keys: &str| format!("{}{keys}", servers("\"a:1\", \"b:1\", \"c:1\""));
     let many = |n: usize, one: fn(usize) -> String| (0..n).map(one).collect::<Vec<_>>().join(", ");
     let table = |s: &str| format!("{{ address = \"a:1\", {s} }}");
     let pools = |n: usize| {
@@ -267,6 +268,12 @@ fn every_limit_is_where_the_reference_says() {
             servers(&many(1024, |i| format!("\"a:{}\"", i + 1))),
             servers(&many(1025, |i| format!("\"a:{}\"", i + 1))),
         ),
+        (failover("window = \"200ms\""), failover("window = \"199ms\"")),
+        (failover("fail_after = \"300s\""), failover("fail_after = \"301s\"")),
+        (failover("recover_after = \"5m\""), failover("recover_after = \"6m\"")),
+        (failover("standby_ttl = \"1s\""), failover("standby_ttl = \"1500ms\"")),
+        (failover("standby_ttl = \"1d\""), failover("standby_ttl = \"86401s\"")),
+        (failover("failover = true"), pool("failover = true")),
         (servers("\"a:1\""), servers("")),
         (servers("\"a:65535\""), servers("\"a:0\"")),
         (servers("\"embedded:1MiB\""), servers("\"embedded:1023KiB\"")),

@@ -1,7 +1,22 @@
 //! Failing over: where the keys of a server are kept while it is away, agreed on by all sidecars.
 //!
 //! **Architecture invariant:** as in the guard, nothing here performs I/O, reads a clock or draws a random number.
+//!
+//! - `record`: where the keys of one server are; three servers keep a copy
+//! - `command`: what is sent to them
+//! - `suspicion`: how processes ask each other whether a server answers
+//! - `agreement`: one process's part in the agreement on one server's place
+//! - `views`: the result, as the workers read it
 
+mod agreement;
+mod command;
+mod moment;
+mod record;
+mod suspicion;
 mod views;
 
+pub use agreement::{Agreement, COPIES, Status, Timing};
+pub use command::{Cas, Command, Item, Operation, Reply};
+pub use moment::Moment;
+pub use record::{Record, fence, fence_millis};
 pub use views::{View, Views};

@@ -45,15 +45,14 @@ impl Bump {
     }
 
     fn read(&mut self, replies: &[ServerReply], inputs: &Inputs<'_>) -> Step<BumpEnd> {
-        let found = match find_copies(inputs.copies, &mut replies.iter()) {
+        let found = match find_copies(0, inputs, &mut replies.iter()) {
             Ok(found) => found,
             Err(failure) => return Step::Done(BumpEnd::Failed(failure)),
         };
         // A server that is reachable but returns an error would keep the old version.
         let refusal = replies.iter().find_map(|reply| match reply {
-            ServerReply::Failed(failure @ (Failure::Refused | Failure::Overloaded | Failure::Unguarded)) => {
-                Some(*failure)
-            }
+            ServerReply::Failed(Failure::Down | Failure::TimedOut) if !needs_all(inputs) => None,
+            ServerReply::Failed(failure) => Some(*failure),
             _ => None,
         });
         if let Some(failure) = refusal {
@@ -69,7 +68,7 @@ impl Bump {
         self.first = self.first.or(now);
         let outdated = found.iter().filter(|(_, stored, _)| *stored < Some(version));
         let commands: Commands =
-            outdated.map(|(server, _, cas)| store_version(server.item(0), version, *cas)).collect();
+            outdated.map(|(server, _, cas)| store_version(*server, 0, version, *cas, inputs)).collect();
         if commands.is_empty() {
             self.from = None;
             return Step::Done(BumpEnd::Bumped(version_millis(version)));
@@ -79,8 +78,18 @@ impl Bump {
     }
 }
 
+/// Whether a copy that does not answer prevents the bump. With failover it must: the other copy may be lost next, by a change of
+/// its place, and this one would then be the tag.
+fn needs_all(inputs: &Inputs<'_>) -> bool {
+    !inputs.tag_fences.is_empty()
+}
+
 impl Machine for Bump {
     type End = BumpEnd;
+
+    fn failed(failure: Failure) -> Option<BumpEnd> {
+        Some(BumpEnd::Failed(failure))
+    }
 
     fn bumped(end: &BumpEnd) -> bool {
         matches!(end, BumpEnd::Bumped(_))
@@ -97,7 +106,9 @@ impl Machine for Bump {
         for reply in &replies {
             match reply {
                 ServerReply::Stored(_) => stored = true,
-                ServerReply::Failed(failed @ (Failure::Down | Failure::TimedOut)) => failure = Some(*failed),
+                ServerReply::Failed(failed @ (Failure::Down | Failure::TimedOut)) if !needs_all(inputs) => {
+                    failure = Some(*failed)
+                }
                 ServerReply::Failed(failed) => return Step::Done(BumpEnd::Failed(*failed)),
                 ServerReply::TooLarge => return Step::Done(BumpEnd::Failed(Failure::Refused)),
                 _ => return Step::Send(get_copies(0, inputs.copies).collect()),

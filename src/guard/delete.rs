@@ -66,10 +66,13 @@ impl Delete {
 
     /// Begins a delete with options.
     pub fn with_removal(removal: Removal, inputs: &Inputs<'_>) -> (Delete, Commands) {
-        // Only the envelope shows whether a tag has changed. Without tags the TTL is sufficient.
+        // Only the envelope shows whether a tag or the fence has changed. Without either the TTL is sufficient.
         let mut commands: Commands = smallvec![ServerCommand {
             item: ItemRef::Value,
-            operation: Operation::Get(GetFlags { value: !inputs.tags.is_empty(), ..GetFlags::default() })
+            operation: Operation::Get(GetFlags {
+                value: !inputs.tags.is_empty() || inputs.fence != 0,
+                ..GetFlags::default()
+            })
         }];
         let state = if removal.compare.is_some() || removal.leaves_stale(inputs) {
             commands[0] = get(ItemRef::Value);
@@ -94,6 +97,10 @@ impl Removal {
 
 impl Machine for Delete {
     type End = DeleteEnd;
+
+    fn failed(failure: Failure) -> Option<DeleteEnd> {
+        Some(DeleteEnd::Failed(failure))
+    }
 
     fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<DeleteEnd> {
         let replies = event.replies();

@@ -22,8 +22,11 @@ use smallvec::SmallVec;
 /// lz4, pickle, PHP, igbinary, MessagePack maps, Marshal and Java start with other bytes.
 pub const MAGIC: [u8; 4] = [0xF7, 0xCB, 0xCE, 0xCC];
 
-/// The only format so far. A reader that finds a higher one reports a miss.
+/// The format of what has no fence. A reader that finds a format that it does not know reports a miss.
 pub const FORMAT: u8 = 1;
+
+/// The format of what has a fence: the same with one more field.
+pub const FENCED_FORMAT: u8 = 2;
 
 /// The most tags in one envelope or lock.
 pub const MAX_TAGS: usize = 64;
@@ -53,6 +56,8 @@ pub struct Envelope {
     pub built_at: u64,
     /// Duration of the rebuild in milliseconds (XFetch's Δ); 0 if unknown.
     pub rebuild: u32,
+    /// The fence of the place that the value was stored in; 0 in a pool without failover.
+    pub fence: u64,
     /// The versions that were read before the rebuild began.
     pub tags: Tags,
 }
@@ -66,6 +71,8 @@ pub struct Header<'a> {
     pub built_at: u64,
     /// See [`Envelope::rebuild`], in milliseconds.
     pub rebuild: u32,
+    /// See [`Envelope::fence`].
+    pub fence: u64,
     tags: &'a [u8],
 }
 
@@ -109,7 +116,7 @@ pub enum SealError {
 impl Envelope {
     /// Length of the header in bytes, or why it cannot be written.
     pub fn header_len(&self) -> Result<usize, SealError> {
-        encoded_len(PREAMBLE + FIELDS, &self.tags)
+        encoded_len(PREAMBLE + FIELDS, self.fence, &self.tags)
     }
 
     /// Appends the header. The payload must follow.
@@ -117,8 +124,9 @@ impl Envelope {
         let length = self.header_len()?;
         out.reserve(length);
         let start = out.len();
-        put(Preamble { magic: MAGIC, format: FORMAT, length: length as u16 }, out);
+        put(Preamble { magic: MAGIC, format: format_with(self.fence), length: length as u16 }, out);
         put(Fields { stale_for: self.stale_for, built_at: self.built_at, rebuild: self.rebuild }, out);
+        put_fence(self.fence, out);
         put_tags(&self.tags, out);
         debug_assert_eq!(out.len() - start, length);
         Ok(())
@@ -166,18 +174,19 @@ impl<'a> Header<'a> {
 
     /// Copies the header.
     pub fn to_owned(&self) -> Envelope {
-        let Header { stale_for, built_at, rebuild, .. } = *self;
-        Envelope { stale_for, built_at, rebuild, tags: self.tags().map(|(n, v)| (n.into(), v)).collect() }
+        let Header { stale_for, built_at, rebuild, fence, .. } = *self;
+        let tags = self.tags().map(|(n, v)| (n.into(), v)).collect();
+        Envelope { stale_for, built_at, rebuild, fence, tags }
     }
 
     fn read(item: &'a [u8]) -> Result<(Header<'a>, usize), &'static str> {
         // The format must be checked before the length: a newer format may have another field there.
-        match item.get(MAGIC.len()) {
+        let format = match item.get(MAGIC.len()) {
             None => return Err("cut short"),
-            Some(&FORMAT) => {}
+            Some(format @ &(FORMAT | FENCED_FORMAT)) => *format,
             Some(0) => return Err("format 0 does not exist"),
             Some(_) => return Err("format is newer than this version reads"),
-        }
+        };
         let (Preamble { length, .. }, _) = get::<Preamble>(item)?;
         let length = usize::from(length);
         if length > MAX_HEADER {
@@ -185,9 +194,9 @@ impl<'a> Header<'a> {
         }
         let header = item.get(PREAMBLE..length).ok_or("cut short")?;
         let (Fields { stale_for, built_at, rebuild }, at) = get::<Fields>(header)?;
-        let tags = &header[at..];
+        let (fence, tags) = get_fence(format, &header[at..])?;
         check_tags(tags)?;
-        Ok((Header { stale_for, built_at, rebuild, tags }, length))
+        Ok((Header { stale_for, built_at, rebuild, fence, tags }, length))
     }
 }
 
@@ -217,6 +226,8 @@ pub struct LockRecord {
     pub granted_at: u64,
     /// Identifies the sidecar that holds the lock: a random number drawn at its start.
     pub sidecar: u64,
+    /// The fence under which the lease was granted; 0 in a pool without failover.
+    pub fence: u64,
     /// The versions that were read before the rebuild began. Once one has changed, waiting for this lock is
     /// pointless.
     pub tags: Tags,
@@ -225,8 +236,10 @@ pub struct LockRecord {
 impl LockRecord {
     /// Appends the record, which is the whole value of the lock's item.
     pub fn encode(&self, out: &mut BytesMut) -> Result<(), SealError> {
-        out.reserve(encoded_len(LOCK_FIELDS, &self.tags)?);
-        put(LockFields { format: FORMAT, granted_at: self.granted_at, sidecar: self.sidecar }, out);
+        out.reserve(encoded_len(LOCK_FIELDS, self.fence, &self.tags)?);
+        let format = format_with(self.fence);
+        put(LockFields { format, granted_at: self.granted_at, sidecar: self.sidecar }, out);
+        put_fence(self.fence, out);
         put_tags(&self.tags, out);
         Ok(())
     }
@@ -236,13 +249,14 @@ impl LockRecord {
     pub fn decode(item: &[u8]) -> Result<LockRecord, &'static str> {
         match item.first() {
             None => return Err("lock is empty"),
-            Some(&FORMAT) => {}
+            Some(&(FORMAT | FENCED_FORMAT)) => {}
             Some(_) => return Err("format of the lock is not one that this version reads"),
         }
-        let (LockFields { granted_at, sidecar, .. }, at) = get::<LockFields>(item)?;
-        check_tags(&item[at..])?;
-        let tags = TagsIter { rest: &item[at + 1..] }.map(|(n, v)| (n.into(), v)).collect();
-        Ok(LockRecord { granted_at, sidecar, tags })
+        let (LockFields { format, granted_at, sidecar }, at) = get::<LockFields>(item)?;
+        let (fence, tags) = get_fence(format, &item[at..])?;
+        check_tags(tags)?;
+        let tags = TagsIter { rest: &tags[1..] }.map(|(n, v)| (n.into(), v)).collect();
+        Ok(LockRecord { granted_at, sidecar, fence, tags })
     }
 }
 
@@ -342,6 +356,27 @@ fn get<'a, T: BorrowDecode<'a, ()>>(from: &'a [u8]) -> Result<(T, usize), &'stat
     bincode::borrow_decode_from_slice(from, form()).map_err(|_| "cut short")
 }
 
+fn format_with(fence: u64) -> u8 {
+    if fence == 0 { FORMAT } else { FENCED_FORMAT }
+}
+
+fn put_fence(fence: u64, out: &mut BytesMut) {
+    if fence != 0 {
+        put(fence, out);
+    }
+}
+
+/// The fence of an item in this format, and what follows it.
+fn get_fence(format: u8, from: &[u8]) -> Result<(u64, &[u8]), &'static str> {
+    if format == FORMAT {
+        return Ok((0, from));
+    }
+    match get::<u64>(from)? {
+        (0, _) => Err("fence 0 does not exist"),
+        (fence, at) => Ok((fence, &from[at..])),
+    }
+}
+
 fn put_tags(tags: &Tags, out: &mut BytesMut) {
     put(tags.len() as u8, out);
     for (name, version) in tags {
@@ -365,13 +400,14 @@ fn check_tags(tags: &[u8]) -> Result<(), &'static str> {
     if rest.is_empty() { Ok(()) } else { Err("longer than its fields") }
 }
 
-fn encoded_len(fields: usize, tags: &Tags) -> Result<usize, SealError> {
+fn encoded_len(fields: usize, fence: u64, tags: &Tags) -> Result<usize, SealError> {
     if tags.len() > MAX_TAGS {
         return Err(SealError::TooManyTags);
     }
     if tags.iter().any(|(name, _)| name.is_empty() || name.len() > MAX_TAG_NAME) {
         return Err(SealError::TagName);
     }
+    let fields = fields + if fence == 0 { 0 } else { size_of::<u64>() };
     let length = fields + 1 + tags.iter().map(|(name, _)| 1 + name.len() + 8).sum::<usize>();
     if length > MAX_HEADER { Err(SealError::TooLong) } else { Ok(length) }
 }

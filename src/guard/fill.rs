@@ -92,7 +92,8 @@ impl Fill {
         inputs: &Inputs<'_>,
     ) -> (Fill, Step<FillEnd>) {
         let mut fill = Fill { plain: false, state: FillState::Done, rounds: 0 };
-        if token.observed_cas.is_none() {
+        // Another fence: what the miss saw is in another place, or an invalidation since then was.
+        if token.observed_cas.is_none() || token.fence != inputs.fence {
             return (fill, Step::Done(FillEnd::Dropped { exists: false }));
         }
         let must_check = |name: &TagName| is_add && inputs.rule_tags().contains(name);

@@ -8,6 +8,7 @@ use super::expiry::Expiry;
 use super::inputs::{Inputs, Now};
 use super::new_value::NewValue;
 use super::policy::Policy;
+use super::tags::{self, TagServer};
 
 /// The Unix time of the tests, in milliseconds.
 pub(super) const WALL: u64 = 1_700_000_000_000;
@@ -15,8 +16,19 @@ pub(super) const WALL: u64 = 1_700_000_000_000;
 /// Inputs for a server with room for values of 1 MiB, tags on one server, and a request that may wait.
 pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> {
     let now = Now { wall: WALL, mono: 0 };
-    let (sidecar, max_value, copies, may_wait, random_unit) = (1, 1 << 20, false, true, 1.0);
-    Inputs { policy, tags, added_tags: 0, sidecar, max_value, copies, now, may_wait, random_unit }
+    Inputs {
+        policy,
+        tags,
+        added_tags: 0,
+        sidecar: 1,
+        max_value: 1 << 20,
+        copies: false,
+        fence: 0,
+        tag_fences: &[],
+        now,
+        may_wait: true,
+        random_unit: 1.0,
+    }
 }
 
 pub(super) const fn cas(number: u64) -> Cas {
@@ -62,4 +74,10 @@ pub(super) fn sealed_store(commands: &Commands) -> (StoreMode, Option<u64>, Opti
     };
     let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
     (*mode, cas.map(|cas| cas.number), envelope.tags().next().map(|(_, version)| version))
+}
+
+/// The command that stores a version of the first tag without a fence, over the item with this CAS.
+pub(super) fn store_version(at: ItemRef, version: u64, over: Cas) -> ServerCommand {
+    let server = if at == ItemRef::TagCopy(0) { TagServer::Copy } else { TagServer::First };
+    on(0, true, |inputs| tags::store_version(server, 0, version, over, inputs))
 }

@@ -53,12 +53,13 @@ pub(super) enum ItemState {
 }
 
 /// Recognizes the most common result of a read without a state machine: a fresh value that was sealed with
-/// exactly these tags in this order, or that has no envelope. [`super::Read`] would return the same hit. For
+/// exactly these tags in this order under this fence, or, without a fence, that has no envelope. [`super::Read`] would return the same hit. For
 /// any other item this returns `None` and leaves the item as it is. The hit has no [`Hit::header`], which
 /// only commands that change the value need.
 pub fn fresh_hit<'a>(
     item: &mut Item,
     mut tags: impl Iterator<Item = (&'a [u8], u64)>,
+    fence: u64,
     policy: &Policy,
 ) -> Option<Hit> {
     let mut is_next =
@@ -67,8 +68,10 @@ pub fn fresh_hit<'a>(
         return None;
     }
     let (stale_for, rebuild, payload_at) = match Header::open(&item.value) {
-        Opened::Plain => (0, 0, 0),
-        Opened::Sealed { envelope, payload_at } if envelope.tags().all(&mut is_next) => {
+        Opened::Plain if fence == 0 => (0, 0, 0),
+        Opened::Sealed { envelope, payload_at }
+            if envelope.fence == fence && envelope.tags().all(&mut is_next) =>
+        {
             if tags.next().is_some() {
                 return None;
             }
@@ -121,9 +124,12 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
         usage: item.usage,
         header: Bytes::new(),
     };
+    let drops = inputs.policy.on_tag == OnInvalidate::Drop;
     let (envelope, payload_at) = match Header::open(&item.value) {
-        // Stored without Kennel, or too large for an envelope: it has no soft expiry and no tags.
-        Opened::Plain if item.stale => return ItemState::Stale(hit),
+        // Stored without Kennel, or too large for an envelope: it has no soft expiry and no tags. Nor has it a fence, so nobody
+        // knows in which place it was stored.
+        Opened::Plain if inputs.fence != 0 && drops => return ItemState::Unservable,
+        Opened::Plain if item.stale || inputs.fence != 0 => return ItemState::Stale(hit),
         Opened::Plain => return ItemState::Fresh(hit),
         Opened::Unreadable(_) => return ItemState::Unservable,
         Opened::Sealed { envelope, payload_at } => (envelope, payload_at),
@@ -137,6 +143,8 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
         return ItemState::Unservable;
     }
     let moved = match versions {
+        // It may have missed a delete or a bump, which was carried out in another place.
+        _ if envelope.fence != inputs.fence => true,
         None => true,
         Some(versions) => {
             let now = |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
@@ -146,7 +154,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
                 || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
         }
     };
-    if moved && inputs.policy.on_tag == OnInvalidate::Drop {
+    if moved && drops {
         return ItemState::Unservable;
     }
     let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
@@ -199,7 +207,8 @@ mod tests {
             3 => sealed.reverse(),
             _ => {}
         }
-        let envelope = Envelope { stale_for: 60, built_at: 5, rebuild: random.u32(0..9), tags: sealed };
+        let envelope =
+            Envelope { stale_for: 60, built_at: 5, rebuild: random.u32(0..9), fence: 0, tags: sealed };
         let mut value = BytesMut::new();
         if random.u8(0..5) > 0 {
             envelope.seal(&mut value).unwrap();
@@ -231,7 +240,8 @@ mod tests {
             replies.extend(tags.iter().map(|_| ServerReply::Item(version.clone())));
             let step =
                 Read::after_first_get(ReadOptions::default(), 0).resume(Event::Replies(replies), &inputs);
-            let found = fresh_hit(&mut item.clone(), tags.iter().map(|name| (&name[..], 100)), inputs.policy);
+            let known = tags.iter().map(|name| (&name[..], 100));
+            let found = fresh_hit(&mut item.clone(), known, inputs.fence, inputs.policy);
             let plain = |hit: Hit| Hit { header: Bytes::new(), ..hit };
             match (step, found) {
                 (Step::Done(ReadEnd::Fresh(hit)), Some(seen_hit)) => {
@@ -251,6 +261,8 @@ mod tests {
     fn a_fresh_hit_is_left_to_the_read_if_it_may_be_refreshed_early() {
         let random = &mut fastrand::Rng::with_seed(3);
         let policy = Policy { early_beta: 1.0, ..Policy::default() };
-        assert!((0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), &policy).is_none()));
+        assert!(
+            (0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), 0, &policy).is_none())
+        );
     }
 }

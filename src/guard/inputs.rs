@@ -28,6 +28,11 @@ pub struct Inputs<'a> {
     pub max_value: usize,
     /// Whether two servers keep each tag.
     pub copies: bool,
+    /// The fence of the place where the key is kept; 0 in a pool without failover. What was stored under another fence may have
+    /// missed an invalidation.
+    pub fence: u64,
+    /// The fences of the places of each of `tags`: where it is kept, and where its copy is. Empty in a pool without failover.
+    pub tag_fences: &'a [[u64; 2]],
     /// The current time.
     pub now: Now,
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
@@ -40,6 +45,11 @@ impl Inputs<'_> {
     /// The tags that the rule names.
     pub(super) fn rule_tags(&self) -> &[TagName] {
         &self.tags[..self.tags.len().saturating_sub(self.added_tags)]
+    }
+
+    /// The fence of the place of a tag, or of its copy.
+    pub(super) fn tag_fence(&self, tag: u8, copy: bool) -> u64 {
+        self.tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)])
     }
 
     /// The names that are not among `tags`.

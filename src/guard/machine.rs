@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::error::Failure;
+
 use super::command::{Commands, Replies};
 use super::envelope::TagNames;
 use super::inputs::Inputs;
@@ -18,6 +20,12 @@ pub trait Machine {
     /// bumped.
     fn bumped(_end: &Self::End) -> bool {
         false
+    }
+
+    /// The end of an operation that may have taken effect in a place where it no longer counts, and must not be acknowledged.
+    /// `None` if its end promises nothing that a change of the place could break.
+    fn failed(_failure: Failure) -> Option<Self::End> {
+        None
     }
 
     /// Continues with the replies to the last commands, or after a wait.

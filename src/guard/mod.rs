@@ -59,7 +59,9 @@ pub use policy::{OnInvalidate, Policy};
 pub use read::{Read, ReadEnd, ReadOptions};
 pub use set::{Set, SetEnd};
 pub use stub::StubId;
-pub use tag_version::{Versions, incarnation_of, parse_version, version, version_millis, version_of};
+pub use tag_version::{
+    Versions, incarnation_of, parse_version, tag_value, version, version_millis, version_of,
+};
 pub use tags::tag_get_flags;
 
 #[cfg(test)]

@@ -186,6 +186,10 @@ impl Modify {
 impl Machine for Modify {
     type End = ModifyEnd;
 
+    fn failed(failure: Failure) -> Option<ModifyEnd> {
+        Some(ModifyEnd::Failed(failure))
+    }
+
     fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<ModifyEnd> {
         let replies = event.replies();
         match std::mem::replace(&mut self.state, State::Reading) {

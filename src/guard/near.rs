@@ -49,6 +49,7 @@ pub struct NearValue {
     until: u64,
     slots: Slots,
     sum: u64,
+    fences: u64,
 }
 
 impl NearValue {
@@ -58,8 +59,8 @@ impl NearValue {
     }
 
     /// Whether a request that arrives now may be served this value.
-    fn is_active(&self, now: Now, changes: &Changes) -> bool {
-        now.mono < self.until && changes.sum(&self.slots) == self.sum
+    fn is_active(&self, fences: u64, now: Now, changes: &Changes) -> bool {
+        now.mono < self.until && self.fences == fences && changes.sum(&self.slots) == self.sum
     }
 }
 
@@ -72,6 +73,7 @@ pub struct NearRead<B> {
     slots: Slots,
     sum: u64,
     bumps: u64,
+    fences: u64,
     in_flight: Option<Rc<InFlightRead<B>>>,
 }
 
@@ -81,6 +83,7 @@ pub struct InFlightRead<B> {
     until: u64,
     slots: Slots,
     sum: u64,
+    fences: u64,
     wakers: RefCell<Vec<B>>,
 }
 
@@ -105,6 +108,8 @@ pub struct NearRequest<'a> {
     pub tags: &'a [TagName],
     /// The rule's `near`, in ms.
     pub near: u64,
+    /// Stands for the fences of the places of the key and of its tags. A value is served only under those it was read under.
+    pub fences: u64,
 }
 
 /// How a request proceeds.
@@ -215,9 +220,9 @@ impl<B> NearValues<B> {
 
     /// How a request that arrives now proceeds.
     pub fn lookup(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearLookup<B> {
-        let NearRequest { key, near, .. } = *request;
+        let NearRequest { key, near, fences, .. } = *request;
         match self.keys.get(key) {
-            Some(Entry::Value(value)) if value.is_active(now, changes) => {
+            Some(Entry::Value(value)) if value.is_active(fences, now, changes) => {
                 return NearLookup::Hit(Rc::clone(value));
             }
             Some(Entry::Empty { until, .. }) if now.mono < *until => {
@@ -227,6 +232,7 @@ impl<B> NearValues<B> {
         }
         if let Some(in_flight) = self.in_flight.get(key).and_then(Weak::upgrade)
             && now.mono < in_flight.until
+            && in_flight.fences == fences
             && changes.sum(&in_flight.slots) == in_flight.sum
             && in_flight.wakers.borrow().len() < MAX_JOINED
         {
@@ -235,7 +241,7 @@ impl<B> NearValues<B> {
         let mut reading = self.start_read(request, now, changes);
         let NearRead { sent, ref slots, sum, .. } = reading;
         let (slots, until) = (slots.clone(), sent + near.min(MAX_JOINED_MS));
-        let in_flight = Rc::new(InFlightRead { until, slots, sum, wakers: RefCell::default() });
+        let in_flight = Rc::new(InFlightRead { until, slots, sum, fences, wakers: RefCell::default() });
         self.in_flight.insert(Rc::from(key), Rc::downgrade(&in_flight));
         reading.in_flight = Some(in_flight);
         NearLookup::Read(reading)
@@ -243,19 +249,26 @@ impl<B> NearValues<B> {
 
     /// Begins a read that no other request may join.
     pub fn start_read(&mut self, request: &NearRequest<'_>, now: Now, changes: &Changes) -> NearRead<B> {
-        let NearRequest { key, tags, .. } = *request;
+        let NearRequest { key, tags, fences, .. } = *request;
         self.reads_begun += 1;
         let tags = tags.iter().map(|tag| slot(Changed::Tag(tag)));
         let slots: Slots = [EVERYTHING, slot(Changed::Key(key))].into_iter().chain(tags).collect();
         let sum = changes.sum(&slots);
         let bumps = changes.sum(&[ANY_TAG]);
-        NearRead { number: self.reads_begun, sent: now.mono, slots, sum, bumps, in_flight: None }
+        NearRead { number: self.reads_begun, sent: now.mono, slots, sum, bumps, fences, in_flight: None }
     }
 
     /// Whether a request that arrived at `moment` may be served the result of another's read: either that
     /// read was sent after the request arrived, or the value is still valid.
-    pub fn may_serve(&self, value: &NearValue, moment: u64, now: Now, changes: &Changes) -> bool {
-        value.reading > moment || value.is_active(now, changes)
+    pub fn may_serve(
+        &self,
+        value: &NearValue,
+        moment: u64,
+        fences: u64,
+        now: Now,
+        changes: &Changes,
+    ) -> bool {
+        value.reading > moment || value.is_active(fences, now, changes)
     }
 
     /// A read has ended. Returns the requests that have joined it, and their result. `end` is `None` if the
@@ -268,8 +281,8 @@ impl<B> NearValues<B> {
         now: Now,
         changes: &Changes,
     ) -> (Vec<B>, SharedResult) {
-        let NearRequest { key, tags, near } = *request;
-        let NearRead { number, sent, slots, sum, bumps, in_flight } = reading;
+        let NearRequest { key, tags, near, .. } = *request;
+        let NearRead { number, sent, slots, sum, bumps, fences, in_flight } = reading;
         let wakers = in_flight.map(|in_flight| {
             if self.in_flight.get(key).is_some_and(|newest| std::ptr::eq(newest.as_ptr(), &*in_flight)) {
                 self.in_flight.remove(key);
@@ -289,6 +302,7 @@ impl<B> NearValues<B> {
                     until: sent + near,
                     slots,
                     sum,
+                    fences,
                 };
                 if let Some(ttl) = hit.ttl {
                     value.until = value.until.min(sent + sure_ms(ttl));

@@ -61,6 +61,7 @@ impl NewValue {
             stale_for: inputs.policy.stale_seconds(),
             built_at: built_at(began.wall, stub.map_or(0, StubId::number)),
             rebuild: u32::try_from(rebuild).unwrap_or(u32::MAX),
+            fence: inputs.fence,
             tags,
         }
         .seal(&mut header);

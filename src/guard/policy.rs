@@ -57,6 +57,15 @@ impl Policy {
         u32::try_from(self.stale_for.as_secs()).unwrap_or(u32::MAX)
     }
 
+    /// The same policy for a standby server, where nothing may live longer than `ttl`.
+    pub fn on_standby(&self, ttl: Duration) -> Policy {
+        let seconds = ttl.as_secs().max(1);
+        let stale_for = self.stale_for.min(Duration::from_secs(seconds / 2));
+        let fresh_for = Duration::from_secs(seconds) - stale_for;
+        let max_ttl = if self.max_ttl.is_zero() { fresh_for } else { self.max_ttl.min(fresh_for) };
+        Policy { stale_for, max_ttl, ..self.clone() }
+    }
+
     /// `near` in milliseconds.
     pub fn near_ms(&self) -> u64 {
         millis(self.near)

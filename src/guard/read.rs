@@ -244,7 +244,7 @@ impl Read {
             // This get follows the lock, so it sees the value that the lock protects.
             peek(ItemRef::Value),
         ];
-        if !inputs.tags.is_empty() || matches!(claim.fallback, Fallback::Miss(_)) {
+        if !inputs.tags.is_empty() || inputs.fence != 0 || matches!(claim.fallback, Fallback::Miss(_)) {
             commands.push(get(ItemRef::Lock));
         }
         self.state = State::Claiming(claim);
@@ -345,8 +345,8 @@ impl Read {
         }
     }
 
-    /// Stores the lock over its CAS. Its holder has had `cold_wait`, or builds with outdated versions: then its value
-    /// will be stale at once, so waiting for it is pointless.
+    /// Stores the lock over its CAS. Its holder has had `cold_wait`, or builds with outdated versions or under another fence: then
+    /// its value will be stale at once, so waiting for it is pointless.
     fn take_over(&mut self, claim: Claim, lock: Cas, inputs: &Inputs<'_>) -> Step<ReadEnd> {
         let command = take_lock(StoreMode::Set, Some(lock), &claim.versions, inputs);
         self.state = State::TakingOver(claim);

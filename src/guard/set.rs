@@ -128,6 +128,10 @@ impl Set {
 impl Machine for Set {
     type End = SetEnd;
 
+    fn failed(failure: Failure) -> Option<SetEnd> {
+        Some(SetEnd::Failed(failure))
+    }
+
     fn resume(&mut self, event: Event, inputs: &Inputs<'_>) -> Step<SetEnd> {
         let replies = event.replies();
         match (self.state, &replies[..]) {

@@ -1,10 +1,12 @@
 //! Versions of tags.
 //!
-//! The item of a tag holds, as ASCII decimal, the wall-clock millisecond at which the tag last changed, and in its flags
+//! The item of a tag holds, as ASCII decimal, the wall-clock millisecond at which the tag last changed, followed in a pool with
+//! failover by a space and the fence of the place where it is kept, and in its flags
 //! the number of the tag's *incarnation*, which is drawn when the tag is created. Together they are the version. Versions
 //! compare by equality: a tag that was lost is created with another incarnation number, so its versions differ from all
 //! earlier ones even if a clock that is behind repeats a millisecond.
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::command::Item;
@@ -30,14 +32,30 @@ pub fn version(ms: u64, incarnation: u32) -> u64 {
     ms.min((1 << MS_BITS) - 1) | u64::from(incarnation) << MS_BITS
 }
 
-/// The version in the item of a tag; `None` if its value is not a number.
-pub fn version_of(item: &Item) -> Option<u64> {
-    parse_version(&item.value).map(|ms| version(ms, item.flags))
+/// The version in the item of a tag; `None` if it has none, or was stored under another fence: then it may have missed a bump.
+pub fn version_of(item: &Item, fence: u64) -> Option<u64> {
+    let (ms, stored_under) = parse_tag(&item.value)?;
+    (stored_under == fence).then(|| version(ms, item.flags))
 }
 
 /// The millisecond stored under a tag; `None` if it is not a number.
 pub fn parse_version(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value).ok()?.trim_end().parse().ok()
+    parse_tag(value).map(|(ms, _)| ms)
+}
+
+/// The millisecond and the fence stored under a tag. Without a fence that is 0.
+fn parse_tag(value: &[u8]) -> Option<(u64, u64)> {
+    let text = std::str::from_utf8(value).ok()?.trim_end();
+    match text.split_once(' ') {
+        Some((ms, fence)) => Some((ms.parse().ok()?, fence.parse().ok()?)),
+        None => Some((text.parse().ok()?, 0)),
+    }
+}
+
+/// The value of a tag's item: [`version_of`] reads it.
+pub fn tag_value(version: u64, fence: u64) -> Bytes {
+    let ms = version_millis(version);
+    Bytes::from(if fence == 0 { ms.to_string() } else { format!("{ms} {fence}") })
 }
 
 /// The millisecond of a version: when the tag last changed.

@@ -7,8 +7,10 @@
 //! With [`Inputs::copies`] two servers keep each tag. The larger version counts, a reader that finds the other copy
 //! behind updates it, and a bump is acknowledged once all reachable copies have it. The loss of one server thus
 //! invalidates nothing and makes nothing fresh again.
+//!
+//! In a pool with failover an item that was stored under another fence counts as lost: a bump may have been carried out in
+//! another place meanwhile. And a bump needs all copies: one that it has not reached could become the only one left.
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::error::Failure;
@@ -18,7 +20,7 @@ use super::command::{
 };
 use super::inputs::Inputs;
 use super::retry::MAX_ROUNDS;
-use super::tag_version::{Versions, created_version, incarnation_of, version_millis, version_of};
+use super::tag_version::{Versions, created_version, incarnation_of, tag_value, version_of};
 
 /// TTL, in seconds, of the stub of a tag that is never created: longer than any client waits for it.
 const STUB_SECONDS: u32 = 30;
@@ -58,6 +60,11 @@ impl TagServer {
         }
     }
 
+    /// The fence of the place that this is for a tag.
+    pub(super) fn fence(self, tag: u8, inputs: &Inputs<'_>) -> u64 {
+        inputs.tag_fence(tag, self == TagServer::Copy)
+    }
+
     /// The servers that keep each tag.
     pub(super) fn all(copies: bool) -> &'static [TagServer] {
         if copies { &[TagServer::First, TagServer::Copy] } else { &[TagServer::First] }
@@ -67,17 +74,18 @@ impl TagServer {
 /// Version and CAS of the tag's item on each server that replied.
 type FoundCopies = SmallVec<[(TagServer, Option<u64>, Cas); 2]>;
 
-/// Takes one reply for each server. Fails if none of them has an item.
+/// Takes one reply for each server of the n-th tag. Fails if none of them has an item.
 pub(super) fn find_copies<'a>(
-    copies: bool,
+    tag: u8,
+    inputs: &Inputs<'_>,
     replies: &mut impl Iterator<Item = &'a ServerReply>,
 ) -> Result<FoundCopies, Failure> {
     let mut found = FoundCopies::new();
     let mut failure = None;
-    for server in TagServer::all(copies) {
+    for server in TagServer::all(inputs.copies) {
         match replies.next() {
             Some(ServerReply::Item(item)) => {
-                found.push((*server, version_of(item), item.cas));
+                found.push((*server, version_of(item, server.fence(tag, inputs)), item.cas));
             }
             Some(ServerReply::Failed(failed)) => failure = Some(*failed),
             // The server has no memory even for a stub.
@@ -115,8 +123,9 @@ impl TagRead {
             if self.writing {
                 let version = tag.version.unwrap_or(self.new_version);
                 let outdated = tag.outdated.iter();
-                commands
-                    .extend(outdated.map(|(server, cas)| store_version(server.item(index), version, *cas)));
+                commands.extend(
+                    outdated.map(|(server, cas)| store_version(*server, index, version, *cas, inputs)),
+                );
             } else if tag.version.is_none() {
                 commands.extend(get_copies(index, inputs.copies));
             }
@@ -126,7 +135,7 @@ impl TagRead {
     /// Takes the replies to [`TagRead::push_commands`].
     pub(super) fn absorb(&mut self, replies: &[ServerReply], inputs: &Inputs<'_>) -> Result<(), Failure> {
         let mut replies = replies.iter();
-        for tag in &mut self.tags {
+        for (index, tag) in (0..).zip(&mut self.tags) {
             if self.writing {
                 let (mut stored, mut raced, mut failure) = (false, false, None);
                 for (_, reply) in tag.outdated.drain(..).zip(&mut replies) {
@@ -146,7 +155,7 @@ impl TagRead {
                     _ => {}
                 }
             } else if tag.version.is_none() {
-                let found = find_copies(inputs.copies, &mut replies)?;
+                let found = find_copies(index, inputs, &mut replies)?;
                 tag.version = found.iter().filter_map(|(_, version, _)| *version).max();
                 self.lost |= tag.version.is_none();
                 let outdated =
@@ -187,12 +196,18 @@ pub(super) fn get_copies(tag: u8, copies: bool) -> impl Iterator<Item = ServerCo
     TagServer::all(copies).iter().map(move |server| get_tag(server.item(tag)))
 }
 
-/// Stores a version over exactly the item with this CAS.
-pub(super) fn store_version(at: ItemRef, version: u64, over: Cas) -> ServerCommand {
-    let value = Stored::plain(Bytes::from(version_millis(version).to_string()));
+/// Stores the version of a tag on one of its servers, over exactly the item with this CAS.
+pub(super) fn store_version(
+    server: TagServer,
+    tag: u8,
+    version: u64,
+    over: Cas,
+    inputs: &Inputs<'_>,
+) -> ServerCommand {
+    let value = Stored::plain(tag_value(version, server.fence(tag, inputs)));
     let flags = incarnation_of(version);
     ServerCommand {
-        item: at,
+        item: server.item(tag),
         operation: Operation::Store {
             mode: StoreMode::Set,
             value,

@@ -10,7 +10,7 @@ use prometheus::proto;
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::counts::{Counts, gauge};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, Place, TlsOutcome,
     UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, MetricType, TABLE};
@@ -43,6 +43,7 @@ impl Collector for Collect {
         let counts = &*self.counts;
         by_rule(counts, &mut page);
         by_server(counts, &mut page);
+        failover(counts, &mut page);
         global(counts, &mut page);
         of_process(&mut page);
         page.0
@@ -111,6 +112,32 @@ fn by_server(counts: &Counts, page: &mut Page) {
         connections.count(&labels, counts.own(|at| at.connections(server)));
     }
     page.extend([requests, durations, shared, in_flight, up, guards, connections]);
+}
+
+fn failover(counts: &Counts, page: &mut Page) {
+    let mut place = Series::of(table::FAILOVER_PLACE);
+    let mut view_valid = Series::of(table::FAILOVER_VIEW_VALID);
+    let mut unreachable = Series::of(table::FAILOVER_UNREACHABLE);
+    let mut changes = Series::of(table::FAILOVER_CHANGES);
+    let mut suspicions = Series::of(table::FAILOVER_SUSPICIONS);
+    for (server, name) in counts.servers.iter().enumerate() {
+        let Some(state) = counts.failover.get().and_then(|source| source.state(server)) else { continue };
+        let labels: [&str; 2] = [&name.pool, &name.server];
+        if let Some(standby) = state.standby {
+            place.value(&labels, f64::from(standby));
+        }
+        view_valid.value(&labels, f64::from(state.view_valid));
+        unreachable.value(&labels, f64::from(state.unreachable_here));
+        for &to in Place::ALL {
+            let count = match to {
+                Place::Own => state.moved_back,
+                Place::Standby => state.moved_to_standby,
+            };
+            changes.count(&[&name.pool, &name.server, to.word()], count);
+        }
+        suspicions.count(&labels, state.suspicions);
+    }
+    page.extend([place, view_valid, unreachable, changes, suspicions]);
 }
 
 fn global(counts: &Counts, page: &mut Page) {

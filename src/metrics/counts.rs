@@ -1,8 +1,9 @@
 //! The counters of all workers together.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
+use super::failover::FailoverSource;
 use super::layout::Layout;
 use super::worker::WorkerMetrics;
 
@@ -25,6 +26,8 @@ pub(super) struct Counts {
     pub(super) reload: AtomicU64,
     /// When the configuration in force was read, in milliseconds of Unix time; 0: never.
     pub(super) reloaded_ms: AtomicU64,
+    /// Empty if no pool fails over.
+    pub(super) failover: OnceLock<Arc<dyn FailoverSource>>,
 }
 
 impl Counts {

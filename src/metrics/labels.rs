@@ -272,6 +272,16 @@ label! {
     }
 }
 
+label! {
+    /// Where the keys of a server are kept.
+    Place {
+        /// On the server itself.
+        Own = "own",
+        /// On its standby servers.
+        Standby = "standby",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,6 +297,6 @@ mod tests {
                 assert!(words.iter().all(|w| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{words:?}");
             )+};
         }
-        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientMode);
+        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientMode Place);
     }
 }

@@ -18,6 +18,7 @@ mod collect;
 mod counts;
 #[cfg(test)]
 mod exposition;
+mod failover;
 mod labels;
 mod layout;
 mod process;
@@ -27,8 +28,9 @@ mod totals;
 mod worker;
 
 pub use counts::ServerName;
+pub use failover::{FailoverSource, FailoverState};
 pub use labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, Place, TlsOutcome,
     UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;

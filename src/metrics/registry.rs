@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use prometheus::{Registry, TextEncoder};
 
 use super::collect::Collect;
 use super::counts::{Counts, ServerName};
+use super::failover::FailoverSource;
 use super::labels::{Command, LeaseEnd, Outcome};
 use super::totals::Totals;
 use super::worker::WorkerMetrics;
@@ -55,8 +56,14 @@ impl Metrics {
             .collect();
         let worker = || Arc::new(WorkerMetrics::new(rules.len(), servers.len()));
         let workers = (0..workers.max(1)).map(|_| worker()).collect();
-        let counts =
-            Counts { rules, servers, workers, reload: AtomicU64::new(0), reloaded_ms: AtomicU64::new(0) };
+        let counts = Counts {
+            rules,
+            servers,
+            workers,
+            reload: AtomicU64::new(0),
+            reloaded_ms: AtomicU64::new(0),
+            failover: OnceLock::new(),
+        };
         let counts = Arc::new(counts);
         let registry = Registry::new();
         registry
@@ -69,6 +76,12 @@ impl Metrics {
     pub fn worker(&self, at: usize) -> Arc<WorkerMetrics> {
         debug_assert!(at < self.counts.workers.len(), "worker {at} of {}", self.counts.workers.len());
         Arc::clone(&self.counts.workers[at.min(self.counts.workers.len() - 1)])
+    }
+
+    /// Shows the failover of the servers too. Only the first source counts.
+    pub fn show_failover(&self, source: Arc<dyn FailoverSource>) {
+        // An error means that there is one.
+        let _ = self.counts.failover.set(source);
     }
 
     /// Records an attempt to read the configuration, including the first one. `unix_ms` is ignored unless it succeeded.

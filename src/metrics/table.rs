@@ -1,7 +1,7 @@
 //! All metrics: name, type, labels and help. docs/metrics.md shows the same table; a test compares them.
 
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, Place, TlsOutcome,
     UpstreamOutcome, WaitEnd,
 };
 
@@ -94,6 +94,16 @@ table! {
         "1 if the server supports what the guard needs. If 0, its guarded keys are misses and cannot be stored.";
     UPSTREAM_CONNECTIONS = Counter "kennel_upstream_connections_total" ["pool", "server"]
         "Connections established to a server.";
+    FAILOVER_PLACE = Gauge "kennel_failover_place" ["pool", "server"]
+        "1 if the keys of the server are on its standby servers, 0 if they are on the server itself.";
+    FAILOVER_VIEW_VALID = Gauge "kennel_failover_view_valid" ["pool", "server"]
+        "1 if this sidecar knows where the keys of the server are. If 0, it neither reads nor changes guarded ones.";
+    FAILOVER_UNREACHABLE = Gauge "kennel_failover_unreachable_here" ["pool", "server"]
+        "1 if this sidecar cannot reach the server, but another one can. If 1, its guarded keys are not served here.";
+    FAILOVER_CHANGES = Counter "kennel_failover_changes_total" ["pool", "server", "to"]
+        "Times that this sidecar saw the keys of the server move, by where they moved to.";
+    FAILOVER_SUSPICIONS = Counter "kennel_failover_suspicions_total" ["pool", "server"]
+        "Times that this sidecar began to suspect the server to be dead.";
     CLIENT_CONNECTIONS = Gauge "kennel_client_connections" []
         "Clients connected.";
     CLIENT_CONNECTIONS_TOTAL = Counter "kennel_client_connections_total" []
@@ -156,6 +166,7 @@ pub fn markdown() -> String {
     row("why", &FILLS_DROPPED, DropReason::ALL.iter().map(|v| v.word()).collect());
     row("end", &WAITS, WaitEnd::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
+    row("to", &FAILOVER_CHANGES, Place::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &AUTHENTICATIONS, AuthOutcome::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &TLS_HANDSHAKES, TlsOutcome::ALL.iter().map(|v| v.word()).collect());
     row("miss", &SET_PAIRS, PairedWith::ALL.iter().map(|v| v.word()).collect());

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::counts::ServerName;
 use super::exposition::{Exposition, read};
+use super::failover::{FailoverSource, FailoverState};
 use super::labels::{
     AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome, UpstreamOutcome,
     WaitEnd,
@@ -66,6 +67,40 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     worker.bytes_read(10);
     worker.bytes_written(20);
     metrics.config_read(true, 1_700_000_000_500);
+    metrics.show_failover(std::sync::Arc::new(SecondServer));
+}
+
+/// The failover of one server of two.
+struct SecondServer;
+
+impl FailoverSource for SecondServer {
+    fn state(&self, server: usize) -> Option<FailoverState> {
+        let (standby, view_valid, unreachable_here) = (Some(true), true, true);
+        let (moved_to_standby, moved_back, suspicions) = (3, 2, 4);
+        (server == 1).then_some(FailoverState {
+            standby,
+            view_valid,
+            unreachable_here,
+            moved_to_standby,
+            moved_back,
+            suspicions,
+        })
+    }
+}
+
+#[test]
+fn a_server_that_fails_over_is_shown_and_one_that_does_not_is_left_out() {
+    let metrics = metrics(1);
+    metrics.show_failover(std::sync::Arc::new(SecondServer));
+    let samples = scrape(&metrics).samples;
+    let of = |name: &str, labels: &str| {
+        let series = |server| format!("kennel_failover_{name}{{pool=\"main\",server=\"{server}\"{labels}}}");
+        assert_eq!(samples.get(&series("a:11211")), None);
+        samples[&series("b:11211")]
+    };
+    assert_eq!([of("place", ""), of("view_valid", ""), of("unreachable_here", "")], [1.0; 3]);
+    assert_eq!(of("changes_total", ",to=\"standby\""), 3.0);
+    assert_eq!((of("changes_total", ",to=\"own\""), of("suspicions_total", "")), (2.0, 4.0));
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod pipeline;
 mod state;
 mod replies;
 mod key;
+mod place;
 mod plan;
 
 pub use call::{Call, LongGetState};

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::key::{GuardedKey, KeyClass};
-use super::plan::{Plan, RulePlan};
+use super::plan::{GuardPlan, Plan, RulePlan};
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
 use super::state::near_cache::NearCache;
@@ -17,6 +17,7 @@ use super::state::renewal_queue::RenewalQueue;
 use super::state::server_info::ServerInfo;
 use super::state::tag_cache::TagCache;
 use crate::clock::Clock;
+use crate::failover::Views;
 use crate::guard::near::Changes;
 use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
@@ -41,6 +42,10 @@ pub struct Proxy {
     pub(super) metrics: Arc<WorkerMetrics>,
     clock: Clock,
     start: Instant,
+    /// Where the keys of each server are, for each pool that fails over.
+    pub(super) views: Vec<Option<Arc<Views>>>,
+    /// The policies of the guards for keys on a standby server.
+    standby_policies: Vec<Policy>,
     hasher: KeyHasher,
     /// Buffer in which tag names are rendered.
     tag: RefCell<Vec<u8>>,
@@ -69,6 +74,9 @@ pub struct Shared {
     pub start: Instant,
     /// What `stats` reports of Kennel itself.
     pub server_info: Arc<ServerInfo>,
+    /// Where the keys of each server are, for each pool; `None` if the pool does not fail over. The times in them are on the
+    /// clock that begins at `start`.
+    pub views: Vec<Option<Arc<Views>>>,
 }
 
 impl Proxy {
@@ -85,7 +93,10 @@ impl Proxy {
             clock,
             start,
             server_info,
+            views,
         } = shared;
+        let on_standby = |guard: &GuardPlan| guard.policy.on_standby(pools[guard.pool].standby_ttl());
+        let standby_policies = plan.guards.iter().map(on_standby).collect();
         Proxy {
             plan,
             pools,
@@ -100,6 +111,8 @@ impl Proxy {
             metrics,
             clock,
             start,
+            views,
+            standby_policies,
             hasher: KeyHasher::new(),
             tag: RefCell::default(),
         }
@@ -163,10 +176,12 @@ impl Proxy {
                 RulePlan { pool, guard: None, .. } => KeyClass::Raw { pool, rule },
                 RulePlan { pool, guard: Some(guard), .. } => {
                     let tags = self.render_tags(key, &captures, &self.plan.guards[guard].tags);
+                    let home = self.pools[pool].server_index_by(key, md5);
                     KeyClass::Guarded(GuardedKey {
                         guard,
-                        server: self.pools[pool].server_index_by(key, md5),
+                        place: self.place(pool, home, || self.pools[pool].standby_index(key, home)),
                         key: SmallVec::from_slice(key),
+                        tag_places: if tags.is_empty() { None } else { self.tag_places(&tags) },
                         tags,
                         explicit_tags: 0,
                     })
@@ -211,9 +226,17 @@ impl Proxy {
         &self.pools[self.plan.guards[guard].pool]
     }
 
-    /// The connection to the server of a guarded key.
+    /// The connection to the server that has a guarded key.
     pub(super) fn connection_of(&self, key: &GuardedKey) -> &Rc<Connection> {
-        &self.pool_of(key.guard).connections()[key.server]
+        &self.pool_of(key.guard).connections()[key.place.server]
+    }
+
+    /// The policy of a key, in its place.
+    pub(super) fn policy_of(&self, key: &GuardedKey) -> &Policy {
+        match key.place.is_standby() {
+            true => &self.standby_policies[key.guard],
+            false => self.policy(key.guard),
+        }
     }
 
     /// The policy of a guard.

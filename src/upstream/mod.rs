@@ -7,6 +7,7 @@
 //!   `placement_cache` remembers its results;
 //! - `connection`: one pipelined connection of one worker to one server. `coalescing` lets identical unsent reads share one
 //!   reply, and `batched_gets` puts the keys of several `get`s on one line;
+//! - `batch_connection`: a connection of the control plane, for one batch of commands at a time;
 //! - `server`: one server, shared by all workers; `probe` finds out its `capabilities` on each new connection;
 //! - `read_buffer`: cuts what a server sends into replies;
 //! - `reply`, `pending_replies`: the replies that one client is waiting for;
@@ -14,6 +15,7 @@
 
 mod spec;
 pub mod pool;
+mod batch_connection;
 mod md5_lanes;
 pub mod ring;
 mod placement_cache;
@@ -29,6 +31,7 @@ pub mod pending_replies;
 pub mod memory_budget;
 mod buffer_pool;
 
+pub use batch_connection::{BatchConnection, NoReply};
 pub use batched_gets::GetKind;
 pub use md5_lanes::each_with_md5;
-pub use spec::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
+pub use spec::{Address, Distribution, FailoverSpec, Hash, OnError, PoolSpec, ServerSpec};

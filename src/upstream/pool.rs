@@ -3,6 +3,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -20,6 +21,7 @@ pub struct SharedPool {
     ring: Ring,
     servers: Vec<Arc<Server>>,
     on_error: OnError,
+    standby_ttl: Duration,
 }
 
 impl SharedPool {
@@ -35,12 +37,18 @@ impl SharedPool {
             ring: Ring::new(&spec.servers, spec.distribution, spec.hash),
             servers: servers.collect::<io::Result<_>>()?,
             on_error: spec.on_error,
+            standby_ttl: spec.failover.as_ref().map_or(Duration::ZERO, |failover| failover.standby_ttl),
         })
     }
 
     /// Its servers, in the order of the configuration.
     pub fn servers(&self) -> &[Arc<Server>] {
         &self.servers
+    }
+
+    /// Which server holds a key.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
     }
 
     /// The pool of one worker. With several workers, call this for all of them before any begins to connect.
@@ -109,6 +117,30 @@ impl Pool {
             };
             (2..10).find_map(elsewhere).unwrap_or((first + 1) % servers)
         })
+    }
+
+    /// The index of the server that holds this key while `server`, which holds it otherwise, is away: where the ring without
+    /// that server places it.
+    pub fn standby_index(&self, key: &[u8], server: usize) -> usize {
+        self.shared.ring.server_without(key, &[server])
+    }
+
+    /// The index of the server that holds this key, or with `copy` its second copy, while the server that holds it otherwise is
+    /// away. It is none of the two servers, so that the two copies do not meet. With three servers of which two are away they
+    /// do: each is then restored from the other.
+    pub fn standby_of_copy(&self, key: &[u8], copy: bool) -> usize {
+        let (ring, first, second) =
+            (&self.shared.ring, self.server_index(key), self.second_server_index(key));
+        let standby = ring.server_without(key, &[first, second]);
+        if copy && self.connections.len() > 3 {
+            return ring.server_without(key, &[first, second, standby]);
+        }
+        standby
+    }
+
+    /// The longest TTL of an item on a standby server.
+    pub fn standby_ttl(&self) -> Duration {
+        self.shared.standby_ttl
     }
 
     /// The connection to the server that holds this key.

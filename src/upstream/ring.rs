@@ -113,7 +113,24 @@ impl Ring {
                 slots.server(u64::from(hash_of(*hash, key, md5)) % slots.count())
             }
             Placement::Jump { slots } => slots.server(jump(md5(), slots.count())),
-            Placement::Rendezvous { servers } => highest(servers, md5()),
+            Placement::Rendezvous { servers } => highest(servers, &[], md5()),
+        }
+    }
+
+    /// The index of the server that holds `key`, which one of these servers holds otherwise, if it is kept on the others, of which
+    /// there must be one. With all distributions but jump this is the ring without these servers.
+    pub fn server_without(&self, key: &[u8], without: &[usize]) -> usize {
+        let md5 = || md5_64(key);
+        match &self.placement {
+            Placement::Single => 0,
+            Placement::Ketama { points, hash } => points.server_without(hash_of(*hash, key, md5), without),
+            Placement::Modula { slots, hash } => {
+                let slot = u64::from(hash_of(*hash, key, md5));
+                slots.server_without(without, |count| slot % count)
+            }
+            // With the same hash, all keys of a slot would move to one other.
+            Placement::Jump { slots } => slots.server_without(without, |count| jump(mix(md5()), count)),
+            Placement::Rendezvous { servers } => highest(servers, without, md5()),
         }
     }
 }
@@ -134,6 +151,17 @@ impl Points {
         let next = self.points[first..].iter().find(|(point, _)| *point >= position);
         next.unwrap_or(&self.points[0]).1 as usize
     }
+
+    /// The server of the first point that is not before this position and of none of these servers. Without such a point, any
+    /// other server.
+    fn server_without(&self, position: u32, without: &[usize]) -> usize {
+        let first = self.points.partition_point(|(point, _)| *point < position);
+        let (before, after) = self.points.split_at(first);
+        let mut servers = after.iter().chain(before).map(|(_, server)| *server as usize);
+        let next = servers.find(|server| !without.contains(server));
+        // A server whose weight is too small has no point.
+        next.or_else(|| (0..).find(|server| !without.contains(server))).unwrap_or(0)
+    }
 }
 
 impl Slots {
@@ -152,6 +180,38 @@ impl Slots {
     fn server(&self, slot: u64) -> usize {
         self.runs[self.runs.partition_point(|(end, _)| *end <= slot)].1
     }
+
+    /// The server of a slot among those of the other servers; `slot` selects one, given how many there are.
+    fn server_without(&self, without: &[usize], slot: impl FnOnce(u64) -> u64) -> usize {
+        let starts = std::iter::once(0).chain(self.runs.iter().map(|(end, _)| *end));
+        let runs = starts.zip(&self.runs).map(|(start, (end, server))| (end - start, *server));
+        let others = || runs.clone().filter(|(_, server)| !without.contains(server));
+        let mut slot = slot(others().map(|(weight, _)| weight).sum::<u64>().max(1));
+        let found = others().find(|(weight, _)| {
+            let here = slot < *weight;
+            slot = slot.saturating_sub(*weight);
+            here
+        });
+        found.map_or(0, |(_, server)| server)
+    }
+}
+
+/// A number for this placement of keys: equal for servers, weights, distribution and hash that place all keys alike, and
+/// otherwise different. The order of the servers counts only where it affects the placement.
+pub fn placement_id(servers: &[ServerSpec], distribution: Distribution, hash: Hash) -> u64 {
+    let describe =
+        |(index, server): (usize, &ServerSpec)| format!("{}*{}", identity(index, server), server.weight);
+    let mut all: Vec<String> = servers.iter().enumerate().map(describe).collect();
+    if distribution != Distribution::Jump {
+        all.sort();
+    }
+    // A space is in no identity.
+    md5_64(format!("{distribution:?} {hash:?} {}", all.join(" ")).as_bytes())
+}
+
+/// A number for the identity of each server on the ring.
+pub fn identity_ids(servers: &[ServerSpec]) -> Vec<u64> {
+    servers.iter().enumerate().map(|(index, server)| md5_64(identity(index, server).as_bytes())).collect()
 }
 
 /// The order of servers in twemproxy's modula: shorter identities first, those of equal length by their bytes. libmemcached
@@ -228,9 +288,12 @@ fn weighted((index, server): (usize, &ServerSpec)) -> WeightedServer {
 /// Weighted highest random weight: the server with the highest −w / ln(h), where h in (0, 1) is a hash of the server and the
 /// key. A server's share of the keys is its share of the weight, and a key moves only to or from a server that is added,
 /// removed or changes its weight. Of equals the first is taken.
-fn highest(servers: &[WeightedServer], key: u64) -> usize {
+fn highest(servers: &[WeightedServer], without: &[usize], key: u64) -> usize {
     let (mut best, mut high) = (0, f64::NEG_INFINITY);
     for (index, server) in servers.iter().enumerate() {
+        if without.contains(&index) {
+            continue;
+        }
         // 52 bits plus one half: exact, and neither 0 nor 1.
         let hash = ((mix(server.id ^ key) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
         let score = -server.weight / hash.ln();
@@ -489,5 +552,58 @@ mod tests {
                 assert_eq!(points.server(position), at, "{position} of {count}");
             }
         }
+    }
+
+    #[test]
+    fn the_keys_of_a_server_that_is_taken_out_are_spread_over_all_others() {
+        use Distribution::{Jump, Ketama, Modula, Rendezvous};
+        let weights = [1, 1, 2, 4, 4, 8];
+        let all = servers(&weights);
+        for (distribution, hash) in
+            [(Ketama, Hash::Md5), (Modula, Hash::Crc32a), (Jump, Hash::Md5), (Rendezvous, Hash::Md5)]
+        {
+            let ring = Ring::new(&all, distribution, hash);
+            for without in 0..weights.len() {
+                let mut counts = [0u32; 6];
+                for key in keys().filter(|key| ring.server(key.as_bytes()) == without) {
+                    counts[ring.server_without(key.as_bytes(), &[without])] += 1;
+                }
+                assert_eq!(counts[without], 0);
+                let used = counts.iter().filter(|count| **count > 0).count();
+                assert_eq!(used, 5, "{distribution:?} without {without}: {counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_without_a_server_is_the_ring_of_the_others() {
+        use Distribution::{Ketama, Modula, Rendezvous};
+        for (distribution, hash) in
+            [(Ketama, Hash::Md5), (Modula, Hash::Crc32), (Modula, Hash::Md5), (Rendezvous, Hash::Md5)]
+        {
+            // With other weights, ketama gives the others different numbers of points.
+            let weights: &[u32] = if distribution == Ketama { &[1; 5] } else { &[1, 3, 1, 2, 5] };
+            let all = servers(weights);
+            let ring = Ring::new(&all, distribution, hash);
+            for without in [&[][..], &[0], &[2], &[4], &[1, 3]] {
+                let left: Vec<usize> = (0..all.len()).filter(|index| !without.contains(index)).collect();
+                let others: Vec<_> = left.iter().map(|index| all[*index].clone()).collect();
+                let smaller = Ring::new(&others, distribution, hash);
+                for key in keys().take(2000) {
+                    let found = ring.server_without(key.as_bytes(), without);
+                    assert_eq!(
+                        found,
+                        left[smaller.server(key.as_bytes())],
+                        "{distribution:?} {without:?} {key}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_without_points_is_found_if_no_other_is_left() {
+        let ring = Ring::new(&servers(&[1000, 1, 1000]), Distribution::Ketama, Hash::Md5);
+        assert_eq!(ring.server_without(b"k", &[0, 2]), 1);
     }
 }

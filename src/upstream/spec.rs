@@ -78,6 +78,28 @@ pub enum OnError {
     Miss,
     /// `SERVER_ERROR`.
     Error,
+    /// A miss. Once the fleet has moved the server's keys to their standby servers, raw keys follow them.
+    Standby,
+}
+
+impl OnError {
+    /// Whether a read that no server answers is a miss.
+    pub fn is_miss(self) -> bool {
+        self != OnError::Error
+    }
+}
+
+/// How the fleet moves the keys of a server that does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailoverSpec {
+    /// How long a view of a server's record is valid after it was requested.
+    pub window: Duration,
+    /// How long a server is silent before it is suspected to be dead.
+    pub fail_after: Duration,
+    /// How long a server answers before its keys return to it.
+    pub recover_after: Duration,
+    /// The longest TTL of an item on a standby server; whole seconds, at least 1.
+    pub standby_ttl: Duration,
 }
 
 /// One pool: valid by construction, with at least one server.
@@ -97,4 +119,7 @@ pub struct PoolSpec {
     pub request_timeout: Duration,
     /// The reply to a read whose server is down.
     pub on_error: OnError,
+    /// Whether and how its servers fail over; `None` if they do not. With it, there are at least three servers, none of them
+    /// embedded.
+    pub failover: Option<FailoverSpec>,
 }

@@ -21,8 +21,11 @@ def tag_list(tags):
     return out
 
 
-def header(stale_for, built_at, rebuild, tags, version=1, stub=0):
-    rest = struct.pack("<IQI", stale_for, built_at | stub << 44, rebuild) + tag_list(tags)
+def header(stale_for, built_at, rebuild, tags, version=1, stub=0, fence=None):
+    rest = struct.pack("<IQI", stale_for, built_at | stub << 44, rebuild)
+    if fence is not None:
+        version, rest = 2, rest + struct.pack("<Q", fence)
+    rest += tag_list(tags)
     return MAGIC + struct.pack("<BH", version, 7 + len(rest)) + rest
 
 
@@ -30,9 +33,10 @@ def shown(tags):
     return ",".join(f"{name}={version}" for name, version in tags) or "-"
 
 
-def sealed(what, stale_for, built_at, rebuild, tags, payload, stub=0):
-    head = header(stale_for, built_at, rebuild, tags, stub=stub)
-    print("sealed", what, stale_for, built_at, stub, rebuild, shown(tags), head.hex(), payload.hex() or "-")
+def sealed(what, stale_for, built_at, rebuild, tags, payload, stub=0, fence=0):
+    head = header(stale_for, built_at, rebuild, tags, stub=stub, fence=fence or None)
+    numbers = (stale_for, built_at, stub, rebuild, fence)
+    print("sealed", what, *numbers, shown(tags), head.hex(), payload.hex() or "-")
 
 
 def unreadable(what, item):
@@ -43,13 +47,14 @@ def plain(what, item):
     print("plain", what, item.hex() or "-")
 
 
-def lock(what, granted_at, sidecar, tags):
-    body = struct.pack("<BQQ", 1, granted_at, sidecar) + tag_list(tags)
-    print("lock", what, granted_at, sidecar, shown(tags), body.hex())
+def lock(what, granted_at, sidecar, tags, fence=0):
+    body = struct.pack("<BQQ", 2 if fence else 1, granted_at, sidecar)
+    body += (struct.pack("<Q", fence) if fence else b"") + tag_list(tags)
+    print("lock", what, granted_at, sidecar, fence, shown(tags), body.hex())
 
 
 print("# Stored bytes and what they mean; made by make_envelope.py. '-' is nothing.")
-print("# sealed WHAT STALE_FOR(s) BUILT_AT(ms) STUB REBUILD(ms) TAGS(name=version,…) HEADER(hex) PAYLOAD(hex)")
+print("# sealed WHAT STALE_FOR(s) BUILT_AT(ms) STUB REBUILD(ms) FENCE TAGS(name=version,…) HEADER(hex) PAYLOAD(hex)")
 sealed("zero-tags", 60, 1700000000000, 250, [], b"hello")
 sealed("two-tags", 60, 1700000000000, 250, [("blog:7", 1699999999000), ("posts", 1600000000000)], b"<p>Hi</p>")
 sealed("empty-payload", 0, 0, 0, [("t", 0)], b"")
@@ -58,10 +63,16 @@ sealed("max-values", 2**32 - 1, 2**44 - 1, 2**32 - 1, [("n" * 250, 2**64 - 1)], 
 sealed("over-a-stub", 60, 1700000000000, 250, [("posts", 1600000000000)], b"hello", stub=0x12345)
 sealed("most-tags", 86400, 1700000000000, 9, [(f"tag-{n}", n) for n in range(64)], b"x")
 sealed("longest-header", 7, 8, 9, [("n" * 247, n) for n in range(63)] + [("n" * 223, 63)], b"x")
+sealed("fence-without-tags", 60, 1700000000000, 250, [], b"hello", fence=1700000000000 << 20 | 7)
+sealed("fence-and-tag", 60, 1700000000000, 250, [("posts", 1600000000000)], b"hello", stub=9, fence=1)
+sealed("max-fence", 2**32 - 1, 2**44 - 1, 2**32 - 1, [], b"", stub=2**20 - 1, fence=2**64 - 1)
 
 print("# unreadable WHAT ITEM(hex)")
 two = header(60, 1700000000000, 250, [("blog:7", 1), ("posts", 2)])
-unreadable("format-2", header(60, 1700000000000, 250, [], version=2) + b"hello")
+unreadable("format-2-without-its-fence", header(60, 1700000000000, 250, [], version=2) + b"hello")
+unreadable("fence-0", header(60, 1700000000000, 250, [], fence=0) + b"hello")
+unreadable("format-1-with-a-fence", header(60, 1700000000000, 250, [], fence=7).replace(b"\x02", b"\x01", 1))
+unreadable("format-3", header(60, 1700000000000, 250, [], version=3) + b"hello")
 unreadable("format-255-with-another-layout", MAGIC + b"\xff\x00\x00")
 unreadable("format-0", header(60, 1700000000000, 250, [], version=0) + b"hello")
 unreadable("magic-alone", MAGIC)
@@ -96,7 +107,8 @@ plain("java", bytes.fromhex("aced0005"))
 plain("utf-16-with-bom", "\ufeffa".encode("utf-16-le"))
 plain("json", json.dumps({"a": 1}).encode())
 
-print("# lock WHAT GRANTED_AT(ms) SIDECAR TAGS(name=version,…) VALUE(hex)")
+print("# lock WHAT GRANTED_AT(ms) SIDECAR FENCE TAGS(name=version,…) VALUE(hex)")
 lock("zero-tags", 1700000000000, 0xFEEDFACECAFEBEEF, [])
 lock("two-tags", 1700000000000, 7, [("blog:7", 1699999999000), ("posts", 1600000000000)])
 lock("max-values", 2**64 - 1, 2**64 - 1, [("n" * 250, 2**64 - 1)])
+lock("fence", 1700000000000, 7, [("posts", 1600000000000)], fence=1700000000000 << 20 | 7)

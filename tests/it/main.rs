@@ -1,9 +1,9 @@
 //! The integration tests: real memcacheds, the real binary, real sockets. One test binary, so that it links once.
 //!
 //! `world` starts the servers and sidecars, `client` sends and reads byte by byte, `slow_server` disturbs connections, `gate`
-//! holds a command until an interleaving has happened; then there is one file per promise, in the order of the design. `poison`
-//! and `slow_clients` contain malicious and careless clients, `limits` clients that exceed their limits; in
-//! `outage` no server answers; `fuzz_corpus` replays
+//! holds a command until an interleaving has happened; then there is one file per promise, in the order of the design. `failover`
+//! takes servers away, and in `outage` no server answers. `poison` and `slow_clients` contain malicious and careless clients,
+//! `limits` clients that exceed their limits; `fuzz_corpus` replays
 //! what fuzzing found; in `chaos` everything fails at once, in `attack` nothing does.
 
 mod admin;
@@ -15,6 +15,7 @@ mod client;
 mod differential;
 mod embedded_is_faithful;
 mod explicit_tags;
+mod failover;
 mod fuzz_corpus;
 mod gate;
 mod guarded_means_what_memcached_means;

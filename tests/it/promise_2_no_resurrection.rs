@@ -557,6 +557,8 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         max_value: 1 << 20,
         added_tags: 0,
         copies: false,
+        fence: 0,
+        tag_fences: &[],
         now,
         may_wait: false,
         random_unit: 1.0,
@@ -566,6 +568,7 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         stale_for: 60,
         built_at: 1,
         rebuild: 1,
+        fence: 0,
         tags: [(tags[0].clone(), VERSION)].into_iter().collect(),
     };
     envelope.seal(&mut value).expect("a short tag");

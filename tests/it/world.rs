@@ -240,7 +240,12 @@ impl Kennel {
     /// Starts `kennel --config FILE` with this configuration and waits until it has logged its addresses and that it is ready.
     /// The configuration must have a TCP listener and an admin listener, as that of [`sidecar_toml`].
     pub(crate) fn start(toml: &str) -> Kennel {
-        Kennel::start_by(Command::new(env!("CARGO_BIN_EXE_kennel")), toml)
+        Kennel::start_by(Command::new(env!("CARGO_BIN_EXE_kennel")), toml, "200")
+    }
+
+    /// The same, but waits only until it has logged its addresses and is not ready.
+    pub(crate) fn start_unready(toml: &str) -> Kennel {
+        Kennel::start_by(Command::new(env!("CARGO_BIN_EXE_kennel")), toml, "503")
     }
 
     /// The same with a limit of open files.
@@ -248,10 +253,10 @@ impl Kennel {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_kennel")]);
-        Kennel::start_by(command, toml)
+        Kennel::start_by(command, toml, "200")
     }
 
-    fn start_by(mut command: Command, toml: &str) -> Kennel {
+    fn start_by(mut command: Command, toml: &str, readiness: &str) -> Kennel {
         let dir = temp_dir();
         let file = dir.join("kennel.toml");
         std::fs::write(&file, toml).expect("write the configuration");
@@ -280,8 +285,7 @@ impl Kennel {
             let (tcp, admin) = (kennel.listening("tcp "), kennel.admin_line());
             let (Some(tcp), Some(admin)) = (tcp, admin) else { return false };
             (kennel.tcp, kennel.admin) = (parse(&tcp), parse(&admin));
-            kennel.http("/readyz").starts_with("HTTP/1.0 200")
-                || kennel.http("/readyz").starts_with("HTTP/1.1 200")
+            kennel.http("/readyz").split(' ').nth(1) == Some(readiness)
         });
         let default_ports = [11211, 9111];
         assert!(

@@ -119,6 +119,8 @@ fn with_inputs<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>
         tags: &tags(),
         added_tags: 0,
         copies: false,
+        fence: 0,
+        tag_fences: &[],
         sidecar: s as u64,
         max_value: 1 << 20,
         now,

@@ -1,6 +1,7 @@
 //! The guarantees of the design, checked against everything observed. It knows the source of truth and nothing of the guard.
 
 use super::counting::{Cause, History};
+use super::places::Place;
 use super::plan::Plan;
 
 /// Index of a value that a client has made.
@@ -101,6 +102,8 @@ pub struct Request {
     pub served: u64,
     /// The number of rounds of commands. Taking a lock over while tags are bumped takes many.
     pub rounds: u64,
+    /// Where it found the key.
+    pub place: Place,
 }
 
 /// The last fill of a key.
@@ -159,7 +162,9 @@ coverage!(
     unmoved,
     fresh_hits,
     commands,
-    undecided
+    undecided,
+    moves,
+    refused
 );
 
 pub struct Checker {
@@ -439,7 +444,8 @@ impl Checker {
         }
         let policy = &self.plan.keys[key].policy;
         let drops = |kind: DisruptionKind| match kind {
-            DisruptionKind::Key { leaves } => !leaves,
+            // A delete that another place has missed leaves the old value there, for which `on_tag` decides.
+            DisruptionKind::Key { leaves } => !leaves && self.plan.moves == 0,
             DisruptionKind::Tag { .. } => policy.on_tag == kennel::guard::OnInvalidate::Drop,
             DisruptionKind::Value => false,
         };
@@ -521,7 +527,7 @@ impl Checker {
     ) -> Result<(), Violation> {
         let Request { now, rounds, .. } = request;
         let Value { acked: Some(acked), ttl, sent, .. } = self.values[value] else { return Ok(()) };
-        if self.plan.is_storm() {
+        if self.plan.checks_only_freshness() {
             return Ok(());
         }
         let touches = self.touches.iter().filter(|touch| touch.key == key && touch.acked >= sent);
@@ -575,7 +581,7 @@ impl Checker {
             + self.copy_grace()
             + self.join_wait(key);
         self.coverage.waited += u64::from(now > began + rounds);
-        if self.plan.is_storm() {
+        if self.plan.checks_only_freshness() {
             return Ok(());
         }
         if now > began + wait + rounds {

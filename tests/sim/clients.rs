@@ -204,13 +204,16 @@ impl World {
         then: impl FnOnce(&Inputs<'_>) -> T,
     ) -> T {
         let guarded = &self.plan.keys[key];
+        let tags = [&guarded.tags, extra].concat();
         then(&Inputs {
             policy: &guarded.policy,
-            tags: &[&guarded.tags, extra].concat(),
+            tags: &tags,
             sidecar: self.sidecars[sidecar].number,
             max_value: self.plan.max_value,
             added_tags: extra.len(),
             copies: self.plan.copies,
+            fence: self.place_of_key(sidecar, key).fence(),
+            tag_fences: &self.tag_fences(sidecar, &tags),
             now: self.local_now(sidecar),
             may_wait: true,
             random_unit: 1.0,
@@ -225,7 +228,7 @@ impl World {
         request: Request,
         end: ReadEnd,
     ) -> Result<(), Violation> {
-        let Request { sidecar, now, .. } = request;
+        let Request { sidecar, now, place, .. } = request;
         let moment = self.local_now(sidecar);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
@@ -265,7 +268,7 @@ impl World {
                 let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
                 self.remove_ended(sidecar, ended, &Purpose::Superseded);
                 if let Some(id) = id {
-                    self.at(due - now, Event::Due { sidecar, generation, key, id });
+                    self.at(due - now, Event::Due { sidecar, generation, key, id, place });
                     let rebuild = self.checker.rebuild(key, last_read, request.served, now, (early, cold));
                     let method = self.fill_method(client, shown);
                     build = method.map(|method| self.build(client, key, method, Some(rebuild)));
@@ -301,7 +304,7 @@ impl World {
             panic!("client {client} has no read in progress");
         };
         *waits_for -= 1;
-        missed.extend(build.map(|build| build.since(last_read)));
+        missed.extend(build.map(|build| build.since(last_read, place.server)));
         if *waits_for == 0 {
             let missed = std::mem::take(missed);
             self.make(client, missed);

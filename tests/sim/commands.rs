@@ -425,7 +425,8 @@ impl World {
                 let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
                 self.remove_ended(sidecar, ended, &Purpose::Superseded);
                 if let Some(id) = id {
-                    self.at(due - self.now, Event::Due { sidecar, generation, key, id });
+                    let place = self.place_of_key(sidecar, key);
+                    self.at(due - self.now, Event::Due { sidecar, generation, key, id, place });
                 }
                 Ok(Response::Miss)
             }

@@ -101,6 +101,9 @@ impl Checker {
         self.note_expiries();
         for key in 0..self.plan.keys.len() {
             self.check_becomes_fresh(key)?;
+            if self.plan.moves > 0 {
+                continue;
+            }
             self.check_rebuild_reasons(key)?;
             if !faulty {
                 self.check_withheld_reasons(key)?;

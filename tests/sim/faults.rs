@@ -22,6 +22,8 @@ pub enum Fault {
     Stall,
     /// A server is suspended and resumes later.
     Stop,
+    /// The keys of a server move to another place.
+    Move,
 }
 
 impl World {
@@ -38,6 +40,7 @@ impl World {
             (Fault::Step, faults.step),
             (Fault::Stall, faults.stall),
             (Fault::Stop, faults.stop),
+            (Fault::Move, self.plan.moves),
         ] {
             let mut at = 1 + self.below(2 * every);
             while every > 0 && at < self.plan.quiet {
@@ -108,6 +111,10 @@ impl World {
                 self.stall(sidecar, server);
             }
             Fault::Stop => self.stop(server),
+            Fault::Move => {
+                let server = self.below(self.plan.servers as u64) as usize;
+                self.move_place(server);
+            }
             Fault::Kill => {
                 let sidecar = self.below(self.plan.sidecars as u64) as usize;
                 self.kill(sidecar);

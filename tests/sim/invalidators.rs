@@ -80,6 +80,7 @@ impl World {
                 let (bump, commands) = self.with_inputs(sidecar, 0, Bump::start);
                 let mut op = self.op(sidecar, 0, Task::Bump(bump), Purpose::Invalidation(which));
                 op.tags = vec![tag_name(tag)];
+                op.tag_places = vec![self.places_of_tag(sidecar, &op.tags[0])];
                 assert!(
                     commands
                         .iter()

@@ -21,6 +21,7 @@ mod late;
 mod tags;
 mod mutants;
 mod near;
+mod places;
 mod rare;
 mod world;
 mod seeds;

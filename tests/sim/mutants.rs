@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use kennel::guard::envelope::{Envelope, Header, Opened};
 use kennel::guard::{
     Cas, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, StoreMode, Stored,
-    incarnation_of, version_millis,
+    incarnation_of, parse_version, tag_value, version_millis,
 };
 
 use super::operation::{Op, Purpose, Task};
@@ -104,6 +104,20 @@ pub enum Mutant {
     AnyStubIsTheSame,
     /// A `set` whose miss the lease table has discarded counts as one without a miss.
     ForgottenMissIsNone,
+    /// A value of another fence counts as one of the current fence.
+    FenceNotCompared,
+    /// A miss of another fence is filled, under the current one.
+    FillUnderAnotherFence,
+    /// A change is acknowledged although its place has been replaced.
+    AcknowledgedWithoutView,
+    /// The item of a tag counts whatever its fence.
+    TagNotSealed,
+    /// Cached tag versions are used under another fence.
+    TagCacheOutlivesFence,
+    /// Near values are served under another fence.
+    NearOutlivesFence,
+    /// A store that names the CAS of a win under another fence is sealed with the current one.
+    WinOfAnotherFence,
 }
 
 /// The item as it was `seconds` earlier.
@@ -171,6 +185,9 @@ impl World {
             (M::NamedTagIsUnmoved, Task::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
                 self.reseal(value, |old| old == 0);
             }
+            (M::WinOfAnotherFence, Task::Modify(_), ItemRef::Value, Operation::Store { value, .. }) => {
+                value.header = sealed_under(&value.header, op.place.fence()).unwrap_or(value.header.clone());
+            }
             (M::LockBySet, Task::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
                 *mode = StoreMode::Set
             }
@@ -205,6 +222,26 @@ impl World {
         let Some(mutant) = self.plan.mutant else { return };
         let stale_for = self.plan.keys[op.key].policy.stale_seconds();
         match (mutant, &op.doing) {
+            (M::FenceNotCompared, _) => {
+                for (command, reply) in op.commands.iter().zip(replies) {
+                    if let (ItemRef::Value, ServerReply::Item(item)) = (command.item, reply)
+                        && let Some(value) = sealed_under(&item.value, op.place.fence())
+                    {
+                        (item.size, item.value) = (value.len(), value);
+                    }
+                }
+            }
+            (M::TagNotSealed, _) => {
+                for (command, reply) in op.commands.iter().zip(replies) {
+                    if let (ItemRef::Tag(_) | ItemRef::TagCopy(_), ServerReply::Item(item)) =
+                        (command.item, reply)
+                        && let Some(ms) = parse_version(&item.value)
+                    {
+                        item.value = tag_value(ms, op.place_of(command.item).fence());
+                        item.size = item.value.len();
+                    }
+                }
+            }
             (M::NoDoubleCheck, Task::Read(_)) => {
                 if let (true, [ServerReply::Stored(_), second, ..], Some(read)) =
                     (op.claims(), &mut replies[..], &op.read)
@@ -309,6 +346,15 @@ impl World {
             _ => {}
         }
     }
+}
+
+/// The same value, sealed with this fence. `None` if it is not sealed.
+fn sealed_under(value: &Bytes, fence: u64) -> Option<Bytes> {
+    let Opened::Sealed { envelope, payload_at } = Envelope::open(value) else { return None };
+    let mut sealed = BytesMut::new();
+    (Envelope { fence, ..envelope }).seal(&mut sealed).ok()?;
+    sealed.extend_from_slice(&value[payload_at..]);
+    Some(sealed.freeze())
 }
 
 fn number(text: &[u8]) -> u64 {

@@ -95,8 +95,9 @@ impl Checker {
     }
 }
 
-fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, plan: &'a Plan) -> NearRequest<'a> {
-    NearRequest { key: name, tags: &plan.keys[op.key].tags, near: millis(plan.keys[op.key].policy.near) }
+fn wanted<'a>(name: &'a Rc<[u8]>, op: &Op, fences: u64, plan: &'a Plan) -> NearRequest<'a> {
+    let near = millis(plan.keys[op.key].policy.near);
+    NearRequest { key: name, tags: &plan.keys[op.key].tags, near, fences }
 }
 
 impl World {
@@ -112,7 +113,8 @@ impl World {
         let [owner, _] = self.clients[client].owners;
         let guarded = &self.plan.keys[key];
         let has_miss = self.known_miss(sidecar, key, owner) == KnownMiss::Yes;
-        if guarded.policy.near.is_zero() || options.recache.is_some() || has_miss {
+        let has_view = self.place_of_key(sidecar, key).is_known();
+        if !has_view || guarded.policy.near.is_zero() || options.recache.is_some() || has_miss {
             return false;
         }
         let moment = self.sidecars[sidecar].near_state.workers[client % 2].last_read();
@@ -124,8 +126,9 @@ impl World {
     fn lookup_near(&mut self, mut op: Box<Op>, moment: u64, options: ReadOptions) {
         let now = self.local_now(op.sidecar);
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
+        let fences = self.fences(op.sidecar, op.key);
         let NearState { workers, changes, .. } = &mut self.sidecars[op.sidecar].near_state;
-        let last_read = workers[worker(&op)].lookup(&wanted(&name, &op, &self.plan), now, changes);
+        let last_read = workers[worker(&op)].lookup(&wanted(&name, &op, fences, &self.plan), now, changes);
         op.doing = match last_read {
             NearLookup::Hit(kept) => Task::SharedRead(SharedRead::Kept(kept)),
             NearLookup::Join(in_flight) => {
@@ -176,10 +179,11 @@ impl World {
         };
         let JoinedRead { moment, options, .. } = joined;
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
+        let fences = self.fences(op.sidecar, op.key);
         let NearState { workers, changes, .. } = &mut self.sidecars[op.sidecar].near_state;
         let worker = &mut workers[worker(&op)];
         match result {
-            SharedResult::Fresh(kept) if worker.may_serve(&kept, moment, now, changes) => {
+            SharedResult::Fresh(kept) if worker.may_serve(&kept, moment, fences, now, changes) => {
                 self.checker.coverage.joined += 1;
                 self.serve_near(op, &kept)
             }
@@ -189,7 +193,7 @@ impl World {
             }
             SharedResult::Failed(failure) => self.done(op, End::Read(ReadEnd::Failed(failure))),
             SharedResult::Nothing => {
-                let reading = worker.start_read(&wanted(&name, &op, &self.plan), now, changes);
+                let reading = worker.start_read(&wanted(&name, &op, fences, &self.plan), now, changes);
                 self.read_from_server(op, reading, options);
                 Ok(())
             }
@@ -219,7 +223,7 @@ impl World {
         let Some((reading, sent)) = op.reading.take() else { return };
         let now = self.local_now(op.sidecar);
         let name = Rc::from(&self.plan.keys[op.key].key[..]);
-        let mut wanted = wanted(&name, op, &self.plan);
+        let mut wanted = wanted(&name, op, self.fences(op.sidecar, op.key), &self.plan);
         let mut end = end.cloned();
         if self.plan.is(Mutant::NearFromTheAnswer) {
             wanted.near += now.mono - sent;

@@ -14,6 +14,7 @@ use super::commands::PendingCommand;
 use super::counting::Cause;
 use super::mutants::Mutant;
 use super::near::{ResultSender, SharedRead};
+use super::places::Place;
 use super::world::{Event, World};
 use super::writes::{PendingChange, PendingStore};
 
@@ -86,6 +87,9 @@ pub struct Op {
     pub sidecar: usize,
     pub key: usize,
     pub tags: Vec<TagName>,
+    /// Where the key and the tags are kept.
+    pub place: Place,
+    pub tag_places: Vec<[Place; 2]>,
     /// How many of `tags` its rule does not name.
     pub added_tags: usize,
     /// No command has been sent except those of the first round, which production sends before it creates a state machine.
@@ -116,8 +120,9 @@ pub struct Op {
 }
 
 impl Op {
-    /// Adds tags that the value names and the rule does not.
-    pub fn learn(&mut self, tags: TagNames) {
+    /// Adds tags that the value names and the rule does not, with their places.
+    pub fn learn(&mut self, tags: TagNames, places: Vec<[Place; 2]>) {
+        self.tag_places.extend(places);
         self.added_tags += tags.len();
         self.tags.extend(tags);
     }
@@ -137,11 +142,14 @@ impl World {
     pub fn op(&mut self, sidecar: usize, key: usize, doing: Task, purpose: Purpose) -> Box<Op> {
         self.next += 1;
         let sent_at = self.local_now(sidecar);
+        let tags = self.plan.keys[key].tags.clone();
         Box::new(Op {
             id: self.next,
             sidecar,
             key,
-            tags: self.plan.keys[key].tags.clone(),
+            place: self.place_of_key(sidecar, key),
+            tag_places: tags.iter().map(|tag| self.places_of_tag(sidecar, tag)).collect(),
+            tags,
             added_tags: 0,
             first_round: false,
             doing,
@@ -248,7 +256,9 @@ impl World {
             match (&command.operation, reply) {
                 // As in production, only the first round's reads enter the tag cache.
                 (Operation::Get(_), ServerReply::Item(item)) if op.first_round => {
-                    sidecar.note_tag(name, version_of(item), op.sent_at, *writes);
+                    let fences = self.fences_of_tag(&op, usize::from(tag));
+                    let version = version_of(item, op.place_of(command.item).fence());
+                    sidecar.note_tag(name, version, fences, op.sent_at, *writes);
                 }
                 (Operation::Store { .. }, ServerReply::Stored(_)) => sidecar.tag_cache.written(name),
                 _ => {}
@@ -258,7 +268,8 @@ impl World {
                 && self.plan.is(Mutant::RepairIsReused)
             {
                 let version = parse_version(&value.body);
-                sidecar.note_tag(name, version, op.sent_at, sidecar.tag_cache.writes(name));
+                let fences = self.fences_of_tag(&op, usize::from(tag));
+                sidecar.note_tag(name, version, fences, op.sent_at, sidecar.tag_cache.writes(name));
             }
         }
         let mut replies: Replies = op.replies.drain(..).flatten().map(|(reply, _)| reply).collect();
@@ -353,6 +364,10 @@ impl World {
         let may_wait = self.is_patient(&op.purpose);
         let random_unit = self.random.unit();
         let tags = std::mem::take(&mut op.tags);
+        let tag_fences: Vec<[u64; 2]> = match self.plan.moves {
+            0 => Vec::new(),
+            _ => op.tag_places.iter().map(|places| places.map(|place| place.fence())).collect(),
+        };
         let inputs = Inputs {
             policy: &policy,
             tags: &tags,
@@ -360,6 +375,8 @@ impl World {
             max_value: self.plan.max_value,
             added_tags: op.added_tags,
             copies: self.plan.copies,
+            fence: op.place.fence(),
+            tag_fences: &tag_fences,
             now,
             may_wait,
             random_unit,
@@ -393,7 +410,8 @@ impl World {
             }
             Step::AddTags(tags) => {
                 self.checker.coverage.added_tags += 1;
-                op.learn(tags);
+                let places = tags.iter().map(|tag| self.places_of_tag(op.sidecar, tag)).collect();
+                op.learn(tags, places);
                 self.resume(op, GuardEvent::TagsAdded)
             }
             Step::Wait(limits) => {
@@ -401,7 +419,7 @@ impl World {
                 Ok(())
             }
             Step::Done(end) => {
-                let id = op.id;
+                let (id, end) = (op.id, self.confirmed(&op, end));
                 self.trace(|| format!("op {id} ends {end:?}"));
                 if let End::Bump(BumpEnd::Bumped(_)) = end
                     && !self.plan.is(Mutant::OvertakenBumpIsNotNoted)
@@ -449,7 +467,8 @@ impl World {
         }
         if let Some(pace) = poll {
             let pause = if pace == PollRate::Fast { 10 } else { 100 };
-            self.at(pause, Event::Poll { sidecar: op.sidecar, generation, key: op.key, pause, before: None });
+            let (sidecar, key, place) = (op.sidecar, op.key, op.place);
+            self.at(pause, Event::Poll { sidecar, generation, key, pause, before: None, place });
         }
         self.ops.insert(op.id, op);
     }
@@ -486,20 +505,24 @@ fn step<M: Machine>(
 fn expected_fresh_hit(op: &Op, event: &GuardEvent, inputs: &Inputs<'_>) -> Option<Hit> {
     let (true, GuardEvent::Replies(replies)) = (op.first_round, event) else { return None };
     let [ServerReply::Item(item), tags @ ..] = &replies[..] else { return None };
-    let version = |reply: &ServerReply| match reply {
-        ServerReply::Item(tag) => version_of(tag),
+    let version = |tag: usize, copy: usize, reply: &ServerReply| match reply {
+        ServerReply::Item(item) => {
+            version_of(item, inputs.tag_fences.get(tag).map_or(0, |fences| fences[copy]))
+        }
         _ => None,
     };
     let copies = 1 + usize::from(inputs.copies);
     let versions: Option<Vec<u64>> = tags
         .chunks(copies)
-        .map(|copies_of_tag| {
-            version(&copies_of_tag[0])
-                .filter(|first| copies_of_tag.iter().all(|copy| version(copy) == Some(*first)))
+        .enumerate()
+        .map(|(tag, copies_of_tag)| {
+            let versions = (0..).zip(copies_of_tag).map(|(copy, reply)| version(tag, copy, reply));
+            let first = version(tag, 0, &copies_of_tag[0]);
+            first.filter(|first| versions.clone().all(|version| version == Some(*first)))
         })
         .collect();
     let names = inputs.tags.iter().map(|name| &name[..]);
-    fresh_hit(&mut item.clone(), names.zip(versions?), inputs.policy)
+    fresh_hit(&mut item.clone(), names.zip(versions?), inputs.fence, inputs.policy)
 }
 
 fn without_header(hit: &Hit) -> Hit {

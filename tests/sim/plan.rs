@@ -126,6 +126,8 @@ pub struct Plan {
     /// The number of invalidators, and the longest pause of each between two invalidations, in ms.
     pub invalidators: (usize, u64),
     pub faults: Faults,
+    /// The place of a server's keys changes at this mean interval, in ms; 0: never, and nothing has a fence.
+    pub moves: u64,
     pub mutant: Option<Mutant>,
     /// The longest one-way latency of a command or reply, in ms.
     pub delay: u64,
@@ -191,6 +193,7 @@ impl Plan {
             max_value: if c.below(6) == 0 { SMALL } else { 1 << 20 },
             invalidators: (2, 1200),
             faults,
+            moves: 0,
             mutant,
             delay: [2, 10, 60][c.below(3) as usize],
             longest: 5000,
@@ -302,6 +305,11 @@ impl Plan {
     /// what they read is checked.
     pub fn is_storm(&self) -> bool {
         self.invalidators.0 > 2
+    }
+
+    /// Whether only the freshness of what is read is checked.
+    pub fn checks_only_freshness(&self) -> bool {
+        self.is_storm() || self.moves > 0
     }
 
     /// The number of tags.

@@ -3,6 +3,7 @@
 use super::checker::Coverage;
 use super::mutants::Mutant;
 use super::near::{plan_near, with_near_in_some};
+use super::places::plan_places;
 use super::plan::Plan;
 use super::rare;
 use super::seeds::{every_seed_keeps_the_promises, is_caught};
@@ -85,6 +86,15 @@ fn of_two_copies_of_a_tag_one_may_be_lost_or_late() {
 }
 
 #[test]
+fn a_server_that_fails_over_and_comes_back_brings_nothing_back() {
+    let (coverage, usual) = every_seed_keeps_the_promises(plan_places, 500);
+    assert!(
+        !usual || (coverage.moves > 1000 && coverage.refused > 1000 && coverage.fresh > coverage.moves),
+        "hardly tested: {coverage:?}"
+    );
+}
+
+#[test]
 fn what_commands_are_told_could_have_been_told_by_memcached() {
     let (coverage, usual) = every_seed_keeps_the_promises(Plan::commands, 150);
     assert!(!usual || (coverage.commands > 10_000 && coverage.undecided == 0), "hardly tested: {coverage:?}");
@@ -162,5 +172,12 @@ mutants! {
     a_smaller_copy_that_counts_is_caught: SmallerCopyCounts, Plan::copied_tags, 50, "promise 2";
     a_version_that_brought_up_a_copy_and_is_reused_is_caught: RepairIsReused, rare::late_repairs, 400, "promise 2";
     a_bump_that_is_overtaken_and_told_to_nobody_is_caught: OvertakenBumpIsNotNoted, rare::overtaken, 1000, "promise 2";
+    a_fence_that_is_not_compared_is_caught: FenceNotCompared, plan_places, 100, "promise 2";
+    a_fill_under_another_fence_is_caught: FillUnderAnotherFence, plan_places, 1000, "promise 2";
+    a_change_that_is_acknowledged_without_a_view_is_caught: AcknowledgedWithoutView, plan_places, 1000, "promise 2";
+    a_tag_that_is_not_sealed_with_its_fence_is_caught: TagNotSealed, plan_places, 1000, "promise 2";
+    a_cached_version_that_outlives_its_fence_is_caught: TagCacheOutlivesFence, plan_places, 1000, "promise 2";
+    a_near_value_that_outlives_its_fence_is_caught: NearOutlivesFence, plan_places, 1000, "promise 2";
+    a_win_under_another_fence_is_caught: WinOfAnotherFence, plan_places, 2000, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";
 }

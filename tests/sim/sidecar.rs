@@ -12,6 +12,7 @@ use super::checker::{Request, Violation};
 use super::mutants::Mutant;
 use super::near::NearState;
 use super::operation::{End, Op, OpId, Purpose, Task};
+use super::places::Place;
 use super::world::{Event, World};
 
 pub struct Sidecar {
@@ -34,9 +35,9 @@ pub struct Sidecar {
 
 impl Sidecar {
     /// Caches a tag's version. `writes`: the tag's write count when the read was sent.
-    pub fn note_tag(&self, name: &TagName, version: Option<u64>, sent_at: Now, writes: u64) {
+    pub fn note_tag(&self, name: &TagName, version: Option<u64>, fences: u64, sent_at: Now, writes: u64) {
         if let Some(version) = version {
-            self.tag_cache.put_unless_written(name, version, sent_at.mono, writes);
+            self.tag_cache.put_unless_written(name, version, fences, sent_at.mono, writes);
         }
     }
 }
@@ -150,10 +151,11 @@ impl World {
 
     /// Sends the commands that remove what ended leases left in memcached.
     pub fn remove_ended(&mut self, sidecar: usize, ended: Vec<Ended>, purpose: &Purpose) {
-        for Ended { key, commands, .. } in ended {
+        for Ended { key, commands, fence, .. } in ended {
             let key = self.plan.keys.iter().position(|guarded| guarded.key[..] == *key);
             if let Some(key) = key
                 && !commands.is_empty()
+                && self.place_of_key(sidecar, key).fence() == fence
             {
                 self.send_direct(sidecar, key, commands, purpose.clone());
             }
@@ -174,11 +176,17 @@ impl World {
 
     /// Sends commands that belong to no client's request.
     pub fn send_direct(&mut self, sidecar: usize, key: usize, commands: Commands, purpose: Purpose) {
-        let op = self.op(sidecar, key, Task::Direct, purpose);
+        self.send_to(self.place_of_key(sidecar, key), sidecar, key, commands, purpose);
+    }
+
+    /// The same, for an item in this place.
+    fn send_to(&mut self, place: Place, sidecar: usize, key: usize, commands: Commands, purpose: Purpose) {
+        let mut op = self.op(sidecar, key, Task::Direct, purpose);
+        op.place = place;
         self.send_round(op, commands);
     }
 
-    pub fn lease_due(&mut self, sidecar: usize, generation: u32, key: usize, id: u64) {
+    pub fn lease_due(&mut self, sidecar: usize, generation: u32, key: usize, id: u64, place: Place) {
         if self.sidecars[sidecar].generation != generation || self.plan.is(Mutant::NoRenewal) {
             return;
         }
@@ -187,19 +195,27 @@ impl World {
         let Sidecar { leases, number, .. } = &mut self.sidecars[sidecar];
         match leases.due(&guarded.key, id, now, &guarded.policy, &guarded.tags, *number) {
             Due::Nothing => {}
-            Due::Expire(commands) => self.send_direct(sidecar, key, commands, Purpose::Release),
-            Due::Renew(commands) => self.send_direct(sidecar, key, commands, Purpose::Renewal(id)),
+            Due::Expire(commands) => self.send_to(place, sidecar, key, commands, Purpose::Release),
+            Due::Renew(commands) => self.send_to(place, sidecar, key, commands, Purpose::Renewal(id)),
         }
     }
 
-    pub fn poll(&mut self, sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<Polled>) {
+    pub fn poll(
+        &mut self,
+        sidecar: usize,
+        generation: u32,
+        key: usize,
+        pause: u64,
+        before: Option<Polled>,
+        place: Place,
+    ) {
         let name = self.plan.keys[key].key.clone();
         if self.sidecars[sidecar].generation != generation
             || !self.sidecars[sidecar].leases.has_waiters(&name)
         {
             return;
         }
-        self.send_direct(sidecar, key, PollResult::commands(), Purpose::Polling { pause, before });
+        self.send_to(place, sidecar, key, PollResult::commands(), Purpose::Polling { pause, before });
     }
 
     /// Handles the replies to commands that belong to no client's request.
@@ -227,18 +243,22 @@ impl World {
                 match renewed {
                     Ok(token) => {
                         let due = Leases::<OpId>::due_after(&token, replies, &policy, now);
-                        self.at(due - self.now, Event::Due { sidecar, generation, key, id });
+                        self.at(due - self.now, Event::Due { sidecar, generation, key, id, place: op.place });
                     }
                     Err((_, commands)) if commands.is_empty() => waiters.extend(leases.wake(&name)),
                     Err((Some(LeaseEnd::Lost), commands)) => {
-                        self.send_direct(sidecar, key, commands, Purpose::Lost)
+                        self.send_to(op.place, sidecar, key, commands, Purpose::Lost)
                     }
-                    Err((_, commands)) => self.send_direct(sidecar, key, commands, Purpose::Release),
+                    Err((_, commands)) => self.send_to(op.place, sidecar, key, commands, Purpose::Release),
                 }
                 self.wake_all(waiters);
             }
             Purpose::Polling { pause, mut before } => {
-                let found = PollResult::from_replies(replies, &mut before);
+                let found = match self.is_replaced(sidecar, op.place) {
+                    true => PollResult::Freed,
+                    false => PollResult::from_replies(replies, &mut before),
+                };
+                let leases = &mut self.sidecars[sidecar].leases;
                 let waiters = leases.polled(&name, found, now);
                 if self.plan.is(Mutant::PollerNeverWakes) {
                     return;
@@ -247,7 +267,10 @@ impl World {
                 if found == PollResult::Unchanged {
                     let pause = (pause * 2).min(100);
                     let jittered = pause - self.below(pause / 2);
-                    self.at(jittered, Event::Poll { sidecar, generation, key, pause, before });
+                    self.at(
+                        jittered,
+                        Event::Poll { sidecar, generation, key, pause, before, place: op.place },
+                    );
                 }
             }
             _ => {}
@@ -265,8 +288,8 @@ impl World {
                 let (sidecar, key, last_read) = (op.sidecar, op.key, op.last_read);
                 let no_wait_since = if at_once { Some(began) } else { self.no_wait_since(client) };
                 let rounds = u64::from(op.round);
-                let request =
-                    Request { sidecar, began, now: self.now, no_wait_since, served: op.served, rounds };
+                let (now, served, place) = (self.now, op.served, op.place);
+                let request = Request { sidecar, began, now, no_wait_since, served, rounds, place };
                 self.read_done(client, key, last_read, request, end)
             }
             (End::Fill(end), Purpose::Store(put)) => self.fill_done(put.with_latest_arrival(op.late), end),

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
 use kennel::error::Failure;
+use kennel::failover::View;
 use kennel::guard::leases::Polled;
 use kennel::guard::{
     Cas, Item, ItemRef, Now, Operation, ServerCommand, ServerReply, TagName, Usage, incarnation_of,
-    parse_version, version, version_millis,
+    parse_version, tag_value, version,
 };
 use kennel::proxy::wire;
 use kennel::random::Random;
@@ -23,6 +24,7 @@ use super::invalidators::Invalidation;
 use super::linearizability::Invocation;
 use super::mutants::Mutant;
 use super::operation::{Op, OpId, Task};
+use super::places::Place;
 use super::plan::{Plan, tag_of};
 use super::server::Server;
 use super::sidecar::Sidecar;
@@ -56,9 +58,9 @@ pub enum Event {
     /// A waiting reader asks to be let through.
     LetThrough { op: OpId, wait: u32 },
     /// A lease must be renewed or has expired.
-    Due { sidecar: usize, generation: u32, key: usize, id: u64 },
+    Due { sidecar: usize, generation: u32, key: usize, id: u64, place: Place },
     /// A key is polled for its waiters.
-    Poll { sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<Polled> },
+    Poll { sidecar: usize, generation: u32, key: usize, pause: u64, before: Option<Polled>, place: Place },
     /// A sidecar removes expired entries.
     Sweep { sidecar: usize },
     /// A reader that uses a near value, or waits for another reader's result, checks whether it is available.
@@ -75,6 +77,8 @@ pub enum Event {
     Invalidate { which: usize },
     /// A connection without replies for too long is replaced.
     Remake { sidecar: usize, server: usize, link: usize },
+    /// A sidecar learns where the keys of a server are, or that it is not known.
+    View { sidecar: usize, server: usize, view: Option<View> },
     /// A fault occurs.
     Fault(Fault),
 }
@@ -110,6 +114,12 @@ pub struct World {
     pub stopped: Vec<u64>,
     pub ops: BTreeMap<OpId, Box<Op>>,
     pub checker: Checker,
+    /// Of each sidecar: where the keys of each server are.
+    pub views: Vec<Vec<Option<View>>>,
+    /// The last fence.
+    pub fence: u64,
+    /// Until when each server's keys are moving.
+    pub moving: Vec<u64>,
     pub next: u64,
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     events: Vec<Option<Event>>,
@@ -141,6 +151,9 @@ impl World {
             stopped: vec![0; plan.servers],
             ops: BTreeMap::new(),
             checker: Checker::new(&plan),
+            views: vec![Vec::new(); plan.sidecars],
+            fence: 0,
+            moving: Vec::new(),
             next: 0,
             queue: BinaryHeap::new(),
             events: Vec::new(),
@@ -161,6 +174,9 @@ impl World {
     }
 
     fn run_events(&mut self) -> Result<(), Violation> {
+        if self.plan.moves > 0 {
+            self.first_views();
+        }
         self.create_aged_tags();
         for _ in 0..self.plan.sidecars {
             let sidecar = self.new_sidecar(0);
@@ -212,12 +228,16 @@ impl World {
             Event::Wake(op) => self.woken(op),
             Event::WaitEnded { op, wait } => self.wait_ended(op, wait),
             Event::LetThrough { op, wait } => self.ask_to_be_let_through(op, wait),
-            Event::Due { sidecar, generation, key, id } => {
-                self.lease_due(sidecar, generation, key, id);
+            Event::View { sidecar, server, view } => {
+                self.views[sidecar][server] = view;
                 Ok(())
             }
-            Event::Poll { sidecar, generation, key, pause, before } => {
-                self.poll(sidecar, generation, key, pause, before);
+            Event::Due { sidecar, generation, key, id, place } => {
+                self.lease_due(sidecar, generation, key, id, place);
+                Ok(())
+            }
+            Event::Poll { sidecar, generation, key, pause, before, place } => {
+                self.poll(sidecar, generation, key, pause, before, place);
                 Ok(())
             }
             Event::Sweep { sidecar } => {
@@ -297,20 +317,20 @@ impl World {
 
     /// Sends one command of an operation to its server. Returns when it arrives if that is after its timeout.
     pub fn send(&mut self, op: &Op, index: usize, command: ServerCommand) -> Option<u64> {
-        let (server, key) = match command.item {
-            ItemRef::Value => (op.key % self.plan.servers, self.plan.keys[op.key].key.clone()),
-            ItemRef::Lock => (op.key % self.plan.servers, self.plan.keys[op.key].lock.clone()),
-            ItemRef::Tag(tag) => {
-                let name = &op.tags[usize::from(tag)];
-                (self.plan.tag_servers(name)[0], self.tag_key(name))
-            }
-            ItemRef::TagCopy(tag) => {
-                let name = &op.tags[usize::from(tag)];
-                (self.plan.tag_servers(name)[1], self.tag_key(name))
-            }
+        let key = match command.item {
+            ItemRef::Value => self.plan.keys[op.key].key.clone(),
+            ItemRef::Lock => self.plan.keys[op.key].lock.clone(),
+            ItemRef::Tag(tag) | ItemRef::TagCopy(tag) => self.tag_key(&op.tags[usize::from(tag)]),
         };
+        let server = op.place_of(command.item).server;
         if let Some(reply) = self.cached(op, &command) {
             self.checker.coverage.cached += 1;
+            let (op, round) = (op.id, op.round);
+            self.at(0, Event::Known { op, index, round, reply });
+            return None;
+        }
+        if let Some(reply) = self.refusal(op, command.item, &command.operation) {
+            self.checker.coverage.refused += 1;
             let (op, round) = (op.id, op.round);
             self.at(0, Event::Known { op, index, round, reply });
             return None;
@@ -354,8 +374,9 @@ impl World {
             return None;
         }
         let cache = &self.sidecars[op.sidecar].tag_cache;
-        let version = cache.get(&op.tags[usize::from(tag)], self.local_now(op.sidecar).mono)?;
-        let value = Bytes::from(version_millis(version).to_string());
+        let fences = self.fences_of_tag(op, usize::from(tag));
+        let version = cache.get(&op.tags[usize::from(tag)], fences, self.local_now(op.sidecar).mono)?;
+        let value = tag_value(version, op.place_of(command.item).fence());
         let (size, usage) = (value.len(), Usage::default());
         let cas = Cas { number: 0, epoch: 0 };
         let flags = incarnation_of(version);

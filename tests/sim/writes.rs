@@ -40,14 +40,16 @@ pub struct Build {
     pub rebuild: Option<RebuildId>,
     /// When the read that it is based on was sent, or when it began.
     made: u64,
+    /// The server that had its key then.
+    server: usize,
     /// The tags that it names in addition to those of its rule.
     extra: TagNames,
 }
 
 impl Build {
-    /// Sets when the read was sent that the value is based on.
-    pub fn since(self, last_read: u64) -> Build {
-        Build { made: last_read, ..self }
+    /// Sets when the read was sent that the value is based on, and to which server.
+    pub fn since(self, last_read: u64, server: usize) -> Build {
+        Build { made: last_read, server, ..self }
     }
 }
 
@@ -105,14 +107,16 @@ impl World {
     ) -> Build {
         let (ttl, extra) = (self.ttl(), self.tags_named_with(client, key));
         let value = self.checker.value(key, ttl, false, extra.clone());
-        Build { key, method, value, ttl, rebuild, made: self.now, extra: named(&extra) }
+        let (made, server) = (self.now, self.place_of_key(self.clients[client].sidecar, key).server);
+        Build { key, method, value, ttl, rebuild, made, server, extra: named(&extra) }
     }
 
     /// The same, without a miss.
     pub fn blind(&mut self, client: usize, key: usize, method: StoreMethod) -> Build {
         let (ttl, extra) = (self.ttl(), self.tags_named_with(client, key));
         let value = self.checker.value(key, ttl, true, extra.clone());
-        Build { key, method, value, ttl, rebuild: None, made: self.now, extra: named(&extra) }
+        let (made, server) = (self.now, self.place_of_key(self.clients[client].sidecar, key).server);
+        Build { key, method, value, ttl, rebuild: None, made, server, extra: named(&extra) }
     }
 
     /// A command that is neither a read nor a fill.
@@ -201,7 +205,10 @@ impl World {
         let Client { mut sidecar, generation, owners, .. } = self.clients[client];
         self.clients[client].job = Job::Storing(builds);
         let names = matches!(build.method, StoreMethod::MetaCas { .. } | StoreMethod::Cas(_));
-        if names && self.restarted[build.key % self.plan.servers] >= build.made {
+        if names
+            && (self.restarted[build.key % self.plan.servers] >= build.made
+                || self.place_of_key(sidecar, build.key).server != build.server)
+        {
             // A restarted memcached may give the same CAS to another item. Clients cannot detect this, so the value is not
             // stored.
             if let Some(rebuild) = build.rebuild {
@@ -261,9 +268,10 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let mut removal = Removal { compare: Some(cas), ..Removal::default() };
         match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
-            Attribution::Fill { token, .. } => {
+            Attribution::Fill { token, .. } if token.fence == self.place_of_key(sidecar, key).fence() => {
                 removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number)
             }
+            Attribution::Fill { .. } => {}
             Attribution::Renewing => {
                 let purpose = Purpose::ReleaseWin { client, generation, cas };
                 let op = self.op(sidecar, key, Task::Parked, purpose);
@@ -352,7 +360,8 @@ impl World {
                         let start = |inputs: &Inputs<'_>| Set::start(new_value, inputs);
                         let (set, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
                         let mut op = self.op(sidecar, key, Task::Set(set), Purpose::Store(put));
-                        op.learn(extra);
+                        let places = extra.iter().map(|tag| self.places_of_tag(sidecar, tag)).collect();
+                        op.learn(extra, places);
                         self.send_round(op, commands);
                         return Ok(());
                     }
@@ -375,11 +384,15 @@ impl World {
                 let start = |inputs: &Inputs<'_>| Modify::with_condition(change, condition, inputs);
                 let (modify, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
                 let mut op = self.op(sidecar, key, Task::Modify(modify), Purpose::Store(put));
-                op.learn(extra);
+                let places = extra.iter().map(|tag| self.places_of_tag(sidecar, tag)).collect();
+                op.learn(extra, places);
                 self.send_round(op, commands);
                 Ok(())
             }
             Attribution::Fill { mut token, lease, owner } => {
+                if self.plan.is(Mutant::FillUnderAnotherFence) {
+                    token.fence = self.place_of_key(sidecar, key).fence();
+                }
                 if self.plan.is(Mutant::SnapshotAtSet) {
                     let names = [&self.plan.keys[key].tags[..], &token.added_tags].concat();
                     let tags: Option<Versions> = self.peek_tags(&names).into_iter().collect();
@@ -395,7 +408,8 @@ impl World {
                 match step {
                     Step::Send(commands) => {
                         let mut op = self.op(sidecar, key, Task::Fill(fill), Purpose::Store(put));
-                        op.learn(extra);
+                        let places = extra.iter().map(|tag| self.places_of_tag(sidecar, tag)).collect();
+                        op.learn(extra, places);
                         self.send_round(op, commands);
                         Ok(())
                     }
@@ -465,7 +479,7 @@ impl World {
         self.checker.coverage.dropped += 1;
         // In a storm, a renewal may be overtaken by the end of its lease.
         let exact = !(self.plan.faults_matter()
-            || self.plan.is_storm()
+            || self.plan.checks_only_freshness()
             || self.plan.pooled
             || put.lock_outlives_fill);
         match put.build.rebuild {

@@ -19,7 +19,7 @@ use promises::missing_mechanisms;
 const LAYERS: [&[&str]; 6] = [
     &["main", "app", "cli", "config", "open_files", "log"],
     &["listener", "handshake", "tls", "auth", "session", "worker", "admin"],
-    &["proxy"],
+    &["proxy", "monitor"],
     SIBLINGS,
     &["embedded"],
     &["protocol", "metrics", "error", "clock", "random"],

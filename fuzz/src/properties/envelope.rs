@@ -76,6 +76,7 @@ fn seals(numbers: &mut Numbers<'_>) {
         stale_for: numbers.next() as u32,
         built_at: numbers.next(),
         rebuild: numbers.next() as u32,
+        fence: numbers.next(),
         tags: numbers.tags(),
     };
     let (cut, flip) = (numbers.next() as usize, numbers.next() as usize);
@@ -83,7 +84,7 @@ fn seals(numbers: &mut Numbers<'_>) {
     let mut item = BytesMut::from(payload);
     let before = item.len();
     let sealed = envelope.seal(&mut item);
-    assert_eq!(sealed.err(), refusal(24, &envelope.tags), "{envelope:?}");
+    assert_eq!(sealed.err(), refusal(24, envelope.fence, &envelope.tags), "{envelope:?}");
     assert_eq!(&item[..before], payload, "what stood there is another");
     if sealed.is_err() {
         assert_eq!(item.len(), before, "a part of {envelope:?} is left behind");
@@ -114,10 +115,11 @@ fn seals(numbers: &mut Numbers<'_>) {
 
 fn locks(numbers: &mut Numbers<'_>) {
     numbers.at = 0;
-    let lock = LockRecord { granted_at: numbers.next(), sidecar: numbers.next(), tags: numbers.tags() };
+    let [granted_at, sidecar, fence] = std::array::from_fn(|_| numbers.next());
+    let lock = LockRecord { granted_at, sidecar, fence, tags: numbers.tags() };
     let mut item = BytesMut::new();
     let encoded = lock.encode(&mut item);
-    assert_eq!(encoded.err(), refusal(18, &lock.tags), "{lock:?}");
+    assert_eq!(encoded.err(), refusal(18, lock.fence, &lock.tags), "{lock:?}");
     if encoded.is_ok() {
         assert_eq!(LockRecord::decode(&item), Ok(lock));
     } else {
@@ -125,9 +127,10 @@ fn locks(numbers: &mut Numbers<'_>) {
     }
 }
 
-/// Why tags cannot be written after `before` bytes.
-fn refusal(before: usize, tags: &Tags) -> Option<SealError> {
-    let length = before + tags.iter().map(|(name, _)| name.len() + 9).sum::<usize>();
+/// Why tags cannot be written after `before` bytes and a fence, which takes 8 unless it is 0.
+fn refusal(before: usize, fence: u64, tags: &Tags) -> Option<SealError> {
+    let length =
+        before + 8 * usize::from(fence != 0) + tags.iter().map(|(name, _)| name.len() + 9).sum::<usize>();
     if tags.len() > MAX_TAGS {
         Some(SealError::TooManyTags)
     } else if tags.iter().any(|(name, _)| name.is_empty() || name.len() > MAX_TAG_NAME) {

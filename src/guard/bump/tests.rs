@@ -2,7 +2,7 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::guard::command::{Cas, Item, ItemRef, Operation, ServerCommand};
-use crate::guard::fixtures::{self, cas, found, on};
+use crate::guard::fixtures::{self, cas, found, on, store_version as store};
 use crate::guard::tag_version::{MS_BITS, version_of};
 use crate::guard::tags::{TagServer, get_tag};
 
@@ -39,8 +39,8 @@ fn a_lost_tag_never_repeats_a_version_even_if_a_clock_is_behind() {
         // Lost, created by a sidecar whose clock is behind, and bumped to the same millisecond.
         let again = bumped(2_500, 0.1, copies, bumped(1_000, 0.7, copies, nothing.clone()));
         assert_eq!(again.value, moved.value);
-        assert_eq!(version_of(&again) != version_of(&moved), incarnations);
-        assert_eq!(version_of(&again).map(version_millis), Some(2_500));
+        assert_eq!(version_of(&again, 0) != version_of(&moved, 0), incarnations);
+        assert_eq!(version_of(&again, 0).map(version_millis), Some(2_500));
     }
     let versions = [version(5, u32::MAX), version(u64::MAX, 0)];
     assert_eq!(versions.map(version_millis), [5, (1 << MS_BITS) - 1]);
@@ -65,8 +65,7 @@ fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
 fn a_bump_is_done_once_every_reachable_copy_has_it() {
     let reads: &[ServerCommand] = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
     let existing: &[ServerReply] = &[found("50", 7), found("70", 8)];
-    let both: &[ServerCommand] =
-        &[store_version(TAG, 100, cas(7)), store_version(ItemRef::TagCopy(0), 100, cas(8))];
+    let both: &[ServerCommand] = &[store(TAG, 100, cas(7)), store(ItemRef::TagCopy(0), 100, cas(8))];
     let stored = || ServerReply::Stored(CAS);
     assert_eq!(bump(&[(reads, existing), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
     assert_eq!(bump(&[(reads, existing), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
@@ -75,11 +74,11 @@ fn a_bump_is_done_once_every_reachable_copy_has_it() {
     let failed = Some(BumpEnd::Failed(Failure::Refused));
     assert_eq!(bump(&[(reads, existing), (both, &[stored(), refused.clone()])]), failed);
     assert_eq!(bump(&[(reads, &[found("50", 7), refused])]), failed);
-    let one: &[ServerCommand] = &[store_version(TAG, 100, cas(7))];
+    let one: &[ServerCommand] = &[store(TAG, 100, cas(7))];
     assert_eq!(bump(&[(reads, &[found("50", 7), DOWN]), (one, &[stored()])]), Some(BumpEnd::Bumped(100)));
     // Another sidecar has bumped the tag since, but only one copy has that version.
     let again: &[ServerReply] = &[found("120", 9), found("70", 8)];
-    let rest: &[ServerCommand] = &[store_version(ItemRef::TagCopy(0), 120, cas(8))];
+    let rest: &[ServerCommand] = &[store(ItemRef::TagCopy(0), 120, cas(8))];
     let end = bump(&[
         (reads, existing),
         (both, &[ServerReply::Exists, ServerReply::Exists]),
@@ -89,8 +88,7 @@ fn a_bump_is_done_once_every_reachable_copy_has_it() {
     assert_eq!(end, Some(BumpEnd::Bumped(120)));
     // A reader has updated the copy that was behind, which is no bump.
     let repaired: &[ServerReply] = &[found("70", 9), found("70", 8)];
-    let anew: &[ServerCommand] =
-        &[store_version(TAG, 102, cas(9)), store_version(ItemRef::TagCopy(0), 102, cas(8))];
+    let anew: &[ServerCommand] = &[store(TAG, 102, cas(9)), store(ItemRef::TagCopy(0), 102, cas(8))];
     let end = bump(&[
         (reads, existing),
         (both, &[ServerReply::Exists, ServerReply::Exists]),

@@ -26,9 +26,10 @@ fn sealed() -> Vec<(Envelope, Vec<u8>, Vec<u8>)> {
         stale_for: c[2].parse().unwrap(),
         built_at: built_at(c[3].parse().unwrap(), c[4].parse().unwrap()),
         rebuild: c[5].parse().unwrap(),
-        tags: tags(c[6]),
+        fence: c[6].parse().unwrap(),
+        tags: tags(c[7]),
     };
-    golden("sealed").iter().map(|c| (envelope(c), hex(c[7]), hex(c[8]))).collect()
+    golden("sealed").iter().map(|c| (envelope(c), hex(c[8]), hex(c[9]))).collect()
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn any_bytes_can_be_read_and_an_envelope_seals_to_the_bytes_it_was_read_from() {
 
 #[test]
 fn an_envelope_that_would_be_unreadable_is_not_sealed_and_writes_nothing() {
-    let with = |tags: Tags| Envelope { stale_for: 1, built_at: 2, rebuild: 3, tags };
+    let with = |tags: Tags| Envelope { stale_for: 1, built_at: 2, rebuild: 3, fence: 0, tags };
     let name = |length: usize| TagName::from_elem(b'n', length);
     let cases = [
         (SealError::TooManyTags, with(SmallVec::from_elem((name(1), 0), 65))),
@@ -155,7 +156,7 @@ fn an_envelope_that_would_be_unreadable_is_not_sealed_and_writes_nothing() {
         assert_eq!(envelope.seal(&mut out), Err(error));
         assert!(out.is_empty());
     }
-    let lock = LockRecord { granted_at: 1, sidecar: 2, tags: SmallVec::from_elem((name(0), 0), 1) };
+    let lock = LockRecord { granted_at: 1, sidecar: 2, fence: 0, tags: SmallVec::from_elem((name(0), 0), 1) };
     let mut out = BytesMut::new();
     assert_eq!(lock.encode(&mut out), Err(SealError::TagName));
     assert!(out.is_empty());
@@ -164,8 +165,9 @@ fn an_envelope_that_would_be_unreadable_is_not_sealed_and_writes_nothing() {
 #[test]
 fn a_lock_is_byte_for_byte_what_is_specified_and_unreadable_when_cut() {
     for columns in golden("lock") {
-        let (granted_at, sidecar) = (columns[2].parse().unwrap(), columns[3].parse().unwrap());
-        let (lock, stored) = (LockRecord { granted_at, sidecar, tags: tags(columns[4]) }, hex(columns[5]));
+        let [granted_at, sidecar, fence] = [2, 3, 4].map(|column| columns[column].parse().unwrap());
+        let lock = LockRecord { granted_at, sidecar, fence, tags: tags(columns[5]) };
+        let stored = hex(columns[6]);
         let mut out = BytesMut::new();
         lock.encode(&mut out).unwrap();
         assert_eq!(&out[..], &stored[..]);
@@ -174,7 +176,7 @@ fn a_lock_is_byte_for_byte_what_is_specified_and_unreadable_when_cut() {
             assert!(LockRecord::decode(&stored[..cut]).is_err(), "cut at {cut}");
         }
         assert!(LockRecord::decode(&[&stored[..], b"x"].concat()).is_err());
-        assert!(LockRecord::decode(&[&[2], &stored[1..]].concat()).is_err());
+        assert!(LockRecord::decode(&[&[3], &stored[1..]].concat()).is_err());
     }
 }
 
@@ -208,10 +210,13 @@ fn the_examples_on_the_page_are_read_as_described() {
     let [item, lock] = &examples[..] else { panic!("{} examples", examples.len()) };
     let two_tags = tags("blog:7=1699999999000,posts=1600000000000");
     let built_at = 1_700_000_000_000;
-    let envelope = Envelope { stale_for: 60, built_at, rebuild: 250, tags: two_tags.clone() };
+    let envelope = Envelope { stale_for: 60, built_at, rebuild: 250, fence: 0, tags: two_tags.clone() };
     assert_eq!(Envelope::open(item), Opened::Sealed { envelope, payload_at: 53 });
     assert_eq!(&item[53..], b"hello");
-    assert_eq!(LockRecord::decode(lock), Ok(LockRecord { granted_at: built_at, sidecar: 7, tags: two_tags }));
+    assert_eq!(
+        LockRecord::decode(lock),
+        Ok(LockRecord { granted_at: built_at, sidecar: 7, fence: 0, tags: two_tags })
+    );
 }
 
 #[test]
@@ -223,9 +228,9 @@ for line in open(sys.argv[1], encoding="utf-8"):
     kind, _, *rest = line.split()
     value = lambda column: bytes.fromhex(column.replace("-", ""))
     if kind == "sealed":
-        numbers = tuple(map(int, rest[:4]))
-        tags = [(n.encode(), int(v)) for n, v in (t.split("=") for t in rest[4].split(",") if t != "-")]
-        assert read(value(rest[5]) + value(rest[6])) == ((*numbers, tags), value(rest[6])), line
+        numbers = tuple(map(int, rest[:5]))
+        tags = [(n.encode(), int(v)) for n, v in (t.split("=") for t in rest[5].split(",") if t != "-")]
+        assert read(value(rest[6]) + value(rest[7])) == ((*numbers, tags), value(rest[7])), line
     elif kind == "plain":
         assert read(value(rest[0])) == (None, value(rest[0])), line
     elif kind == "unreadable":

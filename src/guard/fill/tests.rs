@@ -19,7 +19,7 @@ fn sealed(version: u64, stub: u64, stale: bool) -> ServerReply {
     let tags = [(TagName::from_slice(b"tag"), version)].into_iter().collect();
     let built_at = built_at(7, StubId::of(stub).number());
     let mut value = BytesMut::new();
-    Envelope { stale_for: 60, built_at, rebuild: 0, tags }.seal(&mut value).unwrap();
+    Envelope { stale_for: 60, built_at, rebuild: 0, fence: 0, tags }.seal(&mut value).unwrap();
     let item = fixtures::item("", 20);
     ServerReply::Item(Item { size: value.len(), value: value.freeze(), stale, ..item })
 }

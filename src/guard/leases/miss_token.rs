@@ -28,6 +28,8 @@ pub struct MissToken {
     pub versions: Versions,
     /// The tags that the old value had besides those of the rule.
     pub added_tags: TagNames,
+    /// The fence of the place where the key was missed. The token holds in that place only.
+    pub fence: u64,
     /// The time of the miss.
     pub at: Now,
     /// Until when the stale value is certain to remain, on the monotonic clock in ms. Afterwards another
@@ -41,7 +43,8 @@ impl MissToken {
     pub fn new(observed_cas: Option<Cas>, versions: Versions, inputs: &Inputs<'_>) -> MissToken {
         let added_tags =
             inputs.tags.iter().take(versions.len()).skip(inputs.rule_tags().len()).cloned().collect();
-        MissToken { observed_cas, versions, added_tags, ..MissToken::unanswered(inputs.now) }
+        let fence = inputs.fence;
+        MissToken { observed_cas, versions, added_tags, fence, ..MissToken::unanswered(inputs.now) }
     }
 
     /// A miss over a stub.
@@ -58,7 +61,18 @@ impl MissToken {
     pub fn unanswered(at: Now) -> MissToken {
         let (versions, added_tags) = (Versions::new(), TagNames::new());
         let (observed_cas, stub, lock, expires_at) = (None, None, None, None);
-        MissToken { observed_cas, stub, turn: 0, filled: false, lock, versions, added_tags, at, expires_at }
+        MissToken {
+            observed_cas,
+            stub,
+            turn: 0,
+            filled: false,
+            lock,
+            versions,
+            added_tags,
+            fence: 0,
+            at,
+            expires_at,
+        }
     }
 
     /// The stub of a lease whose right to rebuild is a stub.
@@ -88,6 +102,7 @@ impl MissToken {
         Observed {
             cas: self.observed_cas.unwrap_or(Cas::NONE),
             stub: self.stub,
+            fence: self.fence,
             versions: self.versions.clone(),
         }
     }

@@ -14,6 +14,8 @@ pub struct Observed {
     pub cas: Cas,
     /// The stub, if the item was one, or the stub over which it was stored, if it may not be served.
     pub stub: Option<StubId>,
+    /// The fence of the place where it was seen.
+    pub fence: u64,
     /// The versions of the rule's tags, possibly followed by those of others.
     pub versions: Versions,
 }
@@ -21,7 +23,7 @@ pub struct Observed {
 impl Observed {
     /// Matches no item.
     pub fn none() -> Observed {
-        Observed { cas: Cas::NONE, stub: None, versions: Versions::new() }
+        Observed { cas: Cas::NONE, stub: None, fence: 0, versions: Versions::new() }
     }
 
     /// Whether the item is still the one that was seen. A restarted server counts CAS numbers from one again,

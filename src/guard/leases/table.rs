@@ -77,6 +77,8 @@ pub struct Ended {
     pub end: LeaseEnd,
     /// Commands of one round trip to the key's server.
     pub commands: Commands,
+    /// The fence of the place that they are for. They must not be sent to another.
+    pub fence: u64,
 }
 
 impl<W> Leases<W> {
@@ -98,9 +100,11 @@ impl<W> Leases<W> {
         policy: &Policy,
     ) -> (Option<MissTokenId>, Vec<Ended>) {
         // A server's CAS numbers ascend: the win with the higher one is the later, even if its reply is
-        // processed first.
+        // processed first. Numbers of two places cannot be compared.
         let won = |token: &MissToken| token.lock.or(token.observed_cas).map(|cas| (cas.epoch, cas.number));
-        let is_later = |entry: &Entry| entry.is_lease() && won(&entry.token) > won(&token);
+        let is_later = |entry: &Entry| {
+            entry.is_lease() && entry.token.fence == token.fence && won(&entry.token) > won(&token)
+        };
         if self.keys.get(key).is_some_and(|state| state.entries.iter().any(is_later)) {
             return (None, self.record_miss(key, owner, token, policy));
         }
@@ -110,8 +114,8 @@ impl<W> Leases<W> {
             if entry.is_lease() {
                 entry.kind = EntryKind::Miss;
                 self.owners.remove_lease(entry.owner, entry.id);
-                let commands = entry.release();
-                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands });
+                let (commands, fence) = (entry.release(), entry.token.fence);
+                ended.push(Ended { key: key.into(), end: LeaseEnd::Superseded, commands, fence });
             }
         }
         let kind = EntryKind::Lease { renewing: false, orphan: false };
@@ -130,14 +134,16 @@ impl<W> Leases<W> {
             if token.observed_cas.is_none() {
                 return ended;
             }
-            if same_stub || token.observed_cas == entry.token.observed_cas {
+            let same_fence = token.fence == entry.token.fence;
+            if same_fence && (same_stub || token.observed_cas == entry.token.observed_cas) {
                 let MissToken { versions, added_tags, at: Now { wall, .. }, .. } = token;
                 self.update_token(key, owner, |entry| {
                     (entry.versions, entry.added_tags, entry.at.wall) = (versions, added_tags, wall);
                 });
                 return ended;
             }
-            ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, commands: entry.token.unlock() });
+            let (commands, fence) = (entry.token.unlock(), entry.token.fence);
+            ended.push(Ended { key: key.into(), end: LeaseEnd::Lost, commands, fence });
         }
         self.insert(key, owner, EntryKind::Miss, token, millis(policy.max_rebuild));
         self.make_room(&mut ended);
@@ -211,8 +217,10 @@ impl<W> Leases<W> {
         }) {
             return AfterHit::Refreshes;
         }
-        let ended =
-            lease.map(|entry| Ended { key: key.into(), end: LeaseEnd::Lost, commands: entry.token.unlock() });
+        let ended = lease.map(|entry| {
+            let (commands, fence) = (entry.token.unlock(), entry.token.fence);
+            Ended { key: key.into(), end: LeaseEnd::Lost, commands, fence }
+        });
         self.remove_where(key, |entry| entry.owner == owner);
         self.remove_if_idle(key);
         AfterHit::Ended(ended.into_iter().collect())
@@ -250,6 +258,7 @@ impl<W> Leases<W> {
                     && seen.stub.is_some()
                     && seen.stub == token.stub
                     && seen.versions == token.versions
+                    && seen.fence == token.fence
                     && epoch(seen) == epoch(token)
             };
             for entry in
@@ -330,6 +339,7 @@ impl<W> Leases<W> {
                     key: key.clone(),
                     end: LeaseEnd::Disconnected,
                     commands: entry.release(),
+                    fence: entry.token.fence,
                 });
             }
             self.remove_where(&key, |entry| entry.owner == owner);
@@ -388,7 +398,7 @@ impl<W> Leases<W> {
     pub(super) fn make_room(&mut self, ended: &mut Vec<Ended>) {
         while let Some((key, id)) = self.owners.excess_lease() {
             let Some(entry) = self.find(&key, id) else { return };
-            let (owner, mut commands) = (entry.owner, entry.release());
+            let (owner, mut commands, fence) = (entry.owner, entry.release(), entry.token.fence);
             // The renewal in progress changes the CAS. The stub or lock will expire on its own.
             if let EntryKind::Lease { renewing: true, orphan } = entry.kind {
                 commands.clear();
@@ -400,12 +410,13 @@ impl<W> Leases<W> {
             }
             entry.kind = EntryKind::Miss;
             self.owners.remove_lease(owner, id);
-            ended.push(Ended { key, end: LeaseEnd::Limit, commands });
+            ended.push(Ended { key, end: LeaseEnd::Limit, commands, fence });
         }
         while let Some((key, id)) = self.owners.excess_token() {
             let entries = self.keys.get(&key).map(|state| &state.entries[..]).unwrap_or_default();
             if let Some(entry) = entries.iter().find(|entry| entry.id == id && entry.is_lease()) {
-                ended.push(Ended { key: key.clone(), end: LeaseEnd::Limit, commands: entry.release() });
+                let (commands, fence) = (entry.release(), entry.token.fence);
+                ended.push(Ended { key: key.clone(), end: LeaseEnd::Limit, commands, fence });
             }
             self.evicted += 1;
             self.remove_where(&key, |entry| entry.id == id);

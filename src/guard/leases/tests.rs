@@ -315,7 +315,7 @@ fn a_fresh_hit_ends_an_earlier_miss_and_a_lease_unless_that_refreshes_this_very_
     leases.grant(KEY, 1.into(), refreshes, &Policy::default()).0.unwrap();
     assert_eq!(leases.hit(KEY, 1.into(), 7), AfterHit::Refreshes);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, commands };
+    let ended = Ended { key: KEY.into(), end: LeaseEnd::Lost, commands, fence: 0 };
     assert_eq!(leases.hit(KEY, 1.into(), 8), AfterHit::Ended(vec![ended]));
     assert_eq!(set(&mut leases, 1, false), Attribution::NoMiss);
 }
@@ -470,7 +470,8 @@ fn a_later_win_ends_the_earlier_one_and_releases_its_lock() {
     // The value was evicted, and the second found a stub instead.
     let (id, superseded) = leases.grant(KEY, 2.into(), token(9), &policy);
     let commands = Commands::from_iter([delete(ItemRef::Lock, Some(lock))]);
-    assert!(id.is_some() && superseded == [Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands }]);
+    let ended = Ended { key: KEY.into(), end: LeaseEnd::Superseded, commands, fence: 0 };
+    assert!(id.is_some() && superseded == [ended]);
     assert_eq!((leases.rebuilds(1), leases.rebuilds(2)), (false, true));
     // It may be stored only over what it saw, which has gone.
     assert_eq!(fill(&mut leases, 1), (Some(7), false, false));
@@ -585,6 +586,7 @@ fn only_a_connection_with_a_miss_is_restricted_to_what_the_miss_saw() {
         StoreCondition::Observed(Observed {
             cas: cas(number),
             stub: Some(StubId::of(number)),
+            fence: 0,
             versions: Versions::new(),
         })
     };

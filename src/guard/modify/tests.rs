@@ -45,10 +45,12 @@ fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mar
     let versions = |version| [(name.clone(), version)].into_iter().collect();
     // Sealed at 100, won at 200, and bumped to 300 since.
     let mut old = BytesMut::new();
-    Envelope { stale_for: 60, built_at: 1, rebuild: 1, tags: versions(100) }.seal(&mut old).unwrap();
+    Envelope { stale_for: 60, built_at: 1, rebuild: 1, fence: 0, tags: versions(100) }
+        .seal(&mut old)
+        .unwrap();
     old.extend_from_slice(b"old");
     let mut record = BytesMut::new();
-    LockRecord { granted_at: 1, sidecar: 9, tags: versions(200) }.encode(&mut record).unwrap();
+    LockRecord { granted_at: 1, sidecar: 9, fence: 0, tags: versions(200) }.encode(&mut record).unwrap();
     let (old, record) = (old.freeze(), record.freeze());
     for (lock, sealed, unlocks) in [(Some(8), 200, Some(8)), (Some(10), 100, None), (None, 100, None)] {
         let change =

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use crate::guard::command::{
     Cas, Commands, GetFlags, Item, ItemRef, Operation, ServerCommand, StoreMode, Stored, delete, peek,
 };
-use crate::guard::envelope::{LockRecord, TagName, TagNames};
+use crate::guard::envelope::{Header, LockRecord, Opened, TagName, TagNames};
 use crate::guard::expiry::Expiry;
 use crate::guard::freshness::{Hit, ItemState, judge};
 use crate::guard::inputs::Inputs;
@@ -207,7 +207,8 @@ impl Modify {
 
     /// Stores over a stub or stale item whose CAS number a meta client has sent. A win through another
     /// sidecar ends here too. The versions at that win may be in its lock. Otherwise they were no older than
-    /// those that the item was sealed with.
+    /// those that the item was sealed with. The same holds for the fence. Nothing records the fence of a win over a stub: what
+    /// was built for it is stored under none.
     fn store_over_stale(
         &self,
         number: u64,
@@ -235,6 +236,11 @@ impl Modify {
             let fallback = || current.as_ref().map_or(NEVER, |hit| sealed_version(name, hit, None, inputs));
             locked(name).unwrap_or_else(fallback)
         };
-        Some(store_value(&new_value, StoreMode::Set, Some(item.cas), sealed, inputs))
+        let fence = match (&record, Header::open(&item.value)) {
+            (Some(record), _) => record.fence,
+            (None, Opened::Sealed { envelope, .. }) => envelope.fence,
+            (None, _) => 0,
+        };
+        Some(store_value(&new_value, StoreMode::Set, Some(item.cas), sealed, &Inputs { fence, ..*inputs }))
     }
 }

@@ -22,7 +22,7 @@ fn tag(name: &str) -> TagName {
 fn hit(payload: &'static [u8], ttl: Option<u32>, tags: &[&str]) -> Hit {
     let mut header = BytesMut::new();
     let tags = tags.iter().map(|name| (tag(name), 1)).collect();
-    Envelope { stale_for: 60, built_at: 1, rebuild: 0, tags }.seal(&mut header).unwrap();
+    Envelope { stale_for: 60, built_at: 1, rebuild: 0, fence: 0, tags }.seal(&mut header).unwrap();
     Hit {
         payload: Bytes::from_static(payload),
         flags: 7,
@@ -48,7 +48,7 @@ impl Worker {
     }
 
     fn lookup(&mut self, now: u64, changes: &Changes) -> NearLookup<&'static str> {
-        let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
+        let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR, fences: 0 };
         self.near.lookup(&request, at(now), changes)
     }
 
@@ -73,7 +73,7 @@ impl Worker {
         now: u64,
         changes: &Changes,
     ) -> (Vec<&'static str>, SharedResult) {
-        let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR };
+        let request = NearRequest { key: &self.key, tags: &self.tags, near: NEAR, fences: 0 };
         self.near.end_read(&request, reading, end, at(now), changes)
     }
 
@@ -113,7 +113,7 @@ fn no_value_is_served_after_the_time_at_which_it_may_be_stale() {
         assert_eq!(worker.may_serve(until, &changes), None, "a TTL of {ttl:?}");
     }
     // A TTL of 2 s lasts at least one second; more is not certain.
-    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000, fences: 0 };
     let NearLookup::Read(reading) = worker.near.lookup(&request, at(5000), &changes) else { panic!() };
     let end = ReadEnd::Fresh(hit(b"v", Some(2), &["own"]));
     worker.near.end_read(&request, reading, Some(&end), at(5001), &changes);
@@ -181,17 +181,17 @@ fn requests_join_a_read_in_progress_and_share_its_result() {
     let (wakers, result) = worker.end(reading, Some(&fresh()), 1002, &changes);
     assert_eq!(wakers, ["a", "b"]);
     let SharedResult::Fresh(value) = result else { panic!("{result:?}") };
-    assert!(worker.near.may_serve(&value, moment, at(1002), &changes));
+    assert!(worker.near.may_serve(&value, moment, 0, at(1002), &changes));
     assert!(
-        !worker.near.may_serve(&value, moment, at(1050), &changes),
+        !worker.near.may_serve(&value, moment, 0, at(1050), &changes),
         "it was sent before the request arrived, and is too old"
     );
     changes.note(Changed::Key(b"k"));
     assert!(
-        !worker.near.may_serve(&value, moment, at(1002), &changes),
+        !worker.near.may_serve(&value, moment, 0, at(1002), &changes),
         "it was sent before the request arrived, and has changed"
     );
-    assert!(worker.near.may_serve(&value, 0, at(9000), &changes), "it was sent after the request arrived");
+    assert!(worker.near.may_serve(&value, 0, 0, at(9000), &changes), "it was sent after the request arrived");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_result_that_cannot_be_shared_releases_the_joined_requests_and_stops_joins_f
 fn an_earlier_read_does_not_replace_the_result_of_a_later_one() {
     let (mut worker, changes) = (Worker::new(ROOM), Changes::new(true));
     let early = worker.reads(1000, &changes);
-    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: NEAR };
+    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: NEAR, fences: 0 };
     let late = worker.near.start_read(&request, at(1001), &changes);
     worker.end(late, Some(&ReadEnd::Fresh(hit(b"new", None, &["own"]))), 1002, &changes);
     worker.end(early, Some(&ReadEnd::Fresh(hit(b"old", None, &["own"]))), 1003, &changes);
@@ -259,7 +259,7 @@ fn a_joined_request_waits_no_longer_than_near_and_no_longer_than_the_limit() {
     let _slow = worker.reads(1000, &changes);
     assert_eq!(worker.joins(1001, &changes).until(), 1000 + NEAR);
     worker.reads(1050, &changes);
-    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000 };
+    let request = NearRequest { key: &worker.key, tags: &worker.tags, near: 10_000, fences: 0 };
     let NearLookup::Read(_slow) = worker.near.lookup(&request, at(3000), &changes) else { panic!() };
     let NearLookup::Join(in_flight) = worker.near.lookup(&request, at(3001), &changes) else { panic!() };
     assert_eq!(in_flight.until(), 3000 + MAX_JOINED_MS);

@@ -83,6 +83,7 @@ pub(super) fn placeholder(stub: StubId, claim: &Claim, inputs: &Inputs<'_>) -> O
         stale_for: inputs.policy.stale_seconds(),
         built_at: built_at(inputs.now.wall, stub.number()),
         rebuild: 0,
+        fence: inputs.fence,
         tags: inputs.tags.iter().map(|name| (name.clone(), NEVER)).collect(),
     };
     sealed.seal(&mut header).ok()?;
@@ -110,6 +111,7 @@ pub(super) fn take_lock(
     let record = LockRecord {
         granted_at: inputs.now.wall,
         sidecar: inputs.sidecar,
+        fence: inputs.fence,
         tags: inputs.tags.iter().cloned().zip(versions.iter().copied()).collect(),
     };
     let mut value = BytesMut::new();
@@ -134,13 +136,14 @@ pub(super) fn build_of(lock: &Item) -> Option<BuildId> {
     Some(BuildId::Lock { sidecar, granted_at })
 }
 
-/// Whether one of the tags has a newer version than the lock's rebuild began with.
+/// Whether one of the tags has a newer version than the lock's rebuild began with, or the place another fence.
 pub(super) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
-    inputs.tags.iter().zip(versions).any(|(name, ours)| {
-        record
-            .tags
-            .iter()
-            .any(|(theirs, version)| theirs == name && version_millis(*version) < version_millis(*ours))
-    })
+    record.fence != inputs.fence
+        || inputs.tags.iter().zip(versions).any(|(name, ours)| {
+            record
+                .tags
+                .iter()
+                .any(|(theirs, version)| theirs == name && version_millis(*version) < version_millis(*ours))
+        })
 }

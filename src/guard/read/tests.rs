@@ -34,7 +34,7 @@ fn item(value: Bytes, number: u64) -> ServerReply {
 fn sealed(name: &TagName, version: u64) -> Bytes {
     let tags = [(name.clone(), version)].into_iter().collect();
     let mut value = BytesMut::new();
-    Envelope { stale_for: 10, built_at: 0, rebuild: 0, tags }.seal(&mut value).unwrap();
+    Envelope { stale_for: 10, built_at: 0, rebuild: 0, fence: 0, tags }.seal(&mut value).unwrap();
     value.extend_from_slice(b"old");
     value.freeze()
 }
@@ -42,7 +42,7 @@ fn sealed(name: &TagName, version: u64) -> Bytes {
 fn lock(name: &TagName, version: u64) -> Bytes {
     let tags = [(name.clone(), version)].into_iter().collect();
     let mut value = BytesMut::new();
-    LockRecord { granted_at: 0, sidecar: 9, tags }.encode(&mut value).unwrap();
+    LockRecord { granted_at: 0, sidecar: 9, fence: 0, tags }.encode(&mut value).unwrap();
     value.freeze()
 }
 
@@ -115,7 +115,7 @@ fn stored_over(stub: u64, name: &TagName) -> Bytes {
     let tags = [(name.clone(), 100)].into_iter().collect();
     let mut value = BytesMut::new();
     let built_at = built_at(5, StubId::of(stub).number());
-    Envelope { stale_for: 10, built_at, rebuild: 0, tags }.seal(&mut value).unwrap();
+    Envelope { stale_for: 10, built_at, rebuild: 0, fence: 0, tags }.seal(&mut value).unwrap();
     value.freeze()
 }
 
@@ -173,7 +173,9 @@ fn an_unreadable_value_is_marked_and_never_replaced_and_a_placeholder_is_never_s
         newer[4] += 1;
         let mut placeholder = BytesMut::new();
         let never = [(tags[0].clone(), NEVER)].into_iter().collect();
-        Envelope { stale_for: 10, built_at: 0, rebuild: 0, tags: never }.seal(&mut placeholder).unwrap();
+        Envelope { stale_for: 10, built_at: 0, rebuild: 0, fence: 0, tags: never }
+            .seal(&mut placeholder)
+            .unwrap();
         for (value, replaced) in
             [(newer.freeze(), false), (placeholder.freeze(), on_tag == OnInvalidate::Drop)]
         {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::guard::fixtures::{cas, found, on};
+use crate::guard::fixtures::{cas, found, on, store_version as store};
 
 const CAS: Cas = cas(1);
 const DOWN: ServerReply = ServerReply::Failed(Failure::Down);
@@ -19,10 +19,8 @@ fn read_tag(copies: bool, rounds: &[(&[ServerCommand], &[ServerReply])]) -> Resu
 
 #[test]
 fn a_tag_has_the_version_that_was_stored_and_not_the_time_of_the_reply() {
-    let rounds: &[(&[ServerCommand], &[ServerReply])] = &[
-        (&[get_tag(TAG)], &[found("", 7)]),
-        (&[store_version(TAG, 101, cas(7))], &[ServerReply::Stored(CAS)]),
-    ];
+    let rounds: &[(&[ServerCommand], &[ServerReply])] =
+        &[(&[get_tag(TAG)], &[found("", 7)]), (&[store(TAG, 101, cas(7))], &[ServerReply::Stored(CAS)])];
     let tag_read = read_tag(false, rounds).unwrap();
     assert_eq!(tag_read.versions().unwrap()[..], [101]);
     assert!(tag_read.lost);
@@ -32,10 +30,10 @@ fn a_tag_has_the_version_that_was_stored_and_not_the_time_of_the_reply() {
 fn of_two_copies_the_larger_counts_and_the_other_is_updated() {
     let reads = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
     for (replies, repair) in [
-        ([found("50", 7), found("60", 8)], Some(store_version(TAG, 60, cas(7)))),
-        ([found("60", 8), found("50", 7)], Some(store_version(ItemRef::TagCopy(0), 60, cas(7)))),
-        ([found("", 7), found("60", 8)], Some(store_version(TAG, 60, cas(7)))),
-        ([found("60", 8), found("x", 7)], Some(store_version(ItemRef::TagCopy(0), 60, cas(7)))),
+        ([found("50", 7), found("60", 8)], Some(store(TAG, 60, cas(7)))),
+        ([found("60", 8), found("50", 7)], Some(store(ItemRef::TagCopy(0), 60, cas(7)))),
+        ([found("", 7), found("60", 8)], Some(store(TAG, 60, cas(7)))),
+        ([found("60", 8), found("x", 7)], Some(store(ItemRef::TagCopy(0), 60, cas(7)))),
         ([found("60", 8), found("60", 7)], None),
         ([DOWN, found("60", 7)], None),
         ([found("60", 7), DOWN], None),
@@ -64,7 +62,7 @@ fn of_two_copies_the_larger_counts_and_the_other_is_updated() {
 #[test]
 fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
     let reads = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
-    let both = [store_version(TAG, 101, cas(3)), store_version(ItemRef::TagCopy(0), 101, cas(4))];
+    let both = [store(TAG, 101, cas(3)), store(ItemRef::TagCopy(0), 101, cas(4))];
     let missing = &[found("", 3), found("", 4)];
     let created =
         read_tag(true, &[(reads, missing), (&both, &[ServerReply::Stored(CAS), ServerReply::Stored(CAS)])]);
@@ -76,7 +74,7 @@ fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
             (reads, missing),
             (&both, &[ServerReply::Stored(CAS), ServerReply::Exists]),
             (reads, &[found("101", 2), found("99", 7)]),
-            (&[store_version(ItemRef::TagCopy(0), 101, cas(7))], &[ServerReply::Stored(CAS)]),
+            (&[store(ItemRef::TagCopy(0), 101, cas(7))], &[ServerReply::Stored(CAS)]),
         ],
     );
     assert_eq!(raced.unwrap().versions().unwrap()[..], [101]);

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::long_get::GetPart;
 use crate::error::Failure;
-use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version};
+use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version, version_of};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Value, values};
 use crate::protocol::request::Keys;
@@ -19,6 +19,7 @@ use crate::proxy::guarded::tag_reads::TagReads;
 use crate::proxy::guarded::wire;
 use crate::proxy::key::KeyClass;
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::raw::standby::RawPlace;
 use crate::proxy::replies::classic::put_value_line;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::outcome::ReadOutcome;
@@ -50,8 +51,8 @@ pub(super) struct Get {
 /// The raw keys requested from one server, usually in one command.
 struct ServerRead {
     pool: usize,
-    /// Its index in the pool.
-    index: usize,
+    /// The server, and the limit of TTLs there.
+    place: RawPlace,
     ids: SmallVec<[ReplyId; 1]>,
 }
 
@@ -74,7 +75,10 @@ enum KeyGet {
 /// The key of a tag, and the replies that contain its version.
 struct TagGet {
     key: Box<[u8]>,
-    ids: SmallVec<[ReplyId; 2]>,
+    /// `None`: where it is kept is not known.
+    ids: Option<SmallVec<[ReplyId; 2]>>,
+    /// The fences of its servers.
+    fences: [u64; 2],
 }
 
 impl Get {
@@ -122,7 +126,9 @@ impl Get {
                     at: from..self.raw.len() as u32,
                 }
             }
-            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: SmallVec::new() })),
+            KeyClass::Tag(_) => {
+                KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] }))
+            }
             KeyClass::Guarded(guarded) => {
                 if self.guarded.is_empty() {
                     self.guarded.reserve(to_come);
@@ -136,10 +142,11 @@ impl Get {
 
     /// The index in `servers` of the server of a raw key.
     fn server_index(&mut self, key: &[u8], md5: Option<u64>, pool: usize, proxy: &Proxy) -> u32 {
-        let index = proxy.pools[pool].server_index_by(key, md5);
-        let known = self.servers.iter().position(|server| (server.pool, server.index) == (pool, index));
+        let place = proxy.raw_place(key, md5, pool);
+        let is_it = |server: &ServerRead| server.pool == pool && server.place.is_same(&place);
+        let known = self.servers.iter().position(is_it);
         let at = known.unwrap_or_else(|| {
-            self.servers.push(ServerRead { pool, index, ids: SmallVec::new() });
+            self.servers.push(ServerRead { pool, place, ids: SmallVec::new() });
             self.servers.len() - 1
         });
         at as u32
@@ -167,9 +174,10 @@ impl Get {
                     if last.is_some_and(|last| pending.has_arrived(last)) {
                         continue;
                     }
-                    let connection = &proxy.pools[server.pool].connections()[server.index];
+                    let connection = &proxy.pools[server.pool].connections()[server.place.server];
                     let key = &self.raw[at.start as usize..at.end as usize];
-                    let id = connection.get_one_of(pending, key, self.kind, last);
+                    let kind = server.place.limit.map_or(self.kind, |limit| limit.get(self.kind));
+                    let id = connection.get_one_of(pending, key, kind, last);
                     if last != Some(id) {
                         server.ids.push(id);
                     }
@@ -177,7 +185,9 @@ impl Get {
                 KeyGet::Guarded(_) => {}
                 KeyGet::Tag(tag) => {
                     let name = tag.key.strip_prefix(&proxy.plan.tag_prefix[..]).unwrap_or(&tag.key);
-                    tag.ids = proxy.request_tag(name, tag_flags(), pending);
+                    let places = proxy.places_of_tag(&tag.key);
+                    tag.fences = [0, 1].map(|copy| places.get(copy).map_or(0, |place| place.fence()));
+                    tag.ids = proxy.request_tag(name, &places, tag_flags(), pending);
                 }
             }
         }
@@ -225,7 +235,7 @@ impl Get {
         let pending = &scope.client.pending;
         let raw = self.servers.iter().flat_map(|server| &server.ids);
         let tags = self.keys.iter().flat_map(|key| match key {
-            KeyGet::Tag(tag) => &tag.ids[..],
+            KeyGet::Tag(tag) => tag.ids.as_deref().unwrap_or_default(),
             _ => &[],
         });
         if !raw.chain(tags).all(|id| pending.has_arrived(*id)) {
@@ -286,9 +296,14 @@ impl Get {
                 KeyGet::Tag(tag) => {
                     let command = Operation::Get(tag_flags());
                     // The larger version counts. A server that does not reply matters only if no other has a version.
-                    let (mut item, mut failed) = (None, None);
-                    for reply in tag.ids.iter().filter_map(|id| pending.take(*id)) {
+                    let ids = tag.ids.as_deref().unwrap_or_default();
+                    let no_view = tag.ids.is_none().then_some(Failure::NoView);
+                    let (mut item, mut failed) = (None, no_view);
+                    for (reply, fence) in ids.iter().filter_map(|id| pending.take(*id)).zip(tag.fences) {
                         match wire::decode_reply(&command, reply) {
+                            // Stored under another fence: it counts as lost.
+                            ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {
+                            }
                             // A stub that a reader has left.
                             ServerReply::Item(found) if found.size == 0 => {}
                             ServerReply::Item(found) => {
@@ -305,8 +320,10 @@ impl Get {
                     }
                     if let Some(item) = &item {
                         let cas = self.kind.cas.then_some(item.cas.number);
-                        put_value_line(out, &tag.key, 0, cas, item.value.len());
-                        out.extend_from_slice(&item.value);
+                        // Without the fence, which concerns no client.
+                        let version = item.value.split(|byte| *byte == b' ').next().unwrap_or_default();
+                        put_value_line(out, &tag.key, 0, cas, version.len());
+                        out.extend_from_slice(version);
                         out.extend_from_slice(b"\r\n");
                     }
                     let outcome = if item.is_some() { Outcome::Hit } else { Outcome::Miss };
@@ -329,7 +346,7 @@ impl Get {
         // A value that remains was not requested.
         for ((server, received), left) in self.servers.iter().zip(&replies).zip(&mut texts) {
             if let (Some(_), Some((_, epoch))) = (left.next(), received.last()) {
-                scope.proxy.pools[server.pool].connections()[server.index].distrust(*epoch);
+                scope.proxy.pools[server.pool].connections()[server.place.server].distrust(*epoch);
             }
         }
         let part = self.part.as_ref();

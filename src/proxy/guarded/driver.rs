@@ -136,10 +136,15 @@ impl<M: Machine> Driver<M> {
                 },
             };
             let now = proxy.now();
-            let policy = proxy.policy(key.guard);
+            let policy = proxy.policy_of(key);
             let inputs = proxy.inputs(key, policy, now, may_wait);
             match self.machine.resume(event, &inputs) {
-                Step::Done(end) => {
+                Step::Done(mut end) => {
+                    if let Some(failed) = M::failed(Failure::NoView)
+                        && !proxy.is_in_place(key)
+                    {
+                        end = failed;
+                    }
                     if M::CHANGES {
                         // Before the command is acknowledged. The tag cache comes first: a read that begins after the change has
                         // been noted must not find the old version there.
@@ -155,7 +160,7 @@ impl<M: Machine> Driver<M> {
                     self.send(key, proxy, pending);
                 }
                 Step::AddTags(tags) => {
-                    added_tags = Some(Box::new(key.with_tags(tags)));
+                    added_tags = Some(Box::new(proxy.with_tags(key, tags)));
                     next = Some(Event::TagsAdded);
                 }
                 Step::Wait(limits) => next = self.wait(limits, key, policy, now, proxy),

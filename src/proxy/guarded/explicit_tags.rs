@@ -65,7 +65,7 @@ impl Proxy {
             }
             names.push(name);
         }
-        Ok(guarded.with_tags(names))
+        Ok(self.with_tags(&guarded, names))
     }
 }
 

@@ -30,7 +30,11 @@ impl Proxy {
                     return;
                 }
                 let replies = self.send_and_wait(PollResult::commands(), &key).await;
-                let result = PollResult::from_replies(&replies, &mut before);
+                // The readers must look where the key is now.
+                let result = match self.is_replaced(&key) {
+                    true => PollResult::Freed,
+                    false => PollResult::from_replies(&replies, &mut before),
+                };
                 let waiters = self.leases.shard(&key.key).polled(&key.key, result, self.now());
                 let why = match result {
                     PollResult::Filled => WaitEnd::Filled,

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tokio::task::{JoinSet, spawn_local};
 
+use crate::guard::Commands;
 use crate::guard::leases::{Ended, Owner};
 use crate::metrics::{LeaseEnd, WaitEnd};
+use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::state::lease_table::wake_all;
 
@@ -26,14 +28,21 @@ impl Proxy {
 
     /// Releases leases that their clients have not ended themselves.
     pub(super) fn release(self: &Rc<Self>, ended: Vec<Ended>) {
-        for Ended { key, end, commands } in ended {
+        for Ended { key, end, commands, fence } in ended {
             let Some(key) = self.guarded(&key) else { continue };
             self.metrics.lease_ended(self.rule_of(key.guard), end, Duration::ZERO);
             let proxy = Rc::clone(self);
             spawn_local(async move {
-                proxy.send_and_wait(commands, &key).await;
+                proxy.send_release(commands, fence, &key).await;
                 proxy.wake(&key.key, WaitEnd::Freed);
             });
+        }
+    }
+
+    /// A lease of another fence ends by itself: what it holds is in a place that no longer counts.
+    async fn send_release(&self, commands: Commands, fence: u64, key: &GuardedKey) {
+        if key.place.fence == Some(fence) {
+            self.send_and_wait(commands, key).await;
         }
     }
 
@@ -43,12 +52,12 @@ impl Proxy {
         self.outage_disconnect(owner);
         let ended: Vec<_> = self.leases.all().flat_map(|mut leases| leases.disconnect(owner)).collect();
         let mut releases = JoinSet::new();
-        for Ended { key, commands, .. } in ended {
+        for Ended { key, commands, fence, .. } in ended {
             let Some(key) = self.guarded(&key) else { continue };
             self.metrics.lease_ended(self.rule_of(key.guard), end, Duration::ZERO);
             let proxy = Rc::clone(&self);
             releases.spawn_local(async move {
-                proxy.send_and_wait(commands, &key).await;
+                proxy.send_release(commands, fence, &key).await;
                 proxy.wake_without_value(&key.key);
             });
         }

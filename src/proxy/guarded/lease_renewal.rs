@@ -45,7 +45,7 @@ impl Proxy {
 
     /// Schedules the renewal of a lease that was granted through this worker.
     pub(super) fn schedule_renewal(&self, key: &GuardedKey, id: MissTokenId, token: &MissToken) {
-        let at = Leases::<()>::next_due(token, self.policy(key.guard), self.now());
+        let at = Leases::<()>::next_due(token, self.policy_of(key), self.now());
         self.queue_renewal(at, id, key.clone());
     }
 
@@ -57,7 +57,7 @@ impl Proxy {
 
     fn renew(self: Rc<Self>, DueLease { id, key, .. }: DueLease) {
         let now = self.now();
-        let policy = self.policy(key.guard);
+        let policy = self.policy_of(&key);
         let due = self.leases.shard(&key.key).due(&key.key, id, now, policy, &key.tags, self.sidecar);
         match due {
             Due::Nothing => {}
@@ -79,7 +79,7 @@ impl Proxy {
                     wake_all(fills, WaitEnd::Freed);
                     match renewed {
                         Ok(token) => {
-                            let policy = self.policy(key.guard);
+                            let policy = self.policy_of(&key);
                             let at = Leases::<()>::due_after(&token, &replies, policy, self.now());
                             self.queue_renewal(at, id, key);
                         }

@@ -41,14 +41,15 @@ pub(super) struct JoinedRead {
 
 impl Proxy {
     fn near_request<'a>(&self, key: &'a GuardedKey) -> NearRequest<'a> {
-        NearRequest { key: &key.key, tags: &key.tags, near: self.policy(key.guard).near_ms() }
+        let (near, fences) = (self.policy_of(key).near_ms(), key.fences());
+        NearRequest { key: &key.key, tags: &key.tags, near, fences }
     }
 
     /// How to read this key, for a command that needs only the value. If the client has missed the key, the key is read from the
     /// server: the hit that ends the miss must be newer than the miss.
     pub(super) fn near_answer(&self, key: &GuardedKey, options: ReadOptions, client: &Client) -> NearAnswer {
-        let policy = self.policy(key.guard);
-        if policy.near.is_zero() || client.known_miss(key, self) != KnownMiss::No {
+        let policy = self.policy_of(key);
+        if policy.near.is_zero() || !key.has_view() || client.known_miss(key, self) != KnownMiss::No {
             return NearAnswer::Read(None);
         }
         let last_read = self.near.values.borrow().last_read();
@@ -84,7 +85,9 @@ impl Proxy {
         let changes = &self.near.changes;
         Poll::Ready(match result {
             SharedResult::Failed(failure) => Err(failure),
-            SharedResult::Fresh(value) if values.may_serve(&value, joined.last_read, now, changes) => {
+            SharedResult::Fresh(value)
+                if values.may_serve(&value, joined.last_read, key.fences(), now, changes) =>
+            {
                 Ok(NearAnswer::Hit(value))
             }
             SharedResult::Fresh(_) => {
@@ -125,7 +128,7 @@ impl Proxy {
     pub(super) fn note_change(&self, key: &GuardedKey) {
         if key.guard == self.plan.tag_guard {
             key.tags.iter().for_each(|tag| self.near.changed(Changed::Tag(tag)));
-        } else if !self.policy(key.guard).near.is_zero() {
+        } else if !self.policy_of(key).near.is_zero() {
             self.near.changed(Changed::Key(&key.key));
         }
     }

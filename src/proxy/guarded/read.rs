@@ -75,7 +75,7 @@ impl FirstGet {
         proxy: &Proxy,
         pending: &PendingReplies,
     ) -> Result<Hit, Box<Replies>> {
-        let policy = proxy.policy(key.guard);
+        let policy = proxy.policy_of(key);
         let clear = tags.settle(&self.tags, proxy, pending);
         let mut item = match pending.take(self.item) {
             Some(reply) => wire::decode_reply(&Operation::Get(Read::first_get(self.options, policy)), reply),
@@ -90,7 +90,7 @@ impl FirstGet {
         }
         if clear
             && let ServerReply::Item(item) = &mut item
-            && let Some(hit) = fresh_hit(item, tags.versions(&self.tags), policy)
+            && let Some(hit) = fresh_hit(item, tags.versions(&self.tags), key.place.fence(), policy)
         {
             return Ok(hit);
         }
@@ -121,7 +121,7 @@ impl GuardedRead {
         self.options = options;
         let answer =
             if near { proxy.near_answer(&self.key, options, client) } else { NearAnswer::Read(None) };
-        let plain = options.recache.is_none() && exptime.is_none();
+        let plain = options.recache.is_none() && exptime.is_none() && self.key.has_view();
         match answer {
             NearAnswer::Read(near_read) if plain => {
                 self.near_read = near_read;
@@ -133,14 +133,14 @@ impl GuardedRead {
 
     fn first_get(&self, options: ReadOptions, tags: &mut TagReads, proxy: &Proxy, client: &Client) -> State {
         let (key, pending) = (&self.key, &client.pending);
-        let command = Operation::Get(Read::first_get(options, proxy.policy(key.guard)));
+        let command = Operation::Get(Read::first_get(options, proxy.policy_of(key)));
         let write = |out: &mut BytesMut| wire::encode(&command, &key.key, out);
         // Each read changes the usage of an item, so such a read is not shared.
         let (item, shared) = match options.usage || options.unseen {
             true => (proxy.connection_of(key).send_guard(pending, None, write), false),
             false => proxy.connection_of(key).read(pending, write),
         };
-        let tags = tags.request(&key.tags, proxy, client);
+        let tags = tags.request(key, proxy, client);
         State::FirstGet(FirstGet { began: proxy.mono(client.turn_time()), options, item, shared, tags })
     }
 
@@ -151,7 +151,7 @@ impl GuardedRead {
             NearAnswer::Read(near_read) => {
                 self.near_read = near_read;
                 // The tag versions that the request has read may be older than this read.
-                let inputs = proxy.inputs(&self.key, proxy.policy(self.key.guard), proxy.now(), true);
+                let inputs = proxy.inputs(&self.key, proxy.policy_of(&self.key), proxy.now(), true);
                 let (read, commands) = Read::with_options(options, &inputs);
                 let read = Driver::start(read, commands, &self.key, proxy, &client.pending);
                 State::Reading(Box::new(read.for_reader(client.owner)))
@@ -206,6 +206,9 @@ impl GuardedRead {
                                 }
                                 return false;
                             }
+                            Poll::Ready(end) if self.begins_again(&end, scope) => {
+                                return self.poll(exptime, tags, may_wait, won, scope, cx);
+                            }
                             Poll::Ready(end) => self.finish(end, may_wait, won, scope),
                         }
                     }
@@ -245,12 +248,15 @@ impl GuardedRead {
                         let (ReadEnd::Fresh(hit) | ReadEnd::Refreshing(hit)) = end else { return true };
                         let now = proxy.now();
                         let change = Change::Touch(Expiry::of(exptime, now));
-                        let inputs = proxy.inputs(&self.key, proxy.policy(self.key.guard), now, false);
+                        let inputs = proxy.inputs(&self.key, proxy.policy_of(&self.key), now, false);
                         let (modify, commands) = Modify::start(change, &inputs);
                         let touch = Driver::start(modify, commands, &self.key, proxy, &client.pending);
                         let marks = ItemMarks { held, ..ItemMarks::of(hit.cas.number) };
                         self.state = State::Touching(Box::new(touch), hit, marks);
                         return self.poll(Some(exptime), tags, may_wait, won, scope, cx);
+                    }
+                    (Poll::Ready(end), _) if self.begins_again(&end, scope) => {
+                        return self.poll(exptime, tags, may_wait, won, scope, cx);
                     }
                     (Poll::Ready(end), _) => self.finish(end, may_wait, won, scope),
                 }
@@ -293,6 +299,22 @@ impl GuardedRead {
         }
     }
 
+    /// Reads again in the key's new place if the old one was replaced during the read. It has waited long enough for another client.
+    fn begins_again(&mut self, end: &ReadEnd, scope: &CallScope<'_>) -> bool {
+        let CallScope { proxy, client, .. } = scope;
+        if !matches!(end, ReadEnd::Failed(Failure::NoView)) {
+            return false;
+        }
+        let key = proxy.placed_again(&self.key);
+        if !key.has_view() || key.place == self.key.place {
+            return false;
+        }
+        self.share(None, proxy);
+        (self.key, self.options.at_once) = (key, true);
+        self.apply(NearAnswer::Read(None), self.options, proxy, client);
+        true
+    }
+
     fn fresh(&self, hit: Hit, scope: &CallScope<'_>) -> ReadOutcome {
         end_earlier_miss(&self.key, hit.cas.number, scope);
         scope.count(scope.proxy.rule_of(self.key.guard), Outcome::Hit);
@@ -318,7 +340,7 @@ impl GuardedRead {
         let CallScope { proxy, client, .. } = scope;
         self.share(Some(&end), proxy);
         let key = &self.key;
-        let (rule, policy) = (proxy.rule_of(key.guard), proxy.policy(key.guard));
+        let (rule, policy) = (proxy.rule_of(key.guard), proxy.policy_of(key));
         Some(match end {
             ReadEnd::Fresh(hit) => self.fresh(hit, scope),
             ReadEnd::Refreshing(hit) => {
@@ -357,7 +379,7 @@ impl GuardedRead {
     fn grant(&self, lease: MissToken, scope: &CallScope<'_>) {
         let CallScope { proxy, client, .. } = scope;
         let key = &self.key;
-        let policy = proxy.policy(key.guard);
+        let policy = proxy.policy_of(key);
         let (id, ended) = proxy.leases.shard(&key.key).grant(&key.key, client.owner, lease.clone(), policy);
         // `None`: a later win has been recorded already.
         if let Some(id) = id {
@@ -381,7 +403,7 @@ impl GuardedRead {
             scope.count(proxy.rule_of(key.guard), Outcome::ServerError);
             return Some(ReadOutcome::Failed(failure));
         }
-        let limit = u64::try_from(proxy.policy(key.guard).cold_limit.as_millis()).unwrap_or(u64::MAX);
+        let limit = u64::try_from(proxy.policy_of(key).cold_limit.as_millis()).unwrap_or(u64::MAX);
         let until = proxy.mono(scope.began()).saturating_add(limit);
         let answer = proxy.outage_read(failure, key, may_wait, until, client);
         self.without_server(answer, won, scope)
@@ -414,7 +436,7 @@ impl GuardedRead {
                 *won = true;
                 let token = MissToken::unanswered(proxy.now());
                 client.note_miss(key, proxy);
-                let policy = proxy.policy(key.guard);
+                let policy = proxy.policy_of(key);
                 let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, token, policy);
                 proxy.release(ended);
                 scope.count(rule, Outcome::Miss);

@@ -12,10 +12,11 @@ use super::tag_servers::bump_key;
 use super::wire;
 use crate::error::Failure;
 use crate::guard::{
-    Bump, BumpEnd, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, parse_version,
+    Bump, BumpEnd, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis,
+    version_of,
 };
 use crate::proxy::pipeline::Proxy;
-use crate::upstream::connection::Connection;
+use crate::proxy::place::Place;
 use crate::upstream::pending_replies::PendingReplies;
 
 impl Proxy {
@@ -48,14 +49,19 @@ impl Proxy {
             operation: Operation::Get(GetFlags { value: true, unseen: true, ..GetFlags::default() }),
         };
         let key = self.key_of_tag(name);
-        let request = |connection: &Rc<Connection>| {
+        let places = self.places_of_tag(&key);
+        let request = |place: &Place| {
+            let connection = self.tag_connection(place);
             connection.send_guard(&pending, None, |out| wire::encode(&get.operation, &key, out))
         };
-        let ids: SmallVec<[_; 2]> = self.tag_connections(&key).into_iter().map(request).collect();
+        let ids: SmallVec<[_; 2]> = places.iter().map(request).collect();
         let (mut found, mut failure) = (None, None);
-        for id in ids {
+        for (id, place) in ids.into_iter().zip(&places) {
             match wire::decode(&get, pending.receive(id).await) {
-                ServerReply::Item(item) => found = found.max(parse_version(&item.value)),
+                _ if place.fence.is_none() => failure = Some(Failure::NoView),
+                ServerReply::Item(item) => {
+                    found = found.max(version_of(&item, place.fence()).map(version_millis))
+                }
                 ServerReply::Failed(failed) => failure = Some(failed),
                 _ => {}
             }

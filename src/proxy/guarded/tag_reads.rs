@@ -8,9 +8,11 @@ use super::wire;
 use crate::error::Failure;
 use crate::guard::{GetFlags, Operation, Replies, ServerReply, TagName, tag_get_flags};
 use crate::proxy::client::Client;
+use crate::proxy::key::{GuardedKey, fold};
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::place::Place;
 use crate::proxy::state::tag_cache::TagCache;
-use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
 
 /// How many tags a new one is compared with. Beyond that, a tag may be read twice, which costs one read.
 const MAX_COMPARED: usize = 32;
@@ -32,6 +34,8 @@ struct TagLookup {
     sent_at: u64,
     /// Its write counter in the cache at that time.
     writes: u64,
+    /// The fences of its servers, 0 in a pool without failover.
+    fences: [u64; 2],
     state: State,
 }
 
@@ -44,22 +48,39 @@ enum State {
     Unclear(Vec<ServerReply>),
 }
 
+impl From<Option<SmallVec<[ReplyId; 2]>>> for State {
+    fn from(requested: Option<SmallVec<[ReplyId; 2]>>) -> State {
+        let refused = || vec![ServerReply::Failed(Failure::NoView); 2];
+        requested.map_or_else(|| State::Unclear(refused()), State::Requested)
+    }
+}
+
 impl TagReads {
     /// Requests the tags of a key that no earlier key has requested.
-    pub(crate) fn request(&mut self, names: &[TagName], proxy: &Proxy, client: &Client) -> TagIndexes {
-        names.iter().map(|name| self.request_one(name, proxy, client)).collect()
+    pub(crate) fn request(&mut self, key: &GuardedKey, proxy: &Proxy, client: &Client) -> TagIndexes {
+        (0..key.tags.len()).map(|tag| self.request_one(key, tag, proxy, client)).collect()
     }
 
-    fn request_one(&mut self, name: &TagName, proxy: &Proxy, client: &Client) -> u32 {
+    fn request_one(&mut self, key: &GuardedKey, tag: usize, proxy: &Proxy, client: &Client) -> u32 {
+        let name = &key.tags[tag];
         let hash = proxy.hash(name);
-        let at = self.find(name, hash, &proxy.tag_cache).unwrap_or_else(|| {
+        let fences = key.tag_places.as_ref().map_or([0; 2], |tags| tags.fences[tag]);
+        let at = self.find(name, fences, hash, &proxy.tag_cache).unwrap_or_else(|| {
             let sent_at = proxy.mono(client.turn_time());
             let writes = proxy.tag_cache.writes(name);
-            let state = match proxy.tag_cache.get(name, sent_at) {
+            let state = match proxy.tag_cache.get(name, key.fences_of_tag(tag), sent_at) {
                 Some(version) => State::Known(version),
-                None => State::Requested(proxy.request_tag(name, tag_get_flags(), &client.pending)),
+                None => {
+                    let places = match &key.tag_places {
+                        Some(tags) => {
+                            SmallVec::from_slice(&tags.places[tag][..1 + usize::from(proxy.plan.tag_copies)])
+                        }
+                        None => proxy.places_of_tag(&proxy.key_of_tag(name)),
+                    };
+                    proxy.request_tag(name, &places, tag_get_flags(), &client.pending).into()
+                }
             };
-            self.push(TagLookup { name: name.clone(), sent_at, writes, state }, hash)
+            self.push(TagLookup { name: name.clone(), sent_at, writes, fences, state }, hash)
         });
         // A part of a get has at most 128 keys, and a rule at most 16 tags.
         u32::try_from(at).unwrap_or(u32::MAX)
@@ -67,10 +88,12 @@ impl TagReads {
 
     /// The index of an earlier request of this tag. A tag that has been written since does not count: the value of this key may
     /// be kept near, and then counts as read after that write.
-    fn find(&self, name: &TagName, hash: u64, cache: &TagCache) -> Option<usize> {
+    fn find(&self, name: &TagName, fences: [u64; 2], hash: u64, cache: &TagCache) -> Option<usize> {
         let compared = &self.hashes[..self.hashes.len().min(MAX_COMPARED)];
         (0..compared.len()).find(|at| {
-            let is = |read: &TagLookup| read.name == *name && read.writes == cache.writes(name);
+            let is = |read: &TagLookup| {
+                read.name == *name && read.writes == cache.writes(name) && read.fences == fences
+            };
             compared[*at] == hash && is(&self.reads[*at])
         })
     }
@@ -96,9 +119,10 @@ impl TagReads {
         for index in indexes {
             let Some(read) = self.reads.get_mut(*index as usize) else { return false };
             if let State::Requested(ids) = &read.state {
-                read.state = read_replies(ids, pending);
+                read.state = read_replies(ids, read.fences, pending);
                 if let State::Known(version) = read.state {
-                    proxy.tag_cache.put_unless_written(&read.name, version, read.sent_at, read.writes);
+                    let (fences, sent_at) = (fold(read.fences.into_iter()), read.sent_at);
+                    proxy.tag_cache.put_unless_written(&read.name, version, fences, sent_at, read.writes);
                 }
             }
             clear &= matches!(read.state, State::Known(_));
@@ -117,20 +141,24 @@ impl TagReads {
     /// The servers' replies about these tags, for a state machine that has not requested them itself.
     pub(crate) fn put_replies(&self, indexes: &[u32], copies: bool, replies: &mut Replies) {
         for index in indexes {
-            match self.reads.get(*index as usize).map(|read| &read.state) {
-                Some(State::Known(version)) => {
-                    replies.extend((0..1 + usize::from(copies)).map(|_| wire::tag_reply(*version)));
+            match self.reads.get(*index as usize).map(|read| (&read.state, &read.fences)) {
+                Some((State::Known(version), fences)) => {
+                    let fences = &fences[..1 + usize::from(copies)];
+                    replies.extend(fences.iter().map(|fence| wire::tag_reply(*version, *fence)));
                 }
-                Some(State::Unclear(unclear)) => replies.extend(unclear.iter().cloned()),
-                Some(State::Requested(_)) | None => replies.push(ServerReply::Failed(Failure::Down)),
+                Some((State::Unclear(unclear), _)) => {
+                    replies.extend(unclear.iter().take(1 + usize::from(copies)).cloned());
+                }
+                Some((State::Requested(_), _)) | None => replies.push(ServerReply::Failed(Failure::Down)),
             }
         }
     }
 }
 
-fn read_replies(ids: &[ReplyId], pending: &PendingReplies) -> State {
+fn read_replies(ids: &[ReplyId], fences: [u64; 2], pending: &PendingReplies) -> State {
     let replies: SmallVec<[_; 2]> = ids.iter().map(|id| pending.take(*id)).collect();
-    let mut versions = replies.iter().map(|reply| reply.as_ref().and_then(wire::version));
+    let version = |(reply, fence): (&Option<Reply>, u64)| wire::version(reply.as_ref()?, fence);
+    let mut versions = replies.iter().zip(fences).map(version);
     match versions.next() {
         Some(Some(version)) if versions.all(|other| other == Some(version)) => State::Known(version),
         _ => {
@@ -143,20 +171,22 @@ fn read_replies(ids: &[ReplyId], pending: &PendingReplies) -> State {
 }
 
 impl Proxy {
-    /// Sends a get of a tag to each server that stores it.
+    /// Sends a get of a tag to each server that stores it. `None` if one of these places had no valid view.
     pub(crate) fn request_tag(
         &self,
         name: &[u8],
+        places: &[Place],
         flags: GetFlags,
         pending: &Rc<PendingReplies>,
-    ) -> SmallVec<[ReplyId; 2]> {
+    ) -> Option<SmallVec<[ReplyId; 2]>> {
         let key = self.key_of_tag(name);
         let flags = Operation::Get(flags);
-        let copies: &[bool] = if self.plan.tag_copies { &[false, true] } else { &[false] };
-        let send = |copy: &bool| {
-            self.tag_connection(&key, *copy).read(pending, |out| wire::encode(&flags, &key, out)).0
-        };
-        copies.iter().map(send).collect()
+        if places.iter().any(|place| place.fence.is_none()) {
+            return None;
+        }
+        let send =
+            |place: &Place| self.tag_connection(place).read(pending, |out| wire::encode(&flags, &key, out)).0;
+        Some(places.iter().map(send).collect())
     }
 }
 
@@ -169,9 +199,12 @@ mod tests {
 
     #[test]
     fn a_machine_reads_the_version_in_a_tag_reply() {
-        for known_version in [0, 7, version(1_700_000_000_000, 0xf_edcb)] {
-            let ServerReply::Item(item) = wire::tag_reply(known_version) else { panic!("it is an item") };
-            assert_eq!(version_of(&item), Some(known_version));
+        let versions = [0, 7, version(1_700_000_000_000, 0xf_edcb)];
+        for (known_version, fence) in versions.into_iter().flat_map(|version| [(version, 0), (version, 9)]) {
+            let ServerReply::Item(item) = wire::tag_reply(known_version, fence) else {
+                panic!("it is an item")
+            };
+            assert_eq!(version_of(&item, fence), Some(known_version));
         }
     }
 
@@ -185,23 +218,25 @@ mod tests {
                 name: name.clone(),
                 sent_at: 0,
                 writes: cache.writes(&name),
+                fences: [0; 2],
                 state: State::Known(7),
             };
             reads.push(read, 1);
-            assert_eq!(reads.find(&name, 1, &cache), Some(0));
+            assert_eq!(reads.find(&name, [0; 2], 1, &cache), Some(0));
             cache.clone().written(&name);
             // Without a cache it was requested in this turn, so it is not older than the bump.
-            assert_eq!(reads.find(&name, 1, &cache), keep.is_zero().then_some(0));
+            assert_eq!(reads.find(&name, [0; 2], 1, &cache), keep.is_zero().then_some(0));
             reads.push(
                 TagLookup {
                     name: name.clone(),
                     sent_at: 0,
                     writes: cache.writes(&name),
+                    fences: [0; 2],
                     state: State::Known(9),
                 },
                 1,
             );
-            assert_eq!(reads.find(&name, 1, &cache), Some(usize::from(!keep.is_zero())));
+            assert_eq!(reads.find(&name, [0; 2], 1, &cache), Some(usize::from(!keep.is_zero())));
         }
     }
 
@@ -212,12 +247,18 @@ mod tests {
         let name = |n: usize| TagName::from_slice(format!("t{n}").as_bytes());
         for n in 0..2 * MAX_COMPARED {
             // All have the same hash: it is the name that tells them apart.
-            assert_eq!(reads.find(&name(n), 1, &cache), None);
-            let read = TagLookup { name: name(n), sent_at: 0, writes: 0, state: State::Known(n as u64) };
+            assert_eq!(reads.find(&name(n), [0; 2], 1, &cache), None);
+            let read = TagLookup {
+                name: name(n),
+                sent_at: 0,
+                writes: 0,
+                fences: [0; 2],
+                state: State::Known(n as u64),
+            };
             assert_eq!(reads.push(read, 1), n);
         }
         for n in 0..2 * MAX_COMPARED {
-            assert_eq!(reads.find(&name(n), 1, &cache), (n < MAX_COMPARED).then_some(n));
+            assert_eq!(reads.find(&name(n), [0; 2], 1, &cache), (n < MAX_COMPARED).then_some(n));
         }
     }
 }

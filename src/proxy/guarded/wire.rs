@@ -5,7 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::error::Failure;
 use crate::guard::{
     self, Cas, GetFlags, Item, Operation, ServerCommand, ServerReply, StoreMode, Usage, incarnation_of,
-    version_millis,
+    tag_value,
 };
 use crate::protocol::base64;
 use crate::protocol::decimal::write_decimal;
@@ -77,9 +77,9 @@ pub fn encode(operation: &Operation, key: &[u8], out: &mut BytesMut) {
     out.extend_from_slice(end);
 }
 
-/// The reply of a server that stores this version of a tag, with a CAS that is not used.
-pub(crate) fn tag_reply(version: u64) -> ServerReply {
-    let value = Bytes::from(version_millis(version).to_string());
+/// The reply of a server that stores this version of a tag under this fence, with a CAS that is not used.
+pub(crate) fn tag_reply(version: u64, fence: u64) -> ServerReply {
+    let value = tag_value(version, fence);
     let cas = Cas { number: 0, epoch: 0 };
     let (size, flags, usage) = (value.len(), incarnation_of(version), Usage::default());
     ServerReply::Item(Item { value, size, flags, cas, ttl: None, won: false, stale: false, usage })
@@ -112,11 +112,19 @@ pub fn depends_on(operation: &Operation) -> Option<u32> {
     }
 }
 
-/// The version in the reply to the `mg` of a tag; `None` if it is any other reply.
-pub(crate) fn version(reply: &Reply) -> Option<u64> {
+/// The version in the reply to the `mg` of a tag, stored under this fence; `None` if it is any other reply.
+pub(crate) fn version(reply: &Reply, fence: u64) -> Option<u64> {
     let Reply::Answered { bytes, .. } = reply else { return None };
     let reply = meta(bytes);
-    let ms = if reply.status == Status::Va { digits(reply.data)? } else { return None };
+    let ms = match reply.status {
+        Status::Va if fence == 0 => digits(reply.data)?,
+        Status::Va => {
+            let space = reply.data.iter().position(|byte| *byte == b' ')?;
+            let stored_under = digits(&reply.data[space + 1..])?;
+            digits(&reply.data[..space]).filter(|_| stored_under == fence)?
+        }
+        _ => return None,
+    };
     Some(guard::version(ms, reply.number(b'f').unwrap_or_default() as u32))
 }
 

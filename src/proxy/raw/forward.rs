@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use super::encode::{put, put_meta};
+use super::standby::RawPlace;
 use crate::error::Failure;
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Shape, is_of};
@@ -15,13 +16,15 @@ use crate::proxy::pipeline::Proxy;
 use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::meta::miss;
 use crate::proxy::scope::CallScope;
+use crate::upstream::GetKind;
 use crate::upstream::pending_replies::{END, Reply, ReplyId};
-use crate::upstream::{GetKind, OnError};
 
 /// A forwarded request. The server's reply goes to the client.
 pub(crate) struct Forward {
     id: ReplyId,
     rule: usize,
+    /// The index of its server in the pool.
+    server: usize,
     expects: ExpectedReply,
 }
 
@@ -54,8 +57,10 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let id = proxy.pools[pool].connection(key).get(&client.pending, key, kind);
-        Forward { id, rule, expects: ExpectedReply::Value(pool, SmallVec::from_slice(key)) }
+        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let kind = limit.map_or(kind, |limit| limit.get(kind));
+        let id = proxy.pools[pool].connections()[server].get(&client.pending, key, kind);
+        Forward { id, rule, server, expects: ExpectedReply::Value(pool, SmallVec::from_slice(key)) }
     }
 
     /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the
@@ -68,9 +73,11 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let connection = proxy.pools[pool].connection(key);
-        let id = connection.send(&client.pending, Shape::Line, |out| put(out, request));
-        Forward { id, rule, expects: ExpectedReply::Line }
+        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let connection = &proxy.pools[pool].connections()[server];
+        let request = limit.map_or(*request, |limit| limit.request(request));
+        let id = connection.send(&client.pending, Shape::Line, |out| put(out, &request));
+        Forward { id, rule, server, expects: ExpectedReply::Line }
     }
 
     /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the
@@ -83,16 +90,19 @@ impl Forward {
         proxy: &Proxy,
         client: &Client,
     ) -> Forward {
-        let connection = proxy.pools[pool].connection(key);
+        let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
+        let connection = &proxy.pools[pool].connections()[server];
         let hides: &[&[u8]] = match (meta.token(b'q'), meta.verb) {
             (None, _) | (_, MetaVerb::Debug | MetaVerb::Noop) => &[],
             (_, MetaVerb::Get) => &[b"EN"],
             (_, MetaVerb::Set | MetaVerb::Delete) => &[b"HD"],
             (_, MetaVerb::Arith) => &[b"HD", b"VA"],
         };
+        let flags = limit.map(|limit| limit.flags(meta));
+        let meta = &Meta { flags: flags.as_deref().unwrap_or(meta.flags), ..*meta };
         let id = connection.send(&client.pending, Shape::Meta, |out| put_meta(out, meta));
         let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
-        Forward { id, rule, expects: ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides })) }
+        Forward { id, rule, server, expects: ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides })) }
     }
 
     /// Replies with `text` whatever the server replies.
@@ -115,7 +125,7 @@ impl Forward {
         if let (ExpectedReply::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
             && !is_of(bytes, key)
         {
-            scope.proxy.pools[*pool].connection(key).distrust(*epoch);
+            scope.proxy.pools[*pool].connections()[self.server].distrust(*epoch);
             reply = Reply::Failed(Failure::Refused);
         }
         let mut large = None;
@@ -158,7 +168,7 @@ impl ExpectedReply {
 
     /// The server has not replied: a read may be a miss.
     fn fail(&self, failure: Failure, proxy: &Proxy, out: &mut BytesMut) -> Outcome {
-        let misses = |pool: usize| proxy.pools[pool].on_error() == OnError::Miss;
+        let misses = |pool: usize| proxy.pools[pool].on_error().is_miss();
         let miss: Option<&[u8]> = match self {
             ExpectedReply::Value(pool, _) => misses(*pool).then_some(END),
             ExpectedReply::Meta(expected) => {

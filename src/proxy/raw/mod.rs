@@ -1,6 +1,8 @@
-//! Raw requests, which are forwarded unchanged: to the server of their key, or to all servers.
+//! Raw requests, which are forwarded unchanged: to the server of their key, or to all servers. On a standby server, TTLs are
+//! limited.
 
 mod encode;
 pub(crate) mod flush_all;
 pub(crate) mod forward;
+pub(crate) mod standby;
 pub(crate) mod stats;

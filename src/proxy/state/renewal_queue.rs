@@ -89,12 +89,19 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
+    use crate::proxy::place::Place;
 
     #[test]
     fn ended_leases_are_removed_before_they_are_due_and_active_ones_are_kept() {
         let queue = RenewalQueue::default();
-        let key =
-            GuardedKey { guard: 0, server: 0, key: SmallVec::new(), tags: SmallVec::new(), explicit_tags: 0 };
+        let key = GuardedKey {
+            guard: 0,
+            place: Place::fixed(0),
+            key: SmallVec::new(),
+            tags: SmallVec::new(),
+            explicit_tags: 0,
+            tag_places: None,
+        };
         let is_active = |lease: &DueLease| lease.id.is_multiple_of(100);
         for id in 0..100_000 {
             queue.push(DueLease { at: 1_200_000 + id, id, key: key.clone() }, is_active);

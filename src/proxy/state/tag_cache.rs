@@ -29,6 +29,8 @@ pub struct TagCache {
 #[derive(Debug, Clone, Copy)]
 struct CachedVersion {
     version: u64,
+    /// Stands for the fences that it was read under.
+    fences: u64,
     /// When it was requested, in ms on the monotonic clock.
     requested_at: u64,
     /// The value of its write counter at that time.
@@ -63,14 +65,15 @@ impl TagCache {
         self.keep > 0
     }
 
-    /// The version of a tag if it was requested less than `tags.cache` ago and not written since. `now` is in ms.
-    pub fn get(&self, name: &TagName, now: u64) -> Option<u64> {
+    /// The version of a tag if it was requested less than `tags.cache` ago, under the same fences, and not written since. `fences`
+    /// is a number for them; `now` is in ms.
+    pub fn get(&self, name: &TagName, fences: u64, now: u64) -> Option<u64> {
         if !self.is_on() {
             return None;
         }
         let cached = *self.versions.borrow().get(name)?;
-        (now < cached.requested_at + self.keep && cached.writes == self.writes(name))
-            .then_some(cached.version)
+        let is_usable = cached.fences == fences && cached.writes == self.writes(name);
+        (now < cached.requested_at + self.keep && is_usable).then_some(cached.version)
     }
 
     /// The write counter of a tag. It must be read before the version is requested.
@@ -80,7 +83,14 @@ impl TagCache {
 
     /// Stores a version that was requested at `requested_at`, unless the tag has been written through this sidecar since. A
     /// reply that is older than another sidecar's bump does not replace the newer version.
-    pub fn put_unless_written(&self, name: &TagName, version: u64, requested_at: u64, writes: u64) {
+    pub fn put_unless_written(
+        &self,
+        name: &TagName,
+        version: u64,
+        fences: u64,
+        requested_at: u64,
+        writes: u64,
+    ) {
         if !self.is_on() || writes != self.writes(name) {
             return;
         }
@@ -91,11 +101,12 @@ impl TagCache {
                 versions.clear();
             }
         }
-        let cached = CachedVersion { version, requested_at, writes };
+        let cached = CachedVersion { version, fences, requested_at, writes };
         match versions.get_mut(name) {
             // A tag that was lost and created again may have a smaller version later.
             Some(known)
                 if known.writes == writes
+                    && known.fences == fences
                     && version < known.version
                     && requested_at < known.requested_at + self.keep => {}
             Some(known) => *known = cached,
@@ -124,7 +135,7 @@ mod tests {
 
     /// Stores a version that was requested after the last write.
     fn put(cache: &TagCache, name: &TagName, version: u64, requested_at: u64) {
-        cache.put_unless_written(name, version, requested_at, cache.writes(name));
+        cache.put_unless_written(name, version, 0, requested_at, cache.writes(name));
     }
 
     fn tag(name: &str) -> TagName {
@@ -136,14 +147,14 @@ mod tests {
         let cache = TagCache::new(Duration::from_millis(100));
         let posts = tag("posts");
         put(&cache, &posts, 7, 1_000);
-        assert_eq!((cache.get(&posts, 1_099), cache.get(&posts, 1_100)), (Some(7), None));
+        assert_eq!((cache.get(&posts, 0, 1_099), cache.get(&posts, 0, 1_100)), (Some(7), None));
         put(&cache, &posts, 6, 1_050);
-        assert_eq!(cache.get(&posts, 1_099), Some(7));
+        assert_eq!(cache.get(&posts, 0, 1_099), Some(7));
         put(&cache, &posts, 6, 1_100);
-        assert_eq!(cache.get(&posts, 1_100), Some(6));
+        assert_eq!(cache.get(&posts, 0, 1_100), Some(6));
         let off = TagCache::new(Duration::ZERO);
         put(&off, &posts, 7, 1_000);
-        assert_eq!(off.get(&posts, 1_000), None);
+        assert_eq!(off.get(&posts, 0, 1_000), None);
     }
 
     #[test]
@@ -154,19 +165,19 @@ mod tests {
         let before = other.writes(&posts);
         put(&one, &posts, 7, 1_000);
         one.written(&posts);
-        assert_eq!((one.get(&posts, 1_020), other.get(&posts, 1_020)), (None, None));
+        assert_eq!((one.get(&posts, 0, 1_020), other.get(&posts, 0, 1_020)), (None, None));
         // A reply to a request from before the write may be older than the write.
-        other.put_unless_written(&posts, 7, 1_005, before);
-        assert_eq!(other.get(&posts, 1_020), None);
-        other.put_unless_written(&posts, 9, 1_020, other.writes(&posts));
-        assert_eq!(other.get(&posts, 1_020), Some(9));
+        other.put_unless_written(&posts, 7, 0, 1_005, before);
+        assert_eq!(other.get(&posts, 0, 1_020), None);
+        other.put_unless_written(&posts, 9, 0, 1_020, other.writes(&posts));
+        assert_eq!(other.get(&posts, 0, 1_020), Some(9));
         // It does not replace a version that was read later.
-        other.put_unless_written(&posts, 7, 1_005, before);
-        assert_eq!(other.get(&posts, 1_020), Some(9));
+        other.put_unless_written(&posts, 7, 0, 1_005, before);
+        assert_eq!(other.get(&posts, 0, 1_020), Some(9));
         // The tag was lost and created again by a clock that is behind.
         one.written(&posts);
         put(&other, &posts, 5, 1_030);
-        assert_eq!(other.get(&posts, 1_040), Some(5));
+        assert_eq!(other.get(&posts, 0, 1_040), Some(5));
     }
 
     #[test]
@@ -179,7 +190,7 @@ mod tests {
         for i in 0..=MAX_ENTRIES as u64 {
             put(&cache, &tag(&i.to_string()), i, 1_100 + i % 2 * 100);
         }
-        assert_eq!(cache.get(&tag("1"), 1_201), Some(1));
+        assert_eq!(cache.get(&tag("1"), 0, 1_201), Some(1));
         assert!(cache.versions.borrow().len() <= MAX_ENTRIES);
     }
 }

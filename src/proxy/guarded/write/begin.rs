@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::fill::{PendingFill, StoreKind, writer};
+use super::fill::{PendingFill, StoreKind, finish_fill, writer};
 use super::state::{AfterRenewal, State};
 use crate::error::Failure;
 use crate::guard::leases::{Attribution, Leases, StoreCondition};
-use crate::guard::{Cas, Change, Count, Delete, Expiry, Fill, Modify, NewValue, Removal, Set, Step};
+use crate::guard::{Cas, Change, Count, Delete, Expiry, Fill, FillEnd, Modify, NewValue, Removal, Set, Step};
 use crate::metrics::{DropReason, LeaseEnd, Outcome};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::driver::Driver;
@@ -46,7 +46,7 @@ pub(super) fn begin_store(
     }
     let rule = proxy.rule_of(key.guard);
     let now = proxy.now();
-    let inputs = proxy.inputs(key, proxy.policy(key.guard), now, false);
+    let inputs = proxy.inputs(key, proxy.policy_of(key), now, false);
     let mut leases = proxy.leases.shard(&key.key);
     let mut paired = None;
     let ends_miss = match kind {
@@ -84,7 +84,7 @@ pub(super) fn begin_store(
         // Another client has filled the key since the miss.
         Attribution::Fill { token, owner, .. } if kind == StoreKind::Add && token.filled => {
             if owner.is_none() {
-                let ended = leases.record_miss(&key.key, client.owner, token, proxy.policy(key.guard));
+                let ended = leases.record_miss(&key.key, client.owner, token, proxy.policy_of(key));
                 drop(leases);
                 proxy.release(ended);
             }
@@ -97,6 +97,17 @@ pub(super) fn begin_store(
             }
             let (set, commands) = Set::start(value, &inputs);
             State::Set(Driver::start(set, commands, key, proxy, &client.pending))
+        }
+        // It was built for another place than that where the key is now. With no view at all that is unknown, and dropped too.
+        Attribution::Fill { token, lease, owner }
+            if token.observed_cas.is_some() && token.fence != key.place.fence() =>
+        {
+            drop(leases);
+            let mut fill = PendingFill { kind, value, token, lease, owner };
+            match finish_fill(FillEnd::Dropped { exists: false }, &mut fill, key, proxy, client) {
+                Ok((reply, outcome)) => State::Reply(reply, outcome),
+                Err(change) => begin_modify(change, key, proxy, client),
+            }
         }
         Attribution::Fill { token, lease, owner } => {
             drop(leases);
@@ -167,7 +178,7 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
         }
         _ => None,
     };
-    let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
+    let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
     let (modify, commands) = Modify::with_condition(change, condition, &inputs);
     State::Modify(Driver::start(modify, commands, key, proxy, &client.pending))
 }
@@ -194,7 +205,9 @@ pub(super) fn begin_delete(
                     if owner.is_none() {
                         client.end_miss(key, proxy);
                     }
-                    removal.compare = token.observed_cas.map(|cas| cas.number);
+                    if token.fence == key.place.fence() {
+                        removal.compare = token.observed_cas.map(|cas| cas.number);
+                    }
                     usize::from(lease)
                 }
                 Attribution::Renewing => {
@@ -207,7 +220,7 @@ pub(super) fn begin_delete(
     for _ in 0..ended {
         proxy.metrics.lease_ended(proxy.rule_of(key.guard), LeaseEnd::Released, Duration::ZERO);
     }
-    let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
+    let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
     let (delete, commands) = Delete::with_removal(removal, &inputs);
     State::Delete { driver: Driver::start(delete, commands, key, proxy, &client.pending), instead }
 }

@@ -125,8 +125,9 @@ pub(super) fn finish_fill(
         FillEnd::Outdated => {
             proxy.metrics.fill_dropped(rule, DropReason::Changed);
             if fill.lease {
-                let commands = fill.token.release(proxy.policy(key.guard));
-                let ended = Ended { key: key.key.as_slice().into(), end: LeaseEnd::Dropped, commands };
+                let commands = fill.token.release(proxy.policy_of(key));
+                let (end, fence) = (LeaseEnd::Dropped, fill.token.fence);
+                let ended = Ended { key: key.key.as_slice().into(), end, commands, fence };
                 proxy.release(vec![ended]);
             }
             client.refuse_add(key, proxy);
@@ -147,7 +148,7 @@ pub(super) fn finish_fill(
                     &key.key,
                     client.owner,
                     token,
-                    proxy.policy(key.guard),
+                    proxy.policy_of(key),
                 );
                 proxy.release(more);
             }

@@ -1,0 +1,217 @@
+//! The keys of `[pools.<name>]` that set whether and how a pool's servers fail over.
+
+use std::time::Duration;
+
+use super::file;
+use super::units::show_duration;
+use super::validator::{DAY, KeyPath, MINUTE, Validator, boolean, duration, whole_seconds};
+use crate::upstream::{Address, FailoverSpec, OnError, ServerSpec};
+
+/// Each record has three copies on three servers.
+const LEAST_SERVERS: usize = 3;
+/// The allowed values of `window`. Records are read four times per window, so the shortest one costs 20 reads per second.
+const WINDOW: (Duration, Duration) = (Duration::from_millis(200), MINUTE);
+/// The longest time before a failing server is left or returned to. Returning is delayed by at most this much.
+const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
+
+/// Whether and how the pool fails over. The outer `None`: there is an error, here or in the servers.
+pub(super) fn failover(
+    v: &mut Validator<'_>,
+    at: &KeyPath,
+    table: &file::Pool,
+    servers: Option<&[ServerSpec]>,
+    request_timeout: Option<Duration>,
+) -> Option<Option<FailoverSpec>> {
+    let spec = durations(v, at, table);
+    let configured = v.value(at, "failover", &table.failover, None, |value| boolean(value).map(Some))?;
+    let (spec, servers) = (spec?, servers?);
+    let obstacle = obstacle(servers);
+    if let (Some(true), Some(why)) = (configured, &obstacle) {
+        v.error(at, "failover", table.failover.as_ref(), why);
+        return None;
+    }
+    if obstacle.is_some() || configured == Some(false) {
+        unused(v, at, table);
+        return Some(None);
+    }
+    // A read of the records may take half a window. The view that it renews is then still valid.
+    if let Some(request) = request_timeout.filter(|timeout| *timeout > spec.window / 2) {
+        let (half, request) = (show_duration(spec.window / 2), show_duration(request));
+        v.warn(
+            at,
+            format_args!(
+                "window: a server that takes longer than half of it ({half}) to reply counts as one that does not reply, \
+                 although request_timeout is {request}"
+            ),
+        );
+    }
+    Some(Some(spec))
+}
+
+/// Reports what cannot work without failover. `failover` is that of [`failover`].
+pub(super) fn needed_failover(
+    v: &mut Validator<'_>,
+    at: &KeyPath,
+    table: &file::Pool,
+    on_error: Option<OnError>,
+    failover: &Option<Option<FailoverSpec>>,
+) {
+    if (on_error, failover) == (Some(OnError::Standby), &Some(None)) {
+        v.error(
+            at,
+            "on_error",
+            table.on_error.as_ref(),
+            "needs failover: a pool of at least three servers, none of them embedded, without failover = false",
+        );
+    }
+}
+
+/// Why these servers cannot fail over, if so.
+fn obstacle(servers: &[ServerSpec]) -> Option<String> {
+    let embedded = |server: &ServerSpec| matches!(server.address, Address::Embedded { .. });
+    if servers.iter().any(embedded) {
+        return Some(
+            "is impossible with an embedded server: other sidecars cannot reach it, and it ends with this process".into(),
+        );
+    }
+    let n = servers.len();
+    (n < LEAST_SERVERS).then(|| {
+        format!("needs at least three servers, because three of them keep a record of where keys are: there are {n}")
+    })
+}
+
+fn durations(v: &mut Validator<'_>, at: &KeyPath, table: &file::Pool) -> Option<FailoverSpec> {
+    let ms = Duration::from_millis;
+    let window = v.value(at, "window", &table.window, ms(1500), duration(WINDOW.0..=WINDOW.1));
+    let waits = || duration(WINDOW.0..=LONGEST_WAIT);
+    let fail_after = v.value(at, "fail_after", &table.fail_after, ms(2000), waits());
+    let recover_after = v.value(at, "recover_after", &table.recover_after, ms(10_000), waits());
+    let ttl = whole_seconds(Duration::from_secs(1)..=DAY);
+    let standby_ttl = v.value(at, "standby_ttl", &table.standby_ttl, 5 * MINUTE, ttl);
+    let (window, fail_after, recover_after) = (window?, fail_after?, recover_after?);
+    let mut valid = true;
+    for (key, value, configured) in [
+        ("fail_after", fail_after, &table.fail_after),
+        ("recover_after", recover_after, &table.recover_after),
+    ] {
+        if value >= window {
+            continue;
+        }
+        valid = false;
+        let (shown, shown_window) = (show_duration(value), show_duration(window));
+        if configured.is_some() {
+            let default = if table.window.is_none() { ", the default" } else { "" };
+            let message = format_args!("must be at least window ({shown_window:?}{default})");
+            v.error(at, key, configured.as_ref(), message);
+        } else {
+            let message = format_args!("must be at most {key} ({shown:?}, the default)");
+            v.error(at, "window", table.window.as_ref(), message);
+        }
+    }
+    let spec = FailoverSpec { window, fail_after, recover_after, standby_ttl: standby_ttl? };
+    valid.then_some(spec)
+}
+
+/// Warns of keys that are set and have no effect without failover.
+fn unused(v: &mut Validator<'_>, at: &KeyPath, table: &file::Pool) {
+    for (key, value) in [
+        ("window", &table.window),
+        ("fail_after", &table.fail_after),
+        ("recover_after", &table.recover_after),
+        ("standby_ttl", &table.standby_ttl),
+    ] {
+        if value.is_some() {
+            v.warn(at, format_args!("{key} has no effect without failover"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, ConfigErrors};
+
+    /// A pool of this many servers with these keys.
+    fn read(servers: usize, keys: &str) -> Result<Config, ConfigErrors> {
+        let servers: Vec<String> = (1..=servers).map(|n| format!("10.0.0.{n}:11211")).collect();
+        Config::read("k.toml", &format!("[pools.main]\nservers = {servers:?}\n{keys}"), [])
+    }
+
+    fn spec(servers: usize, keys: &str) -> Option<FailoverSpec> {
+        read(servers, keys).unwrap().pools[0].failover.clone()
+    }
+
+    /// The only error.
+    fn error(servers: usize, keys: &str) -> String {
+        let errors = read(servers, keys).expect_err(keys);
+        assert_eq!(errors.lines().len(), 1, "{errors}");
+        errors.lines()[0].clone()
+    }
+
+    #[test]
+    fn three_servers_fail_over_unless_the_configuration_says_no_and_fewer_never_do() {
+        let s = Duration::from_secs;
+        let default = FailoverSpec {
+            window: Duration::from_millis(1500),
+            fail_after: s(2),
+            recover_after: s(10),
+            standby_ttl: s(300),
+        };
+        assert_eq!(spec(3, ""), Some(default.clone()));
+        assert_eq!(spec(3, "failover = true"), Some(default));
+        assert_eq!(
+            [spec(3, "failover = false"), spec(2, ""), spec(2, "failover = false")],
+            [None, None, None]
+        );
+        let found = error(2, "failover = true");
+        let expected = "k.toml: pools.main.failover (true) needs at least three servers, because three of them keep a \
+            record of where keys are: there are 2";
+        assert_eq!(found, expected);
+        let embedded = |keys: &str| {
+            let servers = "[\"a:1\", \"b:1\", \"c:1\", \"embedded:1MiB\"]";
+            Config::read("k.toml", &format!("[pools.main]\nservers = {servers}\n{keys}"), [])
+        };
+        assert_eq!(embedded("").unwrap().pools[0].failover, None);
+        let found = embedded("failover = true").unwrap_err().to_string();
+        assert!(found.contains("failover (true) is impossible with an embedded server"), "{found}");
+        assert!(error(3, "failover = \"yes\"").contains("must be true or false"));
+    }
+
+    #[test]
+    fn waits_last_at_least_a_window_and_the_message_names_the_key_that_is_configured() {
+        for (keys, expected) in [
+            ("fail_after = \"1s\"", r#"fail_after ("1s") must be at least window ("1500ms", the default)"#),
+            (
+                "window = \"3s\"\nfail_after = \"2999ms\"",
+                r#"fail_after ("2999ms") must be at least window ("3s")"#,
+            ),
+            (
+                "recover_after = \"1s\"",
+                r#"recover_after ("1s") must be at least window ("1500ms", the default)"#,
+            ),
+            ("window = \"3s\"", r#"window ("3s") must be at most fail_after ("2s", the default)"#),
+        ] {
+            assert_eq!(error(3, keys), format!("k.toml: pools.main.{expected}"));
+        }
+        assert!(read(3, "window = \"3s\"\nfail_after = \"3s\"\nrecover_after = \"3s\"").is_ok());
+    }
+
+    #[test]
+    fn raw_keys_follow_to_a_standby_server_only_with_failover() {
+        assert_eq!(read(3, "on_error = \"standby\"").unwrap().pools[0].on_error, OnError::Standby);
+        let expected = "k.toml: pools.main.on_error (\"standby\") needs failover: a pool of at least three servers, none of \
+            them embedded, without failover = false";
+        for (servers, keys) in [(2, ""), (3, "failover = false\n")] {
+            assert_eq!(error(servers, &format!("{keys}on_error = \"standby\"")), expected);
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_and_what_takes_too_long_is_warned_of() {
+        let warnings = |servers, keys: &str| read(servers, keys).unwrap().warnings;
+        assert_eq!(warnings(2, "window = \"1s\""), ["pools.main.window has no effect without failover"]);
+        assert_eq!(warnings(3, "request_timeout = \"750ms\""), [] as [&str; 0]);
+        let [warning] = &warnings(3, "request_timeout = \"751ms\"")[..] else { panic!("not one") };
+        assert!(warning.contains("(750ms)") && warning.contains("request_timeout is 751ms"), "{warning}");
+    }
+}

@@ -1,0 +1,24 @@
+//! The failover of the servers, as metrics show it.
+
+/// Where the state of the servers comes from. It is called for each scrape, on the thread that serves it, and must not block.
+pub trait FailoverSource: Send + Sync {
+    /// The state of a server; `None` if its pool does not fail over.
+    fn state(&self, server: usize) -> Option<FailoverState>;
+}
+
+/// The failover of one server at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FailoverState {
+    /// Whether its keys are on their standby servers, by the latest view; `None` before the first one.
+    pub standby: Option<bool>,
+    /// Whether a view is valid.
+    pub view_valid: bool,
+    /// Whether this sidecar has had no reply lately, although another one has.
+    pub unreachable_here: bool,
+    /// Views that moved the keys to the standby servers.
+    pub moved_to_standby: u64,
+    /// Views that moved them back.
+    pub moved_back: u64,
+    /// Times that this sidecar began to suspect the server.
+    pub suspicions: u64,
+}

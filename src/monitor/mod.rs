@@ -1,0 +1,20 @@
+//! The task that knows where the keys of each server are. Each process has one, on the thread `kennel-monitor`: it reads the
+//! records of all servers of pools with failover, changes them, and publishes what it knows to the workers.
+//!
+//! ```text
+//!   run       one agreement for each server decides what is read and written when
+//!    │  ╲
+//!    │   ├──▶ Views     for the workers
+//!    │   └──▶ status    for operators
+//!   copies    commands and replies on the wire, and which servers keep the copies
+//!    │
+//!   link      one connection to each server
+//! ```
+
+mod copies;
+mod link;
+mod run;
+mod status;
+
+pub use run::Monitor;
+pub use status::Status;

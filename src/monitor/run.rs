@@ -1,0 +1,278 @@
+//! The task: one agreement for each server, driven round by round.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::copies::{self, Keys};
+use super::link::Link;
+use super::status::{Observation, ServerStatus, Status};
+use crate::clock::Clock;
+use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, Views};
+use crate::random::Random;
+use crate::upstream::pool::SharedPool;
+use crate::upstream::ring::{identity_ids, placement_id};
+use crate::upstream::{BatchConnection, FailoverSpec, PoolSpec};
+
+/// Rounds of a server per window. A reply may take as long as the time between two rounds.
+const ROUNDS: u32 = 4;
+/// By how much of it the time between two rounds is shortened at random, so that the sidecars of a fleet do not act in step.
+const JITTER: f64 = 0.1;
+/// The shortest time between the beginnings of two rounds is this part of a window, even if every round has something to write.
+const SHORTEST_PAUSE: u32 = 32;
+/// How many windows clients wait at the start for the first views. A new record is used after little more than one.
+const FIRST_VIEWS: u32 = 2;
+/// The limit of the doubling of `recover_after`.
+const RECOVER_AT_MOST: Duration = Duration::from_secs(5 * 60);
+
+/// The task of one process. It must run on one thread.
+pub struct Monitor {
+    pools: Vec<MonitoredPool>,
+    /// The views of each pool; `None` if it does not fail over.
+    views: Vec<Option<Arc<Views>>>,
+    status: Arc<Status>,
+    /// Zero of the monotonic clock.
+    start: Instant,
+    clock: Clock,
+}
+
+/// A pool that fails over.
+struct MonitoredPool {
+    spec: FailoverSpec,
+    pool: Arc<SharedPool>,
+    views: Arc<Views>,
+    placement: u64,
+    /// A number for each server.
+    identities: Vec<u64>,
+    connect_timeout: Duration,
+    /// How long replies may take.
+    limit: Duration,
+}
+
+/// What takes part in the agreement on one server.
+struct Participant {
+    agreement: Agreement,
+    /// The configured window in ms.
+    window: u32,
+    /// To the holders of the three copies; the first is the server itself.
+    links: [Link; COPIES],
+    keys: Keys,
+    views: Arc<Views>,
+    /// The index of the server in its pool.
+    at: usize,
+    /// The index among the servers of all pools.
+    index: usize,
+    status: Arc<Status>,
+    start: Instant,
+    clock: Clock,
+    random: Rc<RefCell<Random>>,
+}
+
+impl Monitor {
+    /// The monitor of these pools, given with their specifications. `start` is zero of the monotonic clock of the views. `None` if
+    /// none of them fails over.
+    pub fn new(
+        specs: &[PoolSpec],
+        pools: &[Arc<SharedPool>],
+        start: Instant,
+        clock: Clock,
+    ) -> Option<Monitor> {
+        let (mut monitored, mut views, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        for (spec, pool) in specs.iter().zip(pools) {
+            let Some(failover) = &spec.failover else {
+                views.push(None);
+                servers.extend(spec.servers.iter().map(|_| None));
+                continue;
+            };
+            let of_pool = Arc::new(Views::new(spec.servers.len()));
+            let status = |(at, server): (usize, &crate::upstream::ServerSpec)| {
+                let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
+                Some(ServerStatus::new(spec.name.clone(), name, Arc::clone(&of_pool), at))
+            };
+            servers.extend(spec.servers.iter().enumerate().map(status));
+            monitored.push(MonitoredPool {
+                spec: failover.clone(),
+                pool: Arc::clone(pool),
+                views: Arc::clone(&of_pool),
+                placement: placement_id(&spec.servers, spec.distribution, spec.hash),
+                identities: identity_ids(&spec.servers),
+                connect_timeout: spec.connect_timeout,
+                limit: spec.request_timeout.min(failover.window / ROUNDS),
+            });
+            views.push(Some(of_pool));
+        }
+        let status = Arc::new(Status::new(start, servers));
+        (!monitored.is_empty()).then_some(Monitor { pools: monitored, views, status, start, clock })
+    }
+
+    /// The views of each pool, in the order of the configuration; `None` if it does not fail over.
+    pub fn views(&self) -> &[Option<Arc<Views>>] {
+        &self.views
+    }
+
+    /// The state that operators see.
+    pub fn status(&self) -> &Arc<Status> {
+        &self.status
+    }
+
+    /// Runs until it is dropped. Cancels `known` once there is a view of every server, or has had time enough to appear.
+    pub async fn run(self, mut random: Random, known: CancellationToken) {
+        let mut tasks = JoinSet::new();
+        let first_views = TaskTracker::new();
+        let mut longest = Duration::ZERO;
+        let seeds = Rc::new(RefCell::new(Random::seeded(random.below(u64::MAX))));
+        for pool in &self.pools {
+            longest = longest.max(pool.spec.window * FIRST_VIEWS + pool.connect_timeout);
+            let (tick, ticks) = watch::channel(());
+            for participant in self.participants(pool, &seeds, &mut tasks) {
+                tasks.spawn_local(participant.run(ticks.clone(), first_views.token()));
+            }
+            let random = Random::seeded(random.below(u64::MAX));
+            tasks.spawn_local(tick_every(pool.spec.window / ROUNDS, random, tick));
+        }
+        first_views.close();
+        tokio::select! {
+            () = first_views.wait() => {}
+            () = sleep(longest) => {}
+        }
+        known.cancel();
+        // The tasks do not end. When this is dropped, they are aborted.
+        while tasks.join_next().await.is_some() {}
+    }
+
+    fn participants(
+        &self,
+        pool: &MonitoredPool,
+        random: &Rc<RefCell<Random>>,
+        tasks: &mut JoinSet<()>,
+    ) -> Vec<Participant> {
+        let mut link = |server| {
+            let (link, task) = Link::new(BatchConnection::new(Arc::clone(server)), pool.limit);
+            tasks.spawn_local(task);
+            link
+        };
+        let links: Vec<Link> = pool.pool.servers().iter().map(&mut link).collect();
+        let participant = |(at, identity): (usize, &u64)| {
+            let keys = Keys::new(pool.placement, *identity);
+            Participant {
+                agreement: Agreement::new(timing(&pool.spec), self.mono()),
+                window: millis(pool.spec.window),
+                links: keys.holders(pool.pool.ring(), at).map(|holder| links[holder].clone()),
+                keys,
+                views: Arc::clone(&pool.views),
+                at,
+                index: pool.pool.servers()[at].index,
+                status: Arc::clone(&self.status),
+                start: self.start,
+                clock: self.clock.clone(),
+                random: Rc::clone(random),
+            }
+        };
+        pool.identities.iter().enumerate().map(participant).collect()
+    }
+
+    fn mono(&self) -> u64 {
+        mono(self.start)
+    }
+}
+
+impl Participant {
+    /// Takes part until it is dropped. `waiting` is dropped with the first view.
+    async fn run(mut self, mut ticks: watch::Receiver<()>, waiting: TaskTrackerToken) {
+        let mut waiting = Some(waiting);
+        let shortest_pause = Duration::from_millis(u64::from(self.window)) / SHORTEST_PAUSE;
+        loop {
+            let began = Instant::now();
+            let mut commands = self.agreement.begin(mono(self.start));
+            while !commands.is_empty() {
+                let replies = self.send(&commands).await;
+                let moment = Moment { mono: mono(self.start), wall: self.clock.now_ms() };
+                let random = self.random.borrow_mut().below(u64::MAX);
+                commands = self.agreement.resume(&replies, moment, random);
+                self.publish();
+            }
+            if self.publish() {
+                drop(waiting.take());
+            }
+            sleep_until(began + shortest_pause).await;
+            let due = self.start + Duration::from_millis(self.agreement.due());
+            tokio::select! {
+                // All servers of the pool begin a round at the same time, so that commands to one server are written together.
+                changed = ticks.changed() => if changed.is_err() { return },
+                () = sleep_until(due) => {}
+                () = self.links[0].ended() => {}
+            }
+            // The view may have ended meanwhile.
+            self.observe();
+        }
+    }
+
+    /// Sends the commands of a round. If the view ends before the replies have arrived, operators see that.
+    async fn send(&self, commands: &[Command]) -> Vec<Reply> {
+        let mut sending = pin!(copies::send(&self.links, &self.keys, commands));
+        if let Some((_, until)) = self.agreement.view(mono(self.start)) {
+            let end = self.start + Duration::from_millis(until);
+            tokio::select! {
+                replies = &mut sending => return replies,
+                () = sleep_until(end) => self.observe(),
+            }
+        }
+        sending.await
+    }
+
+    /// Publishes the view. Returns whether there is one.
+    fn publish(&self) -> bool {
+        let view = self.agreement.view(mono(self.start));
+        self.views.publish(self.at, view);
+        self.observe();
+        view.is_some()
+    }
+
+    fn observe(&self) {
+        let Some(server) = self.status.server(self.index) else { return };
+        let status = self.agreement.status(mono(self.start));
+        let window = status.record.map(|record| record.window).filter(|window| *window != self.window);
+        server.observe(Observation {
+            view: status.view,
+            is_suspicious: status.suspects,
+            unreachable_here: status.alone,
+            other_window: window.map(|window| Duration::from_millis(window.into())),
+        });
+    }
+}
+
+async fn tick_every(interval: Duration, mut random: Random, tick: watch::Sender<()>) {
+    loop {
+        sleep(random.jitter(interval, JITTER)).await;
+        if tick.send(()).is_err() {
+            return;
+        }
+    }
+}
+
+fn timing(spec: &FailoverSpec) -> Timing {
+    Timing {
+        window: millis(spec.window),
+        fail_after: millis(spec.fail_after).into(),
+        recover_after: millis(spec.recover_after).into(),
+        recover_at_most: millis(RECOVER_AT_MOST).into(),
+    }
+}
+
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// The time of the monotonic clock, in ms, rounded down.
+fn mono(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,298 @@
+//! What operators see of the failover: log lines, metrics, `/readyz` and the status page.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::failover::{View, Views};
+use crate::metrics::{FailoverSource, FailoverState};
+
+/// The state of all servers, by their index among the servers of all pools.
+pub struct Status {
+    /// Zero of the monotonic clock of [`Views`].
+    start: Instant,
+    servers: Vec<Option<ServerStatus>>,
+}
+
+/// The state of a server whose pool fails over. Written by the monitor's thread only.
+pub(super) struct ServerStatus {
+    /// How log lines and `/readyz` name it.
+    pool: String,
+    server: String,
+    views: Arc<Views>,
+    /// Its index in the pool.
+    at: usize,
+    /// The place of the latest view.
+    place: AtomicU8,
+    /// Whether there was a valid view when the monitor looked last.
+    had_view: AtomicBool,
+    is_suspicious: AtomicBool,
+    unreachable_here: AtomicBool,
+    moved_to_standby: AtomicU64,
+    moved_back: AtomicU64,
+    suspicions: AtomicU64,
+    /// The window of the fleet in ms if it is not the configured one; 0 if it is.
+    other_window: AtomicU64,
+}
+
+const UNKNOWN: u8 = 0;
+const OWN: u8 = 1;
+const STANDBY: u8 = 2;
+
+/// What the monitor knows of a server at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Observation {
+    /// The valid view, if there is one.
+    pub(super) view: Option<View>,
+    /// Whether this sidecar suspects the server to be dead.
+    pub(super) is_suspicious: bool,
+    /// Whether this sidecar has had no reply lately, although another one has.
+    pub(super) unreachable_here: bool,
+    /// The window in the server's record if it is not the configured one.
+    pub(super) other_window: Option<Duration>,
+}
+
+/// One line of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    MovedToStandby,
+    MovedBack,
+    ViewLost,
+    ViewAgain,
+    Suspected,
+    UnreachableHere,
+    ReachableHere,
+    OtherWindow(Duration),
+    SameWindow,
+}
+
+impl Status {
+    /// The state of servers of which nothing is known; `None` for those that do not fail over. `start` is zero of the clock of
+    /// their views.
+    pub(super) fn new(start: Instant, servers: Vec<Option<ServerStatus>>) -> Status {
+        Status { start, servers }
+    }
+
+    /// The state of a server; `None` if it does not fail over.
+    pub(super) fn server(&self, server: usize) -> Option<&ServerStatus> {
+        self.servers.get(server)?.as_ref()
+    }
+
+    /// Where the guarded keys of a server are; the outer `None` if it does not fail over, the inner one without a valid view.
+    pub fn view(&self, server: usize) -> Option<Option<View>> {
+        let server = self.server(server)?;
+        Some(server.views.get(server.at, self.now()))
+    }
+
+    /// Problems of this sidecar, one line each, for `/readyz`.
+    pub fn notes(&self) -> Vec<String> {
+        let now = self.now();
+        let note = |status: &ServerStatus| {
+            let (pool, server) = (&status.pool, &status.server);
+            if status.unreachable_here.load(Ordering::Relaxed) {
+                return Some(format!(
+                    "server {server} of pool {pool} is unreachable from here, but not from other sidecars"
+                ));
+            }
+            let has_view = status.views.get(status.at, now).is_some();
+            (!has_view).then(|| format!("server {server} of pool {pool}: where its keys are is unknown, so guarded ones are not served"))
+        };
+        self.servers.iter().flatten().filter_map(note).collect()
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl FailoverSource for Status {
+    fn state(&self, server: usize) -> Option<FailoverState> {
+        let status = self.server(server)?;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(FailoverState {
+            standby: match status.place.load(Ordering::Relaxed) {
+                UNKNOWN => None,
+                place => Some(place == STANDBY),
+            },
+            view_valid: status.views.get(status.at, self.now()).is_some(),
+            unreachable_here: status.unreachable_here.load(Ordering::Relaxed),
+            moved_to_standby: count(&status.moved_to_standby),
+            moved_back: count(&status.moved_back),
+            suspicions: count(&status.suspicions),
+        })
+    }
+}
+
+impl ServerStatus {
+    /// A server of which nothing is known: its names, and where its view is published.
+    pub(super) fn new(pool: String, server: String, views: Arc<Views>, at: usize) -> ServerStatus {
+        ServerStatus {
+            pool,
+            server,
+            views,
+            at,
+            place: AtomicU8::new(UNKNOWN),
+            had_view: AtomicBool::new(false),
+            is_suspicious: AtomicBool::new(false),
+            unreachable_here: AtomicBool::new(false),
+            moved_to_standby: AtomicU64::new(0),
+            moved_back: AtomicU64::new(0),
+            suspicions: AtomicU64::new(0),
+            other_window: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes what is known now, and logs what has changed.
+    pub(super) fn observe(&self, observed: Observation) {
+        for change in self.changes(observed) {
+            self.log(change);
+        }
+    }
+
+    fn changes(&self, observed: Observation) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let became = |flag: &AtomicBool, now: bool| flag.swap(now, Ordering::Relaxed) != now;
+        let had_view = self.had_view.swap(observed.view.is_some(), Ordering::Relaxed);
+        let before = match observed.view {
+            Some(view) => self.place.swap(if view.standby { STANDBY } else { OWN }, Ordering::Relaxed),
+            None => self.place.load(Ordering::Relaxed),
+        };
+        match (before, observed.view) {
+            (OWN | UNKNOWN, Some(View { standby: true, .. })) => {
+                if before == OWN {
+                    self.moved_to_standby.fetch_add(1, Ordering::Relaxed);
+                }
+                changes.push(Change::MovedToStandby);
+            }
+            (STANDBY, Some(View { standby: false, .. })) => {
+                self.moved_back.fetch_add(1, Ordering::Relaxed);
+                changes.push(Change::MovedBack);
+            }
+            (OWN | STANDBY, Some(_)) if !had_view => changes.push(Change::ViewAgain),
+            (_, None) if had_view => changes.push(Change::ViewLost),
+            _ => {}
+        }
+        if became(&self.is_suspicious, observed.is_suspicious) && observed.is_suspicious {
+            self.suspicions.fetch_add(1, Ordering::Relaxed);
+            changes.push(Change::Suspected);
+        }
+        if became(&self.unreachable_here, observed.unreachable_here) {
+            let unreachable = observed.unreachable_here;
+            changes.push(if unreachable { Change::UnreachableHere } else { Change::ReachableHere });
+        }
+        let window =
+            observed.other_window.map_or(0, |window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
+        if self.other_window.swap(window, Ordering::Relaxed) != window {
+            changes.push(observed.other_window.map_or(Change::SameWindow, Change::OtherWindow));
+        }
+        changes
+    }
+
+    fn log(&self, change: Change) {
+        let (pool, server) = (&self.pool[..], &self.server[..]);
+        match change {
+            Change::MovedToStandby => {
+                warn!(pool, server, "failed over: its guarded keys and tags are on its standby servers");
+            }
+            Change::MovedBack => {
+                info!(pool, server, "failed back: its guarded keys and tags are on the server again");
+            }
+            Change::ViewLost => warn!(
+                pool,
+                server,
+                "no valid view: where its keys are is unknown, so guarded ones are misses and cannot be changed"
+            ),
+            Change::ViewAgain => info!(pool, server, "valid view again: its guarded keys are served"),
+            Change::Suspected => warn!(pool, server, "does not reply: suspected to be dead"),
+            Change::UnreachableHere => warn!(
+                pool,
+                server, "unreachable from here, but not from other sidecars: check the network of this host"
+            ),
+            Change::ReachableHere => info!(pool, server, "reachable from here again"),
+            Change::OtherWindow(fleet) => warn!(
+                pool,
+                server,
+                ?fleet,
+                "the fleet uses another window than this sidecar's configuration; the fleet's is in force"
+            ),
+            Change::SameWindow => info!(pool, server, "the fleet uses the configured window"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN_PLACE: View = View { fence: 7, standby: false };
+    const AWAY: View = View { fence: 8, standby: true };
+
+    fn status() -> (Status, Arc<Views>) {
+        let views = Arc::new(Views::new(2));
+        let server = ServerStatus::new("main".into(), "b:1".into(), Arc::clone(&views), 1);
+        (Status::new(Instant::now(), vec![None, Some(server)]), views)
+    }
+
+    fn with(view: Option<View>) -> Observation {
+        Observation { view, ..Observation::default() }
+    }
+
+    #[test]
+    fn each_change_is_reported_once() {
+        let (status, _) = status();
+        let server = status.server(1).unwrap();
+        let later = Duration::from_secs(3);
+        for (observed, expected) in [
+            (with(None), &[][..]),
+            (with(Some(OWN_PLACE)), &[]),
+            (with(Some(OWN_PLACE)), &[]),
+            (Observation { is_suspicious: true, ..with(Some(OWN_PLACE)) }, &[Change::Suspected]),
+            (Observation { is_suspicious: true, ..with(None) }, &[Change::ViewLost]),
+            (with(Some(AWAY)), &[Change::MovedToStandby]),
+            (with(Some(View { fence: 9, ..AWAY })), &[]),
+            (with(None), &[Change::ViewLost]),
+            (with(Some(AWAY)), &[Change::ViewAgain]),
+            (with(Some(OWN_PLACE)), &[Change::MovedBack]),
+            (
+                Observation { unreachable_here: true, other_window: Some(later), ..with(Some(OWN_PLACE)) },
+                &[Change::UnreachableHere, Change::OtherWindow(later)],
+            ),
+            (with(Some(OWN_PLACE)), &[Change::ReachableHere, Change::SameWindow]),
+        ] {
+            assert_eq!(server.changes(observed), expected, "{observed:?}");
+        }
+        let state = status.state(1).unwrap();
+        assert_eq!((state.moved_to_standby, state.moved_back, state.suspicions), (1, 1, 1));
+        assert_eq!(state.standby, Some(false));
+    }
+
+    #[test]
+    fn a_sidecar_that_starts_beside_a_fleet_that_failed_over_says_so_and_counts_no_move() {
+        let (status, _) = status();
+        assert_eq!(status.server(1).unwrap().changes(with(Some(AWAY))), [Change::MovedToStandby]);
+        assert_eq!(status.state(1).unwrap().moved_to_standby, 0);
+    }
+
+    #[test]
+    fn a_view_that_has_ended_is_shown_as_such_even_if_the_monitor_is_stuck() {
+        let (status, views) = status();
+        assert_eq!((status.state(0), status.view(0)), (None, None));
+        assert_eq!(status.state(1).map(|state| (state.standby, state.view_valid)), Some((None, false)));
+        views.publish(1, Some((OWN_PLACE, u64::MAX >> 1)));
+        status.server(1).unwrap().observe(with(Some(OWN_PLACE)));
+        assert_eq!(status.view(1), Some(Some(OWN_PLACE)));
+        assert_eq!(status.notes(), [] as [&str; 0]);
+        views.publish(1, Some((OWN_PLACE, 0)));
+        assert!(!status.state(1).unwrap().view_valid);
+        let unknown =
+            "server b:1 of pool main: where its keys are is unknown, so guarded ones are not served";
+        assert_eq!(status.notes(), [unknown]);
+        let unreachable = Observation { unreachable_here: true, ..with(None) };
+        status.server(1).unwrap().observe(unreachable);
+        let here = "server b:1 of pool main is unreachable from here, but not from other sidecars";
+        assert_eq!(status.notes(), [here]);
+    }
+}

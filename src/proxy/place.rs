@@ -1,0 +1,162 @@
+//! Where the fleet keeps an item: on the server that the ring names or, while that is away, on its standby.
+//!
+//! An operation looks once, when it begins, and remembers the fence. Each command is sent only while the place still has that
+//! fence, and a change is acknowledged only if it has it at the end.
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::key::GuardedKey;
+use super::pipeline::Proxy;
+use crate::failover::View;
+use crate::guard::{Operation, TagName, TagNames};
+
+/// Where an item is kept, by the view of its server at the time at which the operation began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Index of the server that has the item.
+    pub(crate) server: usize,
+    /// Index of the server whose place this is: where the ring puts the key.
+    pub(crate) home: usize,
+    /// The fence; 0 in a pool without failover. `None`: there was no valid view.
+    pub(crate) fence: Option<u64>,
+}
+
+/// Where the tags of a key are kept, in their order: each tag, and its copy.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TagPlaces {
+    pub(crate) places: SmallVec<[[Place; 2]; 1]>,
+    /// Their fences, 0 without a valid view.
+    pub(crate) fences: SmallVec<[[u64; 2]; 1]>,
+}
+
+/// What has become of a place since the operation began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has the same fence.
+    Valid,
+    /// It has another fence.
+    Replaced,
+    /// There is no valid view.
+    Unknown,
+}
+
+impl Place {
+    /// In a pool that does not fail over.
+    pub(crate) fn fixed(server: usize) -> Place {
+        Place { server, home: server, fence: Some(0) }
+    }
+
+    /// The fence, 0 without a valid view: then no command is sent.
+    pub(crate) fn fence(&self) -> u64 {
+        self.fence.unwrap_or(0)
+    }
+
+    /// Whether the item is on a standby server.
+    pub(crate) fn is_standby(&self) -> bool {
+        self.server != self.home
+    }
+}
+
+impl Proxy {
+    /// Where a key of this pool is kept now. `home`: where the ring puts it; `standby`: where, while that server is away.
+    pub(crate) fn place(&self, pool: usize, home: usize, standby: impl FnOnce() -> usize) -> Place {
+        if self.views[pool].is_none() {
+            return Place::fixed(home);
+        }
+        match self.view(pool, home) {
+            Some(View { fence, standby: true }) => Place { server: standby(), home, fence: Some(fence) },
+            view => Place { server: home, home, fence: view.map(|view| view.fence) },
+        }
+    }
+
+    fn view(&self, pool: usize, server: usize) -> Option<View> {
+        // The time of the turn may be before a request of this turn was sent.
+        self.views[pool].as_ref()?.get(server, self.mono(Instant::now()))
+    }
+
+    /// What has become of this place.
+    pub(crate) fn standing(&self, pool: usize, place: &Place) -> Standing {
+        if self.views[pool].is_none() {
+            return Standing::Valid;
+        }
+        match (self.view(pool, place.home), place.fence) {
+            (Some(view), Some(fence)) if view.fence == fence => Standing::Valid,
+            (Some(_), Some(_)) => Standing::Replaced,
+            _ => Standing::Unknown,
+        }
+    }
+
+    /// Whether the key is in another place now.
+    pub(crate) fn is_replaced(&self, key: &GuardedKey) -> bool {
+        self.standing(self.plan.guards[key.guard].pool, &key.place) == Standing::Replaced
+    }
+
+    /// The same key with the places as they are now.
+    pub(crate) fn placed_again(&self, key: &GuardedKey) -> GuardedKey {
+        let pool = self.plan.guards[key.guard].pool;
+        let home = key.place.home;
+        let place = self.place(pool, home, || self.pools[pool].standby_index(&key.key, home));
+        GuardedKey { place, tag_places: self.tag_places(&key.tags), ..key.clone() }
+    }
+
+    /// The key with further tags that its rule does not name.
+    pub(crate) fn with_tags(&self, key: &GuardedKey, tags: TagNames) -> GuardedKey {
+        let mut key = key.clone();
+        match (&mut key.tag_places, self.tag_places(&tags)) {
+            (Some(known), Some(more)) => {
+                known.places.extend(more.places);
+                known.fences.extend(more.fences);
+            }
+            (known, more) => *known = more,
+        }
+        key.explicit_tags += tags.len();
+        key.tags.extend(tags);
+        key
+    }
+
+    /// Where these tags are kept now; `None` if their pool does not fail over.
+    pub(crate) fn tag_places(&self, tags: &[TagName]) -> Option<Box<TagPlaces>> {
+        self.views[self.plan.tag_pool].as_ref()?;
+        let mut found = Box::<TagPlaces>::default();
+        for tag in tags {
+            let key = self.key_of_tag(tag);
+            let first = self.tag_place(&key, false);
+            let places = [first, if self.plan.tag_copies { self.tag_place(&key, true) } else { first }];
+            found.places.push(places);
+            found.fences.push(places.map(|place| place.fence()));
+        }
+        Some(found)
+    }
+
+    /// Where the tag with this key, or its copy, is kept now.
+    pub(crate) fn tag_place(&self, key: &[u8], copy: bool) -> Place {
+        let pool = &self.pools[self.plan.tag_pool];
+        let home = if copy { pool.second_server_index(key) } else { pool.server_index(key) };
+        self.place(self.plan.tag_pool, home, || match self.plan.tag_copies {
+            true => pool.standby_of_copy(key, copy),
+            false => pool.standby_index(key, home),
+        })
+    }
+
+    /// Whether a change of this key may be acknowledged: it was carried out where the key, or the tag that is bumped, still is.
+    pub(crate) fn is_in_place(&self, key: &GuardedKey) -> bool {
+        let is_valid = |pool, place| self.standing(pool, place) == Standing::Valid;
+        if key.guard != self.plan.tag_guard {
+            return is_valid(self.plan.guards[key.guard].pool, &key.place);
+        }
+        let copies = 1 + usize::from(self.plan.tag_copies);
+        let places = key.tag_places.iter().flat_map(|tags| &tags.places);
+        places.flat_map(|places| &places[..copies]).all(|place| is_valid(self.plan.tag_pool, place))
+    }
+
+    /// On a standby, a tag must not live longer than the values there. The policy limits these.
+    pub(crate) fn limit_ttl(&self, operation: &Operation) -> Operation {
+        let mut operation = operation.clone();
+        if let Operation::Store { exptime: exptime @ 0, .. } = &mut operation {
+            let ttl = self.pools[self.plan.tag_pool].standby_ttl().as_secs();
+            *exptime = i64::try_from(ttl).unwrap_or(i64::MAX).max(1);
+        }
+        operation
+    }
+}

@@ -1,0 +1,260 @@
+//! A server goes away, and returns: promises 9 to 11, with real servers.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::gate::Gate;
+use crate::world::{
+    Kennel, Memcached, addresses, direct, eventually, guarded, holder, memcacheds, raw, sidecar_toml, within,
+};
+
+/// The time limit of what takes seconds on a machine without other load.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Shorter than the defaults, so that tests end sooner.
+const SHORT: &str = "window = \"1s\"\nfail_after = \"1s\"\nrecover_after = \"2s\"\n";
+
+/// A configuration with two rules: guarded `k…` with the tag "t", and raw keys. `keys` are further keys of the pool.
+fn toml(servers: &[String], keys: &str) -> String {
+    let rules = [guarded("k", "k*", "tags = [\"t\"]\ncold_wait = \"0ms\""), raw("rest", "*")];
+    sidecar_toml(servers, &rules).replace("[pools.main]\n", &format!("[pools.main]\n{keys}"))
+}
+
+/// Three servers and two sidecars.
+fn fleet(keys: &str) -> (Vec<Memcached>, [Kennel; 2]) {
+    let servers = memcacheds(3);
+    let sidecars = [(); 2].map(|()| Kennel::start(&toml(&addresses(&servers), keys)));
+    (servers, sidecars)
+}
+
+/// Stores the value under many keys, each read first as a client does. Returns those that the server of the first one holds.
+fn keys_of_one_server(servers: &[Memcached], client: &mut Client, prefix: &str) -> (usize, Vec<String>) {
+    let keys: Vec<String> = (0..24).map(|n| format!("{prefix}{n}")).collect();
+    for key in &keys {
+        assert_eq!(client.get(key), None);
+        client.store(key, b"old", 600);
+    }
+    let server = holder(servers, &keys[0]);
+    let here = |key: &&String| direct(&servers[server]).ttl(key).is_some();
+    let keys: Vec<String> = keys.iter().filter(here).cloned().collect();
+    assert!(keys.len() >= 3, "{keys:?}");
+    (server, keys)
+}
+
+/// How often this sidecar has seen keys move.
+fn moves(sidecar: &Kennel, to: &str) -> f64 {
+    sidecar.metrics().sum("kennel_failover_changes_total", &[&format!("to={to:?}")])
+}
+
+/// How many servers' keys are on their standby servers.
+fn away(sidecar: &Kennel) -> f64 {
+    sidecar.metrics().sum("kennel_failover_place", &[])
+}
+
+/// Whether a valid view of every server is known.
+fn knows_all(sidecar: &Kennel) -> bool {
+    sidecar.metrics().sum("kennel_failover_view_valid", &[]) == 3.0
+}
+
+/// Waits until a value that is stored through one sidecar is hit through the other. Returns how long that took.
+fn until_hit(sidecars: &[Kennel; 2], key: &str, value: &[u8]) -> Duration {
+    let [mut writer, mut reader] = [sidecars[0].client(), sidecars[1].client()];
+    within(LONG, "a value is stored and hit", || {
+        writer.set(key, value, 600) == "STORED" && reader.get(key).as_deref() == Some(value)
+    })
+}
+
+fn until_home(sidecars: &[Kennel]) {
+    within(LONG, "the keys are on their own server again", || {
+        sidecars.iter().all(|sidecar| away(sidecar) == 0.0 && knows_all(sidecar))
+    });
+}
+
+#[test]
+fn after_a_kill_values_are_stored_and_hit_again_and_the_keys_return_to_an_empty_server() {
+    let (mut servers, sidecars) = fleet("");
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[0].client(), "k");
+    servers[server].kill();
+    let took = until_hit(&sidecars, &keys[0], b"new");
+    println!("from the kill to a hit: {took:?}");
+    assert_eq!([away(&sidecars[0]), away(&sidecars[1])], [1.0, 1.0]);
+    for (client, key) in sidecars.iter().flat_map(|s| keys[1..].iter().map(|key| (s.client(), key.clone()))) {
+        let mut client = client;
+        // What the dead server held is lost, and nothing else answers for it.
+        assert_ne!(client.get(&key).as_deref(), Some(&b"old"[..]));
+        client.store(&key, b"newer", 600);
+        assert_eq!(client.get(&key).as_deref(), Some(&b"newer"[..]));
+    }
+    servers[server].restart();
+    until_home(&sidecars);
+    let took = until_hit(&sidecars, &keys[0], b"newest");
+    println!("after the return: {took:?}");
+    assert_eq!(holder(&servers[server..=server], &keys[0]), 0);
+    assert_eq!([moves(&sidecars[0], "standby"), moves(&sidecars[0], "own")], [1.0, 1.0]);
+    let log = sidecars[0].log();
+    for line in ["failed over", "failed back"] {
+        assert_eq!(log.matches(line).count(), 1, "{line}: {log}");
+    }
+}
+
+#[test]
+fn after_a_hang_values_are_stored_and_hit_and_what_was_invalidated_meanwhile_is_not_fresh_on_return() {
+    let (servers, sidecars) = fleet("");
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[0].client(), "k");
+    servers[server].stop();
+    let took = until_hit(&sidecars, &keys[0], b"new");
+    println!("from the hang to a hit: {took:?}");
+    let mut client = sidecars[1].client();
+    // The value is not here, but an invalidation is carried out nevertheless.
+    assert_eq!(client.delete(&keys[0]), "DELETED");
+    assert_eq!(client.delete(&keys[1]), "NOT_FOUND");
+    assert_eq!(client.delete("@tag:t"), "DELETED");
+    servers[server].cont();
+    until_home(&sidecars);
+    for key in &keys {
+        let [mut first, mut second] = [sidecars[0].client(), sidecars[1].client()];
+        // The old value has the fence of before: one client rebuilds it.
+        assert_eq!(first.get(key), None, "{key}");
+        first.store(key, b"built", 600);
+        assert_eq!(second.get(key).as_deref(), Some(&b"built"[..]), "{key}");
+    }
+}
+
+#[test]
+fn a_change_that_is_refused_while_the_server_goes_away_is_never_acknowledged() {
+    let (servers, sidecars) = fleet(SHORT);
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[0].client(), "k");
+    servers[server].stop();
+    let mut client = sidecars[0].client();
+    let mut refused = 0;
+    within(LONG, "deletes are acknowledged again", || {
+        let reply = client.delete(&keys[0]);
+        refused += u32::from(reply.starts_with("SERVER_ERROR"));
+        assert!(
+            ["DELETED", "NOT_FOUND"].contains(&&reply[..]) || reply.starts_with("SERVER_ERROR"),
+            "{reply}"
+        );
+        !reply.starts_with("SERVER_ERROR")
+    });
+    assert!(refused > 0);
+    assert_eq!(away(&sidecars[0]), 1.0, "only the new place can have acknowledged it");
+    servers[server].cont();
+    until_home(&sidecars);
+    assert_eq!(sidecars[1].client().get(&keys[0]), None);
+}
+
+#[test]
+fn without_failover_the_keys_of_a_dead_server_stay_there() {
+    let (mut servers, sidecars) = fleet("failover = false\n");
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[0].client(), "k");
+    servers[server].kill();
+    let mut client = sidecars[0].client();
+    eventually("the server is known to be down", || {
+        client.set(&keys[0], b"x", 0) == "SERVER_ERROR server is down"
+    });
+    assert_eq!(client.get(&keys[0]), None);
+    assert!(sidecars[0].metrics().0.keys().all(|series| !series.starts_with("kennel_failover")));
+    servers[server].restart();
+    until_hit(&sidecars, &keys[0], b"new");
+}
+
+#[test]
+fn a_sidecar_that_alone_cannot_reach_a_server_moves_nothing_and_says_so() {
+    let servers = memcacheds(3);
+    let gates: Vec<Gate> = servers.iter().map(|server| Gate::start(server.address)).collect();
+    // The names place the keys; the first sidecar connects through the gates.
+    let start = |addresses: Vec<String>| {
+        let named = (0..3).map(|n| format!("{{ address = {:?}, name = \"s{n}\" }}", addresses[n]));
+        let list = format!("servers = [{}]", named.collect::<Vec<_>>().join(", "));
+        let toml = toml(&addresses, SHORT);
+        Kennel::start(&toml.replace(&format!("servers = {addresses:?}"), &list))
+    };
+    let sidecars = [start(gates.iter().map(Gate::address).collect()), start(addresses(&servers))];
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[1].client(), "k");
+    assert_eq!(sidecars[0].client().get(&keys[0]).as_deref(), Some(&b"old"[..]), "both use the same records");
+    gates[server].hold("");
+    within(LONG, "it notices that it is alone", || {
+        sidecars[0].metrics().sum("kennel_failover_unreachable_here", &[]) == 1.0
+    });
+    let ready = sidecars[0].http("/readyz");
+    let note = "server s0 of pool main is unreachable from here, but not from other sidecars";
+    assert!(
+        ready.contains(&note.replace("s0", &format!("s{server}"))) && ready.contains("200 OK"),
+        "{ready}"
+    );
+    // It may be carried out late, once the connection is released.
+    assert!(sidecars[0].client().delete(&keys[1]).starts_with("SERVER_ERROR"));
+    // The others go on.
+    let mut other = sidecars[1].client();
+    assert_eq!(other.get(&keys[0]).as_deref(), Some(&b"old"[..]));
+    other.store(&keys[0], b"new", 600);
+    let mut client = sidecars[0].client();
+    for key in keys.iter().cycle().take(12) {
+        assert_eq!(client.get(key), None);
+        assert_eq!(moves(&sidecars[1], "standby"), 0.0);
+    }
+    assert_eq!([away(&sidecars[1]), moves(&sidecars[1], "standby")], [0.0, 0.0]);
+    gates[server].release();
+    within(LONG, "it serves the keys again", || client.get(&keys[0]).as_deref() == Some(&b"new"[..]));
+    within(LONG, "it is not alone any more", || !sidecars[0].http("/readyz").contains("unreachable"));
+    assert_eq!([away(&sidecars[0]), moves(&sidecars[0], "standby")], [0.0, 0.0]);
+}
+
+#[test]
+fn raw_keys_follow_to_their_standby_servers_and_end_there() {
+    let (mut servers, sidecars) = fleet(&format!("on_error = \"standby\"\nstandby_ttl = \"100s\"\n{SHORT}"));
+    let mut client = sidecars[0].client();
+    let (server, keys) = keys_of_one_server(&servers, &mut client, "r");
+    servers[server].kill();
+    until_hit(&sidecars, &keys[0], b"new");
+    let others: Vec<usize> = (0..3).filter(|n| *n != server).collect();
+    // The TTLs of the item on the servers that are left.
+    let ttls =
+        |key: &str| -> Vec<i64> { others.iter().filter_map(|n| direct(&servers[*n]).ttl(key)).collect() };
+    let is_limited = |ttls: Vec<i64>| matches!(ttls[..], [1..=100]);
+    let later = 2_000_000_000; // Unix time, in 2033
+    for exptime in [0, 100_000, later] {
+        assert_eq!(client.set(&keys[1], b"v", exptime), "STORED");
+        assert!(is_limited(ttls(&keys[1])), "{exptime}: {:?}", ttls(&keys[1]));
+    }
+    assert_eq!(client.set(&keys[1], b"v", 20), "STORED");
+    assert!(matches!(ttls(&keys[1])[..], [1..=20]), "{:?}", ttls(&keys[1]));
+    assert_eq!(client.execute(&format!("touch {} 0", keys[1])), "TOUCHED");
+    assert!(is_limited(ttls(&keys[1])));
+    client.send(format!("ms {} 1\r\nv\r\n", keys[2]).as_bytes());
+    assert_eq!(client.line(), "HD");
+    assert!(is_limited(ttls(&keys[2])), "{:?}", ttls(&keys[2]));
+    assert_eq!(client.execute(&format!("mg {} T0", keys[2])), "HD");
+    assert!(is_limited(ttls(&keys[2])));
+    client.send(format!("gat 0 {} {}\r\n", keys[1], keys[2]).as_bytes());
+    assert_eq!(client.items().map(|items| items.len()), Ok(2));
+    assert!(is_limited(ttls(&keys[1])) && is_limited(ttls(&keys[2])));
+    let many: Vec<&str> = keys.iter().map(String::as_str).collect();
+    assert_eq!(sidecars[1].client().get_many(&many).len(), 3);
+    servers[server].restart();
+    until_home(&sidecars);
+    // What is written now is on the server itself, with the exptime that the client sent.
+    client.store(&keys[1], b"home", 0);
+    assert_eq!(direct(&servers[server]).ttl(&keys[1]), Some(-1));
+}
+
+#[test]
+fn a_sidecar_that_waits_for_its_first_views_ends_at_once_when_it_is_told_to() {
+    // Nobody listens there, and the bounded time is long.
+    let servers: Vec<String> = (1..=3).map(|n| format!("127.0.0.1:{n}")).collect();
+    let long = "window = \"60s\"\nfail_after = \"60s\"\nrecover_after = \"60s\"\n";
+    let sidecar = Kennel::start_unready(&toml(&servers, long));
+    assert!(sidecar.http("/readyz").ends_with("starting"));
+    assert!(sidecar.terminate().0.success());
+}
+
+#[test]
+fn a_sidecar_beside_a_running_fleet_knows_where_the_keys_are_although_a_server_is_away() {
+    let (mut servers, sidecars) = fleet(SHORT);
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[0].client(), "k");
+    servers[server].kill();
+    until_hit(&sidecars, &keys[0], b"new");
+    let third = Kennel::start(&toml(&addresses(&servers), SHORT));
+    assert_eq!(third.client().get(&keys[0]).as_deref(), Some(&b"new"[..]));
+    assert_eq!([away(&third), moves(&third, "standby")], [1.0, 0.0]);
+}

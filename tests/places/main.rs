@@ -1,0 +1,64 @@
+//! The agreement on the place of a server under random schedules: processes that agree, servers that die, hang, return with old
+//! contents or empty, commands that are carried out late. The machine is the production one; the guard's operations are the
+//! shortest that obey its rules (docs/decisions/0023).
+//!
+//! `KENNEL_PLACES_SEEDS=100000` runs seeds 0 to 99999, `KENNEL_PLACES_SEEDS=5000..9000` this range, `KENNEL_PLACES_SEED=17` one
+//! seed, with its trace.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod server;
+mod mutants;
+mod operation;
+mod world;
+
+use std::ops::Range;
+
+use mutants::Mutant;
+use world::{Plan, World};
+
+fn seeds(default: u64) -> Range<u64> {
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text} is not a number of seeds"));
+    match std::env::var("KENNEL_PLACES_SEEDS") {
+        Err(_) => 0..default,
+        Ok(text) => match text.split_once("..") {
+            Some((from, to)) => number(from)..number(to),
+            None => 0..number(&text),
+        },
+    }
+}
+
+#[test]
+fn nothing_invalidated_is_fresh_wherever_the_keys_of_a_server_are() {
+    if let Ok(seed) = std::env::var("KENNEL_PLACES_SEED") {
+        let mut world = World::new(Plan::drawn(seed.parse().expect("a seed is a number"), None));
+        world.trace = true;
+        let ended = world.run();
+        println!("{:?}", world.seen);
+        return ended.unwrap_or_else(|why| panic!("{why}"));
+    }
+    let mut seen = world::Seen::default();
+    for seed in seeds(600) {
+        let mut world = World::new(Plan::drawn(seed, None));
+        if let Err(why) = world.run() {
+            panic!("seed {seed}: {why}");
+        }
+        seen.add(&world.seen);
+    }
+    println!("{seen:?}");
+    seen.check();
+}
+
+/// Each mutant with the seeds among which one must catch it.
+#[test]
+fn each_defence_is_needed() {
+    let mut lucky = Vec::new();
+    for (mutant, enough) in Mutant::ALL {
+        let caught = seeds(*enough).find(|seed| World::new(Plan::drawn(*seed, Some(*mutant))).run().is_err());
+        match caught {
+            Some(seed) => println!("{mutant:?}: seed {seed}"),
+            None => lucky.push(mutant),
+        }
+    }
+    assert!(lucky.is_empty(), "not caught: {lucky:?}");
+}
