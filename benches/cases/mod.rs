@@ -157,5 +157,11 @@ fn counted(tags: u64) -> String {
 
 fn envelope(tags: u64) -> Envelope {
     let tag = |i| (format!("blog:{}", 42 + i).as_bytes().into(), 1_790_000_000_000 + i);
-    Envelope { stale_for: 60, built_at: 1_790_000_000_000, rebuild: 200, fence: 0, tags: (0..tags).map(tag).collect() }
+    Envelope {
+        stale_for: 60,
+        built_at: 1_790_000_000_000,
+        rebuild: 200,
+        fence: 0,
+        tags: (0..tags).map(tag).collect(),
+    }
 }

@@ -69,7 +69,9 @@ pub fn fresh_hit<'a>(
     }
     let (stale_for, rebuild, payload_at) = match Header::open(&item.value) {
         Opened::Plain if fence == 0 => (0, 0, 0),
-        Opened::Sealed { envelope, payload_at } if envelope.fence == fence && envelope.tags().all(&mut is_next) => {
+        Opened::Sealed { envelope, payload_at }
+            if envelope.fence == fence && envelope.tags().all(&mut is_next) =>
+        {
             if tags.next().is_some() {
                 return None;
             }
@@ -205,7 +207,8 @@ mod tests {
             3 => sealed.reverse(),
             _ => {}
         }
-        let envelope = Envelope { stale_for: 60, built_at: 5, rebuild: random.u32(0..9), fence: 0, tags: sealed };
+        let envelope =
+            Envelope { stale_for: 60, built_at: 5, rebuild: random.u32(0..9), fence: 0, tags: sealed };
         let mut value = BytesMut::new();
         if random.u8(0..5) > 0 {
             envelope.seal(&mut value).unwrap();
@@ -258,6 +261,8 @@ mod tests {
     fn a_fresh_hit_is_left_to_the_read_if_it_may_be_refreshed_early() {
         let random = &mut fastrand::Rng::with_seed(3);
         let policy = Policy { early_beta: 1.0, ..Policy::default() };
-        assert!((0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), 0, &policy).is_none()));
+        assert!(
+            (0..100).all(|_| fresh_hit(&mut random_item(0, random), [].into_iter(), 0, &policy).is_none())
+        );
     }
 }

@@ -129,7 +129,8 @@ impl Pool {
     /// away. It is none of the two servers, so that the two copies do not meet. With three servers of which two are away they
     /// do: each is then restored from the other.
     pub fn standby_of_copy(&self, key: &[u8], copy: bool) -> usize {
-        let (ring, first, second) = (&self.shared.ring, self.server_index(key), self.second_server_index(key));
+        let (ring, first, second) =
+            (&self.shared.ring, self.server_index(key), self.second_server_index(key));
         let standby = ring.server_without(key, &[first, second]);
         if copy && self.connections.len() > 3 {
             return ring.server_without(key, &[first, second, standby]);

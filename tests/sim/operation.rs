@@ -476,7 +476,9 @@ fn expected_fresh_hit(op: &Op, event: &GuardEvent, inputs: &Inputs<'_>) -> Optio
     let (true, GuardEvent::Replies(replies)) = (op.first_round, event) else { return None };
     let [ServerReply::Item(item), tags @ ..] = &replies[..] else { return None };
     let version = |tag: usize, copy: usize, reply: &ServerReply| match reply {
-        ServerReply::Item(item) => version_of(item, inputs.tag_fences.get(tag).map_or(0, |fences| fences[copy])),
+        ServerReply::Item(item) => {
+            version_of(item, inputs.tag_fences.get(tag).map_or(0, |fences| fences[copy]))
+        }
         _ => None,
     };
     let copies = 1 + usize::from(inputs.copies);

@@ -267,7 +267,10 @@ impl World {
                 if found == PollResult::Unchanged {
                     let pause = (pause * 2).min(100);
                     let jittered = pause - self.below(pause / 2);
-                    self.at(jittered, Event::Poll { sidecar, generation, key, pause, before, place: op.place });
+                    self.at(
+                        jittered,
+                        Event::Poll { sidecar, generation, key, pause, before, place: op.place },
+                    );
                 }
             }
             _ => {}

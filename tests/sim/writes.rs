@@ -205,8 +205,9 @@ impl World {
         let Client { mut sidecar, generation, owners, .. } = self.clients[client];
         self.clients[client].job = Job::Storing(builds);
         let names = matches!(build.method, StoreMethod::MetaCas { .. } | StoreMethod::Cas(_));
-        if names && (self.restarted[build.key % self.plan.servers] >= build.made
-            || self.place_of_key(sidecar, build.key).server != build.server)
+        if names
+            && (self.restarted[build.key % self.plan.servers] >= build.made
+                || self.place_of_key(sidecar, build.key).server != build.server)
         {
             // A restarted memcached may give the same CAS to another item. Clients cannot detect this, so the value is not
             // stored.
@@ -384,7 +385,7 @@ impl World {
                 let (modify, commands) = self.with_inputs_and_tags(sidecar, key, &extra, start);
                 let mut op = self.op(sidecar, key, Task::Modify(modify), Purpose::Store(put));
                 let places = extra.iter().map(|tag| self.places_of_tag(sidecar, tag)).collect();
-                        op.learn(extra, places);
+                op.learn(extra, places);
                 self.send_round(op, commands);
                 Ok(())
             }

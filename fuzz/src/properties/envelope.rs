@@ -129,7 +129,8 @@ fn locks(numbers: &mut Numbers<'_>) {
 
 /// Why tags cannot be written after `before` bytes and a fence, which takes 8 unless it is 0.
 fn refusal(before: usize, fence: u64, tags: &Tags) -> Option<SealError> {
-    let length = before + 8 * usize::from(fence != 0) + tags.iter().map(|(name, _)| name.len() + 9).sum::<usize>();
+    let length =
+        before + 8 * usize::from(fence != 0) + tags.iter().map(|(name, _)| name.len() + 9).sum::<usize>();
     if tags.len() > MAX_TAGS {
         Some(SealError::TooManyTags)
     } else if tags.iter().any(|(name, _)| name.is_empty() || name.len() > MAX_TAG_NAME) {

@@ -65,8 +65,7 @@ fn bump(rounds: &[(&[ServerCommand], &[ServerReply])]) -> Option<BumpEnd> {
 fn a_bump_is_done_once_every_reachable_copy_has_it() {
     let reads: &[ServerCommand] = &[get_tag(TAG), get_tag(ItemRef::TagCopy(0))];
     let existing: &[ServerReply] = &[found("50", 7), found("70", 8)];
-    let both: &[ServerCommand] =
-        &[store(TAG, 100, cas(7)), store(ItemRef::TagCopy(0), 100, cas(8))];
+    let both: &[ServerCommand] = &[store(TAG, 100, cas(7)), store(ItemRef::TagCopy(0), 100, cas(8))];
     let stored = || ServerReply::Stored(CAS);
     assert_eq!(bump(&[(reads, existing), (both, &[stored(), stored()])]), Some(BumpEnd::Bumped(100)));
     assert_eq!(bump(&[(reads, existing), (both, &[DOWN, stored()])]), Some(BumpEnd::Bumped(100)));
@@ -89,8 +88,7 @@ fn a_bump_is_done_once_every_reachable_copy_has_it() {
     assert_eq!(end, Some(BumpEnd::Bumped(120)));
     // A reader has updated the copy that was behind, which is no bump.
     let repaired: &[ServerReply] = &[found("70", 9), found("70", 8)];
-    let anew: &[ServerCommand] =
-        &[store(TAG, 102, cas(9)), store(ItemRef::TagCopy(0), 102, cas(8))];
+    let anew: &[ServerCommand] = &[store(TAG, 102, cas(9)), store(ItemRef::TagCopy(0), 102, cas(8))];
     let end = bump(&[
         (reads, existing),
         (both, &[ServerReply::Exists, ServerReply::Exists]),

@@ -11,7 +11,9 @@ fn a_delete_that_leaves_a_stale_value_does_not_extend_its_ttl() {
     let policy = Policy { on_delete: OnInvalidate::Stale, ..Policy::default() };
     let inputs = inputs(&policy, &[]);
     let mut value = BytesMut::new();
-    Envelope { stale_for: 60, built_at: 1, rebuild: 1, fence: 0, tags: Tags::new() }.seal(&mut value).unwrap();
+    Envelope { stale_for: 60, built_at: 1, rebuild: 1, fence: 0, tags: Tags::new() }
+        .seal(&mut value)
+        .unwrap();
     value.extend_from_slice(b"old");
     let value = value.freeze();
     for (ttl, seconds) in [(None, Some(60)), (Some(90), Some(60)), (Some(60), None), (Some(1), None)] {

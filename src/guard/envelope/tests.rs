@@ -65,7 +65,8 @@ fn an_unknown_format_or_a_damaged_header_is_unreadable() {
         let opened = Envelope::open(&hex(columns[2]));
         assert!(matches!(opened, Opened::Unreadable(_)), "{}: {opened:?}", columns[1]);
     }
-    let newer = hex(golden("unreadable")[0][2]);
+    let newer = golden("unreadable").into_iter().find(|columns| columns[1] == "format-3").unwrap();
+    let newer = hex(newer[2]);
     assert_eq!(Envelope::open(&newer), Opened::Unreadable("format is newer than this version reads"));
 }
 
@@ -213,7 +214,10 @@ fn the_examples_on_the_page_are_read_as_described() {
     let envelope = Envelope { stale_for: 60, built_at, rebuild: 250, fence: 0, tags: two_tags.clone() };
     assert_eq!(Envelope::open(item), Opened::Sealed { envelope, payload_at: 53 });
     assert_eq!(&item[53..], b"hello");
-    assert_eq!(LockRecord::decode(lock), Ok(LockRecord { granted_at: built_at, sidecar: 7, fence: 0, tags: two_tags }));
+    assert_eq!(
+        LockRecord::decode(lock),
+        Ok(LockRecord { granted_at: built_at, sidecar: 7, fence: 0, tags: two_tags })
+    );
 }
 
 #[test]

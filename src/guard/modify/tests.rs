@@ -45,7 +45,9 @@ fn a_fill_of_another_sidecars_win_uses_the_lock_only_if_it_is_older_than_the_mar
     let versions = |version| [(name.clone(), version)].into_iter().collect();
     // Sealed at 100, won at 200, and bumped to 300 since.
     let mut old = BytesMut::new();
-    Envelope { stale_for: 60, built_at: 1, rebuild: 1, fence: 0, tags: versions(100) }.seal(&mut old).unwrap();
+    Envelope { stale_for: 60, built_at: 1, rebuild: 1, fence: 0, tags: versions(100) }
+        .seal(&mut old)
+        .unwrap();
     old.extend_from_slice(b"old");
     let mut record = BytesMut::new();
     LockRecord { granted_at: 1, sidecar: 9, fence: 0, tags: versions(200) }.encode(&mut record).unwrap();

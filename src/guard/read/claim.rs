@@ -115,10 +115,11 @@ pub(super) fn take_lock(
 /// Whether one of the tags has a newer version than the lock's rebuild began with, or the place another fence.
 pub(super) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
-    record.fence != inputs.fence || inputs.tags.iter().zip(versions).any(|(name, ours)| {
-        record
-            .tags
-            .iter()
-            .any(|(theirs, version)| theirs == name && version_millis(*version) < version_millis(*ours))
-    })
+    record.fence != inputs.fence
+        || inputs.tags.iter().zip(versions).any(|(name, ours)| {
+            record
+                .tags
+                .iter()
+                .any(|(theirs, version)| theirs == name && version_millis(*version) < version_millis(*ours))
+        })
 }

@@ -169,7 +169,9 @@ fn an_unreadable_value_is_marked_and_never_replaced_and_a_placeholder_is_never_s
         newer[4] += 1;
         let mut placeholder = BytesMut::new();
         let never = [(tags[0].clone(), NEVER)].into_iter().collect();
-        Envelope { stale_for: 10, built_at: 0, rebuild: 0, fence: 0, tags: never }.seal(&mut placeholder).unwrap();
+        Envelope { stale_for: 10, built_at: 0, rebuild: 0, fence: 0, tags: never }
+            .seal(&mut placeholder)
+            .unwrap();
         for (value, replaced) in
             [(newer.freeze(), false), (placeholder.freeze(), on_tag == OnInvalidate::Drop)]
         {

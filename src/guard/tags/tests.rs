@@ -19,10 +19,8 @@ fn read_tag(copies: bool, rounds: &[(&[ServerCommand], &[ServerReply])]) -> Resu
 
 #[test]
 fn a_tag_has_the_version_that_was_stored_and_not_the_time_of_the_reply() {
-    let rounds: &[(&[ServerCommand], &[ServerReply])] = &[
-        (&[get_tag(TAG)], &[found("", 7)]),
-        (&[store(TAG, 101, cas(7))], &[ServerReply::Stored(CAS)]),
-    ];
+    let rounds: &[(&[ServerCommand], &[ServerReply])] =
+        &[(&[get_tag(TAG)], &[found("", 7)]), (&[store(TAG, 101, cas(7))], &[ServerReply::Stored(CAS)])];
     let tag_read = read_tag(false, rounds).unwrap();
     assert_eq!(tag_read.versions().unwrap()[..], [101]);
     assert!(tag_read.lost);

@@ -125,7 +125,9 @@ impl Get {
                     at: from..self.raw.len() as u32,
                 }
             }
-            KeyClass::Tag(_) => KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] })),
+            KeyClass::Tag(_) => {
+                KeyGet::Tag(Box::new(TagGet { key: key.into(), ids: Some(SmallVec::new()), fences: [0; 2] }))
+            }
             KeyClass::Guarded(guarded) => {
                 if self.guarded.is_empty() {
                     self.guarded.reserve(to_come);
@@ -297,7 +299,8 @@ impl Get {
                     for (reply, fence) in ids.iter().filter_map(|id| pending.take(*id)).zip(tag.fences) {
                         match wire::decode_reply(&command, reply) {
                             // Stored under another fence: it counts as lost.
-                            ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {}
+                            ServerReply::Item(found) if fence != 0 && version_of(&found, fence).is_none() => {
+                            }
                             // A stub that a reader has left.
                             ServerReply::Item(found) if found.size == 0 => {}
                             ServerReply::Item(found) => {

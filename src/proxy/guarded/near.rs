@@ -85,7 +85,9 @@ impl Proxy {
         let changes = &self.near.changes;
         Poll::Ready(match result {
             SharedResult::Failed(failure) => Err(failure),
-            SharedResult::Fresh(value) if values.may_serve(&value, joined.last_read, key.fences(), now, changes) => {
+            SharedResult::Fresh(value)
+                if values.may_serve(&value, joined.last_read, key.fences(), now, changes) =>
+            {
                 Ok(NearAnswer::Hit(value))
             }
             SharedResult::Fresh(_) => {

@@ -8,9 +8,7 @@ use smallvec::SmallVec;
 use super::wire;
 use crate::error::Failure;
 use crate::guard::envelope::lock_key;
-use crate::guard::{
-    Commands, Inputs, ItemRef, Now, Operation, Policy, Replies, ServerCommand, ServerReply,
-};
+use crate::guard::{Commands, Inputs, ItemRef, Now, Operation, Policy, Replies, ServerCommand, ServerReply};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::place::Standing;

@@ -59,7 +59,9 @@ impl Proxy {
         for (id, place) in ids.into_iter().zip(&places) {
             match wire::decode(&get, pending.receive(id).await) {
                 _ if place.fence.is_none() => failure = Some(Failure::NoView),
-                ServerReply::Item(item) => found = found.max(version_of(&item, place.fence()).map(version_millis)),
+                ServerReply::Item(item) => {
+                    found = found.max(version_of(&item, place.fence()).map(version_millis))
+                }
                 ServerReply::Failed(failed) => failure = Some(failed),
                 _ => {}
             }

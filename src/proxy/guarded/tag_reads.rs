@@ -72,7 +72,9 @@ impl TagReads {
                 Some(version) => State::Known(version),
                 None => {
                     let places = match &key.tag_places {
-                        Some(tags) => SmallVec::from_slice(&tags.places[tag][..1 + usize::from(proxy.plan.tag_copies)]),
+                        Some(tags) => {
+                            SmallVec::from_slice(&tags.places[tag][..1 + usize::from(proxy.plan.tag_copies)])
+                        }
                         None => proxy.places_of_tag(&proxy.key_of_tag(name)),
                     };
                     proxy.request_tag(name, &places, tag_get_flags(), &client.pending).into()
@@ -182,9 +184,8 @@ impl Proxy {
         if places.iter().any(|place| place.fence.is_none()) {
             return None;
         }
-        let send = |place: &Place| {
-            self.tag_connection(place).read(pending, |out| wire::encode(&flags, &key, out)).0
-        };
+        let send =
+            |place: &Place| self.tag_connection(place).read(pending, |out| wire::encode(&flags, &key, out)).0;
         Some(places.iter().map(send).collect())
     }
 }
@@ -200,7 +201,9 @@ mod tests {
     fn a_machine_reads_the_version_in_a_tag_reply() {
         let versions = [0, 7, version(1_700_000_000_000, 0xf_edcb)];
         for (known_version, fence) in versions.into_iter().flat_map(|version| [(version, 0), (version, 9)]) {
-            let ServerReply::Item(item) = wire::tag_reply(known_version, fence) else { panic!("it is an item") };
+            let ServerReply::Item(item) = wire::tag_reply(known_version, fence) else {
+                panic!("it is an item")
+            };
             assert_eq!(version_of(&item, fence), Some(known_version));
         }
     }
@@ -228,7 +231,7 @@ mod tests {
                     name: name.clone(),
                     sent_at: 0,
                     writes: cache.writes(&name),
-                fences: [0; 2],
+                    fences: [0; 2],
                     state: State::Known(9),
                 },
                 1,
@@ -245,7 +248,13 @@ mod tests {
         for n in 0..2 * MAX_COMPARED {
             // All have the same hash: it is the name that tells them apart.
             assert_eq!(reads.find(&name(n), [0; 2], 1, &cache), None);
-            let read = TagLookup { name: name(n), sent_at: 0, writes: 0, fences: [0; 2], state: State::Known(n as u64) };
+            let read = TagLookup {
+                name: name(n),
+                sent_at: 0,
+                writes: 0,
+                fences: [0; 2],
+                state: State::Known(n as u64),
+            };
             assert_eq!(reads.push(read, 1), n);
         }
         for n in 0..2 * MAX_COMPARED {
