@@ -108,8 +108,6 @@ pub enum Mutant {
     ViewOutlivesItself,
     /// The item of a tag counts whatever its fence.
     TagNotSealed,
-    /// A store that names the CAS of a win under another fence is sealed with the current one.
-    WinOfAnotherFence,
 }
 
 /// The item as it was `seconds` earlier.
@@ -175,9 +173,6 @@ impl World {
             ) => *operation = nothing,
             (M::NamedTagIsUnmoved, Task::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
                 self.reseal(value, |old| old == 0);
-            }
-            (M::WinOfAnotherFence, Task::Modify(_), ItemRef::Value, Operation::Store { value, .. }) => {
-                value.header = sealed_under(&value.header, op.place.fence()).unwrap_or(value.header.clone());
             }
             (M::LockBySet, Task::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
                 *mode = StoreMode::Set
