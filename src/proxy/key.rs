@@ -2,8 +2,43 @@
 
 use smallvec::SmallVec;
 
-use super::place::{Place, TagPlaces};
 use crate::guard::{TagName, TagNames};
+
+/// Where an item is kept, by the view of its server at the time at which the operation began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Index of the server that has the item.
+    pub(crate) server: usize,
+    /// Index of the server whose place this is: where the ring puts the key.
+    pub(crate) home: usize,
+    /// The fence; 0 in a pool without failover. `None`: there was no valid view.
+    pub(crate) fence: Option<u64>,
+}
+
+/// Where the tags of a key are kept, in their order: each tag, and its copy.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TagPlaces {
+    pub(crate) places: SmallVec<[[Place; 2]; 1]>,
+    /// Their fences, 0 without a valid view.
+    pub(crate) fences: SmallVec<[[u64; 2]; 1]>,
+}
+
+impl Place {
+    /// In a pool that does not fail over.
+    pub(crate) fn fixed(server: usize) -> Place {
+        Place { server, home: server, fence: Some(0) }
+    }
+
+    /// The fence, 0 without a valid view: then no command is sent.
+    pub(crate) fn fence(&self) -> u64 {
+        self.fence.unwrap_or(0)
+    }
+
+    /// Whether the item is on a standby server.
+    pub(crate) fn is_standby(&self) -> bool {
+        self.server != self.home
+    }
+}
 
 /// How a key is handled.
 pub(crate) enum KeyClass {

@@ -3,32 +3,12 @@
 //! An operation looks once, when it begins, and remembers the fence. Each command is sent only while the place still has that
 //! fence, and a change is acknowledged only if it has it at the end.
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::key::GuardedKey;
+use super::key::{GuardedKey, Place, TagPlaces};
 use super::pipeline::Proxy;
 use crate::failover::View;
 use crate::guard::{Operation, TagName, TagNames};
-
-/// Where an item is kept, by the view of its server at the time at which the operation began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Index of the server that has the item.
-    pub(crate) server: usize,
-    /// Index of the server whose place this is: where the ring puts the key.
-    pub(crate) home: usize,
-    /// The fence; 0 in a pool without failover. `None`: there was no valid view.
-    pub(crate) fence: Option<u64>,
-}
-
-/// Where the tags of a key are kept, in their order: each tag, and its copy.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TagPlaces {
-    pub(crate) places: SmallVec<[[Place; 2]; 1]>,
-    /// Their fences, 0 without a valid view.
-    pub(crate) fences: SmallVec<[[u64; 2]; 1]>,
-}
 
 /// What has become of a place since the operation began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,23 +19,6 @@ pub(crate) enum Standing {
     Replaced,
     /// There is no valid view.
     Unknown,
-}
-
-impl Place {
-    /// In a pool that does not fail over.
-    pub(crate) fn fixed(server: usize) -> Place {
-        Place { server, home: server, fence: Some(0) }
-    }
-
-    /// The fence, 0 without a valid view: then no command is sent.
-    pub(crate) fn fence(&self) -> u64 {
-        self.fence.unwrap_or(0)
-    }
-
-    /// Whether the item is on a standby server.
-    pub(crate) fn is_standby(&self) -> bool {
-        self.server != self.home
-    }
 }
 
 impl Proxy {

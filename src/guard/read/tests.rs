@@ -391,3 +391,21 @@ fn a_reader_that_is_let_through_takes_the_same_build_over_and_no_later_one() {
         assert_eq!((lease.turn, lease.stub), (1, Some(StubId::of(7))));
     }
 }
+
+#[test]
+fn a_lock_of_another_fence_is_taken_over() {
+    let policy = policy();
+    for (fence, is_taken) in [(7, false), (8, true)] {
+        let inputs = Inputs { fence, ..inputs(&policy, &[]) };
+        let mut record = BytesMut::new();
+        let held = LockRecord { granted_at: 0, sidecar: 9, fence: 7, tags: [].into_iter().collect() };
+        held.encode(&mut record).unwrap();
+        let (mut read, _) = Read::start(&inputs);
+        let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
+        let claim = sent(resume(smallvec![item(Bytes::from_static(b"plain"), 7)]));
+        assert_eq!(claim.last().unwrap().item, ItemRef::Lock);
+        let held = item(record.freeze(), 5);
+        let step = resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), held]);
+        assert_eq!(matches!(step, Step::Send(_)), is_taken, "{step:?}");
+    }
+}

@@ -15,8 +15,8 @@ use crate::guard::{
     Bump, BumpEnd, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis,
     version_of,
 };
+use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;
-use crate::proxy::place::Place;
 use crate::upstream::pending_replies::PendingReplies;
 
 impl Proxy {

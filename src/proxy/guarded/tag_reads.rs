@@ -8,9 +8,9 @@ use super::wire;
 use crate::error::Failure;
 use crate::guard::{GetFlags, Operation, Replies, ServerReply, TagName, tag_get_flags};
 use crate::proxy::client::Client;
+use crate::proxy::key::Place;
 use crate::proxy::key::{GuardedKey, fold};
 use crate::proxy::pipeline::Proxy;
-use crate::proxy::place::Place;
 use crate::proxy::state::tag_cache::TagCache;
 use crate::upstream::pending_replies::{PendingReplies, Reply, ReplyId};
 

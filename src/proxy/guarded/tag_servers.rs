@@ -6,8 +6,8 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::guard::TagName;
 use crate::proxy::key::GuardedKey;
+use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;
-use crate::proxy::place::Place;
 use crate::upstream::Address;
 use crate::upstream::connection::Connection;
 

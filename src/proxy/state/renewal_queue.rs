@@ -89,7 +89,7 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::proxy::place::Place;
+    use crate::proxy::key::Place;
 
     #[test]
     fn ended_leases_are_removed_before_they_are_due_and_active_ones_are_kept() {
