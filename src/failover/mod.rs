@@ -2,6 +2,7 @@
 //!
 //! **Architecture invariant:** as in the guard, nothing here performs I/O, reads a clock or draws a random number.
 
+pub mod placements;
 mod views;
 
 pub use views::{View, Views};
