@@ -49,6 +49,19 @@ enum Command {
         #[arg(long, value_name = "ADDR", default_value = cli::health::DEFAULT_ADMIN)]
         admin: String,
     },
+    /// Compare the pools of two configurations: print the share of keys that move, from which server to which.
+    Ring {
+        /// Only this pool.
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Current configuration file (TOML). KENNEL_… variables do not apply.
+        old: PathBuf,
+        /// New configuration file (TOML).
+        new: PathBuf,
+    },
     /// Invalidate tags for all sidecars, or print when they were last invalidated. Needs no running sidecar.
     Tag {
         /// Configuration file of the sidecars (TOML). KENNEL_… variables override its keys.
@@ -81,6 +94,9 @@ fn main() -> ExitCode {
         Some(Command::Check { connect, file }) => return cli::check::run(file, *connect),
         Some(Command::Demo) => return cli::demo::run(),
         Some(Command::Health { admin }) => return cli::health::run(admin),
+        Some(Command::Ring { pool, json, old, new }) => {
+            return cli::ring::run(old, new, pool.as_deref(), *json);
+        }
         Some(Command::Tag { config, command }) => {
             let (action, names) = match command {
                 TagCommand::Bump { names } => (cli::tag::Action::Bump, names),

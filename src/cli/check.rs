@@ -33,7 +33,7 @@ pub fn run(path: &Path, servers: bool) -> ExitCode {
 }
 
 /// Prints `text` and returns `code`, also if the reader of a pipe has closed it (`kennel check f | head -1`).
-fn print(to: &mut impl std::io::Write, text: &str, code: ExitCode) -> ExitCode {
+pub(super) fn print(to: &mut impl std::io::Write, text: &str, code: ExitCode) -> ExitCode {
     match to.write_all(text.as_bytes()) {
         Ok(()) => code,
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => code,

@@ -96,19 +96,28 @@ fn requirements(required: &Requirements) -> &'static str {
     }
 }
 
-fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
-    let distribution = match pool.distribution {
+/// The word for a distribution in the configuration.
+pub(super) fn distribution(distribution: Distribution) -> &'static str {
+    match distribution {
         Distribution::Ketama => "ketama",
         Distribution::Modula => "modula",
         Distribution::Jump => "jump",
         Distribution::Rendezvous => "rendezvous",
-    };
-    let hash = match pool.hash {
+    }
+}
+
+/// The word for a hash in the configuration.
+pub(super) fn hash(hash: Hash) -> &'static str {
+    match hash {
         Hash::Md5 => "md5",
         Hash::Crc32 => "crc32",
         Hash::Crc32a => "crc32a",
         Hash::Fnv1a32 => "fnv1a_32",
-    };
+    }
+}
+
+fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
+    let (distribution, hash) = (distribution(pool.distribution), hash(pool.hash));
     let on_error = match pool.on_error {
         OnError::Miss => "a miss",
         OnError::Error => "an error",

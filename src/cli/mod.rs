@@ -1,11 +1,12 @@
 //! The commands other than running the sidecar, one file each.
 //!
-//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `health` and `tag` are the
-//! commands of these names.
+//! `check` prints the `description` of a configuration, and `connect` tests its servers. `demo`, `health`, `ring` and
+//! `tag` are the commands of these names.
 
 pub mod check;
 mod connect;
 pub mod demo;
 mod description;
 pub mod health;
+pub mod ring;
 pub mod tag;

@@ -3,8 +3,8 @@
 //! The files, in the order in which a command uses them:
 //!
 //! - `spec`: how pools and servers are configured;
-//! - `pool`: one worker's ring and connections; `ring` maps a key to a server, `md5_lanes` hashes keys for it, and
-//!   `placement_cache` remembers its results;
+//! - `pool`: one worker's ring and connections; `ring` maps a key to a server (`moves`: which keys two rings place
+//!   differently), `md5_lanes` hashes keys for it, and `placement_cache` remembers its results;
 //! - `connection`: one pipelined connection of one worker to one server. `coalescing` lets identical unsent reads share one
 //!   reply, and `batched_gets` puts the keys of several `get`s on one line;
 //! - `batch_connection`: a connection of the control plane, for one batch of commands at a time;

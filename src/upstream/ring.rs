@@ -8,8 +8,11 @@
 //! 11211, `host:port` for other ports (an IPv6 host without brackets), and `path:0` for a Unix socket. Modula sorts by this
 //! identity; jump uses only the order of the configuration.
 
+mod moves;
+
 use md5::{Digest, Md5};
 
+pub use self::moves::PairShares;
 use super::md5_lanes::md5_64;
 use super::spec::{Address, Distribution, Hash, ServerSpec};
 
