@@ -258,6 +258,32 @@ mod tests {
     }
 
     #[test]
+    fn a_value_of_another_fence_is_stale_and_under_drop_is_not_served() {
+        let sealed = |fence| {
+            let mut value = BytesMut::new();
+            let envelope = Envelope { stale_for: 60, built_at: 5, rebuild: 1, fence, tags: Tags::new() };
+            envelope.seal(&mut value).unwrap();
+            value.extend_from_slice(b"v");
+            fixtures::item(value.freeze(), 7)
+        };
+        for (item, stored_under) in [(sealed(0), 0), (sealed(7), 7), (fixtures::item("plain", 7), 0)] {
+            for fence in [0, 7, 8] {
+                for on_tag in [OnInvalidate::Stale, OnInvalidate::Drop] {
+                    let policy = Policy { on_tag, ..Policy::default() };
+                    let inputs = Inputs { fence, ..fixtures::inputs(&policy, &[]) };
+                    let state = judge(&item, Some(&Versions::new()), &inputs);
+                    let hit = fresh_hit(&mut item.clone(), [].into_iter(), fence, &policy);
+                    let (is_fresh, is_stale) =
+                        (matches!(state, ItemState::Fresh(_)), matches!(state, ItemState::Stale(_)));
+                    assert_eq!(is_fresh, fence == stored_under);
+                    assert_eq!(hit.is_some(), is_fresh);
+                    assert_eq!(is_stale, !is_fresh && on_tag == OnInvalidate::Stale);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_fresh_hit_is_left_to_the_read_if_it_may_be_refreshed_early() {
         let random = &mut fastrand::Rng::with_seed(3);
         let policy = Policy { early_beta: 1.0, ..Policy::default() };

@@ -84,3 +84,24 @@ pub enum OnInvalidate {
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_a_standby_nothing_lives_longer_than_its_limit() {
+        let seconds = Duration::from_secs;
+        for (stale_for, max_ttl, limit) in
+            [(60, 0, 300), (3600, 0, 300), (60, 10, 300), (0, 0, 1), (60, 0, 1)]
+        {
+            let policy =
+                Policy { stale_for: seconds(stale_for), max_ttl: seconds(max_ttl), ..Policy::default() };
+            let there = policy.on_standby(seconds(limit));
+            assert!(there.max_ttl >= seconds(1), "a value must be fresh for a while");
+            assert!(there.max_ttl + there.stale_for <= seconds(limit));
+            assert!(there.stale_for <= policy.stale_for);
+            assert!(max_ttl == 0 || there.max_ttl <= policy.max_ttl);
+        }
+    }
+}

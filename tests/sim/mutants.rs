@@ -104,16 +104,10 @@ pub enum Mutant {
     FenceNotCompared,
     /// A miss of another fence is filled, under the current one.
     FillUnderAnotherFence,
-    /// A change is acknowledged although its place has been replaced.
-    AcknowledgedWithoutView,
+    /// A sidecar whose view is no longer valid goes on with it.
+    ViewOutlivesItself,
     /// The item of a tag counts whatever its fence.
     TagNotSealed,
-    /// Cached tag versions are used under another fence.
-    TagCacheOutlivesFence,
-    /// Near values are served under another fence.
-    NearOutlivesFence,
-    /// A store that names the CAS of a win under another fence is sealed with the current one.
-    WinOfAnotherFence,
 }
 
 /// The item as it was `seconds` earlier.
@@ -179,9 +173,6 @@ impl World {
             ) => *operation = nothing,
             (M::NamedTagIsUnmoved, Task::Fill(_), ItemRef::Value, Operation::Store { value, .. }) => {
                 self.reseal(value, |old| old == 0);
-            }
-            (M::WinOfAnotherFence, Task::Modify(_), ItemRef::Value, Operation::Store { value, .. }) => {
-                value.header = sealed_under(&value.header, op.place.fence()).unwrap_or(value.header.clone());
             }
             (M::LockBySet, Task::Read(_), ItemRef::Lock, Operation::Store { mode, .. }) => {
                 *mode = StoreMode::Set

@@ -1,6 +1,8 @@
 //! Servers whose keys move to a standby server and back, as docs/wire-format.md ("Fence") describes. That all sidecars agree on a
 //! place, and that no two places are in use at the same time, is given here: `src/failover/` promises it.
 
+use std::time::Duration;
+
 use kennel::error::Failure;
 use kennel::failover::View;
 use kennel::guard::{Bump, Delete, Modify};
@@ -30,16 +32,13 @@ impl Place {
     }
 }
 
-/// The longest time between the first and the last sidecar that lose a view, or that have the next one, in ms.
-const SPREAD: u64 = 400;
-
 /// The places change often, servers are suspended and resume with their contents, and commands arrive late.
 pub fn plan_places(seed: u64, mutant: Option<Mutant>) -> Plan {
     let plan = Plan::new(seed, true, mutant);
     let faults = Faults { stall: 2000, stop: 2000, lost: plan.faults.lost, ..Faults::default() };
     let keys = plan.keys.into_iter().map(|mut guarded| {
-        if seed.is_multiple_of(3) {
-            guarded.policy.near = std::time::Duration::from_millis(1500);
+        if seed.is_multiple_of(5) {
+            guarded.policy.near = Duration::from_millis(150);
         }
         guarded
     });
@@ -48,11 +47,10 @@ pub fn plan_places(seed: u64, mutant: Option<Mutant>) -> Plan {
         servers: 3,
         sidecars: plan.sidecars.max(2),
         faulty_server: None,
-        moves: 900,
+        moves: [200, 200, 900][(seed % 3) as usize],
         max_value: 1 << 20,
-        think: plan.think.min(600),
         blind: 10,
-        tag_cache: [0, 1500][(seed % 2) as usize],
+        tag_cache: [0, 0, 0, 200][(seed % 4) as usize],
         invalidators: (2, 900),
         longest: 1500,
         faults,
@@ -95,19 +93,13 @@ impl World {
 
     /// A number for the fences of a key and its tags.
     pub fn fences(&self, sidecar: usize, key: usize) -> u64 {
-        if self.plan.is(Mutant::NearOutlivesFence) {
-            return 0;
-        }
         let tags = self.tag_fences(sidecar, &self.plan.keys[key].tags);
         tags.into_iter().flatten().fold(self.place_of_key(sidecar, key).fence(), mixed)
     }
 
     /// The same for the n-th tag of an operation.
     pub fn fences_of_tag(&self, op: &Op, tag: usize) -> u64 {
-        match self.plan.is(Mutant::TagCacheOutlivesFence) {
-            true => 0,
-            false => op.tag_places[tag].iter().fold(0, |sum, place| mixed(sum, place.fence())),
-        }
+        op.tag_places[tag].iter().fold(0, |sum, place| mixed(sum, place.fence()))
     }
 
     /// What a sidecar replies in place of a server if the place no longer has the fence that it had.
@@ -125,7 +117,7 @@ impl World {
 
     /// A change is acknowledged only if it was carried out where the key, or the tag, still is.
     pub fn confirmed(&self, op: &Op, end: End) -> End {
-        if self.plan.moves == 0 || self.plan.is(Mutant::AcknowledgedWithoutView) {
+        if self.plan.moves == 0 {
             return end;
         }
         let copies = if self.plan.copies { 2 } else { 1 };
@@ -172,14 +164,22 @@ impl World {
         let was = self.views.iter().find_map(|views| views[server]);
         let stays = self.below(5) == 0;
         self.fence += 1;
+        // The longest time between the first and the last sidecar that lose a view, or that have the next one.
+        let spread = self.plan.moves / 4;
         let view = View { fence: self.fence, standby: was.is_some_and(|was| was.standby == stays) };
         self.trace(|| format!("the keys of server {server} move: {view:?}"));
         for sidecar in 0..self.plan.sidecars {
-            let (lost, found) = (self.below(SPREAD), SPREAD + self.below(SPREAD));
-            self.at(lost, Event::View { sidecar, server, view: None });
+            let (lost, found) = (self.below(spread), spread + self.below(spread));
+            let found = match self.plan.is(Mutant::ViewOutlivesItself) && sidecar == 0 {
+                true => found + 1000,
+                false => {
+                    self.at(lost, Event::View { sidecar, server, view: None });
+                    found
+                }
+            };
             self.at(found, Event::View { sidecar, server, view: Some(view) });
         }
-        self.moving[server] = self.now + 2 * SPREAD;
+        self.moving[server] = self.now + 2 * spread;
         self.checker.coverage.moves += 1;
     }
 }

@@ -124,3 +124,20 @@ fn a_bump_that_loses_every_race_is_not_acknowledged() {
     let end = on(100, false, |inputs| bump.resume(reply, inputs));
     assert_eq!(end, Step::Done(BumpEnd::Failed(Failure::Overloaded)));
 }
+
+#[test]
+fn under_a_fence_a_bump_needs_every_copy() {
+    for (fences, is_done) in [(&[][..], true), (&[[7, 8]][..], false)] {
+        let with_fences = |run: &mut dyn FnMut(&Inputs<'_>) -> Step<BumpEnd>| {
+            on(100, true, |inputs| run(&Inputs { tag_fences: fences, ..*inputs }))
+        };
+        let value = if fences.is_empty() { "50" } else { "50 7" };
+        let (mut bump, _) = on(100, true, Bump::start);
+        let replies = smallvec![found(value, 3), DOWN];
+        let step = with_fences(&mut |inputs| bump.resume(Event::Replies(replies.clone()), inputs));
+        assert_eq!(matches!(step, Step::Send(_)), is_done, "{step:?}");
+        if !is_done {
+            assert_eq!(step, Step::Done(BumpEnd::Failed(Failure::Down)));
+        }
+    }
+}

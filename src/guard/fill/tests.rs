@@ -131,3 +131,18 @@ fn an_add_is_stored_only_if_no_tag_has_moved_since_its_miss() {
         }
     }
 }
+
+#[test]
+fn a_fill_is_dropped_under_another_fence_and_sealed_with_its_own() {
+    let under = |fence: u64, token: &MissToken| {
+        at(5, |inputs| Fill::start(token, new_value("v"), false, &Inputs { fence, tags: &[], ..*inputs }).1)
+    };
+    let token = MissToken { fence: 7, ..token() };
+    for fence in [0, 8] {
+        assert_eq!(under(fence, &token), Step::Done(FillEnd::Dropped { exists: false }));
+    }
+    let Step::Send(commands) = under(7, &token) else { panic!("not stored") };
+    let Operation::Store { value, .. } = &commands[0].operation else { panic!("{commands:?}") };
+    let Opened::Sealed { envelope, .. } = Header::open(&value.header) else { panic!("{value:?}") };
+    assert_eq!(envelope.fence, 7);
+}

@@ -324,3 +324,21 @@ fn a_read_that_loses_every_race_returns_what_it_has_and_leaves_no_lock() {
         }
     }
 }
+
+#[test]
+fn a_lock_of_another_fence_is_taken_over() {
+    let policy = policy();
+    for (fence, is_taken) in [(7, false), (8, true)] {
+        let inputs = Inputs { fence, ..inputs(&policy, &[]) };
+        let mut record = BytesMut::new();
+        let held = LockRecord { granted_at: 0, sidecar: 9, fence: 7, tags: [].into_iter().collect() };
+        held.encode(&mut record).unwrap();
+        let (mut read, _) = Read::start(&inputs);
+        let mut resume = |replies: Replies| read.resume(Event::Replies(replies), &inputs);
+        let claim = sent(resume(smallvec![item(Bytes::from_static(b"plain"), 7)]));
+        assert_eq!(claim.last().unwrap().item, ItemRef::Lock);
+        let held = item(record.freeze(), 5);
+        let step = resume(smallvec![ServerReply::NotStored, item(Bytes::new(), 7), held]);
+        assert_eq!(matches!(step, Step::Send(_)), is_taken, "{step:?}");
+    }
+}

@@ -1,4 +1,5 @@
 use super::*;
+use crate::guard::command::Item;
 use crate::guard::fixtures::{cas, found, on, store_version as store};
 
 const CAS: Cas = cas(1);
@@ -80,4 +81,26 @@ fn a_tag_that_no_reachable_server_has_is_lost_and_created_on_all_of_them() {
     assert_eq!(raced.unwrap().versions().unwrap()[..], [101]);
     let alone = read_tag(true, &[(reads, &[found("", 3), DOWN]), (&both[..1], &[ServerReply::Stored(CAS)])]);
     assert!(alone.unwrap().lost);
+}
+
+#[test]
+fn a_tag_of_another_fence_is_lost_and_created_under_the_current_one() {
+    let policy = crate::guard::policy::Policy::default();
+    let tags = [b"tag".as_slice().into()];
+    for (stored, fence, is_lost) in
+        [("50", 0, false), ("50 7", 7, false), ("50", 7, true), ("50 7", 8, true), ("50 7", 0, true)]
+    {
+        let fences = [[fence; 2]];
+        let inputs = Inputs { tag_fences: &fences, ..crate::guard::fixtures::inputs(&policy, &tags) };
+        let mut tag_read = TagRead::new(1);
+        tag_read.absorb(&[found(stored, 3)], &inputs).unwrap();
+        assert_eq!((tag_read.lost, tag_read.versions().is_none()), (is_lost, is_lost), "{stored} {fence}");
+        let mut commands = Commands::new();
+        tag_read.push_commands(&mut commands, &inputs);
+        if is_lost {
+            let Operation::Store { value, cas, .. } = &commands[0].operation else { panic!("{commands:?}") };
+            let item = Item { value: value.body.clone(), ..crate::guard::fixtures::item("", 3) };
+            assert_eq!((version_of(&item, fence).is_some(), cas.map(|cas| cas.number)), (true, Some(3)));
+        }
+    }
 }
