@@ -244,3 +244,26 @@ fn places_need_lost_copies_to_be_given_successors_only() {
         trace.round(0)
     });
 }
+
+/// A valid view of the server's own place is no proof that three empty copies held it: another sidecar may have moved the place
+/// within the window, and its view may outlive the flush.
+#[test]
+fn places_need_a_grace_after_a_flush_even_under_a_view() {
+    let plan = Plan { windows: [4; 2], ..plan(Some(false)) };
+    is_needed(Mutant::SettlesEmptyCopiesUnderAView, &plan, "overlap: two places", |trace| {
+        trace.refused(1)?;
+        trace.refused(1)?;
+        for _ in 0..3 {
+            trace.take(Step::Tick)?;
+            trace.refused(1)?;
+        }
+        trace.take(Step::Flush)?;
+        trace.round(0)?;
+        trace.round(0)?;
+        trace.take(Step::Tick)?;
+        trace.take(Step::Tick)?;
+        // The standby is used until the end of the view.
+        assert!(trace.world.view(1).is_some_and(|view| view.standby));
+        Ok(())
+    });
+}

@@ -330,8 +330,11 @@ impl World {
             self.retired.push(self.current);
             self.current = view.fence;
         }
-        if (0..2).any(|at| self.view(at).is_some_and(|view| view.fence != self.current)) {
-            return Err(Violation("overlap: two fences are used at the same time".into()));
+        if let [Some(one), Some(other)] = [self.view(0), self.view(1)]
+            && one.fence != other.fence
+        {
+            let what = if one.standby == other.standby { "fences" } else { "places" };
+            return Err(Violation(format!("overlap: two {what} are used at the same time")));
         }
         match &self.guarded {
             Some(guarded) => guarded.check(self, plan),
