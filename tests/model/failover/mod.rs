@@ -113,6 +113,11 @@ fn in_full_places_of_a_tag() {
 }
 
 #[test]
+fn in_full_places_with_a_refusal_and_a_failure() {
+    in_full(Plan::new("a refusal, a failure", Left { refusals: 1, failures: 1, ..NOTHING }));
+}
+
+#[test]
 fn in_full_places_with_a_refusal_and_a_loss() {
     in_full(Plan::new("a refusal, a loss", Left { refusals: 1, losses: 1, ..NOTHING }));
 }
