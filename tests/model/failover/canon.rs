@@ -241,7 +241,7 @@ impl Canon<'_> {
             match guarded.leases[at] {
                 None => self.number(0_u64),
                 Some(lease) => {
-                    self.number(1 + lease.place as u64 | u64::from(lease.sent) << 4);
+                    self.number((1 + lease.place as u64) | u64::from(lease.sent) << 4);
                     self.tokens.extend([lease.fence | FENCE, lease.tag | VERSION]);
                 }
             }
@@ -250,7 +250,7 @@ impl Canon<'_> {
             None => self.number(0_u64),
             Some(it) => {
                 let by = order[it.by] as u64;
-                self.number(1 + by | (it.place as u64) << 4 | u64::from(it.done) << 5);
+                self.number((1 + by) | (it.place as u64) << 4 | u64::from(it.done) << 5);
                 self.tokens.push(it.fence | FENCE);
             }
         }

@@ -118,6 +118,17 @@ fn in_full_places_with_a_refusal_and_a_failure() {
 }
 
 #[test]
+fn in_full_places_with_a_flush_and_a_restart() {
+    in_full(Plan::new("a flush, a restart", Left { flushes: 1, restarts: 1, ..NOTHING }));
+}
+
+#[test]
+fn in_full_places_of_a_new_pool_with_a_failure_and_a_loss() {
+    let plan = Plan::new("a new pool, a failure, a loss", Left { failures: 1, losses: 1, ..NOTHING });
+    in_full(Plan { is_new: true, ..plan });
+}
+
+#[test]
 fn in_full_places_with_a_refusal_and_a_loss() {
     in_full(Plan::new("a refusal, a loss", Left { refusals: 1, losses: 1, ..NOTHING }));
 }
