@@ -19,6 +19,7 @@ mod same;
 mod graph;
 mod checker;
 mod reductions;
+mod failover;
 
 use checker::{Explored, explore};
 use plan::{EVICTIONS, Fault, Mutant, Plan};

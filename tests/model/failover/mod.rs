@@ -1,0 +1,162 @@
+//! The agreement on a server's place under the model checker. docs/model.md describes what is modelled and how long it takes.
+
+mod plan;
+mod world;
+mod guarded;
+mod canon;
+mod search;
+mod traces;
+
+use plan::{Left, Mutant, Plan};
+use search::{explore, walk};
+
+use crate::checker::Explored;
+
+fn keeps_the_promises(plan: &Plan) {
+    let began = tokio::time::Instant::now();
+    match explore(plan) {
+        Ok(Explored { states, steps }) => {
+            println!(
+                "{}: {states} states, {steps} steps in {:?}; {}",
+                plan.name,
+                began.elapsed(),
+                crate::memory()
+            );
+        }
+        Err(found) => panic!(
+            "{}\n\n{}: {} (found among {} states)",
+            found.trace.join("\n"),
+            plan.name,
+            found.broken.0,
+            found.states
+        ),
+    }
+}
+
+const NOTHING: Left = Left { failures: 0, refusals: 0, delays: 0, losses: 0, flushes: 0, restarts: 0 };
+
+/// Each copy is read at a time of its own.
+fn split(name: &'static str, left: Left) -> Plan {
+    Plan { whole_reads: false, ..Plan::new(name, left) }
+}
+
+#[test]
+fn places_do_not_overlap_however_copies_are_read() {
+    keeps_the_promises(&split("split", NOTHING));
+    keeps_the_promises(&split("split, a failure", Left { failures: 1, ..NOTHING }));
+    keeps_the_promises(&split("split, a loss", Left { losses: 1, ..NOTHING }));
+    keeps_the_promises(&split("split, a restart", Left { restarts: 1, ..NOTHING }));
+}
+
+#[test]
+fn places_do_not_overlap_in_a_new_pool() {
+    keeps_the_promises(&Plan { is_new: true, ..Plan::new("new", NOTHING) });
+}
+
+#[test]
+fn places_do_not_overlap_when_a_server_fails_and_returns() {
+    keeps_the_promises(&Plan::new("a refusal", Left { refusals: 1, ..NOTHING }));
+}
+
+#[test]
+fn places_do_not_overlap_after_a_flush() {
+    keeps_the_promises(&Plan::new("a flush", Left { flushes: 1, ..NOTHING }));
+}
+
+/// Walks with more faults than a search can end with.
+#[test]
+fn places_do_not_overlap_on_random_walks() {
+    let left = Left { failures: 6, refusals: 4, delays: 3, losses: 3, flushes: 1, restarts: 2 };
+    for guarded in [None, Some(false), Some(true)] {
+        for whole_reads in [true, false] {
+            let slow = if whole_reads { 0 } else { 3 };
+            let plan = Plan { guarded, whole_reads, slow, ..Plan::new("walks", left) };
+            if let Some((seed, broken, trace)) = walk(&plan, walks(), 300) {
+                panic!("{}\n\n{guarded:?}, {whole_reads}, walk {seed}: {}", trace.join("\n"), broken.0);
+            }
+        }
+    }
+}
+
+/// `KENNEL_MODEL_WALKS`, or 150.
+fn walks() -> u64 {
+    let configured = std::env::var("KENNEL_MODEL_WALKS").ok();
+    configured.map_or(150, |text| text.parse().expect("KENNEL_MODEL_WALKS is a number"))
+}
+
+/// Explores a plan that takes minutes: to the end only if `KENNEL_MODEL=full`.
+fn in_full(plan: Plan) {
+    let most = if crate::in_full() { None } else { Some(1_000) };
+    keeps_the_promises(&Plan { most, ..plan });
+}
+
+#[test]
+fn in_full_places_split_and_a_refusal() {
+    in_full(split("split, a refusal", Left { refusals: 1, ..NOTHING }));
+}
+
+#[test]
+fn in_full_places_split_and_a_flush() {
+    in_full(split("split, a flush", Left { flushes: 1, ..NOTHING }));
+}
+
+#[test]
+fn in_full_places_of_a_guarded_key() {
+    let plan = Plan::new("a refusal, a guarded key", Left { refusals: 1, ..NOTHING });
+    in_full(Plan { guarded: Some(false), ..plan });
+}
+
+#[test]
+fn in_full_places_of_a_tag() {
+    let plan = Plan::new("a refusal, a tag elsewhere", Left { refusals: 1, ..NOTHING });
+    in_full(Plan { guarded: Some(true), ..plan });
+}
+
+#[test]
+fn in_full_places_with_a_refusal_and_a_failure() {
+    in_full(Plan::new("a refusal, a failure", Left { refusals: 1, failures: 1, ..NOTHING }));
+}
+
+#[test]
+fn in_full_places_with_a_flush_and_a_restart() {
+    in_full(Plan::new("a flush, a restart", Left { flushes: 1, restarts: 1, ..NOTHING }));
+}
+
+#[test]
+fn in_full_places_of_a_new_pool_with_a_failure_and_a_loss() {
+    let plan = Plan::new("a new pool, a failure, a loss", Left { failures: 1, losses: 1, ..NOTHING });
+    in_full(Plan { is_new: true, ..plan });
+}
+
+#[test]
+fn in_full_places_with_a_refusal_and_a_loss() {
+    in_full(Plan::new("a refusal, a loss", Left { refusals: 1, losses: 1, ..NOTHING }));
+}
+
+/// The search reports a mutant.
+fn is_caught(mutant: Mutant, plan: Plan) {
+    match explore(&Plan { mutant: Some(mutant), ..plan }) {
+        Err(found) => {
+            println!("{mutant:?}: {} after {} states", found.broken.0, found.states);
+            assert!(found.broken.0.starts_with("overlap"), "{}", found.broken.0);
+        }
+        Ok(explored) => panic!("{mutant:?} was not caught in {explored:?}"),
+    }
+}
+
+#[test]
+fn places_need_a_grace() {
+    is_caught(Mutant::NoGrace, Plan::new("small", Left { refusals: 1, ..NOTHING }));
+}
+
+#[test]
+fn places_need_one_window_for_all() {
+    let plan = Plan::new("small", Left { refusals: 1, ..NOTHING });
+    is_caught(Mutant::WindowsDiffer, Plan { windows: [2, 4], ..plan });
+}
+
+#[test]
+fn places_need_a_grace_after_a_flush() {
+    let left = Left { refusals: 1, flushes: 1, ..NOTHING };
+    is_caught(Mutant::SettlesEmptyCopies, Plan::new("small", left));
+}
