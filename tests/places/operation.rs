@@ -4,28 +4,40 @@ use super::mutants::Mutant;
 use super::server::{Action, Answer, Content, Key};
 use super::world::World;
 
+/// Where an item is for a process, and under which fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    fence: u64,
+    server: usize,
+}
+
 /// One request on its way: what it is and what it has learnt.
 #[derive(Debug, Clone)]
 pub enum Op {
     /// A read. `acknowledged`: the latest invalidation that was acknowledged before it began.
-    Read { fence: u64, server: usize, acknowledged: u64 },
+    Read { key: Spot, tag: Spot, acknowledged: u64 },
     /// The tag is created for a read whose value is not fresh.
-    Create { fence: u64, server: usize, cas: u64, tag: u64 },
+    Create { key: Spot, cas: u64, version: u64 },
     /// A client builds, and stores at this time.
-    Build { fence: u64, server: usize, cas: u64, tag: u64, built: u64, until: u64 },
+    Build { key: Spot, cas: u64, version: u64, built: u64, until: u64 },
     /// A delete of the key, for this version of the source.
-    Delete { fence: u64, version: u64 },
+    Delete { key: Spot, version: u64 },
     /// A bump reads the tag.
-    Bump { fence: u64, server: usize, version: u64 },
-    /// A bump or a fill is stored; a bump is acknowledged for this version of the source.
-    Store { fence: u64, acknowledges: Option<u64> },
+    Bump { tag: Spot, version: u64 },
+    /// A bump is stored, and acknowledged for this version of the source.
+    StoreBump { tag: Spot, version: u64 },
+    /// A value is stored.
+    Store,
 }
 
 /// What goes on after the answers to a request: other commands, or nothing.
 pub type Next = Option<(Op, Vec<(usize, Key, Action)>)>;
 
-/// Where the keys of the server are for a process, and under which fence.
-pub fn place(world: &World, process: usize, without: Mutant) -> Option<(u64, usize)> {
+/// The server that holds the key where it is apart from its tag. It never fails.
+pub const APART: usize = 3;
+
+/// Where the items of the server that may fail are for a process.
+fn place(world: &World, process: usize, without: Mutant) -> Option<Spot> {
     let agreement = &world.processes[process].agreement;
     let now = world.time_of(process);
     let view = agreement.view(now).map(|(view, _)| view);
@@ -33,31 +45,39 @@ pub fn place(world: &World, process: usize, without: Mutant) -> Option<(u64, usi
         let record = agreement.status(now).record?;
         Some(kennel::failover::View { fence: record.fence, standby: record.standby })
     };
-    let view = if world.plan.mutant == Some(without) { view.or_else(known) } else { view }?;
-    Some((view.fence, usize::from(view.standby)))
+    let view = if world.is(without) { view.or_else(known) } else { view }?;
+    Some(Spot { fence: view.fence, server: usize::from(view.standby) })
+}
+
+/// Where the key is.
+fn key(world: &World, process: usize, without: Mutant) -> Option<Spot> {
+    if world.plan.apart { Some(Spot { fence: 1, server: APART }) } else { place(world, process, without) }
 }
 
 /// Begins a request of a process, chosen by `dice`.
 pub fn begin(world: &mut World, process: usize, dice: u64) -> Next {
     match dice % 8 {
         0 => {
-            let (fence, server) = place(world, process, Mutant::AcknowledgesWithoutView)?;
+            let key = key(world, process, Mutant::AcknowledgesWithoutView)?;
             world.source += 1;
-            let op = Op::Delete { fence, version: world.source };
-            Some((op, vec![(server, Key::Value, Action::Delete)]))
+            let op = Op::Delete { key, version: world.source };
+            Some((op, vec![(key.server, Key::Value, Action::Delete)]))
         }
         1 => {
-            let (fence, server) = place(world, process, Mutant::AcknowledgesWithoutView)?;
+            let tag = place(world, process, Mutant::AcknowledgesWithoutView)?;
             world.source += 1;
-            let op = Op::Bump { fence, server, version: world.source };
-            Some((op, vec![(server, Key::Tag, Action::Get { stub: true })]))
+            let op = Op::Bump { tag, version: world.source };
+            Some((op, vec![(tag.server, Key::Tag, Action::Get { stub: true })]))
         }
         _ => {
-            let without = if dice & 256 == 0 { Mutant::ServesWithoutView } else { Mutant::LeaseInTheGrace };
-            let (fence, server) = place(world, process, without)?;
-            let op = Op::Read { fence, server, acknowledged: world.acknowledged };
+            let without = match world.plan.mutant {
+                Some(Mutant::LeaseInTheGrace) => Mutant::LeaseInTheGrace,
+                _ => Mutant::ServesWithoutView,
+            };
+            let (key, tag) = (key(world, process, without)?, place(world, process, without)?);
+            let op = Op::Read { key, tag, acknowledged: world.acknowledged };
             let get = Action::Get { stub: true };
-            Some((op, vec![(server, Key::Value, get.clone()), (server, Key::Tag, get)]))
+            Some((op, vec![(key.server, Key::Value, get.clone()), (tag.server, Key::Tag, get)]))
         }
     }
 }
@@ -69,85 +89,84 @@ pub fn begin(world: &mut World, process: usize, dice: u64) -> Next {
 pub fn resume(world: &mut World, process: usize, op: Op, answers: &[Option<Answer>]) -> Result<Next, String> {
     Ok(match (op, answers) {
         (
-            Op::Read { fence, server, acknowledged },
-            [Some(Answer::Found(value, cas)), Some(Answer::Found(tag, tag_cas))],
+            Op::Read { key, tag, acknowledged },
+            [Some(Answer::Found(item, cas)), Some(Answer::Found(found, tag_cas))],
         ) => {
-            let sealed = |its: u64| its == fence || world.plan.mutant == Some(Mutant::TagNotSealed);
-            let Content::Tag { version, .. } = *tag else {
-                return Ok(create(world, fence, server, *cas, *tag_cas));
+            let version = match *found {
+                Content::Tag { fence, version } if fence == tag.fence || world.is(Mutant::TagNotSealed) => {
+                    version
+                }
+                _ => return Ok(create(world, key, tag, *cas, *tag_cas)),
             };
-            if !matches!(*tag, Content::Tag { fence: its, .. } if sealed(its)) {
-                return Ok(create(world, fence, server, *cas, *tag_cas));
-            }
-            match *value {
-                Content::Value { fence: its, built, tag }
-                    if tag == version
-                        && (its == fence || world.plan.mutant == Some(Mutant::FenceNotCompared)) =>
+            match *item {
+                Content::Value { fence, built, tag }
+                    if tag == version && (fence == key.fence || world.is(Mutant::FenceNotCompared)) =>
                 {
+                    let in_grace =
+                        world.is(Mutant::LeaseInTheGrace) && place(world, process, Mutant::NoGrace).is_none();
+                    if in_grace {
+                        return Ok(None);
+                    }
                     world.seen.fresh += 1;
                     if built < acknowledged {
                         return Err(format!(
-                            "process {process} serves a value of version {built} as fresh, though {acknowledged} was acknowledged"
+                            "process {process} serves a value of version {built} as fresh, though {acknowledged} was \
+                             acknowledged"
                         ));
                     }
                     None
                 }
-                _ => build(world, fence, server, *cas, version),
+                _ => build(world, key, *cas, version),
             }
         }
-        (Op::Create { fence, server, cas, tag }, [Some(Answer::Stored)]) => {
-            build(world, fence, server, cas, tag)
-        }
-        (Op::Build { fence, server, cas, tag, built, .. }, _) => {
-            let now = place(world, process, Mutant::FillsWithoutView).map(|(fence, _)| fence);
-            let lease_in_grace = world.plan.mutant == Some(Mutant::LeaseInTheGrace);
-            if now != Some(fence)
-                && world.plan.mutant != Some(Mutant::FillsWithoutView)
-                && !(lease_in_grace && now.is_none())
+        (Op::Create { key, cas, version }, [Some(Answer::Stored)]) => build(world, key, cas, version),
+        (Op::Build { key: spot, cas, version, built, .. }, _) => {
+            if key(world, process, Mutant::FillsWithoutView) != Some(spot)
+                && !world.is(Mutant::FillsWithoutView)
             {
                 return Ok(None);
             }
             world.seen.fills += 1;
-            let content = Content::Value { fence, built, tag };
+            let content = Content::Value { fence: spot.fence, built, tag: version };
             let store = Action::Store { content, cas: Some(cas), seconds: 0 };
-            Some((Op::Store { fence, acknowledges: None }, vec![(server, Key::Value, store)]))
+            Some((Op::Store, vec![(spot.server, Key::Value, store)]))
         }
-        (Op::Delete { fence, version }, [Some(Answer::Done | Answer::Absent)]) => {
-            acknowledge(world, process, fence, version);
+        (Op::Delete { key, version }, [Some(Answer::Done | Answer::Absent)]) => {
+            acknowledge(world, process, key, version);
             None
         }
-        (Op::Bump { fence, server, version }, [Some(Answer::Found(_, cas))]) => {
+        (Op::Bump { tag, version }, [Some(Answer::Found(_, cas))]) => {
             world.tags += 1;
-            let content = Content::Tag { fence, version: world.tags };
+            let content = Content::Tag { fence: tag.fence, version: world.tags };
             let store = Action::Store { content, cas: Some(*cas), seconds: 0 };
-            Some((Op::Store { fence, acknowledges: Some(version) }, vec![(server, Key::Tag, store)]))
+            Some((Op::StoreBump { tag, version }, vec![(tag.server, Key::Tag, store)]))
         }
-        (Op::Store { fence, acknowledges: Some(version) }, [Some(Answer::Stored)]) => {
-            acknowledge(world, process, fence, version);
+        (Op::StoreBump { tag, version }, [Some(Answer::Stored)]) => {
+            acknowledge(world, process, tag, version);
             None
         }
         _ => None,
     })
 }
 
-fn create(world: &mut World, fence: u64, server: usize, cas: u64, over: u64) -> Next {
+fn create(world: &mut World, key: Spot, tag: Spot, cas: u64, over: u64) -> Next {
     world.tags += 1;
-    let tag = world.tags;
-    let content = Content::Tag { fence, version: tag };
+    let version = world.tags;
+    let content = Content::Tag { fence: tag.fence, version };
     let store = Action::Store { content, cas: Some(over), seconds: 0 };
-    Some((Op::Create { fence, server, cas, tag }, vec![(server, Key::Tag, store)]))
+    Some((Op::Create { key, cas, version }, vec![(tag.server, Key::Tag, store)]))
 }
 
 /// The client is told of a miss, and reads the source.
-fn build(world: &mut World, fence: u64, server: usize, cas: u64, tag: u64) -> Next {
+fn build(world: &mut World, key: Spot, cas: u64, version: u64) -> Next {
     let until = world.now + world.build_time();
-    Some((Op::Build { fence, server, cas, tag, built: world.source, until }, Vec::new()))
+    Some((Op::Build { key, cas, version, built: world.source, until }, Vec::new()))
 }
 
-fn acknowledge(world: &mut World, process: usize, fence: u64, version: u64) {
+fn acknowledge(world: &mut World, process: usize, spot: Spot, version: u64) {
     let view = world.processes[process].agreement.view(world.time_of(process));
-    let is_valid = view.is_some_and(|(view, _)| view.fence == fence);
-    if is_valid || world.plan.mutant == Some(Mutant::AcknowledgesWithoutView) {
+    let is_valid = spot.server == APART || view.is_some_and(|(view, _)| view.fence == spot.fence);
+    if is_valid || world.is(Mutant::AcknowledgesWithoutView) {
         world.seen.acknowledged += 1;
         world.acknowledged = world.acknowledged.max(version);
     }

@@ -18,6 +18,8 @@ pub struct Plan {
     /// The window of each process, in ms.
     windows: Vec<u32>,
     steps: u32,
+    /// The key is on a server that never fails; only its tag is not.
+    pub apart: bool,
     /// One in so many messages is slow.
     slow: u64,
     /// One in so many steps has a fault.
@@ -67,15 +69,29 @@ impl Plan {
         let windows = (0..processes).map(|_| if differ { window(&mut random) } else { one }).collect();
         let kinds: Vec<_> = FAULTS.into_iter().filter(|_| random.below(3) > 0).collect();
         let steps = 800 + random.below(800) as u32;
-        Plan {
-            seed,
-            mutant,
-            processes,
-            windows,
-            steps,
-            slow: 5 + random.below(60),
-            fault: 10 + random.below(60),
-            kinds,
+        let (slow, fault) = (5 + random.below(60), 10 + random.below(60));
+        let apart = random.below(4) == 0;
+        let plan = Plan { seed, mutant, processes, windows, steps, apart, slow, fault, kinds };
+        mutant.map_or(plan.clone(), |mutant| plan.rich_for(mutant))
+    }
+
+    /// With much of what a mutant needs, which is rare elsewhere.
+    fn rich_for(self, mutant: Mutant) -> Plan {
+        use Fault::{Cut, Evict, Flush, Hang, Kill};
+        match mutant {
+            Mutant::WindowsDiffer => {
+                let windows = (0..self.processes).map(|at| [400, 1000][at % 2]).collect();
+                Plan { windows, ..self }
+            }
+            Mutant::TagNotSealed => Plan { apart: true, fault: 15, kinds: vec![Hang, Hang, Cut], ..self },
+            Mutant::CopiesTheRecord | Mutant::KeepsTheFence | Mutant::AddsToEmptyCopies => {
+                let kinds = vec![Evict, Evict, Hang, Cut, Flush];
+                Plan { apart: false, slow: 4, fault: 6, kinds, ..self }
+            }
+            Mutant::SettlesEmptyCopies => {
+                Plan { apart: false, fault: 12, kinds: vec![Flush, Hang, Cut, Kill], ..self }
+            }
+            _ => Plan { apart: false, ..self },
         }
     }
 }
@@ -113,8 +129,8 @@ pub struct Process {
     /// It does nothing until then.
     paused_until: u64,
     /// The number of connections made to each server.
-    epochs: [u32; 3],
-    connected: [bool; 3],
+    epochs: [u32; 4],
+    connected: [bool; 4],
     round: Option<Round>,
     place: Option<(u64, bool)>,
 }
@@ -163,7 +179,7 @@ pub struct World {
     pub tags: u64,
     pub seen: Seen,
     pub trace: bool,
-    servers: [Server; 3],
+    servers: [Server; 4],
     messages: Vec<Message>,
     requests: HashMap<u64, Request>,
     ids: u64,
@@ -185,7 +201,7 @@ impl World {
             tags: 0,
             seen: Seen::default(),
             trace: false,
-            servers: [Server::started(), Server::started(), Server::started()],
+            servers: std::array::from_fn(|_| Server::started()),
             messages: Vec::new(),
             requests: HashMap::new(),
             ids: 0,
@@ -206,6 +222,11 @@ impl World {
             0 => self.random.below(3000),
             _ => self.random.below(100),
         }
+    }
+
+    /// Whether this defence is removed.
+    pub fn is(&self, mutant: Mutant) -> bool {
+        self.plan.mutant == Some(mutant)
     }
 
     fn log(&self, text: impl FnOnce() -> String) {
@@ -495,7 +516,7 @@ impl World {
             }
             Fault::Flush => match self.random.below(2) {
                 0 => self.servers[server].flush(),
-                _ => self.servers.iter_mut().for_each(Server::flush),
+                _ => self.servers[..3].iter_mut().for_each(Server::flush),
             },
             Fault::Evict => self.servers[server].evict(Key::Place(failover::Item::Record)),
             Fault::Restart => {
@@ -539,8 +560,8 @@ fn process_at(timing: Timing, now: u64) -> Process {
         agreement: Agreement::new(timing, now),
         life: 0,
         paused_until: 0,
-        epochs: [0; 3],
-        connected: [false; 3],
+        epochs: [0; 4],
+        connected: [false; 4],
         round: None,
         place: None,
     }
