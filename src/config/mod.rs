@@ -17,6 +17,7 @@ mod addresses;
 mod environment;
 mod errors;
 mod file;
+mod health;
 mod integers;
 mod listen;
 mod load;
