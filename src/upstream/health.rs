@@ -363,7 +363,9 @@ mod tests {
     fn it_becomes_sick_again_while_it_returns() {
         let health = health();
         slow_until_sick(&health, 0);
-        (0..3).for_each(|_| drop(health.probed(Some(MS))));
+        for _ in 0..3 {
+            health.probed(Some(MS));
+        }
         assert_eq!(health.state(), HealthState::HalfOpen);
         slow_until_sick(&health, 5000);
         assert!(!health.admits());
