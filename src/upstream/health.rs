@@ -73,7 +73,7 @@ struct Slot {
 }
 
 fn slot(now: Duration) -> u64 {
-    now.as_millis() as u64 / (1000 / SLOTS) & 0xffff_ffff
+    (now.as_millis() as u64 / (1000 / SLOTS)) & 0xffff_ffff
 }
 
 impl Health {
