@@ -302,13 +302,13 @@ impl View for AdminView {
     }
 
     fn overview(&self) -> Overview {
-        let mut servers = self.metrics.servers_up().into_iter();
+        let mut servers = self.metrics.servers_up().into_iter().enumerate();
         let pools = self.config.pools.iter().map(|pool| PoolRow {
             name: pool.name.clone(),
             servers: servers
                 .by_ref()
                 .take(pool.servers.len())
-                .map(|(name, up)| ServerRow { name: name.server, up })
+                .map(|(at, (name, up))| ServerRow { name: name.server, up, sick: self.metrics.is_sick(at) })
                 .collect(),
         });
         let pools = pools.collect();

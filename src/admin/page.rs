@@ -50,6 +50,7 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
     for pool in pools {
         for server in &pool.servers {
             let (class, word) = match server.up {
+                Some(true) if server.sick => ("down", "sick: too slow"),
                 Some(true) => ("up", "up"),
                 Some(false) => ("down", "down"),
                 None => ("", "not connected yet"),
@@ -145,8 +146,13 @@ mod tests {
     use crate::admin::view::{PoolRow, ServerRow};
 
     fn overview() -> Overview {
-        let server = |name: &str, up| ServerRow { name: name.to_owned(), up };
-        let servers = vec![server("10.0.0.1:11211", Some(true)), server("b", Some(false)), server("c", None)];
+        let server = |name: &str, up| ServerRow { name: name.to_owned(), up, sick: name == "d" };
+        let servers = vec![
+            server("10.0.0.1:11211", Some(true)),
+            server("b", Some(false)),
+            server("c", None),
+            server("d", Some(true)),
+        ];
         let rule =
             |name: &str, hits, misses| RuleRow { name: name.to_owned(), hits, stale: 1, misses, rebuilds: 3 };
         Overview {
@@ -167,6 +173,7 @@ mod tests {
             "version 0.1.0, ready, up for 1 d 1 h",
             "<tr><td>main</td><td>10.0.0.1:11211</td><td class=\"up\">up</td></tr>",
             "<td>b</td><td class=\"down\">down</td>",
+            "<td>d</td><td class=\"down\">sick: too slow</td>",
             "<td>c</td><td class=\"\">not connected yet</td>",
             "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
             "<td>idle</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">–</td>",
@@ -184,7 +191,7 @@ mod tests {
                 uptime: Duration::ZERO,
                 pools: vec![PoolRow {
                     name: evil.to_owned(),
-                    servers: vec![ServerRow { name: evil.to_owned(), up: None }],
+                    servers: vec![ServerRow { name: evil.to_owned(), ..ServerRow::default() }],
                 }],
                 rules: vec![RuleRow { name: evil.to_owned(), ..RuleRow::default() }],
             },

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use prometheus::{Registry, TextEncoder};
 
 use super::collect::Collect;
-use super::counts::{Counts, ServerName};
+use super::counts::{Counts, ServerName, gauge};
 use super::labels::{Command, LeaseEnd, Outcome};
 use super::totals::Totals;
 use super::worker::WorkerMetrics;
@@ -109,6 +109,11 @@ impl Metrics {
     /// server.
     pub fn totals(&self) -> Totals {
         Totals::of(&self.counts)
+    }
+
+    /// Whether the server of this index is sick or returning.
+    pub fn is_sick(&self, server: usize) -> bool {
+        gauge(self.counts.own(|layout| layout.unhealthy(server))) != 0
     }
 
     /// The servers, in the order given, and whether each is up; `None` before any worker has connected.

@@ -139,3 +139,35 @@ fn a_server_whose_connection_stalls_now_and_then_becomes_sick() {
     relay.slow.store(true, SeqCst);
     read_until(&kennel, &keys[0], || changes(&kennel, "sick") >= 1.0);
 }
+
+/// A closed loop: each client reads a key of each server in turn. Run it with `--no-capture` to see the numbers.
+#[test]
+fn a_slow_server_does_not_slow_down_the_clients_of_the_other() {
+    let relay = Arc::new(Relay::default());
+    let (_servers, _between, kennel, keys) = world(&relay, 1, Duration::from_millis(400));
+    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let mut client = kennel.client();
+                while !stop.load(SeqCst) {
+                    client.get(&keys[0]);
+                    answered.fetch_add(usize::from(client.get(&keys[1]).is_some()), SeqCst);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+        }
+        let in_a_second = || {
+            let before = answered.load(SeqCst);
+            std::thread::sleep(Duration::from_secs(1));
+            answered.load(SeqCst) - before
+        };
+        let healthy = in_a_second();
+        relay.slow.store(true, SeqCst);
+        let since: Vec<usize> = (0..6).map(|_| in_a_second()).collect();
+        println!("hits of the other server a second: {healthy} before, {since:?} with the slow one");
+        stop.store(true, SeqCst);
+        // Without the defence each client waits half a second for each read of the slow server: 40 a second.
+        assert!(since[3..].iter().all(|&hits| hits > 100), "{healthy}, then {since:?}");
+    });
+}
