@@ -360,7 +360,12 @@ impl admin::View for AdminView {
             servers: servers
                 .by_ref()
                 .take(pool.servers.len())
-                .map(|(index, (name, up))| ServerRow { name: name.server, up, keys: keys(index) })
+                .map(|(index, (name, up))| ServerRow {
+                    name: name.server,
+                    up,
+                    sick: self.metrics.is_sick(index),
+                    keys: keys(index),
+                })
                 .collect(),
         });
         let pools = pools.collect();

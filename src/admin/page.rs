@@ -50,6 +50,7 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
     for pool in pools {
         for server in &pool.servers {
             let (class, word) = match server.up {
+                Some(true) if server.sick => ("down", "sick: too slow"),
                 Some(true) => ("up", "up"),
                 Some(false) => ("down", "down"),
                 None => ("", "not connected yet"),
@@ -152,7 +153,7 @@ mod tests {
     use crate::admin::view::{PoolRow, ServerRow};
 
     fn overview() -> Overview {
-        let server = |name: &str, up, keys| ServerRow { name: name.to_owned(), up, keys };
+        let server = |name: &str, up, keys| ServerRow { name: name.to_owned(), up, sick: name == "d", keys };
         let servers = vec![
             server("10.0.0.1:11211", Some(true), Some(KeysAt::Own)),
             server("b", Some(false), Some(KeysAt::Standby)),
@@ -180,7 +181,7 @@ mod tests {
             "<tr><td>main</td><td>10.0.0.1:11211</td><td class=\"up\">up</td><td class=\"up\">on the server</td></tr>",
             "<td>b</td><td class=\"down\">down</td><td class=\"down\">on the standby servers</td>",
             "<td>c</td><td class=\"\">not connected yet</td><td class=\"down\">not served: no valid view</td>",
-            "<td>d</td><td class=\"up\">up</td><td class=\"\">on the server</td>",
+            "<td>d</td><td class=\"down\">sick: too slow</td><td class=\"\">on the server</td>",
             "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
             "<td>idle</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">–</td>",
         ] {

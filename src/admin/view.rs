@@ -42,6 +42,8 @@ pub struct ServerRow {
     pub name: String,
     /// Whether it is up; `None` before a worker has tried to connect.
     pub up: Option<bool>,
+    /// Whether it is too slow: requests to it fail at once, all or a part of them.
+    pub sick: bool,
     /// Where its keys are kept; `None` if its pool does not fail over.
     pub keys: Option<KeysAt>,
 }

@@ -128,6 +128,20 @@ table!(
 );
 
 table!(
+    /// `[pools.<name>.health]`. It has no environment variables, so it is not among the keys of a pool.
+    Health {
+        enabled = "enabled": Flag,
+        failures = "failures": Number,
+        slow = "slow": Text,
+        slow_share = "slow_share": Number,
+        min_requests = "min_requests": Number,
+        probe_interval = "probe_interval": Text,
+        probe_max_interval = "probe_max_interval": Text,
+        recover_probes = "recover_probes": Number,
+    }
+);
+
+table!(
     /// An entry of a pool's `servers` that is a table.
     Server {
         address = "address": Text,

@@ -18,6 +18,7 @@ mod environment;
 mod errors;
 mod failover;
 mod file;
+mod health;
 mod integers;
 mod listen;
 mod load;

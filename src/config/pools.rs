@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::addresses::reaches;
 use super::failover::{failover, needed_failover};
 use super::file::{self, Section};
+use super::health::health;
 use super::listen::{Listeners, valid};
 use super::units::{self, show_address};
 use super::validator::{KeyPath, MINUTE, Validator, duration, integer, keys, text, word};
@@ -74,12 +75,13 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         v.error(&KeyPath::top(), &path, Some(value), "must be in the table of a pool, such as [pools.main]");
         return None;
     }
-    let table = v.table(&path, section)?;
+    let mut table = v.table(&path, section)?;
     let name = units::name(name);
     if let Err(message) = &name {
         v.error(&KeyPath::top(), &path, None, format_args!("has an invalid name, which {message}"));
     }
     let at = KeyPath::table(path);
+    let health_table = table.rest.remove("health");
     v.unknown(&at, &table.rest, keys(file::Pool::KEYS));
     let servers = servers(v, &at, &table.servers);
     let distributions = [
@@ -94,6 +96,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
     let timeout = || duration(MS..=MINUTE);
     let connect_timeout = v.value(&at, "connect_timeout", &table.connect_timeout, 200 * MS, timeout());
     let request_timeout = v.value(&at, "request_timeout", &table.request_timeout, 500 * MS, timeout());
+    let health = request_timeout.and_then(|limit| health(v, &at, health_table.as_ref(), limit));
     let on_errors = [("miss", OnError::Miss), ("error", OnError::Error), ("standby", OnError::Standby)];
     let on_error = v.value(&at, "on_error", &table.on_error, OnError::Miss, word(&on_errors));
     let failover = failover(v, &at, &table, servers.as_deref(), request_timeout);
@@ -107,6 +110,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         request_timeout: request_timeout?,
         on_error: on_error?,
         failover: failover?,
+        health: health?,
     };
     servers_without_keys(v, &pool);
     Some(pool)

@@ -4,7 +4,7 @@ use std::time::Duration;
 use config::{FileFormat, Map, Source, Value, ValueKind};
 
 use super::errors::ConfigErrors;
-use super::file::{self, Admin, Listen, Near, Pool, Rule, Server, Tags, ValueType};
+use super::file::{self, Admin, Health, Listen, Near, Pool, Rule, Server, Tags, ValueType};
 use super::settings::{self, Config, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
 use crate::listener::{ListenAddress, ListenerSpec};
@@ -74,17 +74,20 @@ fn the_reference_has_every_key() {
     }
     let root = raw_table(&shipped("kennel.toml").1);
     let main = inside(root.get("pools"), "main");
-    let tables: [(_, &[(&str, ValueType)]); 7] = [
+    let tables: [(_, &[(&str, ValueType)]); 8] = [
         (root.get("listen"), Listen::KEYS),
         (root.get("admin"), Admin::KEYS),
         (main, Pool::KEYS),
+        (inside(main, "health"), Health::KEYS),
         (inside(inside(main, "servers"), "1"), Server::KEYS),
         (root.get("tags"), Tags::KEYS),
         (root.get("near"), Near::KEYS),
         (inside(root.get("rules"), "0"), Rule::KEYS),
     ];
     for (table, keys) in tables {
-        assert_eq!(keys_of(table), keys.iter().map(|(key, _)| key.to_string()).collect());
+        let mut found = keys_of(table);
+        found.remove("health"); // a table of its own
+        assert_eq!(found, keys.iter().map(|(key, _)| key.to_string()).collect());
     }
     assert_eq!(root.keys().map(String::as_str).collect::<HashSet<_>>(), HashSet::from(file::TABLES));
 }

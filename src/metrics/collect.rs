@@ -10,8 +10,8 @@ use prometheus::proto;
 use super::cells::{AGE, Buckets, LATENCY, REBUILD};
 use super::counts::{Counts, gauge};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, Place, TlsOutcome,
-    UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
+    TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 use super::table::{self, Family, MetricType, TABLE};
 use super::{layout, process};
@@ -92,6 +92,8 @@ fn by_server(counts: &Counts, page: &mut Page) {
     let mut shared = Series::of(table::UPSTREAM_SHARED);
     let mut in_flight = Series::of(table::UPSTREAM_IN_FLIGHT);
     let mut up = Series::of(table::UPSTREAM_UP);
+    let mut healthy = Series::of(table::UPSTREAM_HEALTHY);
+    let mut changes = Series::of(table::UPSTREAM_HEALTH_CHANGES);
     let mut guards = Series::of(table::UPSTREAM_GUARDS);
     let mut connections = Series::of(table::UPSTREAM_CONNECTIONS);
     for (server, name) in counts.servers.iter().enumerate() {
@@ -105,13 +107,19 @@ fn by_server(counts: &Counts, page: &mut Page) {
         in_flight.value(&labels, gauge(counts.own(|at| at.in_flight(server))) as f64);
         if let Some(is_up) = counts.all_agree(|at| at.up(server)) {
             up.value(&labels, f64::from(is_up));
+            let unhealthy = gauge(counts.own(|at| at.unhealthy(server)));
+            healthy.value(&labels, f64::from(unhealthy == 0));
+        }
+        for &to in HealthState::ALL {
+            let count = counts.own(|at| at.health_changes(server, to));
+            changes.count(&[&name.pool, &name.server, to.word()], count);
         }
         if let Some(can_guard) = counts.all_agree(|at| at.guards(server)) {
             guards.value(&labels, f64::from(can_guard));
         }
         connections.count(&labels, counts.own(|at| at.connections(server)));
     }
-    page.extend([requests, durations, shared, in_flight, up, guards, connections]);
+    page.extend([requests, durations, shared, in_flight, up, healthy, changes, guards, connections]);
 }
 
 fn failover(counts: &Counts, page: &mut Page) {

@@ -195,6 +195,18 @@ label! {
 }
 
 label! {
+    /// Whether a server answers in time.
+    HealthState {
+        /// It does.
+        Healthy = "healthy",
+        /// It does not: requests to it fail at once.
+        Sick = "sick",
+        /// It was sick, and gets a part of its requests.
+        HalfOpen = "half_open",
+    }
+}
+
+label! {
     /// How an authentication attempt of a client ended.
     AuthOutcome {
         /// The credentials are right.
@@ -297,6 +309,6 @@ mod tests {
                 assert!(words.iter().all(|w| w.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{words:?}");
             )+};
         }
-        check!(Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientMode Place);
+        check!(HealthState Command Outcome LeaseEnd WaitEnd DropReason UpstreamOutcome AuthOutcome TlsOutcome Limit PairedWith ClientMode Place);
     }
 }

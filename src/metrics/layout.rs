@@ -2,8 +2,8 @@
 
 use super::cells::{AGE, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
-    UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith,
+    TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 
 /// The rule index of a key that no rule matches, and of requests without a key. Exported as the rule `none`.
@@ -20,8 +20,9 @@ pub(super) struct Layout {
 
 /// Cells per rule in the own block: requests by command and outcome, two histograms, near hits.
 const OWN_RULE: usize = Command::ALL.len() * Outcome::ALL.len() + LATENCY.width() + AGE.width() + 1;
-/// Cells per server: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard.
-const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 5;
+/// Cells per server: outcomes, a histogram, in flight, up, connections, shared reads, whether it can guard, whether it is not
+/// healthy, changes of its health.
+const OWN_SERVER: usize = UpstreamOutcome::ALL.len() + LATENCY.width() + 6 + HealthState::ALL.len();
 /// Cells of the own block without a rule or server. The last are the requests of all rules by command and outcome, so that a
 /// client's `stats` does not read the cells of up to 10,000 rules on a worker's thread.
 const OWN_GLOBAL: usize = ANSWERED + Command::ALL.len() * Outcome::ALL.len();
@@ -163,6 +164,14 @@ impl Layout {
         self.in_flight(server) + 4
     }
 
+    pub(super) fn unhealthy(&self, server: usize) -> usize {
+        self.in_flight(server) + 5
+    }
+
+    pub(super) fn health_changes(&self, server: usize, to: HealthState) -> usize {
+        self.in_flight(server) + 6 + to as usize
+    }
+
     pub(super) fn lease(&self, rule: usize, end: LeaseEnd) -> usize {
         SHARED_GLOBAL + rule.min(self.rules - 1) * SHARED_RULE + end as usize
     }
@@ -224,9 +233,11 @@ mod tests {
                 at.connections(server),
                 at.shared(server),
                 at.guards(server),
+                at.unhealthy(server),
             ]
             .iter()
             .for_each(|&c| once(&mut own, c));
+            HealthState::ALL.iter().for_each(|&to| once(&mut own, at.health_changes(server, to)));
         }
         // Without a gap, up to the spare server.
         assert_eq!(own.len(), at.own_cells() - OWN_SERVER);

@@ -30,8 +30,8 @@ mod worker;
 pub use counts::ServerName;
 pub use failover::{FailoverSource, FailoverState};
 pub use labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, Place, TlsOutcome,
-    UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
+    TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 pub use layout::NO_RULE;
 pub use registry::{CONTENT_TYPE, Metrics, RuleTotals};

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use prometheus::{Registry, TextEncoder};
 
 use super::collect::Collect;
-use super::counts::{Counts, ServerName};
+use super::counts::{Counts, ServerName, gauge};
 use super::failover::FailoverSource;
 use super::labels::{Command, LeaseEnd, Outcome};
 use super::totals::Totals;
@@ -122,6 +122,11 @@ impl Metrics {
     /// server.
     pub fn totals(&self) -> Totals {
         Totals::of(&self.counts)
+    }
+
+    /// Whether the server of this index is sick or returning.
+    pub fn is_sick(&self, server: usize) -> bool {
+        gauge(self.counts.own(|layout| layout.unhealthy(server))) != 0
     }
 
     /// The servers, in the order given, and whether each is up; `None` before any worker has connected.

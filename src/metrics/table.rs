@@ -1,8 +1,8 @@
 //! All metrics: name, type, labels and help. docs/metrics.md shows the same table; a test compares them.
 
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, Place, TlsOutcome,
-    UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
+    TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 
 /// The type of a metric in Prometheus.
@@ -90,6 +90,10 @@ table! {
         "Requests to a server that have not ended.";
     UPSTREAM_UP = Gauge "kennel_upstream_up" ["pool", "server"]
         "1 if no worker considers the server down, otherwise 0.";
+    UPSTREAM_HEALTHY = Gauge "kennel_upstream_healthy" ["pool", "server"]
+        "1 if the server answers in time. If 0, it is sick or returning: requests to it fail at once, all or a part of them.";
+    UPSTREAM_HEALTH_CHANGES = Counter "kennel_upstream_health_changes_total" ["pool", "server", "to"]
+        "Changes of a server's health, by new state.";
     UPSTREAM_GUARDS = Gauge "kennel_upstream_guards" ["pool", "server"]
         "1 if the server supports what the guard needs. If 0, its guarded keys are misses and cannot be stored.";
     UPSTREAM_CONNECTIONS = Counter "kennel_upstream_connections_total" ["pool", "server"]
@@ -167,6 +171,7 @@ pub fn markdown() -> String {
     row("end", &WAITS, WaitEnd::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &UPSTREAM_REQUESTS, UpstreamOutcome::ALL.iter().map(|v| v.word()).collect());
     row("to", &FAILOVER_CHANGES, Place::ALL.iter().map(|v| v.word()).collect());
+    row("to", &UPSTREAM_HEALTH_CHANGES, HealthState::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &AUTHENTICATIONS, AuthOutcome::ALL.iter().map(|v| v.word()).collect());
     row("outcome", &TLS_HANDSHAKES, TlsOutcome::ALL.iter().map(|v| v.word()).collect());
     row("miss", &SET_PAIRS, PairedWith::ALL.iter().map(|v| v.word()).collect());

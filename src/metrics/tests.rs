@@ -4,8 +4,8 @@ use super::counts::ServerName;
 use super::exposition::{Exposition, read};
 use super::failover::{FailoverSource, FailoverState};
 use super::labels::{
-    AuthOutcome, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome, UpstreamOutcome,
-    WaitEnd,
+    AuthOutcome, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
+    UpstreamOutcome, WaitEnd,
 };
 use super::layout::NO_RULE;
 use super::registry::Metrics;
@@ -49,6 +49,7 @@ fn count_everything(metrics: &Metrics, worker: &WorkerMetrics) {
     }
     for server in [0, 1] {
         worker.upstream_connected(server, true);
+        HealthState::ALL.iter().for_each(|&to| worker.upstream_health(server, to, false));
         for &outcome in UpstreamOutcome::ALL {
             worker.upstream_sent(server);
             worker.upstream_shared(server);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::cells::{AGE, Block, Buckets, LATENCY, REBUILD};
 use super::labels::{
-    AuthOutcome, ClientMode, Command, DropReason, LeaseEnd, Limit, Outcome, PairedWith, TlsOutcome,
-    UpstreamOutcome, WaitEnd,
+    AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith,
+    TlsOutcome, UpstreamOutcome, WaitEnd,
 };
 use super::layout::{
     BUMPS, BYTES_READ, BYTES_WRITTEN, CLIENTS, CLIENTS_BINARY, CLIENTS_REFUSED, CLIENTS_TOTAL, LEASES_LIVE,
@@ -169,6 +169,17 @@ impl WorkerMetrics {
     /// This worker now considers a server up or down. Worker's thread only.
     pub fn upstream_up(&self, server: usize, up: bool) {
         self.own.set(self.layout.up(server), 1 + u64::from(up));
+    }
+
+    /// A server's health has changed; `was_healthy` is whether it was healthy before. For each change, one worker calls this.
+    /// Worker's thread only.
+    pub fn upstream_health(&self, server: usize, to: HealthState, was_healthy: bool) {
+        self.own.add_exclusive(self.layout.health_changes(server, to), 1);
+        if was_healthy {
+            self.own.add_exclusive(self.layout.unhealthy(server), 1);
+        } else if to == HealthState::Healthy {
+            self.own.add_exclusive(self.layout.unhealthy(server), 1_u64.wrapping_neg());
+        }
     }
 
     /// A client was accepted. Worker's thread only.

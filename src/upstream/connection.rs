@@ -9,8 +9,8 @@
 //! **Architecture invariant:** a request leaves `pending` only with its reply or with the connection. A command that has timed
 //! out, or whose client is gone, keeps its request, and its reply is read and discarded. So replies are never mixed up.
 //!
-//! This file queues commands. In the folder, `connecting` connects and reconnects, and `serving` writes commands and reads
-//! replies.
+//! This file queues commands. In the folder, `connecting` connects and reconnects, `serving` writes commands and reads
+//! replies, and `recovering` leads a sick server back.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -34,6 +34,7 @@ use crate::metrics::{UpstreamOutcome, WorkerMetrics};
 use crate::protocol::reply::{Shape, digest};
 
 mod connecting;
+mod recovering;
 mod serving;
 
 /// The most commands pending on one server for one worker. Further ones fail as "overloaded" at once.
@@ -316,6 +317,7 @@ impl Connection {
             (Phase::Up, _) if sender == Sender::Guard && state.missing_feature.is_some() => {
                 (Reply::Failed(Failure::Unguarded), Some(UpstreamOutcome::Unguarded))
             }
+            _ if !self.server.health.admits() => (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down)),
             (Phase::Down, _) => (Reply::Failed(Failure::Down), Some(UpstreamOutcome::Down)),
             (Phase::Up, Some(cas_epoch)) if state.epoch > cas_epoch => (Reply::StaleCas, None),
             _ if state.pending.len() + state.deferred.commands.len() >= MAX_PENDING

@@ -9,6 +9,7 @@
 //!   reply, and `batched_gets` puts the keys of several `get`s on one line;
 //! - `batch_connection`: a connection of the control plane, for one batch of commands at a time;
 //! - `server`: one server, shared by all workers; `probe` finds out its `capabilities` on each new connection;
+//! - `health`: whether a server answers in time;
 //! - `read_buffer`: cuts what a server sends into replies;
 //! - `reply`, `pending_replies`: the replies that one client is waiting for;
 //! - `memory_budget`, `buffer_pool`: the memory of a worker's clients.
@@ -22,6 +23,7 @@ mod placement_cache;
 pub mod connection;
 mod coalescing;
 mod batched_gets;
+pub mod health;
 pub mod server;
 pub mod capabilities;
 pub mod probe;
@@ -34,4 +36,4 @@ mod buffer_pool;
 pub use batch_connection::{BatchConnection, NoReply};
 pub use batched_gets::GetKind;
 pub use md5_lanes::each_with_md5;
-pub use spec::{Address, Distribution, FailoverSpec, Hash, OnError, PoolSpec, ServerSpec};
+pub use spec::{Address, Distribution, FailoverSpec, Hash, HealthSpec, OnError, PoolSpec, ServerSpec};

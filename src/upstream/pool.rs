@@ -30,8 +30,10 @@ impl SharedPool {
     pub fn new(spec: &PoolSpec, first: usize, clock: fn() -> u64) -> io::Result<SharedPool> {
         let (connect, request) = (spec.connect_timeout, spec.request_timeout);
         let servers = (first..).zip(&spec.servers);
-        let servers =
-            servers.map(|(index, server)| Ok(Arc::new(Server::new(index, server, connect, request, clock)?)));
+        let servers = servers.map(|(index, server)| {
+            let server = Server::new(index, server, connect, request, clock)?;
+            Ok(Arc::new(server.with_health(spec.health)))
+        });
         Ok(SharedPool {
             name: spec.name.clone(),
             ring: Ring::new(&spec.servers, spec.distribution, spec.hash),

@@ -6,12 +6,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 use tokio_util::either::Either;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::capabilities::Capabilities;
-use super::spec::{Address, ServerSpec};
+use super::health::Health;
+use super::spec::{Address, HealthSpec, ServerSpec};
 use crate::embedded::Embedded;
 
 /// A connection's socket.
@@ -36,6 +38,9 @@ pub struct Server {
     item_size: AtomicUsize,
     /// The result of the latest probe; `None` before the first.
     capabilities: Mutex<Option<Capabilities>>,
+    /// Whether it answers in time. Switched off unless [`Self::with_health`] sets it.
+    pub(super) health: Health,
+    created: Instant,
     pub(super) connect_timeout: Duration,
     pub(super) request_timeout: Duration,
 }
@@ -63,6 +68,8 @@ impl Server {
             first_attempts,
             item_size: AtomicUsize::new(DEFAULT_ITEM_SIZE),
             capabilities: Mutex::default(),
+            health: Health::new(HealthSpec { enabled: false, ..HealthSpec::for_timeout(request_timeout) }),
+            created: Instant::now(),
             connect_timeout,
             request_timeout,
         })
@@ -74,6 +81,16 @@ impl Server {
         let (address, second) = (Address::Embedded { limit: 1 << 20 }, Duration::from_secs(1));
         let spec = ServerSpec { address, weight: 1, name: None };
         Server::new(0, &spec, second, second, || 1_700_000_000_000).unwrap()
+    }
+
+    /// The same server, which becomes sick by these rules.
+    pub(super) fn with_health(self, spec: HealthSpec) -> Server {
+        Server { health: Health::new(spec), ..self }
+    }
+
+    /// A moment, for its [`Health`].
+    pub(super) fn since_created(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.created)
     }
 
     /// Where it listens.

@@ -102,8 +102,45 @@ pub struct FailoverSpec {
     pub standby_ttl: Duration,
 }
 
+/// When a server counts as sick: `[pools.X.health]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HealthSpec {
+    /// Whether slow servers are looked for.
+    pub enabled: bool,
+    /// So many time-outs in a row make a server sick.
+    pub failures: u32,
+    /// Replies that take longer are slow.
+    pub slow: Duration,
+    /// This share of slow replies and time-outs in a second makes a server sick; above 0, at most 1.
+    pub slow_share: f64,
+    /// The fewest requests in that second.
+    pub min_requests: u64,
+    /// The pause between good probes of a sick server.
+    pub probe_interval: Duration,
+    /// The longest pause between failed probes.
+    pub probe_max_interval: Duration,
+    /// So many good probes in a row end the sickness.
+    pub recover_probes: u32,
+}
+
+impl HealthSpec {
+    /// The defaults for this `request_timeout`.
+    pub fn for_timeout(request_timeout: Duration) -> HealthSpec {
+        HealthSpec {
+            enabled: true,
+            failures: 5,
+            slow: request_timeout / 2,
+            slow_share: 0.5,
+            min_requests: 10,
+            probe_interval: Duration::from_millis(250),
+            probe_max_interval: Duration::from_secs(5),
+            recover_probes: 3,
+        }
+    }
+}
+
 /// One pool: valid by construction, with at least one server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PoolSpec {
     /// Its name in the configuration and in metrics.
     pub name: String,
@@ -122,4 +159,6 @@ pub struct PoolSpec {
     /// Whether and how its servers fail over; `None` if they do not. With it, there are at least three servers, none of them
     /// embedded.
     pub failover: Option<FailoverSpec>,
+    /// When a server counts as sick.
+    pub health: HealthSpec,
 }

@@ -46,6 +46,7 @@ mod shared_reads;
 mod joined_gets;
 mod shutdown;
 mod slow_clients;
+mod slow_is_sick;
 mod slow_server;
 mod stats;
 mod tag_command;

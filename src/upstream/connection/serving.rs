@@ -175,6 +175,8 @@ impl Connection {
         if completed.count > 0 {
             let took = now.saturating_duration_since(completed.sent);
             self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took, completed.count);
+            let at = self.server.since_created(now);
+            self.health_changed(self.server.health.answered(completed.count, took, at));
         }
     }
 
@@ -193,6 +195,7 @@ impl Connection {
         let now = Instant::now();
         let limit = self.server.request_timeout;
         let mut state = self.state.borrow_mut();
+        let mut ended = 0;
         loop {
             let at = state.timed_out;
             let Some(request) = state.pending.get_mut(at).filter(|request| request.sent + limit <= now)
@@ -200,6 +203,7 @@ impl Connection {
                 break;
             };
             if let Some((replies, id)) = request.requester.take() {
+                ended += 1;
                 self.metrics.upstream_ended(
                     self.server.index,
                     UpstreamOutcome::Timeout,
@@ -211,6 +215,9 @@ impl Connection {
                 }
             }
             state.timed_out += 1;
+        }
+        if ended > 0 {
+            self.health_changed(self.server.health.timed_out(ended, self.server.since_created(now)));
         }
         let Some(first) = state.pending.front() else { return false };
         now.saturating_duration_since(first.sent.max(last_read)) >= limit * STALLED_TIMEOUTS
