@@ -30,8 +30,7 @@ pub(super) fn failover(
         v.error(at, "failover", table.failover.as_ref(), why);
         return None;
     }
-    if obstacle.is_some() || configured == Some(false) {
-        unused(v, at, table);
+    if configured != Some(true) {
         return Some(None);
     }
     // A read of the records may take half a window. The view that it renews is then still valid.
@@ -61,7 +60,7 @@ pub(super) fn needed_failover(
             at,
             "on_error",
             table.on_error.as_ref(),
-            "needs failover: a pool of at least three servers, none of them embedded, without failover = false",
+            "needs failover = true, and with it at least three servers, none of them embedded",
         );
     }
 }
@@ -112,20 +111,6 @@ fn durations(v: &mut Validator<'_>, at: &KeyPath, table: &file::Pool) -> Option<
     valid.then_some(spec)
 }
 
-/// Warns of keys that are set and have no effect without failover.
-fn unused(v: &mut Validator<'_>, at: &KeyPath, table: &file::Pool) {
-    for (key, value) in [
-        ("window", &table.window),
-        ("fail_after", &table.fail_after),
-        ("recover_after", &table.recover_after),
-        ("standby_ttl", &table.standby_ttl),
-    ] {
-        if value.is_some() {
-            v.warn(at, format_args!("{key} has no effect without failover"));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn three_servers_fail_over_unless_the_configuration_says_no_and_fewer_never_do() {
+    fn three_servers_fail_over_if_the_configuration_says_so_and_fewer_never_do() {
         let s = Duration::from_secs;
         let default = FailoverSpec {
             window: Duration::from_millis(1500),
@@ -157,10 +142,9 @@ mod tests {
             recover_after: s(10),
             standby_ttl: s(300),
         };
-        assert_eq!(spec(3, ""), Some(default.clone()));
         assert_eq!(spec(3, "failover = true"), Some(default));
         assert_eq!(
-            [spec(3, "failover = false"), spec(2, ""), spec(2, "failover = false")],
+            [spec(3, ""), spec(3, "failover = false"), spec(2, "failover = false")],
             [None, None, None]
         );
         let found = error(2, "failover = true");
@@ -198,20 +182,25 @@ mod tests {
 
     #[test]
     fn raw_keys_follow_to_a_standby_server_only_with_failover() {
-        assert_eq!(read(3, "on_error = \"standby\"").unwrap().pools[0].on_error, OnError::Standby);
-        let expected = "k.toml: pools.main.on_error (\"standby\") needs failover: a pool of at least three servers, none of \
-            them embedded, without failover = false";
-        for (servers, keys) in [(2, ""), (3, "failover = false\n")] {
+        assert_eq!(
+            read(3, "failover = true\non_error = \"standby\"").unwrap().pools[0].on_error,
+            OnError::Standby
+        );
+        let expected = "k.toml: pools.main.on_error (\"standby\") needs failover = true, and with it at least three \
+            servers, none of them embedded";
+        for (servers, keys) in [(2, ""), (3, ""), (3, "failover = false\n")] {
             assert_eq!(error(servers, &format!("{keys}on_error = \"standby\"")), expected);
         }
     }
 
     #[test]
-    fn what_has_no_effect_and_what_takes_too_long_is_warned_of() {
+    fn what_takes_too_long_is_warned_of() {
         let warnings = |servers, keys: &str| read(servers, keys).unwrap().warnings;
-        assert_eq!(warnings(2, "window = \"1s\""), ["pools.main.window has no effect without failover"]);
-        assert_eq!(warnings(3, "request_timeout = \"750ms\""), [] as [&str; 0]);
-        let [warning] = &warnings(3, "request_timeout = \"751ms\"")[..] else { panic!("not one") };
+        assert_eq!(warnings(3, "failover = true\nrequest_timeout = \"750ms\""), [] as [&str; 0]);
+        assert_eq!(warnings(3, "request_timeout = \"751ms\""), [] as [&str; 0]);
+        let [warning] = &warnings(3, "failover = true\nrequest_timeout = \"751ms\"")[..] else {
+            panic!("not one")
+        };
         assert!(warning.contains("(750ms)") && warning.contains("request_timeout is 751ms"), "{warning}");
     }
 }

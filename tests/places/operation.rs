@@ -37,7 +37,7 @@ pub type Next = Option<(Op, Vec<(usize, Key, Action)>)>;
 pub const APART: usize = 3;
 
 /// Where the items of the server that may fail are for a process.
-fn place(world: &World, process: usize, without: Mutant) -> Option<Spot> {
+fn place(world: &World, process: usize, without: Option<Mutant>) -> Option<Spot> {
     let agreement = &world.processes[process].agreement;
     let now = world.time_of(process);
     let view = agreement.view(now).map(|(view, _)| view);
@@ -45,12 +45,12 @@ fn place(world: &World, process: usize, without: Mutant) -> Option<Spot> {
         let record = agreement.status(now).record?;
         Some(kennel::failover::View { fence: record.fence, standby: record.standby })
     };
-    let view = if world.is(without) { view.or_else(known) } else { view }?;
+    let view = if without.is_some_and(|mutant| world.is(mutant)) { view.or_else(known) } else { view }?;
     Some(Spot { fence: view.fence, server: usize::from(view.standby) })
 }
 
 /// Where the key is.
-fn key(world: &World, process: usize, without: Mutant) -> Option<Spot> {
+fn key(world: &World, process: usize, without: Option<Mutant>) -> Option<Spot> {
     if world.plan.apart { Some(Spot { fence: 1, server: APART }) } else { place(world, process, without) }
 }
 
@@ -58,22 +58,19 @@ fn key(world: &World, process: usize, without: Mutant) -> Option<Spot> {
 pub fn begin(world: &mut World, process: usize, dice: u64) -> Next {
     match dice % 8 {
         0 => {
-            let key = key(world, process, Mutant::AcknowledgesWithoutView)?;
+            let key = key(world, process, Some(Mutant::AcknowledgesWithoutView))?;
             world.source += 1;
             let op = Op::Delete { key, version: world.source };
             Some((op, vec![(key.server, Key::Value, Action::Delete)]))
         }
         1 => {
-            let tag = place(world, process, Mutant::AcknowledgesWithoutView)?;
+            let tag = place(world, process, Some(Mutant::AcknowledgesWithoutView))?;
             world.source += 1;
             let op = Op::Bump { tag, version: world.source };
             Some((op, vec![(tag.server, Key::Tag, Action::Get { stub: true })]))
         }
         _ => {
-            let without = match world.plan.mutant {
-                Some(Mutant::LeaseInTheGrace) => Mutant::LeaseInTheGrace,
-                _ => Mutant::ServesWithoutView,
-            };
+            let without = Some(Mutant::LeaseInTheGrace);
             let (key, tag) = (key(world, process, without)?, place(world, process, without)?);
             let op = Op::Read { key, tag, acknowledged: world.acknowledged };
             let get = Action::Get { stub: true };
@@ -93,17 +90,12 @@ pub fn resume(world: &mut World, process: usize, op: Op, answers: &[Option<Answe
             [Some(Answer::Found(item, cas)), Some(Answer::Found(found, tag_cas))],
         ) => {
             let version = match *found {
-                Content::Tag { fence, version } if fence == tag.fence || world.is(Mutant::TagNotSealed) => {
-                    version
-                }
+                Content::Tag { fence, version } if fence == tag.fence => version,
                 _ => return Ok(create(world, key, tag, *cas, *tag_cas)),
             };
             match *item {
-                Content::Value { fence, built, tag }
-                    if tag == version && (fence == key.fence || world.is(Mutant::FenceNotCompared)) =>
-                {
-                    let in_grace =
-                        world.is(Mutant::LeaseInTheGrace) && place(world, process, Mutant::NoGrace).is_none();
+                Content::Value { fence, built, tag } if tag == version && fence == key.fence => {
+                    let in_grace = world.is(Mutant::LeaseInTheGrace) && place(world, process, None).is_none();
                     if in_grace {
                         return Ok(None);
                     }
@@ -121,9 +113,7 @@ pub fn resume(world: &mut World, process: usize, op: Op, answers: &[Option<Answe
         }
         (Op::Create { key, cas, version }, [Some(Answer::Stored)]) => build(world, key, cas, version),
         (Op::Build { key: spot, cas, version, built, .. }, _) => {
-            if key(world, process, Mutant::FillsWithoutView) != Some(spot)
-                && !world.is(Mutant::FillsWithoutView)
-            {
+            if key(world, process, None) != Some(spot) {
                 return Ok(None);
             }
             world.seen.fills += 1;

@@ -35,10 +35,6 @@ pub enum Action {
         cas: Option<u64>,
         seconds: u32,
     },
-    /// Only if there is none, or a stub: no command of the agreement, but what a mutant sends.
-    Add {
-        content: Content,
-    },
     Delete,
 }
 
@@ -94,15 +90,6 @@ impl Server {
                 Answer::Stored
             }
             (Action::Store { .. }, _) => Answer::Conflict,
-            (Action::Add { content }, None) => {
-                self.store(key, content, forever);
-                Answer::Stored
-            }
-            (Action::Add { content }, Some((Content::Bytes(held), ..))) if held.is_empty() => {
-                self.store(key, content, forever);
-                Answer::Stored
-            }
-            (Action::Add { .. }, Some(_)) => Answer::Conflict,
             (Action::Delete, held) => {
                 self.items.remove(&key);
                 if held.is_some() { Answer::Done } else { Answer::Absent }

@@ -72,27 +72,8 @@ impl Plan {
         let (slow, fault) = (5 + random.below(60), 10 + random.below(60));
         let apart = random.below(4) == 0;
         let plan = Plan { seed, mutant, processes, windows, steps, apart, slow, fault, kinds };
-        mutant.map_or(plan.clone(), |mutant| plan.rich_for(mutant))
-    }
-
-    /// With much of what a mutant needs, which is rare elsewhere.
-    fn rich_for(self, mutant: Mutant) -> Plan {
-        use Fault::{Cut, Evict, Flush, Hang, Kill};
-        match mutant {
-            Mutant::WindowsDiffer => {
-                let windows = (0..self.processes).map(|at| [400, 1000][at % 2]).collect();
-                Plan { windows, ..self }
-            }
-            Mutant::TagNotSealed => Plan { apart: true, fault: 15, kinds: vec![Hang, Hang, Cut], ..self },
-            Mutant::CopiesTheRecord | Mutant::KeepsTheFence | Mutant::AddsToEmptyCopies => {
-                let kinds = vec![Evict, Evict, Hang, Cut, Flush];
-                Plan { apart: false, slow: 4, fault: 6, kinds, ..self }
-            }
-            Mutant::SettlesEmptyCopies => {
-                Plan { apart: false, fault: 12, kinds: vec![Flush, Hang, Cut, Kill], ..self }
-            }
-            _ => Plan { apart: false, ..self },
-        }
+        // What the mutants break is on the server whose place is agreed on.
+        Plan { apart: plan.apart && mutant.is_none(), ..plan }
     }
 }
 
@@ -138,8 +119,8 @@ pub struct Process {
 struct Round {
     id: u64,
     replies: Vec<Option<Reply>>,
-    /// What the reads of the records found.
-    copies: Option<Vec<Reply>>,
+    /// Whether these are the reads.
+    reads: bool,
     deadline: u64,
 }
 
@@ -281,11 +262,10 @@ impl World {
     fn run_round(&mut self, at: usize) {
         let now = self.time_of(at);
         let moment = Moment { mono: now, wall: 1_000_000 + self.now + 77 * at as u64 };
-        let late = self.plan.mutant == Some(Mutant::ValidFromReplies);
         let Some(round) = &mut self.processes[at].round else {
             if now >= self.processes[at].agreement.due() {
                 let commands = self.processes[at].agreement.begin(now);
-                self.send_round(at, commands, None);
+                self.send_round(at, commands, true);
             }
             return;
         };
@@ -296,31 +276,23 @@ impl World {
         let failed = || Reply::Failed { refused: false };
         let mut replies: Vec<Reply> =
             round.replies.into_iter().map(|reply| reply.unwrap_or_else(failed)).collect();
-        let copies = round.copies.clone().unwrap_or_else(|| replies[..3.min(replies.len())].to_vec());
-        if let (Some(mutant), None) = (self.plan.mutant, &round.copies) {
-            mutant.replies(&mut replies, self.plan.windows[at]);
-            if late {
-                let _ = self.processes[at].agreement.begin(now);
-            }
+        if let (Some(mutant), true) = (self.plan.mutant, round.reads) {
+            mutant.replies(&mut replies);
         }
         let random = self.random.below(u64::MAX);
-        let mut commands = self.processes[at].agreement.resume(&replies, moment, random);
-        if let Some(mutant) = self.plan.mutant {
-            mutant.commands(&mut commands, &copies);
-        }
+        let commands = self.processes[at].agreement.resume(&replies, moment, random);
         if !commands.is_empty() {
-            self.send_round(at, commands, Some(copies));
+            self.send_round(at, commands, false);
         }
     }
 
-    fn send_round(&mut self, at: usize, commands: Vec<failover::Command>, copies: Option<Vec<Reply>>) {
+    fn send_round(&mut self, at: usize, commands: Vec<failover::Command>, reads: bool) {
         self.ids += 1;
         let id = self.ids;
         let window = u64::from(self.plan.windows[at]);
         let deadline = self.now + window / 4;
         let replies = commands.iter().map(|_| None).collect();
-        let found = copies.clone().unwrap_or_default();
-        self.processes[at].round = Some(Round { id, replies, copies, deadline });
+        self.processes[at].round = Some(Round { id, replies, reads, deadline });
         for (slot, command) in commands.into_iter().enumerate() {
             let key = Key::Place(command.item);
             let bytes = Content::Bytes;
@@ -330,22 +302,10 @@ impl World {
                 failover::Operation::Set(value, seconds) => {
                     (Action::Store { content: bytes(value), cas: None, seconds }, None)
                 }
-                failover::Operation::Replace(value, cas) => {
-                    let was_empty =
-                        matches!(found.get(command.copy), Some(Reply::Found(held, _)) if held.is_empty());
-                    match self.plan.mutant {
-                        Some(Mutant::NoCas) => {
-                            (Action::Store { content: bytes(value), cas: None, seconds: 0 }, None)
-                        }
-                        Some(Mutant::AddsToEmptyCopies) if was_empty => {
-                            (Action::Add { content: bytes(value) }, None)
-                        }
-                        _ => (
-                            Action::Store { content: bytes(value), cas: Some(cas.number), seconds: 0 },
-                            Some(cas.epoch),
-                        ),
-                    }
-                }
+                failover::Operation::Replace(value, cas) => (
+                    Action::Store { content: bytes(value), cas: Some(cas.number), seconds: 0 },
+                    Some(cas.epoch),
+                ),
             };
             self.send(at, command.copy, id, slot, key, action, epoch);
         }
