@@ -28,7 +28,7 @@ use crate::proxy::{LeaseTable, OutageTable, Plan, Proxy, ServerInfo, Shared, Tag
 use crate::random::Random;
 use crate::rule::{Captures, Pattern, Rules, Template, fold_tag};
 use crate::upstream::pool::{Pool, SharedPool};
-use crate::upstream::{Address, PoolSpec};
+use crate::upstream::{Address, HealthSpec, PoolSpec};
 
 /// The most tags of one command. All are requested at once, and a connection queues at most 65,536 commands.
 const MAX_NAMES: usize = 16 * 1024;
@@ -228,8 +228,12 @@ fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>
     let plan = Plan::new(rules, Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
     let mut random = Random::from_entropy();
     let (clock, start) = (Clock::system(), Instant::now());
-    let pool = Arc::new(SharedPool::new(spec, 0, unix_ms)?);
-    let monitor = Monitor::new(std::slice::from_ref(spec), std::slice::from_ref(&pool), start, clock.clone());
+    // One command is too few to judge a server by.
+    let health = HealthSpec { enabled: false, ..spec.health };
+    let spec = PoolSpec { health, ..spec.clone() };
+    let pool = Arc::new(SharedPool::new(&spec, 0, unix_ms)?);
+    let monitor =
+        Monitor::new(std::slice::from_ref(&spec), std::slice::from_ref(&pool), start, clock.clone());
     let shared = Shared {
         plan: Arc::new(plan),
         leases: Arc::new(LeaseTable::new(0)),

@@ -358,7 +358,11 @@ mod tests {
                             t,
                             vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]"), ("distribution", "\"modula\"")],
                         ),
-                        "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
+                        // The durations of a failover have no effect without it.
+                        "pools.main" => {
+                            let servers = ("servers", "[\"a:1\", \"b:1\", \"c:1\"]");
+                            (t, vec![servers, ("failover", "true")])
+                        }
                         "rules" => (t, vec![("name", "\"pages\""), ("match", "\"x\"")]),
                         _ => (t, vec![]),
                     },

@@ -17,8 +17,13 @@ const REFUSED: &str = "SERVER_ERROR server cannot guard keys: run kennel check -
 const MEMCACHED_1_6_9: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/debian11/usr/bin/memcached");
 
 fn toml(server: &str) -> String {
-    let rule = guarded("hot", "hot:*", "tags = [\"t\"]\nstale_for = \"3s\"\nlock_ttl = \"3s\"");
-    sidecar_toml(&[server.to_owned()], &[rule, guarded("plain", "plain:*", ""), raw("raw", "*")])
+    let rule = guarded(
+        "hot",
+        "hot:*",
+        "tags = [\"t\"]\nstale_for = \"3s\"\nlock_ttl = \"3s\"\noutage_ttl = \"0ms\"",
+    );
+    let plain = guarded("plain", "plain:*", "outage_ttl = \"0ms\"");
+    sidecar_toml(&[server.to_owned()], &[rule, plain, raw("raw", "*")])
 }
 
 /// A server that does not compare the CAS of a delete, like memcached 1.6.10 to 1.6.12: a real one behind a proxy that changes

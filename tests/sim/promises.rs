@@ -128,7 +128,7 @@ mutants! {
     a_fill_without_cas_is_caught: FillWithoutCas, calm, 10, "promise 2";
     a_stub_that_is_taken_over_without_compare_is_caught: TakesOverWithoutCompare, calm, 200, "promise 1";
     a_waiter_that_is_told_a_miss_after_cold_wait_is_caught: EveryWaiterIsToldAMiss, calm, 50, "promise 1";
-    a_claim_without_the_double_check_is_caught: NoDoubleCheck, calm, 50, "";
+    a_claim_without_the_double_check_is_caught: NoDoubleCheck, calm, 400, "";
     an_unlock_without_compare_is_caught: UnlockWithoutCompare, calm, 20, "";
     any_stub_taken_for_the_one_that_was_missed_is_caught: AnyStubIsTheSame, calm, 100, "promise 2";
     a_set_whose_forgotten_miss_counts_for_nothing_is_caught: ForgottenMissIsNone, rare::slow_clients, 400, "promise 2";
