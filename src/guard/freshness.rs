@@ -125,10 +125,12 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
         header: Bytes::new(),
     };
     let drops = inputs.policy.on_tag == OnInvalidate::Drop;
+    // Under another fence it may have been invalidated any time ago.
+    let drops_of_other_fence = !inputs.policy.serves_stale();
     let (envelope, payload_at) = match Header::open(&item.value) {
         // Stored without Kennel, or too large for an envelope: it has no soft expiry and no tags. Nor has it a fence, so nobody
         // knows in which place it was stored.
-        Opened::Plain if inputs.fence != 0 && drops => return ItemState::Unservable,
+        Opened::Plain if inputs.fence != 0 && drops_of_other_fence => return ItemState::Unservable,
         Opened::Plain if item.stale || inputs.fence != 0 => return ItemState::Stale(hit),
         Opened::Plain => return ItemState::Fresh(hit),
         Opened::Unreadable(_) => return ItemState::Unservable,
@@ -154,7 +156,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
                 || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
         }
     };
-    if moved && drops {
+    if moved && drops || envelope.fence != inputs.fence && drops_of_other_fence {
         return ItemState::Unservable;
     }
     let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);
@@ -184,6 +186,8 @@ pub(super) fn refreshes_early(hit: &Hit, inputs: &Inputs<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::BytesMut;
     use smallvec::SmallVec;
 
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_fence_is_stale_and_under_drop_is_not_served() {
+    fn a_value_of_another_fence_is_stale_and_not_served_by_a_rule_that_serves_nothing_stale() {
         let sealed = |fence| {
             let mut value = BytesMut::new();
             let envelope = Envelope { stale_for: 60, built_at: 5, rebuild: 1, fence, tags: Tags::new() };
@@ -268,8 +272,13 @@ mod tests {
         };
         for (item, stored_under) in [(sealed(0), 0), (sealed(7), 7), (fixtures::item("plain", 7), 0)] {
             for fence in [0, 7, 8] {
-                for on_tag in [OnInvalidate::Stale, OnInvalidate::Drop] {
-                    let policy = Policy { on_tag, ..Policy::default() };
+                for (on_tag, stale_for, serves) in [
+                    (OnInvalidate::Stale, 60, true),
+                    (OnInvalidate::Stale, 0, false),
+                    (OnInvalidate::Drop, 60, false),
+                ] {
+                    let policy =
+                        Policy { on_tag, stale_for: Duration::from_secs(stale_for), ..Policy::default() };
                     let inputs = Inputs { fence, ..fixtures::inputs(&policy, &[]) };
                     let state = judge(&item, Some(&Versions::new()), &inputs);
                     let hit = fresh_hit(&mut item.clone(), [].into_iter(), fence, &policy);
@@ -277,7 +286,7 @@ mod tests {
                         (matches!(state, ItemState::Fresh(_)), matches!(state, ItemState::Stale(_)));
                     assert_eq!(is_fresh, fence == stored_under);
                     assert_eq!(hit.is_some(), is_fresh);
-                    assert_eq!(is_stale, !is_fresh && on_tag == OnInvalidate::Stale);
+                    assert_eq!(is_stale, !is_fresh && serves);
                 }
             }
         }

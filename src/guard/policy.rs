@@ -66,6 +66,11 @@ impl Policy {
         Policy { stale_for, max_ttl, ..self.clone() }
     }
 
+    /// Whether a value may be served although it may have been invalidated.
+    pub fn serves_stale(&self) -> bool {
+        !self.stale_for.is_zero() && self.on_tag == OnInvalidate::Stale
+    }
+
     /// `near` in milliseconds.
     pub fn near_ms(&self) -> u64 {
         millis(self.near)

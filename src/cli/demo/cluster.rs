@@ -150,7 +150,7 @@ impl Cluster {
 fn configuration(servers: &[SocketAddr], guard: Guard) -> String {
     let kind = match guard {
         Guard::Off => "kind = \"raw\"",
-        Guard::On => "kind = \"guarded\"\nstale_for = \"10s\"",
+        Guard::On => "kind = \"guarded\"\nstale_for = \"10s\"\ncold_limit = \"2s\"",
     };
     // Named, so that keys are distributed alike in every run.
     let server = |(i, address)| format!("{{ address = \"{address}\", name = \"memcached-{i}\" }}");

@@ -78,7 +78,7 @@ fn configuration(servers: &[String]) -> String {
     let servers = servers.iter().enumerate();
     let servers: Vec<String> =
         servers.map(|(n, address)| format!("{{ address = {address:?}, name = \"server-{n}\" }}")).collect();
-    let common = "lock_ttl = \"1s\"\nmax_rebuild = \"10s\"\ncold_wait = \"300ms\"\n";
+    let common = "lock_ttl = \"1s\"\nmax_rebuild = \"10s\"\ncold_wait = \"300ms\"\ncold_limit = \"1s\"\n";
     let strict = format!("{common}stale_for = \"0s\"\n");
     let rules = [
         guarded("d", "d:*", &strict),
