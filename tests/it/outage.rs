@@ -239,3 +239,17 @@ fn with_on_error_error_nobody_builds_and_everybody_receives_the_error() {
         assert!(reply.starts_with("SERVER_ERROR") && took < AT_ONCE, "{reply} after {took:?}");
     }
 }
+
+#[test]
+fn under_a_rule_that_serves_nothing_stale_nobody_is_served_what_another_client_has_built() {
+    for rule in ["stale_for = \"0s\"", "on_tag = \"drop\"\ntags = [\"t\"]"] {
+        let (_servers, kennel) = without_server(rule);
+        let (mut builder, mut reader) = (kennel.client(), kennel.client());
+        assert_eq!(builder.get("hot:k"), None);
+        // It does not wait for the builder either.
+        let (found, time) = timed(|| reader.get("hot:k"));
+        assert!(found.is_none() && time < AT_ONCE, "{found:?} after {time:?}");
+        refused(&mut builder, "hot:k", b"built");
+        assert_eq!(reader.get("hot:k"), None, "{rule}");
+    }
+}
