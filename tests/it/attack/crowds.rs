@@ -78,7 +78,7 @@ fn every_acknowledged_count_is_in_the_number() {
     let connect = |many: usize| (0..many).map(|n| Client::tcp(address[n % 2])).collect::<Vec<_>>();
     let (mut counters, mut readers) = (connect(COUNTERS), connect(READERS));
     let mut rounds = 0;
-    while Instant::now() < until {
+    while Instant::now() < until || rounds < 3 {
         let rule = [Rule::Guarded, Rule::Tagged, Rule::Raw][rounds % 3];
         let key = world.new_keys(rule).name('a');
         if let Err(why) = round(&mut counters, &mut readers, &key) {
@@ -87,7 +87,6 @@ fn every_acknowledged_count_is_in_the_number() {
         rounds += 1;
     }
     println!("{rounds} rounds");
-    assert!(rounds >= 3, "hardly tested");
 }
 
 /// A client that sends one command after the other, each on another connection of its pool: it gets, sets what it missed,

@@ -50,7 +50,7 @@ fn whatever_a_few_clients_send_is_answered_as_memcached_may_answer_it() {
     let mut world = World::start();
     let (mut seed, mut commands, mut undecided) = (first, 0, 0);
     let mut failures = Vec::new();
-    while Instant::now() < until && (failures.len() as u64) < enough {
+    while (Instant::now() < until || seed == first) && (failures.len() as u64) < enough {
         let (setting, schedule) = (draw::setting(seed), Draw::schedule(seed));
         match world.run(&schedule, setting) {
             Ok(more) => undecided += more,
@@ -93,7 +93,8 @@ fn whatever_many_clients_send_at_once_is_answered_as_memcached_may_answer_it() {
     let mut all: Vec<Clients> =
         settings.map(|(setting, clients)| Clients::connect(setting, clients, &world)).collect();
     let (mut seed, mut undecided) = (first, 0);
-    while Instant::now() < until {
+    // However slow the machine is, each setting is tested.
+    while Instant::now() < until || seed - first < all.len() as u64 {
         let at = seed as usize % all.len();
         match all[at].round(seed, &mut world) {
             Ok(more) => undecided += more,
@@ -102,7 +103,7 @@ fn whatever_many_clients_send_at_once_is_answered_as_memcached_may_answer_it() {
         seed += 1;
     }
     println!("{} rounds, {undecided} histories undecided", seed - first);
-    assert!(seed - first >= all.len() as u64 && undecided as u64 <= (seed - first) / 20, "hardly tested");
+    assert!(undecided as u64 <= (seed - first) / 20, "hardly tested");
 }
 
 /// The number of concurrent clients: with one connection each, and with pools.

@@ -125,7 +125,7 @@ impl Setup {
     /// One after the other, each kind of fault at least once before any recurs.
     fn inject_faults(&mut self, shared: &SharedState, until: Instant) {
         let mut faults: Vec<u8> = Vec::new();
-        while Instant::now() < until {
+        while Instant::now() < until || !faults.is_empty() {
             if faults.is_empty() {
                 faults = (0..6).collect();
                 self.random.shuffle(&mut faults);
