@@ -25,6 +25,7 @@ mod limits;
 #[path = "../linearizability/mod.rs"]
 #[allow(dead_code, reason = "its own tests and the simulation use more of it")]
 mod linearizability;
+mod marks;
 mod meta;
 mod near;
 mod open_files;
