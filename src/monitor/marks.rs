@@ -17,6 +17,7 @@ use super::status::mono;
 use crate::failover::placements::Placements;
 use crate::failover::{Cas, Operation, Reply, View, Views};
 use crate::random::Random;
+use crate::upstream::server::Server;
 
 /// How often a record is read.
 pub(super) const POLL: Duration = Duration::from_secs(1);
@@ -48,8 +49,9 @@ pub(super) struct Withheld {
 pub(super) struct Marker {
     pub(super) marks: Rc<Marks>,
     pub(super) link: Link,
+    pub(super) server: Arc<Server>,
     /// The index of the server in its pool.
-    pub(super) server: usize,
+    pub(super) at: usize,
     pub(super) random: Rc<RefCell<Random>>,
 }
 
@@ -121,7 +123,12 @@ impl Marker {
     pub(super) async fn run(self, mut ticks: watch::Receiver<()>) {
         loop {
             let began = Instant::now();
-            self.poll().await;
+            // Nothing is stored on a server that cannot compare a CAS, and nothing on one that may be full.
+            if self.server.capabilities().is_some_and(|found| found.missing_feature.is_none()) {
+                self.poll().await;
+            }
+            // Without a reply too: marks that are not seen to change end.
+            self.marks.update();
             while began.elapsed() < SHORTEST_PAUSE {
                 if ticks.changed().await.is_err() {
                     return;
@@ -134,17 +141,13 @@ impl Marker {
         let read = Operation::ReadOrStub(TTL);
         let answers = self.link.send(vec![encode(&self.marks.key, &read)]).await;
         let reply = answers.first().map(|answer| decode(&read, answer));
-        let mut written = None;
         if let Some(Reply::Found(record, cas)) = reply {
             let random = self.random.borrow_mut().below(u64::MAX);
-            let new = self.marks.observe(self.server, &record, random);
-            written = new.map(|record| Operation::Replace(record, cas));
-        }
-        // Without a reply too: marks that are not seen to change end.
-        self.marks.update();
-        if let Some(write) = written {
-            // Whether another process was faster shows in the next read.
-            self.link.send(vec![encode(&self.marks.key, &write)]).await;
+            if let Some(new) = self.marks.observe(self.at, &record, random) {
+                // Whether another process was faster shows in the next read.
+                let write = Operation::Replace(new, cas);
+                self.link.send(vec![encode(&self.marks.key, &write)]).await;
+            }
         }
     }
 }

@@ -209,9 +209,10 @@ impl Monitor {
                 tasks.spawn_local(tick_every(POLL, Random::seeded(random.below(u64::MAX)), tick));
                 ticks
             });
-            for &server in &pool.shared {
-                let (marks, link, random) = (Rc::clone(&marks), links[server].clone(), Rc::clone(&seeds));
-                tasks.spawn_local(Marker { marks, link, server, random }.run(ticks.clone()));
+            for &at in &pool.shared {
+                let (marks, link, random) = (Rc::clone(&marks), links[at].clone(), Rc::clone(&seeds));
+                let server = Arc::clone(&pool.pool.servers()[at]);
+                tasks.spawn_local(Marker { marks, link, server, at, random }.run(ticks.clone()));
             }
         }
         first_views.close();
