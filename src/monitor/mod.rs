@@ -22,5 +22,5 @@ mod run;
 mod status;
 
 pub use pool_status::PoolStatus;
-pub use run::Monitor;
+pub use run::{Monitor, step};
 pub use status::Status;

@@ -342,7 +342,7 @@ fn links(pool: &MonitoredPool, tasks: &mut JoinSet<()>) -> Vec<Link> {
 }
 
 /// Which step of a change of its servers this pool is in.
-fn step(spec: &PoolSpec) -> Step {
+pub fn step(spec: &PoolSpec) -> Step {
     Step::only(placement_id(&spec.servers, spec.distribution, spec.hash))
 }
 
