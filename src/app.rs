@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, KeysAt, Overview, PoolRow, Readiness, RuleRow, ServerRow};
+use crate::admin::{self, KeysAt, Overview, Placements, PoolRow, Readiness, RuleRow, ServerRow};
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, RuleKind};
 use crate::failover::View;
@@ -153,7 +153,7 @@ impl App {
                 start: shared.start,
                 config: config.clone(),
                 pools: pools.clone(),
-                failover: status,
+                monitored: status,
             });
             let (readiness, stop) = (app.readiness.clone(), app.stop.clone());
             app.spawn("kennel-admin".into(), move || {
@@ -161,12 +161,12 @@ impl App {
                 runtime.block_on(admin::run(listener, view, readiness, stop.cancelled()))
             })?;
         }
-        match monitor {
-            None => {
-                open.cancel();
-                app.readiness.ready();
-            }
-            Some(monitor) => app.spawn_monitor(monitor, random, open)?,
+        if config.pools.iter().all(|pool| pool.failover.is_none()) {
+            open.cancel();
+            app.readiness.ready();
+        }
+        if let Some(monitor) = monitor {
+            app.spawn_monitor(monitor, random, open)?;
         }
         Ok(app)
     }
@@ -339,8 +339,8 @@ struct AdminView {
     start: Instant,
     config: Config,
     pools: Vec<Arc<SharedPool>>,
-    /// `None` if no pool fails over.
-    failover: Option<Arc<monitor::Status>>,
+    /// `None` if all servers are embedded.
+    monitored: Option<Arc<monitor::Status>>,
 }
 
 impl admin::View for AdminView {
@@ -349,14 +349,20 @@ impl admin::View for AdminView {
     }
 
     fn overview(&self) -> Overview {
-        let keys = |server: usize| match self.failover.as_ref()?.view(server)? {
+        let keys = |server: usize| match self.monitored.as_ref()?.view(server)? {
             Some(View { standby: true, .. }) => Some(KeysAt::Standby),
             Some(View { standby: false, .. }) => Some(KeysAt::Own),
             None => Some(KeysAt::Unknown),
         };
         let mut servers = self.metrics.servers_up().into_iter().enumerate();
-        let pools = self.config.pools.iter().map(|pool| PoolRow {
+        let placements = |pool: usize| {
+            let status = self.monitored.as_ref()?.pool(pool)?;
+            let unknown = status.unknown().iter().map(ToString::to_string).collect();
+            Some(Placements { own: status.own().to_string(), unknown })
+        };
+        let pools = self.config.pools.iter().enumerate().map(|(at, pool)| PoolRow {
             name: pool.name.clone(),
+            placements: placements(at),
             servers: servers
                 .by_ref()
                 .take(pool.servers.len())
@@ -389,8 +395,8 @@ impl admin::View for AdminView {
             let why = found.missing_feature?;
             Some(format!("server {address} of pool {pool} cannot guard keys: {why} (memcached {version})"))
         };
-        let failover = self.failover.iter().flat_map(|status| status.notes());
-        servers.filter_map(note).chain(failover).collect()
+        let monitored = self.monitored.iter().flat_map(|status| status.notes());
+        servers.filter_map(note).chain(monitored).collect()
     }
 }
 

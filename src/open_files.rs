@@ -38,11 +38,12 @@ impl Budget {
     pub(crate) fn new(limit: Option<u64>, config: &Config, workers: usize) -> Budget {
         let servers = config.pools.iter().flat_map(|pool| &pool.servers);
         let to_servers: usize = servers.clone().map(files_of_connection).sum();
-        let embedded = servers.filter(|server| matches!(server.address, Address::Embedded { .. })).count();
-        let monitored = config.pools.iter().filter(|pool| pool.failover.is_some());
-        let monitor = match monitored.clone().count() {
+        let embedded =
+            servers.clone().filter(|server| matches!(server.address, Address::Embedded { .. })).count();
+        let shared = servers.filter(|server| !matches!(server.address, Address::Embedded { .. }));
+        let monitor = match shared.clone().count() {
             0 => 0,
-            _ => RUNTIME + monitored.flat_map(|pool| &pool.servers).map(files_of_connection).sum::<usize>(),
+            _ => RUNTIME + shared.map(files_of_connection).sum::<usize>(),
         };
         let listen = &config.listen;
         // Each listener also needs one for a client that is accepted and then refused.
@@ -138,9 +139,10 @@ mod tests {
         let worker = of(2, "") - of(1, "");
         assert_eq!(of(3, ""), of(2, "") + worker);
         let third = "[pools.b]\nservers = [\"10.0.0.3:11211\"]\n";
-        assert_eq!(of(4, third), of(4, "") + 4);
+        // And so does the monitor.
+        assert_eq!(of(4, third), of(4, "") + 5);
         let named = "[pools.b]\nservers = [\"cache-3.internal:11211\"]\n";
-        assert_eq!(of(4, named), of(4, "") + 12);
+        assert_eq!(of(4, named), of(4, "") + 15);
         let off = "[admin]\nlisten = \"\"\n";
         assert_eq!(of(4, off), of(4, "") - RUNTIME - admin::MAX_OPEN);
     }

@@ -19,7 +19,7 @@ mod view;
 pub use readiness::Readiness;
 pub(crate) use server::MAX_OPEN;
 pub use server::run;
-pub use view::{KeysAt, Overview, PoolRow, RuleRow, ServerRow, View};
+pub use view::{KeysAt, Overview, Placements, PoolRow, RuleRow, ServerRow, View};
 
 #[cfg(test)]
 mod tests;

@@ -66,7 +66,19 @@ fn write(page: &mut String, overview: &Overview, state: &str) -> fmt::Result {
             writeln!(page, "<td class=\"{class}\">{place}</td></tr>")?;
         }
     }
-    page.push_str("</table>\n<h2>Rules</h2>\n<table>\n<tr><th>rule</th>");
+    page.push_str("</table>\n");
+    for pool in pools {
+        let (Some(placements), pool) = (&pool.placements, Text(&pool.name)) else { continue };
+        writeln!(page, "<p>Placement of {pool}: {}</p>", Text(&placements.own))?;
+        for other in &placements.unknown {
+            let other = Text(other);
+            writeln!(
+                page,
+                "<p class=\"down\">Another sidecar places the keys of {pool} by {other}, which is not adjacent: they miss each other's invalidations</p>"
+            )?;
+        }
+    }
+    page.push_str("<h2>Rules</h2>\n<table>\n<tr><th>rule</th>");
     for column in ["hits", "stale", "misses", "rebuilds", "served from the cache"] {
         write!(page, "<th class=\"n\">{column}</th>")?;
     }
@@ -150,7 +162,7 @@ impl Display for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::view::{PoolRow, ServerRow};
+    use crate::admin::view::{Placements, PoolRow, ServerRow};
 
     fn overview() -> Overview {
         let server = |name: &str, up, keys| ServerRow { name: name.to_owned(), up, sick: name == "d", keys };
@@ -165,7 +177,11 @@ mod tests {
         Overview {
             version: "0.1.0".to_owned(),
             uptime: Duration::from_secs(90_061),
-            pools: vec![PoolRow { name: "main".to_owned(), servers }],
+            pools: vec![PoolRow {
+                name: "main".to_owned(),
+                servers,
+                placements: Some(Placements { own: "0a".to_owned(), unknown: vec!["0b".to_owned()] }),
+            }],
             rules: vec![
                 rule("pages", 1_234_567, 0),
                 RuleRow { name: "idle".to_owned(), ..RuleRow::default() },
@@ -182,6 +198,8 @@ mod tests {
             "<td>b</td><td class=\"down\">down</td><td class=\"down\">on the standby servers</td>",
             "<td>c</td><td class=\"\">not connected yet</td><td class=\"down\">not served: no valid view</td>",
             "<td>d</td><td class=\"down\">sick: too slow</td><td class=\"\">on the server</td>",
+            "<p>Placement of main: 0a</p>",
+            "<p class=\"down\">Another sidecar places the keys of main by 0b, which is not adjacent",
             "<td>pages</td><td class=\"n\">1\u{202f}234\u{202f}567</td><td class=\"n\">1</td><td class=\"n\">0</td><td class=\"n\">3</td><td class=\"n\">100.0 %</td>",
             "<td>idle</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">–</td>",
         ] {
@@ -199,6 +217,7 @@ mod tests {
                 pools: vec![PoolRow {
                     name: evil.to_owned(),
                     servers: vec![ServerRow { name: evil.to_owned(), ..ServerRow::default() }],
+                    placements: None,
                 }],
                 rules: vec![RuleRow { name: evil.to_owned(), ..RuleRow::default() }],
             },

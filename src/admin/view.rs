@@ -33,6 +33,17 @@ pub struct PoolRow {
     pub name: String,
     /// Its servers, in the configuration's order.
     pub servers: Vec<ServerRow>,
+    /// How the fleet places its keys; `None` if all its servers are embedded.
+    pub placements: Option<Placements>,
+}
+
+/// How the sidecars of a fleet place the keys of a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Placements {
+    /// The placement of this sidecar.
+    pub own: String,
+    /// Those of other sidecars that are not adjacent to it.
+    pub unknown: Vec<String>,
 }
 
 /// A server.

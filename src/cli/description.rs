@@ -8,9 +8,10 @@ use crate::config::{Config, Rule, RuleKind};
 use crate::guard::{OnInvalidate, Policy};
 use crate::handshake::Requirements;
 use crate::listener::FlushAll;
+use crate::monitor::step;
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
-use crate::upstream::{Address, Distribution, FailoverSpec, Hash, OnError, PoolSpec};
+use crate::upstream::{Address, Distribution, FailoverSpec, Hash, OnError, PoolSpec, UnknownPlacement};
 
 /// Displays a configuration in words, on several lines.
 pub(super) struct Description<'a>(pub(super) &'a Config);
@@ -137,7 +138,24 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
         let share = 100.0 * f64::from(server.weight) / total;
         writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
     }
-    write_failover(f, pool)
+    write_failover(f, pool)?;
+    write_placement(f, pool)
+}
+
+fn write_placement(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
+    if pool.servers.iter().all(|server| matches!(server.address, Address::Embedded { .. })) {
+        return Ok(());
+    }
+    let effect = match pool.unknown_placement {
+        UnknownPlacement::Warn => "warns",
+        UnknownPlacement::Miss => "serves no guarded key",
+    };
+    writeln!(
+        f,
+        "  placement {}: {effect} while another sidecar of keyspace {} uses one that is not adjacent",
+        step(pool),
+        pool.keyspace
+    )
 }
 
 fn write_failover(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
@@ -266,9 +284,15 @@ mod tests {
             pools.main.servers = ["a:11211", { address = "b:11211", weight = 3, name = "bee" }]
             pools.dev.servers = ["embedded:64MiB"]
             pools.dev.distribution = "modula"
+            pools.other.servers = ["a:11211"]
+            pools.other.keyspace = "shop"
+            pools.other.unknown_placement = "miss"
             "#,
         );
+        assert_eq!(text.matches("  placement ").count(), 2, "{text}");
         for line in [
+            ": warns while another sidecar of keyspace main uses one that is not adjacent\n",
+            ": serves no guarded key while another sidecar of keyspace shop uses one that is not adjacent\n",
             "Pool main: 2 servers, distribution ketama, hash md5.",
             "   25.0% of the keys: a:11211\n",
             "   75.0% of the keys: b:11211, ring name \"bee\"\n",

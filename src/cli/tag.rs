@@ -232,8 +232,12 @@ fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>
     let health = HealthSpec { enabled: false, ..spec.health };
     let spec = PoolSpec { health, ..spec.clone() };
     let pool = Arc::new(SharedPool::new(&spec, 0, unix_ms)?);
-    let monitor =
-        Monitor::new(std::slice::from_ref(&spec), std::slice::from_ref(&pool), start, clock.clone());
+    let monitor = Monitor::without_marks(
+        std::slice::from_ref(&spec),
+        std::slice::from_ref(&pool),
+        start,
+        clock.clone(),
+    );
     let shared = Shared {
         plan: Arc::new(plan),
         leases: Arc::new(LeaseTable::new(0)),

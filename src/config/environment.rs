@@ -266,6 +266,8 @@ mod tests {
         ("pools.main", "fail_after", "\"5s\"", "5s"),
         ("pools.main", "recover_after", "\"5s\"", "5s"),
         ("pools.main", "standby_ttl", "\"5s\"", "5s"),
+        ("pools.main", "keyspace", "\"shop\"", "shop"),
+        ("pools.main", "unknown_placement", "\"miss\"", "miss"),
         ("rules", "name", "\"7\"", "7"),
         ("rules", "match", "\"true\"", "true"),
         ("rules", "kind", "\"raw\"", "raw"),

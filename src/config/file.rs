@@ -124,6 +124,8 @@ table!(
         fail_after = "fail_after": Text,
         recover_after = "recover_after": Text,
         standby_ttl = "standby_ttl": Text,
+        keyspace = "keyspace": Text,
+        unknown_placement = "unknown_placement": Text,
     }
 );
 

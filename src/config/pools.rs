@@ -13,7 +13,7 @@ use super::health::health;
 use super::listen::{Listeners, valid};
 use super::units::{self, show_address};
 use super::validator::{KeyPath, MINUTE, Validator, duration, integer, keys, text, word};
-use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec};
+use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec, UnknownPlacement};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -101,8 +101,20 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
     let on_error = v.value(&at, "on_error", &table.on_error, OnError::Miss, word(&on_errors));
     let failover = failover(v, &at, &table, servers.as_deref(), request_timeout);
     needed_failover(v, &at, &table, on_error, &failover);
+    let keyspace =
+        v.value(&at, "keyspace", &table.keyspace, None, |value| units::name(text(value)?).map(Some));
+    let unknown_placements = [("warn", UnknownPlacement::Warn), ("miss", UnknownPlacement::Miss)];
+    let unknown_placement = v.value(
+        &at,
+        "unknown_placement",
+        &table.unknown_placement,
+        UnknownPlacement::Warn,
+        word(&unknown_placements),
+    );
+    let name = name.ok()?;
     let pool = PoolSpec {
-        name: name.ok()?,
+        keyspace: keyspace?.unwrap_or_else(|| name.clone()),
+        name,
         servers: servers?,
         distribution: distribution?,
         hash: hash?,
@@ -111,6 +123,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         on_error: on_error?,
         failover: failover?,
         health: health?,
+        unknown_placement: unknown_placement?,
     };
     servers_without_keys(v, &pool);
     Some(pool)

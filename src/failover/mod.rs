@@ -7,7 +7,7 @@
 //! - `suspicion`: how processes ask each other whether a server answers
 //! - `agreement`: one process's part in the agreement on one server's place
 //! - `views`: the result, as the workers read it
-//! - `placements`: which placements of keys are in use in the fleet; nothing calls it yet
+//! - `placements`: which placements of keys are in use in the fleet
 
 mod agreement;
 mod command;

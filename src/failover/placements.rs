@@ -1,10 +1,11 @@
 //! Which placements of keys the processes of a fleet use: two that are not steps of one change miss each other's invalidations.
 //!
-//! Each server of a pool has a record with one *mark* for each placement in use: the placement's hash, and a number that its
-//! processes change every few seconds. No clocks are compared: a process counts a mark as in use while it sees its number
-//! change. All processes of a placement share a mark, so a fleet of any size writes it once per interval.
+//! Each server of a pool has a record with one *mark* for each step in use: the hashes of its placements, which of them it reads,
+//! and a number that its processes change every few seconds. No clocks are compared: a process counts a mark as in use while it
+//! sees its number change. All processes of a step share a mark, so a fleet of any size writes it once per interval.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Marks in a record. Beyond that, the one whose number has not changed for the longest time is replaced.
 pub const MAX_MARKS: usize = 16;
@@ -14,12 +15,80 @@ pub const RENEW_AFTER_MS: u64 = 2_000;
 /// stopped and resumed, or whose server does not answer for a moment.
 pub const UNUSED_AFTER_MS: u64 = 15_000;
 
-/// What one process knows about the placements in use, and what it writes to the records.
+/// The configuration of a pool's servers as a step of a change: by which placement it reads, and which other one it invalidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Step {
+    /// The hash of the placement by which it reads.
+    pub reads: u64,
+    /// The hash of the other one; 0 if there is none.
+    pub other: u64,
+    /// What the other one is.
+    pub kind: Kind,
+}
+
+/// What a step does with the other placement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// There is none: before and after a change.
+    Only,
+    /// It is the next one: invalidated, not read.
+    Next,
+    /// It is the previous one: invalidated, and what is missing is taken over from it.
+    TakeOver,
+    /// It is the previous one: invalidated, not read.
+    Previous,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Only, Kind::Next, Kind::TakeOver, Kind::Previous];
+
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Only => "only",
+            Kind::Next => "next",
+            Kind::TakeOver => "take_over",
+            Kind::Previous => "previous",
+        }
+    }
+}
+
+impl Step {
+    /// The step of a pool that does not change.
+    pub fn only(placement: u64) -> Step {
+        Step { reads: placement, other: 0, kind: Kind::Only }
+    }
+
+    /// Whether processes of the two steps may run side by side: each invalidates wherever one of the other reads.
+    pub fn is_adjacent(&self, to: &Step) -> bool {
+        let follows = |step: &Step, earlier: &Step| match (earlier.kind, step.kind) {
+            (Kind::Only, Kind::Next) | (Kind::Previous, Kind::Only) => earlier.reads == step.reads,
+            (Kind::Next, Kind::TakeOver) => (earlier.reads, earlier.other) == (step.other, step.reads),
+            (Kind::TakeOver, Kind::Previous) => (earlier.reads, earlier.other) == (step.reads, step.other),
+            _ => false,
+        };
+        self == to || follows(self, to) || follows(to, self)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Step { reads, other, kind } = *self;
+        match kind {
+            Kind::Only => write!(f, "{reads:016x}"),
+            Kind::Next => write!(f, "{reads:016x} with next {other:016x}"),
+            Kind::TakeOver => write!(f, "{reads:016x} with previous {other:016x}"),
+            Kind::Previous => write!(f, "{reads:016x} with previous {other:016x} and take_over = false"),
+        }
+    }
+}
+
+/// What one process knows about the steps in use, and what it writes to the records.
 #[derive(Debug, Clone)]
 pub struct Placements {
-    own: u64,
-    adjacent: Vec<u64>,
-    marks: BTreeMap<(usize, u64), Observed>,
+    own: Step,
+    /// By server. A mark that is no longer in the record is kept while it counts as in use, because the server may have lost the
+    /// record; so there are at most `MAX_MARKS` for each poll in that time.
+    marks: BTreeMap<(usize, Step), Observed>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +100,16 @@ struct Observed {
     changed: Option<u64>,
 }
 
+impl Observed {
+    fn is_in_use(&self, now_ms: u64) -> bool {
+        self.changed.is_some_and(|changed| now_ms.saturating_sub(changed) < UNUSED_AFTER_MS)
+    }
+}
+
 impl Placements {
-    /// `own` is the hash of the placement by which the process reads; `adjacent` are those of its `next` or `previous`.
-    pub fn new(own: u64, adjacent: &[u64]) -> Placements {
-        Placements { own, adjacent: adjacent.to_vec(), marks: BTreeMap::new() }
+    /// `own` is the step of this process.
+    pub fn new(own: Step) -> Placements {
+        Placements { own, marks: BTreeMap::new() }
     }
 
     /// Takes the record of a server as it was read at `now_ms` of a monotonic clock; empty, if there was none. Returns the
@@ -42,27 +117,29 @@ impl Placements {
     /// swap fails, another process has written: nothing is to be repeated before the next read.
     pub fn observe(&mut self, server: usize, record: &[u8], now_ms: u64, random: u64) -> Option<Vec<u8>> {
         let mut read = parse(record);
-        self.marks.retain(|(at, hash), _| *at != server || read.contains_key(hash));
-        for (hash, number) in &read {
+        self.marks
+            .retain(|(at, step), seen| *at != server || read.contains_key(step) || seen.is_in_use(now_ms));
+        for (step, number) in &read {
             let first = Observed { number: *number, since: now_ms, changed: None };
-            let seen = self.marks.entry((server, *hash)).or_insert(first);
+            let seen = self.marks.entry((server, *step)).or_insert(first);
             if seen.number != *number {
                 *seen = Observed { number: *number, since: now_ms, changed: Some(now_ms) };
             }
         }
-        let age = |hash: u64| {
-            let seen = self.marks.get(&(server, hash));
+        let age = |step: Step| {
+            let seen = self.marks.get(&(server, step));
             seen.map(|seen| now_ms.saturating_sub(seen.since))
         };
         let before = read.len();
-        read.retain(|hash, _| *hash == self.own || age(*hash).is_none_or(|age| age < UNUSED_AFTER_MS));
-        let renews = age(self.own).is_none_or(|age| age >= RENEW_AFTER_MS);
+        read.retain(|step, _| *step == self.own || age(*step).is_none_or(|age| age < UNUSED_AFTER_MS));
+        let is_marked = read.contains_key(&self.own);
+        let renews = !is_marked || age(self.own).is_none_or(|age| age >= RENEW_AFTER_MS);
         if !renews && read.len() == before {
             return None;
         }
         if renews {
-            let oldest = read.keys().copied().filter(|hash| *hash != self.own).max_by_key(|hash| age(*hash));
-            if let (true, Some(oldest)) = (read.len() >= MAX_MARKS && !read.contains_key(&self.own), oldest) {
+            let oldest = read.keys().copied().filter(|step| *step != self.own).max_by_key(|step| age(*step));
+            if let (true, Some(oldest)) = (read.len() >= MAX_MARKS && !is_marked, oldest) {
                 read.remove(&oldest);
             }
             read.insert(self.own, random);
@@ -70,36 +147,43 @@ impl Placements {
         Some(encode(&read))
     }
 
-    /// The hashes of the placements in use at this time, its own included.
-    pub fn in_use(&self, now_ms: u64) -> Vec<u64> {
-        let recent = |seen: &Observed| {
-            seen.changed.is_some_and(|changed| now_ms.saturating_sub(changed) < UNUSED_AFTER_MS)
-        };
-        let others = self.marks.iter().filter(|(_, seen)| recent(seen)).map(|((_, hash), _)| *hash);
+    /// The steps in use at this time, its own included, each once.
+    pub fn in_use(&self, now_ms: u64) -> Vec<Step> {
+        let others = self.marks.iter().filter(|(_, seen)| seen.is_in_use(now_ms)).map(|((_, step), _)| *step);
         let mut all: Vec<_> = others.chain([self.own]).collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    /// Those in use that are neither its own nor adjacent: invalidations are lost between them and this process.
-    pub fn unknown(&self, now_ms: u64) -> Vec<u64> {
-        let known = |hash: &u64| *hash == self.own || self.adjacent.contains(hash);
-        self.in_use(now_ms).into_iter().filter(|hash| !known(hash)).collect()
+    /// Those in use that are not adjacent to its own: invalidations are lost between them and this process.
+    pub fn unknown(&self, now_ms: u64) -> Vec<Step> {
+        self.in_use(now_ms).into_iter().filter(|step| !self.own.is_adjacent(step)).collect()
     }
 }
 
-/// One mark a line: the hash and the number, 16 hexadecimal digits each. Other lines are ignored.
-fn parse(record: &[u8]) -> BTreeMap<u64, u64> {
-    let hex = |text: &str| (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok()).flatten();
-    let mark = |line: &str| line.split_once(' ').and_then(|(hash, number)| Some((hex(hash)?, hex(number)?)));
+/// One mark a line: the two hashes, the kind and the number, separated by one space. Hashes and numbers are 16 hexadecimal digits.
+/// Other lines are ignored.
+fn parse(record: &[u8]) -> BTreeMap<Step, u64> {
+    let hex = |text: &str| {
+        let is_one = text.len() == 16 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+    };
+    let mark = |line: &str| {
+        let [reads, other, word, number] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word)?;
+        let step = Step { reads: hex(reads)?, other: hex(other)?, kind };
+        ((step.other == 0) == (kind == Kind::Only)).then_some((step, hex(number)?))
+    };
     let text = std::str::from_utf8(record).unwrap_or_default();
     text.lines().filter_map(mark).take(MAX_MARKS).collect()
 }
 
-fn encode(marks: &BTreeMap<u64, u64>) -> Vec<u8> {
-    let lines = marks.iter().map(|(hash, number)| format!("{hash:016x} {number:016x}\n"));
-    lines.collect::<String>().into_bytes()
+fn encode(marks: &BTreeMap<Step, u64>) -> Vec<u8> {
+    let line = |(Step { reads, other, kind }, number): (&Step, &u64)| {
+        format!("{reads:016x} {other:016x} {} {number:016x}\n", kind.word())
+    };
+    marks.iter().map(line).collect::<String>().into_bytes()
 }
 
 #[cfg(test)]
@@ -137,69 +221,131 @@ mod tests {
         }
     }
 
+    const OLD: u64 = 3;
+    const NEW: u64 = 4;
+
+    /// The steps of a change from `OLD` to `NEW`.
+    fn steps() -> [Step; 5] {
+        [
+            Step::only(OLD),
+            Step { reads: OLD, other: NEW, kind: Kind::Next },
+            Step { reads: NEW, other: OLD, kind: Kind::TakeOver },
+            Step { reads: NEW, other: OLD, kind: Kind::Previous },
+            Step::only(NEW),
+        ]
+    }
+
     #[test]
     fn a_change_in_one_go_is_noticed_by_both_sides_within_seconds() {
-        let (mut three, mut four) = (Placements::new(3, &[]), Placements::new(4, &[]));
+        let [old, .., new] = steps();
+        let (mut three, mut four) = (Placements::new(old), Placements::new(new));
         let mut fleet = Fleet::new(4);
         fleet.run(5, &mut [(&mut three, 3), (&mut four, 4)]);
-        assert_eq!((three.unknown(fleet.now), four.unknown(fleet.now)), (vec![4], vec![3]));
-        assert_eq!(three.in_use(fleet.now), [3, 4]);
+        assert_eq!((three.unknown(fleet.now), four.unknown(fleet.now)), (vec![new], vec![old]));
+        assert_eq!(three.in_use(fleet.now), [old, new]);
         // Once all have the same, nobody complains any longer, and the mark goes.
         fleet.run(20, &mut [(&mut four, 4)]);
-        assert_eq!(four.unknown(fleet.now), [] as [u64; 0]);
-        assert_eq!(four.in_use(fleet.now), [4]);
-        assert!(!fleet.records.iter().any(|record| parse(record).contains_key(&3)));
+        assert_eq!(four.unknown(fleet.now), []);
+        assert_eq!(four.in_use(fleet.now), [new]);
+        assert!(!fleet.records.iter().any(|record| parse(record).contains_key(&old)));
     }
 
     #[test]
     fn the_documented_steps_are_adjacent_and_skipped_ones_are_not() {
-        // The placement by which each step reads, and those that are adjacent to it.
-        let steps: [(u64, &[u64]); 4] = [(3, &[]), (3, &[4]), (4, &[3]), (4, &[])];
-        for (a, b, alarmed) in [
-            (0, 1, [false, false]),
-            (1, 2, [false, false]),
-            (2, 3, [false, false]),
-            (0, 2, [true, false]),
-            (1, 3, [false, true]),
-            (0, 3, [true, true]),
-        ] {
-            let of = |step: usize| Placements::new(steps[step].0, steps[step].1);
-            let (mut one, mut other) = (of(a), of(b));
-            let mut fleet = Fleet::new(4);
-            fleet.run(6, &mut [(&mut one, 4), (&mut other, 4)]);
-            let found = [one, other].map(|process| !process.unknown(fleet.now).is_empty());
-            assert_eq!(found, alarmed, "steps {a} and {b}");
+        for (a, one) in steps().into_iter().enumerate() {
+            for (b, other) in steps().into_iter().enumerate() {
+                let mut processes = [Placements::new(one), Placements::new(other)];
+                let [first, second] = &mut processes;
+                let mut fleet = Fleet::new(4);
+                fleet.run(6, &mut [(first, 4), (second, 4)]);
+                let alarmed = processes.map(|process| !process.unknown(fleet.now).is_empty());
+                assert_eq!(alarmed, [a.abs_diff(b) > 1; 2], "steps {a} and {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn steps_of_different_changes_are_not_adjacent() {
+        for step in steps() {
+            for foreign in [5, 6].map(|hash| Step { reads: hash, ..step }) {
+                assert!(!step.is_adjacent(&foreign) && !foreign.is_adjacent(&step), "{step} {foreign}");
+            }
+        }
+        // The same placement is read, but another one is prepared.
+        for step in &steps()[1..4] {
+            let foreign = Step { other: 5, ..*step };
+            assert!(steps()[1..4].iter().all(|step| !step.is_adjacent(&foreign)), "{foreign}");
         }
     }
 
     #[test]
     fn what_a_process_left_behind_is_no_alarm() {
-        let (mut gone, mut started) = (Placements::new(3, &[]), Placements::new(4, &[]));
+        let [old, .., new] = steps();
+        let (mut gone, mut started) = (Placements::new(old), Placements::new(new));
         let mut fleet = Fleet::new(3);
         fleet.run(5, &mut [(&mut gone, 3)]);
         for _ in 0..20 {
             fleet.run(1, &mut [(&mut started, 3)]);
-            assert_eq!(started.unknown(fleet.now), [] as [u64; 0]);
+            assert_eq!(started.unknown(fleet.now), []);
+        }
+    }
+
+    #[test]
+    fn a_server_that_loses_its_record_ends_no_alarm() {
+        let [old, .., new] = steps();
+        let (mut one, mut other) = (Placements::new(old), Placements::new(new));
+        let mut fleet = Fleet::new(1);
+        fleet.run(5, &mut [(&mut one, 1), (&mut other, 1)]);
+        for lost in 0..8 {
+            if lost % 3 == 0 {
+                fleet.records[0].clear();
+            }
+            fleet.run(1, &mut [(&mut one, 1), (&mut other, 1)]);
+            assert_eq!((one.unknown(fleet.now), other.unknown(fleet.now)), (vec![new], vec![old]));
+            assert_eq!(parse(&fleet.records[0]).len(), 2, "both mark it again at once");
         }
     }
 
     #[test]
     fn a_large_fleet_writes_as_often_as_a_small_one() {
-        let mut processes = vec![Placements::new(3, &[]); 100];
+        let mut processes = vec![Placements::new(Step::only(OLD)); 100];
         let mut fleet = Fleet::new(1);
         let writes = fleet.run(60, &mut processes.iter_mut().map(|process| (process, 1)).collect::<Vec<_>>());
         assert!((20..=31).contains(&writes), "{writes}");
     }
 
     #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let marks: BTreeMap<Step, u64> = steps().into_iter().zip(1..).collect();
+        let record = encode(&marks);
+        assert_eq!(parse(&record), marks);
+        let line = "0000000000000004 0000000000000003 take_over 0000000000000003";
+        assert!(std::str::from_utf8(&record).unwrap().lines().any(|found| found == line));
+    }
+
+    #[test]
     fn a_record_is_bounded_and_garbage_in_it_is_ignored() {
-        let mut process = Placements::new(99, &[]);
-        let full: BTreeMap<u64, u64> = (0..20).map(|hash| (hash, 1)).collect();
+        let mut process = Placements::new(Step::only(99));
+        let full: BTreeMap<Step, u64> = (0..20).map(|hash| (Step::only(hash), 1)).collect();
         let written = process.observe(0, &encode(&full), 0, 7).unwrap();
         assert_eq!(parse(&written).len(), MAX_MARKS);
-        assert_eq!(parse(&written)[&99], 7);
-        let text = b"\xff\n0000000000000003 0000000000000001\n";
-        assert_eq!(parse(text), BTreeMap::new());
-        assert_eq!(parse(b"garbage\n3 4\n0000000000000003 0000000000000001\n"), BTreeMap::from([(3, 1)]));
+        assert_eq!(parse(&written)[&Step::only(99)], 7);
+        let [zero, three] = ["0000000000000000", "0000000000000003"];
+        for garbage in [
+            "".to_owned(),
+            "garbage".to_owned(),
+            "3 0 only 3".to_owned(),
+            format!("{three} {zero} only"),
+            format!("{three} {zero} only {three} {three}"),
+            format!("{three} {zero} next {three}"),
+            format!("{three} {three} only {three}"),
+            format!("{three} {three} after {three}"),
+            format!("+{} {zero} only {three}", &three[1..]),
+        ] {
+            assert_eq!(parse(garbage.as_bytes()), BTreeMap::new(), "{garbage}");
+            let mixed = format!("{garbage}\n{three} {zero} only {three}\n");
+            assert_eq!(parse(mixed.as_bytes()), BTreeMap::from([(Step::only(3), 3)]), "{garbage}");
+            assert_eq!(parse(&[b"\xff", mixed.as_bytes()].concat()), BTreeMap::new(), "{garbage}");
+        }
     }
 }

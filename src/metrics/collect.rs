@@ -145,7 +145,13 @@ fn failover(counts: &Counts, page: &mut Page) {
         }
         suspicions.count(&labels, state.suspicions);
     }
-    page.extend([place, view_valid, unreachable, changes, suspicions]);
+    let mut placements = Series::of(table::POOL_PLACEMENTS);
+    let mut unknown = Series::of(table::POOL_PLACEMENTS_UNKNOWN);
+    for state in counts.failover.get().map(|source| source.placements()).unwrap_or_default() {
+        placements.value(&[&state.pool], state.in_use as f64);
+        unknown.value(&[&state.pool], state.unknown as f64);
+    }
+    page.extend([place, view_valid, unreachable, changes, suspicions, placements, unknown]);
 }
 
 fn global(counts: &Counts, page: &mut Page) {

@@ -4,6 +4,19 @@
 pub trait FailoverSource: Send + Sync {
     /// The state of a server; `None` if its pool does not fail over.
     fn state(&self, server: usize) -> Option<FailoverState>;
+    /// The placements in use of each pool of which they are known.
+    fn placements(&self) -> Vec<PlacementsState>;
+}
+
+/// The placements of a pool's keys that the sidecars of the fleet use at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlacementsState {
+    /// The pool's name.
+    pub pool: String,
+    /// How many different ones there are, that of this sidecar included.
+    pub in_use: usize,
+    /// Those of them that are not adjacent to that of this sidecar.
+    pub unknown: usize,
 }
 
 /// The failover of one server at one moment.

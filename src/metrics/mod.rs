@@ -28,7 +28,7 @@ mod totals;
 mod worker;
 
 pub use counts::ServerName;
-pub use failover::{FailoverSource, FailoverState};
+pub use failover::{FailoverSource, FailoverState, PlacementsState};
 pub use labels::{
     AuthOutcome, ClientMode, Command, DropReason, HealthState, LeaseEnd, Limit, Outcome, PairedWith, Place,
     TlsOutcome, UpstreamOutcome, WaitEnd,

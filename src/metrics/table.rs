@@ -108,6 +108,10 @@ table! {
         "Times that this sidecar saw the keys of the server move, by where they moved to.";
     FAILOVER_SUSPICIONS = Counter "kennel_failover_suspicions_total" ["pool", "server"]
         "Times that this sidecar began to suspect the server to be dead.";
+    POOL_PLACEMENTS = Gauge "kennel_pool_placements" ["pool"]
+        "Different configurations of the pool's servers that the sidecars of the fleet use, that of this one included.";
+    POOL_PLACEMENTS_UNKNOWN = Gauge "kennel_pool_placements_unknown" ["pool"]
+        "Those of them that are not adjacent to that of this sidecar: invalidations are lost between them.";
     CLIENT_CONNECTIONS = Gauge "kennel_client_connections" []
         "Clients connected.";
     CLIENT_CONNECTIONS_TOTAL = Counter "kennel_client_connections_total" []

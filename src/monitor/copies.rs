@@ -84,7 +84,7 @@ pub(super) async fn send(links: &[Link; COPIES], keys: &Keys, commands: &[Comman
     commands.iter().map(reply).collect()
 }
 
-fn decode(operation: &Operation, answer: &Answer) -> Reply {
+pub(super) fn decode(operation: &Operation, answer: &Answer) -> Reply {
     let (bytes, epoch) = match answer {
         Answer::Reply(bytes, epoch) => (bytes, *epoch),
         Answer::StaleCas => return Reply::Conflict,

@@ -15,13 +15,17 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::copies::{self, Keys};
 use super::link::Link;
-use super::status::{Observation, ServerStatus, Status};
+use super::marks::{Marker, Marks, POLL, Withheld, fixed_views};
+use super::pool_status::PoolStatus;
+use super::status::{Observation, ServerStatus, Status, mono};
 use crate::clock::Clock;
+use crate::failover::placements::Step;
 use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, Views};
 use crate::random::Random;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::ring::{identity_ids, placement_id};
-use crate::upstream::{BatchConnection, FailoverSpec, PoolSpec};
+use crate::upstream::server::Server;
+use crate::upstream::{Address, BatchConnection, FailoverSpec, PoolSpec, ServerSpec, UnknownPlacement};
 
 /// Rounds of a server per window. A reply may take as long as the time between two rounds.
 const ROUNDS: u32 = 4;
@@ -37,7 +41,7 @@ const RECOVER_AT_MOST: Duration = Duration::from_secs(5 * 60);
 /// The task of one process. It must run on one thread.
 pub struct Monitor {
     pools: Vec<MonitoredPool>,
-    /// The views of each pool; `None` if it does not fail over.
+    /// The views of each pool; `None` if its places are fixed.
     views: Vec<Option<Arc<Views>>>,
     status: Arc<Status>,
     /// Zero of the monotonic clock.
@@ -45,17 +49,30 @@ pub struct Monitor {
     clock: Clock,
 }
 
-/// A pool that fails over.
+/// A pool with servers that other processes reach too.
 struct MonitoredPool {
-    spec: FailoverSpec,
     pool: Arc<SharedPool>,
+    /// `None` if it does not fail over.
+    failover: Option<Failover>,
+    /// `None` if no marks are kept.
+    placements: Option<Arc<PoolStatus>>,
+    keyspace: String,
+    /// The views that are withheld while a placement is in use that is not adjacent.
+    withheld: Option<Arc<Views>>,
+    /// The indexes of the servers that are not embedded.
+    shared: Vec<usize>,
+    connect_timeout: Duration,
+    /// How long replies may take.
+    limit: Duration,
+}
+
+/// What the agreements on a pool's servers need.
+struct Failover {
+    spec: FailoverSpec,
     views: Arc<Views>,
     placement: u64,
     /// A number for each server.
     identities: Vec<u64>,
-    connect_timeout: Duration,
-    /// How long replies may take.
-    limit: Duration,
 }
 
 /// What takes part in the agreement on one server.
@@ -67,6 +84,8 @@ struct Participant {
     links: [Link; COPIES],
     keys: Keys,
     views: Arc<Views>,
+    /// `None` if no marks are kept.
+    marks: Option<Rc<Marks>>,
     /// The index of the server in its pool.
     at: usize,
     /// The index among the servers of all pools.
@@ -79,38 +98,77 @@ struct Participant {
 
 impl Monitor {
     /// The monitor of these pools, given with their specifications. `start` is zero of the monotonic clock of the views. `None` if
-    /// none of them fails over.
+    /// all their servers are embedded.
     pub fn new(
         specs: &[PoolSpec],
         pools: &[Arc<SharedPool>],
         start: Instant,
         clock: Clock,
     ) -> Option<Monitor> {
-        let (mut monitored, mut views, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        Monitor::of(specs, pools, start, clock, true)
+    }
+
+    /// The same for a process that runs for one command: it leaves no marks, and reads none. `None` if no pool fails over.
+    pub fn without_marks(
+        specs: &[PoolSpec],
+        pools: &[Arc<SharedPool>],
+        start: Instant,
+        clock: Clock,
+    ) -> Option<Monitor> {
+        Monitor::of(specs, pools, start, clock, false)
+    }
+
+    fn of(
+        specs: &[PoolSpec],
+        pools: &[Arc<SharedPool>],
+        start: Instant,
+        clock: Clock,
+        keeps_marks: bool,
+    ) -> Option<Monitor> {
+        let (mut monitored, mut views) = (Vec::new(), Vec::new());
+        let (mut servers, mut placements) = (Vec::new(), Vec::new());
         for (spec, pool) in specs.iter().zip(pools) {
-            let Some(failover) = &spec.failover else {
-                views.push(None);
-                servers.extend(spec.servers.iter().map(|_| None));
-                continue;
+            let is_shared = |at: &usize| !matches!(spec.servers[*at].address, Address::Embedded { .. });
+            let shared: Vec<usize> = (0..spec.servers.len()).filter(is_shared).collect();
+            let marked = (keeps_marks && !shared.is_empty())
+                .then(|| Arc::new(PoolStatus::new(spec.name.clone(), step(spec), spec.unknown_placement)));
+            let withholds = marked.is_some() && spec.unknown_placement == UnknownPlacement::Miss;
+            let of_pool = match (&spec.failover, withholds) {
+                (Some(_), _) => Some(Views::new(spec.servers.len())),
+                (None, true) => Some(fixed_views(spec.servers.len())),
+                (None, false) => None,
             };
-            let of_pool = Arc::new(Views::new(spec.servers.len()));
-            let status = |(at, server): (usize, &crate::upstream::ServerSpec)| {
+            let of_pool = of_pool.map(Arc::new);
+            let status = |(at, server): (usize, &ServerSpec)| {
+                let views = of_pool.as_ref().filter(|_| spec.failover.is_some())?;
                 let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
-                Some(ServerStatus::new(spec.name.clone(), name, Arc::clone(&of_pool), at))
+                Some(ServerStatus::new(spec.name.clone(), name, marked.clone(), Arc::clone(views), at))
             };
             servers.extend(spec.servers.iter().enumerate().map(status));
-            monitored.push(MonitoredPool {
+            placements.push(marked.clone());
+            views.push(of_pool.clone());
+            if spec.failover.is_none() && marked.is_none() {
+                continue;
+            }
+            let failover = spec.failover.as_ref().zip(of_pool.clone()).map(|(failover, views)| Failover {
                 spec: failover.clone(),
-                pool: Arc::clone(pool),
-                views: Arc::clone(&of_pool),
+                views,
                 placement: placement_id(&spec.servers, spec.distribution, spec.hash),
                 identities: identity_ids(&spec.servers),
-                connect_timeout: spec.connect_timeout,
-                limit: spec.request_timeout.min(failover.window / ROUNDS),
             });
-            views.push(Some(of_pool));
+            let longest = failover.as_ref().map_or(POLL, |failover| failover.spec.window / ROUNDS);
+            monitored.push(MonitoredPool {
+                pool: Arc::clone(pool),
+                failover,
+                placements: marked,
+                keyspace: spec.keyspace.clone(),
+                withheld: of_pool.filter(|_| withholds),
+                shared,
+                connect_timeout: spec.connect_timeout,
+                limit: spec.request_timeout.min(longest),
+            });
         }
-        let status = Arc::new(Status::new(start, servers));
+        let status = Arc::new(Status::new(start, servers, placements));
         (!monitored.is_empty()).then_some(Monitor { pools: monitored, views, status, start, clock })
     }
 
@@ -131,13 +189,31 @@ impl Monitor {
         let mut longest = Duration::ZERO;
         let seeds = Rc::new(RefCell::new(Random::seeded(random.below(u64::MAX))));
         for pool in &self.pools {
-            longest = longest.max(pool.spec.window * FIRST_VIEWS + pool.connect_timeout);
-            let (tick, ticks) = watch::channel(());
-            for participant in self.participants(pool, &seeds, &mut tasks) {
-                tasks.spawn_local(participant.run(ticks.clone(), first_views.token()));
+            let links = links(pool, &mut tasks);
+            let marks = self.marks(pool);
+            let mut ticks = None;
+            if let Some(failover) = &pool.failover {
+                longest = longest.max(failover.spec.window * FIRST_VIEWS + pool.connect_timeout);
+                let interval = failover.spec.window / ROUNDS;
+                let (tick, of_rounds) = watch::channel(());
+                tasks.spawn_local(tick_every(interval, Random::seeded(random.below(u64::MAX)), tick));
+                for participant in self.participants(pool, failover, &links, marks.as_ref(), &seeds) {
+                    tasks.spawn_local(participant.run(of_rounds.clone(), first_views.token()));
+                }
+                // The marks are read in the same batch as the records.
+                ticks = (interval <= POLL).then_some(of_rounds);
             }
-            let random = Random::seeded(random.below(u64::MAX));
-            tasks.spawn_local(tick_every(pool.spec.window / ROUNDS, random, tick));
+            let Some(marks) = marks else { continue };
+            let ticks = ticks.unwrap_or_else(|| {
+                let (tick, ticks) = watch::channel(());
+                tasks.spawn_local(tick_every(POLL, Random::seeded(random.below(u64::MAX)), tick));
+                ticks
+            });
+            for &at in &pool.shared {
+                let (marks, link, random) = (Rc::clone(&marks), links[at].clone(), Rc::clone(&seeds));
+                let server = Arc::clone(&pool.pool.servers()[at]);
+                tasks.spawn_local(Marker { marks, link, server, at, random }.run(ticks.clone()));
+            }
         }
         first_views.close();
         tokio::select! {
@@ -149,26 +225,30 @@ impl Monitor {
         while tasks.join_next().await.is_some() {}
     }
 
+    fn marks(&self, pool: &MonitoredPool) -> Option<Rc<Marks>> {
+        let status = Arc::clone(pool.placements.as_ref()?);
+        let servers = pool.pool.servers().len();
+        let withheld = Withheld::new(pool.withheld.clone(), servers, pool.failover.is_none());
+        Some(Rc::new(Marks::new(&pool.keyspace, status, withheld, self.start)))
+    }
+
     fn participants(
         &self,
         pool: &MonitoredPool,
+        failover: &Failover,
+        links: &[Link],
+        marks: Option<&Rc<Marks>>,
         random: &Rc<RefCell<Random>>,
-        tasks: &mut JoinSet<()>,
     ) -> Vec<Participant> {
-        let mut link = |server| {
-            let (link, task) = Link::new(BatchConnection::new(Arc::clone(server)), pool.limit);
-            tasks.spawn_local(task);
-            link
-        };
-        let links: Vec<Link> = pool.pool.servers().iter().map(&mut link).collect();
         let participant = |(at, identity): (usize, &u64)| {
-            let keys = Keys::new(pool.placement, *identity);
+            let keys = Keys::new(failover.placement, *identity);
             Participant {
-                agreement: Agreement::new(timing(&pool.spec), self.mono()),
-                window: millis(pool.spec.window),
+                agreement: Agreement::new(timing(&failover.spec), self.mono()),
+                window: millis(failover.spec.window),
                 links: keys.holders(pool.pool.ring(), at).map(|holder| links[holder].clone()),
                 keys,
-                views: Arc::clone(&pool.views),
+                views: Arc::clone(&failover.views),
+                marks: marks.cloned(),
                 at,
                 index: pool.pool.servers()[at].index,
                 status: Arc::clone(&self.status),
@@ -177,7 +257,7 @@ impl Monitor {
                 random: Rc::clone(random),
             }
         };
-        pool.identities.iter().enumerate().map(participant).collect()
+        failover.identities.iter().enumerate().map(participant).collect()
     }
 
     fn mono(&self) -> u64 {
@@ -229,10 +309,11 @@ impl Participant {
         sending.await
     }
 
-    /// Publishes the view. Returns whether there is one.
+    /// Publishes the view, unless it is withheld. Returns whether there is one.
     fn publish(&self) -> bool {
         let view = self.agreement.view(mono(self.start));
-        self.views.publish(self.at, view);
+        let is_withheld = self.marks.as_ref().is_some_and(|marks| marks.withholds());
+        self.views.publish(self.at, view.filter(|_| !is_withheld));
         self.observe();
         view.is_some()
     }
@@ -248,6 +329,21 @@ impl Participant {
             other_window: window.map(|window| Duration::from_millis(window.into())),
         });
     }
+}
+
+/// A connection to each server of a pool.
+fn links(pool: &MonitoredPool, tasks: &mut JoinSet<()>) -> Vec<Link> {
+    let link = |server: &Arc<Server>| {
+        let (link, task) = Link::new(BatchConnection::new(Arc::clone(server)), pool.limit);
+        tasks.spawn_local(task);
+        link
+    };
+    pool.pool.servers().iter().map(link).collect()
+}
+
+/// Which step of a change of its servers this pool is in.
+pub fn step(spec: &PoolSpec) -> Step {
+    Step::only(placement_id(&spec.servers, spec.distribution, spec.hash))
 }
 
 async fn tick_every(interval: Duration, mut random: Random, tick: watch::Sender<()>) {
@@ -270,9 +366,4 @@ fn timing(spec: &FailoverSpec) -> Timing {
 
 fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
-}
-
-/// The time of the monotonic clock, in ms, rounded down.
-fn mono(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

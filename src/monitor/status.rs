@@ -7,14 +7,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::pool_status::PoolStatus;
 use crate::failover::{View, Views};
-use crate::metrics::{FailoverSource, FailoverState};
+use crate::metrics::{FailoverSource, FailoverState, PlacementsState};
 
 /// The state of all servers, by their index among the servers of all pools.
 pub struct Status {
     /// Zero of the monotonic clock of [`Views`].
     start: Instant,
     servers: Vec<Option<ServerStatus>>,
+    /// The placements of each pool; `None` if all its servers are embedded.
+    pools: Vec<Option<Arc<PoolStatus>>>,
 }
 
 /// The state of a server whose pool fails over. Written by the monitor's thread only.
@@ -22,6 +25,8 @@ pub(super) struct ServerStatus {
     /// How log lines and `/readyz` name it.
     pool: String,
     server: String,
+    /// Of its pool; `None` if no marks are kept.
+    placements: Option<Arc<PoolStatus>>,
     views: Arc<Views>,
     /// Its index in the pool.
     at: usize,
@@ -70,10 +75,19 @@ enum Change {
 }
 
 impl Status {
-    /// The state of servers of which nothing is known; `None` for those that do not fail over. `start` is zero of the clock of
-    /// their views.
-    pub(super) fn new(start: Instant, servers: Vec<Option<ServerStatus>>) -> Status {
-        Status { start, servers }
+    /// The state of servers of which nothing is known, `None` for those that do not fail over, and of their pools. `start` is zero
+    /// of the clock of their views.
+    pub(super) fn new(
+        start: Instant,
+        servers: Vec<Option<ServerStatus>>,
+        pools: Vec<Option<Arc<PoolStatus>>>,
+    ) -> Status {
+        Status { start, servers, pools }
+    }
+
+    /// The placements of a pool; `None` if no marks are kept for it.
+    pub fn pool(&self, pool: usize) -> Option<&Arc<PoolStatus>> {
+        self.pools.get(pool)?.as_ref()
     }
 
     /// The state of a server; `None` if it does not fail over.
@@ -98,14 +112,20 @@ impl Status {
                 ));
             }
             let has_view = status.views.get(status.at, now).is_some();
-            (!has_view).then(|| format!("server {server} of pool {pool}: where its keys are is unknown, so guarded ones are not served"))
+            (!has_view && !status.is_withheld()).then(|| format!("server {server} of pool {pool}: where its keys are is unknown, so guarded ones are not served"))
         };
-        self.servers.iter().flatten().filter_map(note).collect()
+        let pools = self.pools.iter().flatten().flat_map(|pool| pool.notes());
+        pools.chain(self.servers.iter().flatten().filter_map(note)).collect()
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+        mono(self.start)
     }
+}
+
+/// The time of the monotonic clock, in ms, rounded down.
+pub(super) fn mono(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 impl FailoverSource for Status {
@@ -124,14 +144,25 @@ impl FailoverSource for Status {
             suspicions: count(&status.suspicions),
         })
     }
+
+    fn placements(&self) -> Vec<PlacementsState> {
+        self.pools.iter().flatten().map(|pool| pool.state()).collect()
+    }
 }
 
 impl ServerStatus {
     /// A server of which nothing is known: its names, and where its view is published.
-    pub(super) fn new(pool: String, server: String, views: Arc<Views>, at: usize) -> ServerStatus {
+    pub(super) fn new(
+        pool: String,
+        server: String,
+        placements: Option<Arc<PoolStatus>>,
+        views: Arc<Views>,
+        at: usize,
+    ) -> ServerStatus {
         ServerStatus {
             pool,
             server,
+            placements,
             views,
             at,
             place: AtomicU8::new(UNKNOWN),
@@ -143,6 +174,10 @@ impl ServerStatus {
             suspicions: AtomicU64::new(0),
             other_window: AtomicU64::new(0),
         }
+    }
+
+    fn is_withheld(&self) -> bool {
+        self.placements.as_ref().is_some_and(|placements| placements.withholds())
     }
 
     /// Notes what is known now, and logs what has changed.
@@ -232,8 +267,8 @@ mod tests {
 
     fn status() -> (Status, Arc<Views>) {
         let views = Arc::new(Views::new(2));
-        let server = ServerStatus::new("main".into(), "b:1".into(), Arc::clone(&views), 1);
-        (Status::new(Instant::now(), vec![None, Some(server)]), views)
+        let server = ServerStatus::new("main".into(), "b:1".into(), None, Arc::clone(&views), 1);
+        (Status::new(Instant::now(), vec![None, Some(server)], vec![None]), views)
     }
 
     fn with(view: Option<View>) -> Observation {

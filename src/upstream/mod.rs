@@ -36,4 +36,6 @@ mod buffer_pool;
 pub use batch_connection::{BatchConnection, NoReply};
 pub use batched_gets::GetKind;
 pub use md5_lanes::each_with_md5;
-pub use spec::{Address, Distribution, FailoverSpec, Hash, HealthSpec, OnError, PoolSpec, ServerSpec};
+pub use spec::{
+    Address, Distribution, FailoverSpec, Hash, HealthSpec, OnError, PoolSpec, ServerSpec, UnknownPlacement,
+};

@@ -102,6 +102,15 @@ pub struct FailoverSpec {
     pub standby_ttl: Duration,
 }
 
+/// What happens to the guarded keys and tags of a pool while another process uses a placement that is not adjacent to its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownPlacement {
+    /// They are served. Operators are told.
+    Warn,
+    /// They are misses and cannot be changed, as without a valid view.
+    Miss,
+}
+
 /// When a server counts as sick: `[pools.X.health]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HealthSpec {
@@ -161,4 +170,8 @@ pub struct PoolSpec {
     pub failover: Option<FailoverSpec>,
     /// When a server counts as sick.
     pub health: HealthSpec,
+    /// Names the keys: processes whose pools have the same keyspace must place keys alike. By default the pool's name.
+    pub keyspace: String,
+    /// What happens while another process places keys in a way that is not adjacent.
+    pub unknown_placement: UnknownPlacement,
 }

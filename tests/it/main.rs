@@ -2,7 +2,7 @@
 //!
 //! `world` starts the servers and sidecars, `client` sends and reads byte by byte, `slow_server` disturbs connections, `gate`
 //! holds a command until an interleaving has happened; then there is one file per promise, in the order of the design. `failover`
-//! takes servers away, and in `outage` no server answers. `poison` and `slow_clients` contain malicious and careless clients,
+//! takes servers away, in `outage` no server answers, and in `marks` sidecars have different servers. `poison` and `slow_clients` contain malicious and careless clients,
 //! `limits` clients that exceed their limits; `fuzz_corpus` replays
 //! what fuzzing found; in `chaos` everything fails at once, in `attack` nothing does.
 
@@ -25,6 +25,7 @@ mod limits;
 #[path = "../linearizability/mod.rs"]
 #[allow(dead_code, reason = "its own tests and the simulation use more of it")]
 mod linearizability;
+mod marks;
 mod meta;
 mod near;
 mod open_files;

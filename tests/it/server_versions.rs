@@ -70,6 +70,9 @@ fn items(server: &mut Client) -> String {
     stats.lines().find_map(|line| line.strip_prefix("STAT curr_items ")).expect("a count").to_owned()
 }
 
+/// The record by which sidecars notice other placements.
+const MARKS: &str = "@kennel:marks:main";
+
 fn body(reply: &str) -> &str {
     reply.split_once("\r\n\r\n").expect("a header").1
 }
@@ -149,7 +152,10 @@ fn a_server_that_can_guard_is_reported_ready_and_no_probe_item_is_left_on_it() {
     });
     assert_eq!(body(&kennel.http("/readyz")), "ready");
     assert_eq!(kennel.metrics().sum("kennel_upstream_guards", &[]), 1.0);
-    assert_eq!(items(&mut direct(&servers[0])), "0");
+    eventually("only the sidecar's mark is there", || {
+        let mut server = direct(&servers[0]);
+        server.get(MARKS).is_some() && items(&mut server) == "1"
+    });
     assert!(!kennel.log().contains("cannot guard"), "{}", kennel.log());
     assert!(kennel.log().contains("version=1.6."), "{}", kennel.log());
 }
