@@ -17,8 +17,7 @@ const SHORT: &str = "window = \"1s\"\nfail_after = \"1s\"\nrecover_after = \"2s\
 /// A configuration with two rules: guarded `k…` with the tag "t", and raw keys. `keys` are further keys of the pool.
 fn toml(servers: &[String], keys: &str) -> String {
     let rules = [guarded("k", "k*", "tags = [\"t\"]\ncold_wait = \"0ms\""), raw("rest", "*")];
-    let failover = if keys.contains("failover") { "" } else { "failover = true\n" };
-    sidecar_toml(servers, &rules).replace("[pools.main]\n", &format!("[pools.main]\n{failover}{keys}"))
+    sidecar_toml(servers, &rules).replace("[pools.main]\n", &format!("[pools.main]\n{keys}"))
 }
 
 /// Three servers and two sidecars.
