@@ -164,12 +164,12 @@ fn write_failover(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
             _ if pool.servers.iter().any(|server| matches!(server.address, Address::Embedded { .. })) => {
                 " with an embedded server"
             }
-            1 | 2 => " with fewer than three servers",
-            _ => "",
+            1 | 2 => " with fewer than three servers, because three of them keep a record of where keys are",
+            _ => " (failover = false)",
         };
         return writeln!(
             f,
-            "  no failover{why}: values of a server that is down are not stored; this sidecar lets one client at a time \
+            "  no failover{why}:\n    values of a server that is down are not stored; each sidecar lets one client at a time \
              rebuild a key"
         );
     };

@@ -11,6 +11,9 @@ use crate::upstream::{Address, FailoverSpec, OnError, ServerSpec};
 const LEAST_SERVERS: usize = 3;
 /// The allowed values of `window`. Records are read four times per window, so the shortest one costs 20 reads per second.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(200), MINUTE);
+/// The default of `request_timeout`.
+pub(super) const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+const DEFAULT_WINDOW: Duration = Duration::from_millis(1500);
 /// The longest time before a failing server is left or returned to. Returning is delayed by at most this much.
 const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 
@@ -30,17 +33,18 @@ pub(super) fn failover(
         v.error(at, "failover", table.failover.as_ref(), why);
         return None;
     }
-    if configured != Some(true) {
+    if configured == Some(false) || obstacle.is_some() {
         return Some(None);
     }
-    // A read of the records may take half a window. The view that it renews is then still valid.
-    if let Some(request) = request_timeout.filter(|timeout| *timeout > spec.window / 2) {
-        let (half, request) = (show_duration(spec.window / 2), show_duration(request));
+    // A read of the records may take a quarter of a window. By default that is less than the time limit of other requests.
+    let is_default = |request| spec.window >= DEFAULT_WINDOW && request <= DEFAULT_REQUEST_TIMEOUT;
+    if let Some(request) = request_timeout.filter(|limit| *limit > spec.window / 4 && !is_default(*limit)) {
+        let (quarter, request) = (show_duration(spec.window / 4), show_duration(request));
         v.warn(
             at,
             format_args!(
-                "window: a server that takes longer than half of it ({half}) to reply counts as one that does not reply, \
-                 although request_timeout is {request}"
+                "window: a server that takes longer than a quarter of it ({quarter}) to reply counts as one that does not \
+                 reply, although request_timeout is {request}"
             ),
         );
     }
@@ -60,7 +64,7 @@ pub(super) fn needed_failover(
             at,
             "on_error",
             table.on_error.as_ref(),
-            "needs failover = true, and with it at least three servers, none of them embedded",
+            "needs failover, which needs at least three servers, none of them embedded, and failover not to be false",
         );
     }
 }
@@ -81,7 +85,7 @@ fn obstacle(servers: &[ServerSpec]) -> Option<String> {
 
 fn durations(v: &mut Validator<'_>, at: &KeyPath, table: &file::Pool) -> Option<FailoverSpec> {
     let ms = Duration::from_millis;
-    let window = v.value(at, "window", &table.window, ms(1500), duration(WINDOW.0..=WINDOW.1));
+    let window = v.value(at, "window", &table.window, DEFAULT_WINDOW, duration(WINDOW.0..=WINDOW.1));
     let waits = || duration(WINDOW.0..=LONGEST_WAIT);
     let fail_after = v.value(at, "fail_after", &table.fail_after, ms(2000), waits());
     let recover_after = v.value(at, "recover_after", &table.recover_after, ms(10_000), waits());
@@ -134,19 +138,18 @@ mod tests {
     }
 
     #[test]
-    fn three_servers_fail_over_if_the_configuration_says_so_and_fewer_never_do() {
+    fn three_servers_fail_over_unless_the_configuration_says_no_and_fewer_never_do() {
         let s = Duration::from_secs;
         let default = FailoverSpec {
-            window: Duration::from_millis(1500),
+            window: DEFAULT_WINDOW,
             fail_after: s(2),
             recover_after: s(10),
             standby_ttl: s(300),
         };
-        assert_eq!(spec(3, "failover = true"), Some(default));
-        assert_eq!(
-            [spec(3, ""), spec(3, "failover = false"), spec(2, "failover = false")],
-            [None, None, None]
-        );
+        assert_eq!([spec(3, ""), spec(4, "failover = true")], [Some(default.clone()), Some(default)]);
+        for (servers, keys) in [(3, "failover = false"), (2, "failover = false"), (2, ""), (1, "")] {
+            assert_eq!(spec(servers, keys), None);
+        }
         let found = error(2, "failover = true");
         let expected = "k.toml: pools.main.failover (true) needs at least three servers, because three of them keep a \
             record of where keys are: there are 2";
@@ -182,13 +185,10 @@ mod tests {
 
     #[test]
     fn raw_keys_follow_to_a_standby_server_only_with_failover() {
-        assert_eq!(
-            read(3, "failover = true\non_error = \"standby\"").unwrap().pools[0].on_error,
-            OnError::Standby
-        );
-        let expected = "k.toml: pools.main.on_error (\"standby\") needs failover = true, and with it at least three \
-            servers, none of them embedded";
-        for (servers, keys) in [(2, ""), (3, ""), (3, "failover = false\n")] {
+        assert_eq!(read(3, "on_error = \"standby\"").unwrap().pools[0].on_error, OnError::Standby);
+        let expected = "k.toml: pools.main.on_error (\"standby\") needs failover, which needs at least three servers, none \
+            of them embedded, and failover not to be false";
+        for (servers, keys) in [(2, ""), (3, "failover = false\n")] {
             assert_eq!(error(servers, &format!("{keys}on_error = \"standby\"")), expected);
         }
     }
@@ -196,11 +196,21 @@ mod tests {
     #[test]
     fn what_takes_too_long_is_warned_of() {
         let warnings = |servers, keys: &str| read(servers, keys).unwrap().warnings;
-        assert_eq!(warnings(3, "failover = true\nrequest_timeout = \"750ms\""), [] as [&str; 0]);
-        assert_eq!(warnings(3, "request_timeout = \"751ms\""), [] as [&str; 0]);
-        let [warning] = &warnings(3, "failover = true\nrequest_timeout = \"751ms\"")[..] else {
-            panic!("not one")
-        };
-        assert!(warning.contains("(750ms)") && warning.contains("request_timeout is 751ms"), "{warning}");
+        for (servers, keys) in [
+            (3, ""),
+            (3, "request_timeout = \"500ms\""),
+            (3, "window = \"2s\""),
+            (3, "failover = false\nrequest_timeout = \"1s\""),
+            (2, "request_timeout = \"1s\""),
+        ] {
+            assert_eq!(warnings(servers, keys), [] as [&str; 0], "{keys}");
+        }
+        for (keys, limit, request) in
+            [("request_timeout = \"501ms\"", "(375ms)", "501ms"), ("window = \"1s\"", "(250ms)", "500ms")]
+        {
+            let [warning] = &warnings(3, keys)[..] else { panic!("not one: {keys}") };
+            let shows = warning.contains(limit) && warning.contains(&format!("request_timeout is {request}"));
+            assert!(shows, "{warning}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use config::{Value, ValueKind};
 use serde::Deserialize;
 
 use super::addresses::reaches;
-use super::failover::{failover, needed_failover};
+use super::failover::{DEFAULT_REQUEST_TIMEOUT, failover, needed_failover};
 use super::file::{self, Section};
 use super::health::health;
 use super::listen::{Listeners, valid};
@@ -95,7 +95,8 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
     let hash = hash(v, &at, &table, distribution);
     let timeout = || duration(MS..=MINUTE);
     let connect_timeout = v.value(&at, "connect_timeout", &table.connect_timeout, 200 * MS, timeout());
-    let request_timeout = v.value(&at, "request_timeout", &table.request_timeout, 500 * MS, timeout());
+    let request_timeout =
+        v.value(&at, "request_timeout", &table.request_timeout, DEFAULT_REQUEST_TIMEOUT, timeout());
     let health = request_timeout.and_then(|limit| health(v, &at, health_table.as_ref(), limit));
     let on_errors = [("miss", OnError::Miss), ("error", OnError::Error), ("standby", OnError::Standby)];
     let on_error = v.value(&at, "on_error", &table.on_error, OnError::Miss, word(&on_errors));

@@ -370,7 +370,7 @@ fn a_pool_with_errors_is_not_also_reported_missing() {
 }
 
 #[test]
-fn tag_keys_do_not_collide_with_lock_keys() {
+fn tag_keys_collide_neither_with_lock_keys_nor_with_records() {
     let prefix = |prefix| format!("{POOL}[tags]\nprefix = \"{prefix}\"");
     for bad in ["@", "@l", "@lock", "@lock:", "@lock:#", "@lock:tag:"] {
         let found = format!(
@@ -379,7 +379,14 @@ fn tag_keys_do_not_collide_with_lock_keys() {
         );
         assert_eq!(error(&prefix(bad)), found);
     }
-    for good in ["@lock;", "@locks:", "@tag:", "lock:", "@@lock:"] {
+    for bad in ["@k", "@kennel", "@kennel:", "@kennel:tag:"] {
+        let found = format!(
+            "k.toml: tags.prefix ({bad:?}) must not begin with \"@kennel:\" or be a prefix of it: tag keys would \
+             collide with the records of failover"
+        );
+        assert_eq!(error(&prefix(bad)), found);
+    }
+    for good in ["@lock;", "@locks:", "@tag:", "lock:", "@@lock:", "@kennels:"] {
         assert!(read(&prefix(good)).is_ok(), "{good}");
     }
 }

@@ -13,6 +13,7 @@ use super::rules::rules;
 use super::settings::{Config, Near, Tags};
 use super::units;
 use super::validator::{KeyPath, MINUTE, Validator, duration, integer, keys, size, text};
+use crate::failover::RESERVED_PREFIX;
 use crate::guard::envelope::lock_key;
 use crate::listener::ListenAddress;
 use crate::upstream::PoolSpec;
@@ -93,6 +94,13 @@ fn tags(
             let lock = String::from_utf8_lossy(&lock);
             return Err(format!(
                 "must not begin with {lock:?} or be a prefix of it: tag keys would collide with lock keys"
+            ));
+        }
+        let reserved = RESERVED_PREFIX.as_bytes();
+        if prefix.starts_with(reserved) || reserved.starts_with(prefix) {
+            return Err(format!(
+                "must not begin with {RESERVED_PREFIX:?} or be a prefix of it: tag keys would collide with the records of \
+                 failover"
             ));
         }
         Ok(prefix.to_vec())

@@ -16,6 +16,9 @@ use super::views::View;
 
 /// How many servers keep a copy of a record.
 pub const COPIES: usize = 3;
+/// The order in which copies are written: the server itself last, because it may be the one that does not answer. All processes have
+/// the same order, so of several that write at the same time, one succeeds at the first copy, and the others write no more.
+const ORDER: [usize; COPIES] = [1, 2, 0];
 /// TTL of a stub in place of a record, in seconds: longer than any round.
 const STUB_SECONDS: u32 = 60;
 /// How many rounds a window has. A view is renewed in time although single rounds fail.
@@ -72,15 +75,16 @@ enum Stage {
     Reading {
         sent: u64,
     },
-    /// The first copy of a new record is being written; the rest follows if that succeeds. Of several processes that write at the
-    /// same time, one succeeds.
+    /// The first copy of a new record is being written; the rest follows if that succeeds.
     Claiming {
         record: Record,
         rest: Vec<(usize, Cas)>,
     },
-    /// Two copies are being replaced by a successor; the third follows if both succeed.
+    /// The copies of a record are being replaced by its successor: the first one, then the rest if that succeeds, then the third
+    /// copy, which had lost the record, if both others have succeeded.
     Succeeding {
         record: Record,
+        rest: Vec<(usize, Cas)>,
         third: Option<(usize, Cas)>,
     },
     /// The last writes of a round.
@@ -199,10 +203,16 @@ impl Agreement {
                 }
                 _ => Vec::new(),
             },
-            Stage::Succeeding { record, third } => match (third, replies) {
-                (Some((copy, cas)), [Reply::Stored, Reply::Stored, ..]) => {
+            Stage::Succeeding { record, rest, third } => match replies.first() {
+                // With a third copy to restore, the rest is one copy.
+                Some(Reply::Stored) if !rest.is_empty() && third.is_some() => {
+                    let commands = rest.into_iter().map(|(copy, cas)| replace(copy, &record, cas)).collect();
+                    self.stage = Stage::Succeeding { record, rest: Vec::new(), third };
+                    commands
+                }
+                Some(Reply::Stored) => {
                     self.stage = Stage::Writing;
-                    vec![replace(copy, &record, cas)]
+                    rest.into_iter().chain(third).map(|(copy, cas)| replace(copy, &record, cas)).collect()
                 }
                 _ => Vec::new(),
             },
@@ -300,10 +310,11 @@ impl Agreement {
         }
         let successor = Record { settled: record.settled || in_use, ..record.successor() };
         let third = third.filter(|_| repairs).and_then(|copy| Some((copy, copies[copy].cas()?)));
-        let holders: Vec<_> = (0..COPIES).filter(|copy| holds(&copies[*copy])).collect();
-        self.stage = Stage::Succeeding { record: successor, third };
-        let replace = |copy: &usize| Some(replace(*copy, &successor, copies[*copy].cas()?));
-        holders.iter().filter_map(replace).collect()
+        let holders = ORDER.into_iter().filter(|copy| holds(&copies[*copy]));
+        let mut holders = holders.filter_map(|copy| Some((copy, copies[copy].cas()?)));
+        let Some((first, cas)) = holders.next() else { return Vec::new() };
+        self.stage = Stage::Succeeding { record: successor, rest: holders.collect(), third };
+        vec![replace(first, &successor, cas)]
     }
 
     /// No two copies agree: writes a new record, unless too few of them can be read to know that.
@@ -365,7 +376,7 @@ impl Agreement {
 
     /// Writes a record on every copy that could be read, a witness first.
     fn claim(&mut self, record: Record, copies: &[Copy; COPIES]) -> Vec<Command> {
-        let mut readable = [1, 2, 0].into_iter().filter_map(|copy| Some((copy, copies[copy].cas()?)));
+        let mut readable = ORDER.into_iter().filter_map(|copy| Some((copy, copies[copy].cas()?)));
         let Some((first, cas)) = readable.next() else { return Vec::new() };
         self.stage = Stage::Claiming { record, rest: readable.collect() };
         vec![replace(first, &record, cas)]

@@ -22,3 +22,6 @@ pub use command::{Cas, Command, Item, Operation, Reply};
 pub use moment::Moment;
 pub use record::{Record, fence, fence_millis};
 pub use views::{View, Views};
+
+/// The prefix of the keys under which the records are kept. Clients must not use it.
+pub const RESERVED_PREFIX: &str = "@kennel:";

@@ -18,6 +18,7 @@
 //! - `read`; `new_value`, `set`, `fill`; `modify`; `delete`: the operations
 //! - [`near`]: hits that may be served again without a read
 //! - [`outage`]: keys whose server gives no answer
+//! - `client_cas`: the CAS numbers that clients are shown
 
 pub mod envelope;
 mod policy;
@@ -40,8 +41,10 @@ mod modify;
 mod delete;
 pub mod near;
 pub mod outage;
+mod client_cas;
 
 pub use bump::{Bump, BumpEnd};
+pub use client_cas::{named_cas, shown_cas};
 pub use command::{
     Cas, Commands, GetFlags, Item, ItemRef, Operation, Replies, ServerCommand, ServerReply, StoreMode,
     Stored, Usage,

@@ -6,7 +6,7 @@ use std::io::Write;
 use bytes::Bytes;
 
 use super::link::{Answer, Link, Outgoing};
-use crate::failover::{COPIES, Cas, Command, Item, Operation, Reply};
+use crate::failover::{COPIES, Cas, Command, Item, Operation, RESERVED_PREFIX, Reply};
 use crate::protocol::reply::{Status, meta};
 use crate::upstream::NoReply;
 use crate::upstream::ring::Ring;
@@ -21,7 +21,7 @@ pub(super) struct Keys {
 impl Keys {
     /// The keys of a server of this identity under this placement of keys: another placement has other records.
     pub(super) fn new(placement: u64, identity: u64) -> Keys {
-        let key = |item: &str| format!("@kennel:{item}:{placement:016x}{identity:016x}");
+        let key = |item: &str| format!("{RESERVED_PREFIX}{item}:{placement:016x}{identity:016x}");
         Keys { place: key("place"), suspicion: key("suspect"), alive: key("alive") }
     }
 

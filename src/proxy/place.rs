@@ -33,6 +33,11 @@ impl Proxy {
         }
     }
 
+    /// Whether the servers of this pool fail over.
+    pub(crate) fn fails_over(&self, pool: usize) -> bool {
+        self.views[pool].is_some()
+    }
+
     fn view(&self, pool: usize, server: usize) -> Option<View> {
         // The time of the turn may be before a request of this turn was sent.
         self.views[pool].as_ref()?.get(server, self.mono(Instant::now()))

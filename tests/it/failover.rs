@@ -17,8 +17,7 @@ const SHORT: &str = "window = \"1s\"\nfail_after = \"1s\"\nrecover_after = \"2s\
 /// A configuration with two rules: guarded `k…` with the tag "t", and raw keys. `keys` are further keys of the pool.
 fn toml(servers: &[String], keys: &str) -> String {
     let rules = [guarded("k", "k*", "tags = [\"t\"]\ncold_wait = \"0ms\""), raw("rest", "*")];
-    let failover = if keys.contains("failover") { "" } else { "failover = true\n" };
-    sidecar_toml(servers, &rules).replace("[pools.main]\n", &format!("[pools.main]\n{failover}{keys}"))
+    sidecar_toml(servers, &rules).replace("[pools.main]\n", &format!("[pools.main]\n{keys}"))
 }
 
 /// Three servers and two sidecars.
@@ -258,4 +257,111 @@ fn a_sidecar_beside_a_running_fleet_knows_where_the_keys_are_although_a_server_i
     let third = Kennel::start(&toml(&addresses(&servers), SHORT));
     assert_eq!(third.client().get(&keys[0]).as_deref(), Some(&b"new"[..]));
     assert_eq!([away(&third), moves(&third, "standby")], [1.0, 0.0]);
+}
+
+#[test]
+fn a_win_from_before_a_move_fills_nothing_after_the_server_has_returned_with_its_stub() {
+    let servers = memcacheds(3);
+    let rule = guarded("k", "k*", "lock_ttl = \"60s\"\nmax_rebuild = \"120s\"\ncold_wait = \"0ms\"");
+    let toml = sidecar_toml(&addresses(&servers), &[rule])
+        .replace("[pools.main]\n", &format!("[pools.main]\n{SHORT}"));
+    let sidecars = [(); 2].map(|()| Kennel::start(&toml));
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[0].client(), "k");
+    let here = |key: &str| direct(&servers[server]).ttl(key).is_some();
+    let mut client = sidecars[0].client();
+    // The number after ` c` of a win.
+    let mut win = |key: &str| -> u64 {
+        let won = client.execute(&format!("mg {key} c N30"));
+        let cas = won.split(" c").nth(1).and_then(|cas| cas.split(' ').next());
+        cas.and_then(|cas| cas.parse().ok()).unwrap_or_else(|| panic!("no CAS of a win: {won}"))
+    };
+    let wins: Vec<(String, u64)> =
+        (0..40).map(|n| format!("kw{n}")).map(|key| (key.clone(), win(&key))).collect();
+    let wins: Vec<(String, u64)> = wins.into_iter().filter(|(key, _)| here(key)).collect();
+    let [(deleted, cas), (current, same), ..] = &wins[..] else { panic!("too few keys: {wins:?}") };
+    let fill = |key: &str, cas: u64, value: &str| {
+        let mut client = sidecars[1].client();
+        client.send(format!("ms {key} 3 C{cas}\r\n{value}\r\n").as_bytes());
+        client.line()
+    };
+    // Under the same fence, any sidecar stores it as fresh.
+    assert_eq!(fill(current, *same, "one"), "HD");
+    assert_eq!(sidecars[0].client().get(current).as_deref(), Some(&b"one"[..]));
+    servers[server].stop();
+    until_hit(&sidecars, &keys[0], b"new");
+    assert_eq!(sidecars[1].client().delete(deleted), "NOT_FOUND", "it is acknowledged on the standby server");
+    servers[server].cont();
+    until_home(&sidecars);
+    assert!(here(deleted), "the stub of the win is still there");
+    let reply = fill(deleted, *cas, "old");
+    assert!(["NF", "EX"].contains(&&reply[..]), "{reply}");
+    assert_eq!(sidecars[0].client().get(deleted), None, "built before the delete");
+}
+
+#[test]
+fn a_tag_shows_no_fence_and_its_version_wherever_it_is() {
+    let (mut servers, sidecars) = fleet(SHORT);
+    let (server, keys) = keys_of_one_server(&servers, &mut sidecars[0].client(), "k");
+    let mut client = sidecars[0].client();
+    let shown = |client: &mut Client, tag: &str| {
+        client.send(format!("mg @tag:{tag} v s q\r\nget @tag:{tag}\r\nmn\r\n").as_bytes());
+        client.until(b"MN\r\n")
+    };
+    // Of these tags, some are on the server that goes away.
+    let tags: Vec<String> = (0..16).map(|n| format!("n{n}")).collect();
+    let bump = |client: &mut Client, tag: &str| -> String { client.execute(&format!("incr @tag:{tag} 1")) };
+    let expected = |tag: &str, version: &str| {
+        let length = version.len();
+        format!(
+            "VA {length} s{length}\r\n{version}\r\nVALUE @tag:{tag} 0 {length}\r\n{version}\r\nEND\r\nMN\r\n"
+        )
+    };
+    for tag in &tags {
+        let version = bump(&mut client, tag);
+        assert_eq!(String::from_utf8_lossy(&shown(&mut client, tag)), expected(tag, &version));
+    }
+    servers[server].kill();
+    until_hit(&sidecars, &keys[0], b"new");
+    let mut lost = 0;
+    for tag in &tags {
+        // What the dead server had is lost.
+        lost += u32::from(shown(&mut client, tag) == b"END\r\nMN\r\n");
+        let version = bump(&mut client, tag);
+        assert_eq!(String::from_utf8_lossy(&shown(&mut client, tag)), expected(tag, &version));
+    }
+    assert!(lost > 0);
+}
+
+#[test]
+fn while_failover_is_turned_on_sidecar_by_sidecar_no_invalidation_is_lost() {
+    let servers = memcacheds(3);
+    let start = |keys: &str| Kennel::start(&toml(&addresses(&servers), keys));
+    let mut sidecars = [start("failover = false\n"), start("failover = false\n")];
+    for step in 0..3 {
+        if step > 0 {
+            sidecars[step - 1] = start("");
+        }
+        let mixed = step == 1;
+        for (writer, reader) in [(0, 1), (1, 0)] {
+            for n in 0..12 {
+                let key = format!("k{step}:{writer}:{n}");
+                let [mut writer, mut reader] = [sidecars[writer].client(), sidecars[reader].client()];
+                assert_eq!(writer.get(&key), None);
+                writer.store(&key, b"first", 600);
+                // To a sidecar of the other kind it is stale: it builds the value again.
+                let found = reader.get(&key);
+                assert_eq!(found.is_none(), mixed, "{key}: {found:?}");
+                if mixed {
+                    reader.store(&key, b"first", 600);
+                    assert_eq!(reader.get(&key).as_deref(), Some(&b"first"[..]));
+                }
+                // To its sidecar, the other one's value is stale, and a delete finds nothing that is fresh.
+                let expected = if mixed && n % 2 == 0 { "NOT_FOUND" } else { "DELETED" };
+                let invalidated = if n % 2 == 0 { writer.delete(&key) } else { writer.delete("@tag:t") };
+                assert_eq!(invalidated, expected);
+                assert_eq!(reader.get(&key), None, "{key} was invalidated by the other sidecar");
+                reader.store(&key, b"second", 600);
+            }
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! Tags on two servers: losing one of them invalidates nothing and resurrects nothing.
 
 use crate::client::Client;
-use crate::world::{Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, sidecar_toml};
+use crate::world::{
+    Kennel, Memcached, addresses, direct, eventually, guarded, memcacheds, sidecar_toml, version_of,
+};
 
 const RULE: &str = "stale_for = \"60s\"\ncold_wait = \"0ms\"\ntags = [\"posts\"]\non_tag = \"drop\"";
 
@@ -17,9 +19,7 @@ fn world(n: usize) -> (Memcached, Vec<Memcached>, String) {
 /// The tag's version on each server.
 fn versions(tags: &[Memcached]) -> Vec<Option<u64>> {
     let read = |server| direct(server).get("@tag:posts");
-    tags.iter()
-        .map(|server| read(server).map(|text| String::from_utf8_lossy(&text).parse().expect("a version")))
-        .collect()
+    tags.iter().map(|server| read(server).map(|item| version_of(&item))).collect()
 }
 
 fn fill(client: &mut Client) {

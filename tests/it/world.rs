@@ -74,6 +74,29 @@ pub(crate) fn sidecar_toml(servers: &[String], rules: &[String]) -> String {
     )
 }
 
+/// The same configuration without failover, for tests that read or write items on the servers, flush them, or count what is sent to
+/// them: what they are about is the same with failover.
+pub(crate) fn without_failover(toml: &str) -> String {
+    toml.replace("[pools.main]\n", "[pools.main]\nfailover = false\n")
+}
+
+/// The version in the item of a tag, which a fence follows in a pool with failover.
+pub(crate) fn version_of(item: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(item);
+    text.split(' ')
+        .next()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_else(|| panic!("no version: {text}"))
+}
+
+/// The same configuration with longer durations of failover: a sidecar that has no CPU time for some seconds keeps its views.
+pub(crate) fn with_long_windows(toml: &str) -> String {
+    toml.replace(
+        "[pools.main]\n",
+        "[pools.main]\nwindow = \"5s\"\nfail_after = \"5s\"\nrecover_after = \"5s\"\n",
+    )
+}
+
 /// The same configuration with a declaration of how clients use their connections.
 pub(crate) fn clients_are(how: &str, toml: &str) -> String {
     toml.replace("[listen]\n", &format!("[listen]\nclients = {how:?}\n"))

@@ -7,6 +7,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+mod fleet;
 mod server;
 mod mutants;
 mod operation;

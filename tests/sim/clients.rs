@@ -1,7 +1,7 @@
 //! Applications that read, and rebuild what they miss.
 
 use kennel::guard::leases::{Leases, MissToken, Owner};
-use kennel::guard::{Inputs, Read, ReadEnd, ReadOptions, TagName};
+use kennel::guard::{Inputs, Read, ReadEnd, ReadOptions, TagName, shown_cas};
 
 use super::checker::{RebuildId, Request, Violation, millis};
 use super::mutants::Mutant;
@@ -245,7 +245,12 @@ impl World {
                 let (value, _) = World::value_of(&hit.payload)?;
                 self.checker.fresh(key, value, request)?;
                 if self.plan.changes && !self.plan.pooled && self.below(10) == 0 {
-                    build = Some(self.build(client, key, StoreMethod::Cas(hit.cas.number), None));
+                    build = Some(self.build(
+                        client,
+                        key,
+                        StoreMethod::Cas(shown_cas(hit.cas.number, place.fence())),
+                        None,
+                    ));
                 }
             }
             ReadEnd::Stale(hit) => {
@@ -263,7 +268,7 @@ impl World {
                     }
                 }
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
-                let shown = lease.observed_cas.map(|observed_cas| observed_cas.number);
+                let shown = lease.observed_cas.map(|cas| shown_cas(cas.number, place.fence()));
                 self.note_miss(sidecar, key, owner);
                 let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
                 self.remove_ended(sidecar, ended, &Purpose::Superseded);
@@ -275,7 +280,8 @@ impl World {
                 }
             }
             ReadEnd::Missed { seen, held } => {
-                let shown = seen.observed_cas.filter(|_| held).map(|observed_cas| observed_cas.number);
+                let shown =
+                    seen.observed_cas.filter(|_| held).map(|cas| shown_cas(cas.number, place.fence()));
                 if !loser_forgets {
                     self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);

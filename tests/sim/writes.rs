@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kennel::guard::leases::{Attribution, MissToken, Owner, StoreCondition, Writer};
 use kennel::guard::{
     Change, Count, Counted, Delete, Expiry, Fill, FillEnd, Inputs, Modify, ModifyEnd, NewValue, Removal, Set,
-    SetEnd, Step, StubId, TagNames, Versions,
+    SetEnd, Step, StubId, TagNames, Versions, named_cas,
 };
 
 use super::checker::{DisruptionKind, Rebuild, RebuildId, ValueId, Violation, millis, violation};
@@ -205,10 +205,7 @@ impl World {
         let Client { mut sidecar, generation, owners, .. } = self.clients[client];
         self.clients[client].job = Job::Storing(builds);
         let names = matches!(build.method, StoreMethod::MetaCas { .. } | StoreMethod::Cas(_));
-        if names
-            && (self.restarted[build.key % self.plan.servers] >= build.made
-                || self.place_of_key(sidecar, build.key).server != build.server)
-        {
+        if names && self.restarted[build.server] >= build.made {
             // A restarted memcached may give the same CAS to another item. Clients cannot detect this, so the value is not
             // stored.
             if let Some(rebuild) = build.rebuild {
@@ -266,8 +263,9 @@ impl World {
     pub fn remove_won(&mut self, client: usize, key: usize, cas: u64) {
         let Client { sidecar, generation, owners, .. } = self.clients[client];
         let name = self.plan.keys[key].key.clone();
-        let mut removal = Removal { compare: Some(cas), ..Removal::default() };
-        match self.sidecars[sidecar].leases.attribute_by_cas(&name, cas, owners[1], true) {
+        let number = named_cas(cas, self.place_of_key(sidecar, key).fence());
+        let mut removal = Removal { compare: Some(number), ..Removal::default() };
+        match self.sidecars[sidecar].leases.attribute_by_cas(&name, number, owners[1], true) {
             Attribution::Fill { token, .. } if token.fence == self.place_of_key(sidecar, key).fence() => {
                 removal.compare = token.observed_cas.map(|observed_cas| observed_cas.number)
             }
@@ -295,9 +293,10 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let (owner, known_miss, now) =
             (put.owner, self.known_miss(sidecar, key, put.owner), self.local_now(sidecar));
+        let fence = self.place_of_key(sidecar, key).fence();
         let leases = &mut self.sidecars[sidecar].leases;
         let fills = match put.build.method {
-            StoreMethod::MetaCas { cas, .. } => leases.is_cas_of_miss(&name, cas, owner),
+            StoreMethod::MetaCas { cas, .. } => leases.is_cas_of_miss(&name, named_cas(cas, fence), owner),
             method => method == StoreMethod::Set,
         };
         let attribution = match put.build.method {
@@ -309,7 +308,7 @@ impl World {
             StoreMethod::Replace | StoreMethod::Cas(_) => Attribution::NoMiss,
             StoreMethod::MetaCas { cas, .. } => {
                 self.checker.coverage.named += 1;
-                leases.attribute_by_cas(&name, cas, put.owner, false)
+                leases.attribute_by_cas(&name, named_cas(cas, fence), put.owner, false)
             }
             StoreMethod::Set | StoreMethod::Add => {
                 let pooled = self.plan.pooled;
@@ -367,10 +366,12 @@ impl World {
                     }
                     StoreMethod::Add => Change::Add(new_value),
                     StoreMethod::Replace => Change::Replace(new_value),
-                    StoreMethod::Cas(number) => {
+                    StoreMethod::Cas(cas) => {
+                        let number = named_cas(cas, fence);
                         Change::Cas { number, new_value, sees_stale: false, invalidate: false }
                     }
-                    StoreMethod::MetaCas { cas: number, .. } => {
+                    StoreMethod::MetaCas { cas, .. } => {
+                        let number = named_cas(cas, fence);
                         Change::Cas { number, new_value, sees_stale: true, invalidate: false }
                     }
                 };

@@ -44,10 +44,11 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// The second scenario of `kennel demo`: 20 s, plus two starts and stops. The values outlive it.
+    /// The second scenario of `kennel demo`: 24 s, plus two starts and stops. The values outlive it. From 5 s after the
+    /// death on, the keys are on other servers.
     pub(super) fn a_server_dies() -> Scenario {
         Scenario {
-            seconds: 10,
+            seconds: 12,
             keys: 12,
             ttl: 60,
             server_dies: Some(Duration::from_secs(2)),

@@ -207,8 +207,8 @@ impl Modify {
 
     /// Stores over a stub or stale item whose CAS number a meta client has sent. A win through another
     /// sidecar ends here too. The versions at that win may be in its lock. Otherwise they were no older than
-    /// those that the item was sealed with. The same holds for the fence. Nothing records the fence of a win over a stub: what
-    /// was built for it is stored under none.
+    /// those that the item was sealed with. The same holds for the fence, except over a stub: the client was shown its CAS under
+    /// this fence, or the number would be another one ([`crate::guard::named_cas`]), so the value was built after that.
     fn store_over_stale(
         &self,
         number: u64,
@@ -239,6 +239,7 @@ impl Modify {
         let fence = match (&record, Header::open(&item.value)) {
             (Some(record), _) => record.fence,
             (None, Opened::Sealed { envelope, .. }) => envelope.fence,
+            (None, _) if item.size == 0 => inputs.fence,
             (None, _) => 0,
         };
         Some(store_value(&new_value, StoreMode::Set, Some(item.cas), sealed, &Inputs { fence, ..*inputs }))

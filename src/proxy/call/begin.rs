@@ -13,6 +13,7 @@ use crate::protocol::request::{Keys, MetaVerb, Refused, Request, Store, Verb};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::explicit_tags::{BadTags, TOKEN};
 use crate::proxy::guarded::meta_get::MetaGet;
+use crate::proxy::guarded::tag_get::TagGet;
 use crate::proxy::guarded::write::GuardedWrite;
 use crate::proxy::key::KeyClass;
 use crate::proxy::pipeline::Proxy;
@@ -30,6 +31,9 @@ const VERSION: &str = "VERSION 1.6.45\r\n";
 
 /// The reply of a memcached that was started with `-F`.
 const NO_FLUSH: &str = "CLIENT_ERROR flush_all not allowed\r\n";
+
+/// The flags of an `mg` of a tag's key: it changes nothing.
+const TAG_FLAGS: &[u8] = b"kqObvfstchlu";
 
 impl Call {
     /// Begins a request and sends its first commands. Returns `None` if it must wait for an earlier call: `busy` returns
@@ -178,8 +182,13 @@ impl Call {
                             }
                         }
                     }
+                    KeyClass::Tag(name)
+                        if reads && meta.has_only(TAG_FLAGS) && proxy.fails_over(proxy.plan.tag_pool) =>
+                    {
+                        Kind::TagGet(Box::new(TagGet::new(meta, &name, dialect(), proxy, client)))
+                    }
                     KeyClass::Tag(_)
-                        if meta.verb == MetaVerb::Debug || (reads && meta.has_only(b"kqObvfstchlu")) =>
+                        if meta.verb == MetaVerb::Debug || (reads && meta.has_only(TAG_FLAGS)) =>
                     {
                         Kind::Forward(Forward::meta(meta, key, proxy.plan.tag_pool, NO_RULE, proxy, client))
                     }

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 
 use super::long_get::GetPart;
 use crate::error::Failure;
-use crate::guard::{GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version, version_of};
+use crate::guard::{
+    GetFlags, Hit, Item, Operation, ReadOptions, ServerReply, parse_version, shown_cas, version_of,
+};
 use crate::metrics::Outcome;
 use crate::protocol::reply::{Value, values};
 use crate::protocol::request::Keys;
@@ -257,7 +259,7 @@ impl Get {
 
     /// Appends the `VALUE` line of a guarded key.
     fn put_value_line(&self, out: &mut BytesMut, get: &GuardedRead, hit: &Hit) {
-        let cas = self.kind.cas.then_some(hit.cas.number);
+        let cas = self.kind.cas.then(|| shown_cas(hit.cas.number, get.key.place.fence()));
         put_value_line(out, &get.key.key, hit.flags, cas, hit.payload.len());
     }
 

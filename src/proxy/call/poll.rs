@@ -13,6 +13,7 @@ use crate::metrics::{Command, Outcome};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::invalidation::{Invalidation, changes};
 use crate::proxy::guarded::meta_get::MetaGet;
+use crate::proxy::guarded::tag_get::TagGet;
 use crate::proxy::guarded::write::GuardedWrite;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::raw::flush_all::FlushAll;
@@ -42,6 +43,7 @@ pub(super) enum Kind {
     Statistics(Box<Statistics>),
     Get(Box<Get>),
     MetaGet(Box<MetaGet>),
+    TagGet(Box<TagGet>),
     Guarded(Box<GuardedWrite>),
     Invalidation(Box<Invalidation>),
     /// Touches without replies, and the reply that follows them.
@@ -64,6 +66,7 @@ impl Call {
             | Kind::FlushAll(_)
             | Kind::Statistics(_)
             | Kind::MetaGet(_)
+            | Kind::TagGet(_)
             | Kind::Guarded(_)
             | Kind::Invalidation(_) => 1,
         }
@@ -74,7 +77,7 @@ impl Call {
         match &self.kind {
             Kind::Get(get) => !get.only_waits(),
             Kind::MetaGet(_) | Kind::Guarded(_) | Kind::Invalidation(_) | Kind::Touches(..) => true,
-            Kind::Reply(_) | Kind::Forward(_) | Kind::FlushAll(_) | Kind::Statistics(_) => {
+            Kind::Reply(_) | Kind::Forward(_) | Kind::TagGet(_) | Kind::FlushAll(_) | Kind::Statistics(_) => {
                 !self.invalidates.is_empty()
             }
         }
@@ -82,7 +85,11 @@ impl Call {
 
     /// Whether it only waits for a server reply that has not arrived.
     pub fn waits(&self, client: &Client) -> bool {
-        matches!(&self.kind, Kind::Forward(forward) if !client.pending.has_arrived(forward.reply_id()))
+        match &self.kind {
+            Kind::Forward(forward) => !client.pending.has_arrived(forward.reply_id()),
+            Kind::TagGet(get) => get.waits(client),
+            _ => false,
+        }
     }
 
     /// Runs as far as it can. When it is done, the reply has been appended to `out`, except for a part that is too large to
@@ -110,6 +117,7 @@ impl Call {
             Kind::Get(get) => return get.poll(&scope, cx, out),
             // An `mg` is never quiet here.
             Kind::MetaGet(get) => return get.poll(&scope, cx, out),
+            Kind::TagGet(get) => get.poll(&scope, out),
             Kind::Guarded(write) => match write.poll(&scope, cx, out) {
                 Poll::Ready(outcome) => self.done(outcome, length, &scope, cx, out),
                 Poll::Pending => Poll::Pending,

@@ -71,8 +71,9 @@ impl MetaGet {
         if !self.read.poll(self.exptime, &mut self.tags, scope.position.may_wait, &mut won, scope, cx) {
             return Poll::Pending;
         }
-        Poll::Ready(
-            self.read.outcome().and_then(|outcome| self.dialect.write_read(outcome, self.winner, out)),
-        )
+        Poll::Ready(self.read.outcome().and_then(|outcome| {
+            let fence = self.read.key.place.fence();
+            self.dialect.write_read(outcome, self.winner, fence, out)
+        }))
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod read;
 pub(crate) mod write;
 pub(crate) mod invalidation;
 mod tag_command;
+pub(crate) mod tag_get;
 pub mod explicit_tags;
 mod near;
 mod outage;

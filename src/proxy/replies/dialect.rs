@@ -14,8 +14,8 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// Appends the reply to a command that writes.
-    pub(crate) fn write(&self, outcome: &WriteOutcome, out: &mut BytesMut) {
+    /// Appends the reply to a command that writes a key under this fence.
+    pub(crate) fn write(&self, outcome: &WriteOutcome, fence: u64, out: &mut BytesMut) {
         match (self, outcome) {
             // Errors are the same in both.
             (
@@ -26,7 +26,7 @@ impl Dialect {
                 | WriteOutcome::Verbatim(_),
             )
             | (Dialect::Classic, _) => classic::write(outcome, out),
-            (Dialect::Meta(meta), _) => meta.write(outcome, out),
+            (Dialect::Meta(meta), _) => meta.write(outcome, fence, out),
         }
     }
 }

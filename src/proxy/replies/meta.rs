@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::large::{LargeReply, write_reply};
 use super::outcome::{ItemMarks, ReadOutcome, WriteOutcome};
 use super::text::put_number;
-use crate::guard::{Cas, Counted, Expiry, Hit, Now};
+use crate::guard::{Cas, Counted, Expiry, Hit, Now, shown_cas};
 use crate::protocol::base64;
 use crate::protocol::decimal::write_decimal;
 use crate::protocol::meta::exptime;
@@ -45,13 +45,13 @@ impl MetaDialect {
         Meta { verb: self.verb, key: &self.key, flags: &self.flags, data: &[] }
     }
 
-    /// Appends the reply to `ms`, `md` or `ma`.
-    pub(super) fn write(&self, outcome: &WriteOutcome, out: &mut BytesMut) {
+    /// Appends the reply to `ms`, `md` or `ma` of a key under this fence.
+    pub(super) fn write(&self, outcome: &WriteOutcome, fence: u64, out: &mut BytesMut) {
         let (status, cas): (&[u8], Cas) = match outcome {
-            WriteOutcome::Counted(counted) => return self.counted(counted, out),
+            WriteOutcome::Counted(counted) => return self.counted(counted, fence, out),
             WriteOutcome::Bumped { version, delete: false } => {
                 let counted = Counted { number: *version, cas: Cas::NONE, ttl: None, created: false };
-                return self.counted(&counted, out);
+                return self.counted(&counted, fence, out);
             }
             WriteOutcome::Stored(_)
             | WriteOutcome::Extended(..)
@@ -72,7 +72,7 @@ impl MetaDialect {
         out.extend_from_slice(status);
         for (flag, token) in self.meta().tokens() {
             match flag {
-                b'c' if self.verb == MetaVerb::Set => put_count(out, b'c', cas.number),
+                b'c' if self.verb == MetaVerb::Set => put_count(out, b'c', shown_cas(cas.number, fence)),
                 b's' if self.verb == MetaVerb::Set => put_count(out, b's', size as u64),
                 _ => echo(&self.meta(), &self.key, flag, token, out),
             }
@@ -80,7 +80,7 @@ impl MetaDialect {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn counted(&self, counted: &Counted, out: &mut BytesMut) {
+    fn counted(&self, counted: &Counted, fence: u64, out: &mut BytesMut) {
         if self.quiet {
             return;
         }
@@ -90,7 +90,7 @@ impl MetaDialect {
         let mut ttl = counted.ttl;
         for (flag, token) in self.meta().tokens() {
             match flag {
-                b'c' => put_count(out, b'c', counted.cas.number),
+                b'c' => put_count(out, b'c', shown_cas(counted.cas.number, fence)),
                 b't' => put_ttl(out, ttl),
                 b'T' => ttl = self.ttl(token),
                 b'N' if counted.created => ttl = self.ttl(token),
@@ -104,11 +104,12 @@ impl MetaDialect {
         }
     }
 
-    /// Appends the reply to `mg`. `winner` selects the reply to a win. Returns what is too large to copy.
+    /// Appends the reply to `mg` of a key under this fence. `winner` selects the reply to a win. Returns what is too large to copy.
     pub(crate) fn write_read(
         &self,
         outcome: &ReadOutcome,
         winner: MetaWinner,
+        fence: u64,
         out: &mut BytesMut,
     ) -> Option<LargeReply> {
         // Only a command with `N` receives stubs.
@@ -130,7 +131,7 @@ impl MetaDialect {
                 return None;
             }
         };
-        self.hit(hit, marks, out)
+        self.hit(hit, ItemMarks { cas: shown_cas(marks.cas, fence), ..marks }, out)
     }
 
     fn hit(&self, hit: &Hit, marks: ItemMarks, out: &mut BytesMut) -> Option<LargeReply> {

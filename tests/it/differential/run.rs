@@ -11,7 +11,7 @@ use super::names::Names;
 use super::stream::{Command, Cut, Part, Stream, Turn};
 use super::vet::Mode;
 use crate::client::show;
-use crate::world::{Kennel, Memcached, addresses, guarded, raw, sidecar_toml};
+use crate::world::{Kennel, Memcached, addresses, guarded, raw, sidecar_toml, with_long_windows};
 
 /// One thread, so that what a reply refers to is released before another client is read; no background threads, whose work
 /// depends on time; enough memory, so that nothing is evicted.
@@ -30,6 +30,8 @@ pub(super) struct Sides {
     other: Other,
     runtime: tokio::runtime::Runtime,
     runs: u32,
+    /// Deletes of every key of the last stream.
+    deletes: Vec<u8>,
 }
 
 enum Other {
@@ -103,6 +105,7 @@ impl Sides {
             let toml = sidecar_toml(&addresses(&servers), &[rule]);
             // Only the machine is slow here.
             let toml = toml.replace("request_timeout = \"500ms\"", "request_timeout = \"30s\"");
+            let toml = if mode.fails_over() { with_long_windows(&toml) } else { toml };
             Other::Kennel { kennel: Kennel::start(&toml), _servers: servers }
         };
         let other = match mode {
@@ -120,7 +123,7 @@ impl Sides {
             }
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        Sides { mode, reference: Memcached::newest(QUIET), other, runtime, runs: 0 }
+        Sides { mode, reference: Memcached::newest(QUIET), other, runtime, runs: 0, deletes: Vec::new() }
     }
 
     /// The two sides' names.
@@ -152,9 +155,14 @@ impl Sides {
         // Other keys need no new names: they are empty.
         let runs = if self.mode.guarded() { self.runs } else { 0 };
         self.runtime.block_on(async {
-            // A flushed item remains until it is read, and another flush can restore it.
-            let empty =
-                Stream::plain([b"flush_all\r\n".to_vec(), every_key(stream), b"flush_all\r\n".to_vec()]);
+            let deletes = every_key(stream);
+            // A flushed item remains until it is read, and another flush can restore it. A flush loses the records of failover.
+            let before = std::mem::replace(&mut self.deletes, deletes.clone());
+            let flush = b"flush_all\r\n".to_vec();
+            let empty = Stream::plain(match self.mode.fails_over() {
+                true => [before, deletes, b"mn\r\n".to_vec()],
+                false => [flush.clone(), deletes, flush],
+            });
             for turn in 0..3 {
                 let [left, right] = &mut sides;
                 tokio::join!(left.turn(&empty, turn, 0), right.turn(&empty, turn, 0));

@@ -111,7 +111,10 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
         "they do not support them: Kennel forwards the server's reply",
     ),
     ("guarded: `me`", "it shows the item as stored"),
-    ("`flush_all` on guarded keys", "it invalidates: a value whose miss came before it is dropped"),
+    (
+        "`flush_all` on guarded keys",
+        "it invalidates: a value whose miss came before it is dropped. In a pool with failover they are missed, and not changed, for about one `window`",
+    ),
     (
         "guarded keys that several connections write",
         "one connection's miss and another's write: the later set is dropped",
@@ -149,6 +152,11 @@ impl Mode {
     /// Commands with guarded keys.
     pub(super) fn guarded(self) -> bool {
         matches!(self, Mode::Guarded(_) | Mode::Tagged(_) | Mode::TaggedOldest(_))
+    }
+
+    /// Whether Kennel's guarded keys have a place that sidecars agree on.
+    pub(super) fn fails_over(self) -> bool {
+        matches!(self, Mode::Guarded(n) | Mode::Tagged(n) | Mode::TaggedOldest(n) if n > 2)
     }
 
     /// Whether this key is under the guarded rule.

@@ -163,6 +163,9 @@ impl Canon<'_> {
             }
             3 => {
                 self.record_of(&mut fields);
+                let count = fields.next();
+                self.number(count);
+                (0..count).for_each(|_| self.named(&mut fields));
                 if self.option(&mut fields) {
                     self.named(&mut fields);
                 }

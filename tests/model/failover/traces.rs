@@ -168,12 +168,21 @@ fn places_need_a_view_to_count_from_its_request() {
 
 #[test]
 fn places_need_stores_that_name_a_cas() {
-    is_needed(Mutant::NoCas, &plan(None), "overlap", |trace| {
-        trace.take(Step::Lose(0))?;
-        trace.take(Step::Read(0, 0))?;
-        // The successor on both other copies is late.
-        trace.take(Step::Delay(0, 1))?;
+    let plan = Plan { is_new: true, ..plan(None) };
+    is_needed(Mutant::NoCas, &plan, "overlap", |trace| {
+        trace.round(0)?;
+        // After the grace, the sidecar settles its record: first on one copy, then on both others.
+        for _ in 0..12 {
+            trace.take(Step::Tick)?;
+            trace.take(Step::Read(0, 0))?;
+            if trace.world.awaits(0, 1) {
+                break;
+            }
+        }
+        trace.take(Step::Execute(0, 1))?;
+        // These are late.
         trace.take(Step::Delay(0, 2))?;
+        trace.take(Step::Delay(0, 0))?;
         trace.until_used(&[1], true)?;
         while !trace.world.late.is_empty() {
             trace.take(Step::Land(0))?;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::begin::{begin_delete, begin_modify, begin_store};
 use super::fill::StoreKind;
 use super::state::{GuardedWrite, State};
-use crate::guard::{Bump, Change, Count, Expiry, NewValue, Removal, TagName};
+use crate::guard::{Bump, Change, Count, Expiry, NewValue, Removal, TagName, named_cas};
 use crate::metrics::Outcome;
 use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
@@ -58,6 +58,7 @@ impl GuardedWrite {
                     Verb::Add => begin_store(StoreKind::Add, value(body), &key, proxy, client),
                     Verb::Replace => begin_store(StoreKind::Replace, value(body), &key, proxy, client),
                     Verb::Cas(number) => {
+                        let number = named_cas(number, key.place.fence());
                         begin_store(StoreKind::Cas(number), value(body), &key, proxy, client)
                     }
                 }
@@ -87,7 +88,8 @@ impl GuardedWrite {
     ) -> GuardedWrite {
         let now = proxy.now();
         let options = meta.options();
-        let (compare, explicit) = (options.compare, options.explicit);
+        let named = |shown: Option<u64>| shown.map(|shown| named_cas(shown, key.place.fence()));
+        let (compare, explicit) = (named(options.compare), named(options.explicit));
         let expiry = options.exptime.map(|exptime| Expiry::of(exptime, now));
         let stores = meta.verb == MetaVerb::Set && !matches!(options.mode, b'A' | b'P' | b'R');
         let stored = (meta.data, options.flags);

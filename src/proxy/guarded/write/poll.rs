@@ -107,7 +107,7 @@ impl GuardedWrite {
                 match instead.take() {
                     Some((instead, outcome)) if !matches!(own.0, WriteOutcome::Failed(_)) => {
                         let Some(outcome) = outcome else {
-                            self.dialect.write(&instead, out);
+                            self.dialect.write(&instead, key.place.fence(), out);
                             return Poll::Ready(Outcome::ServerError);
                         };
                         (instead, outcome)
@@ -125,7 +125,7 @@ impl GuardedWrite {
             },
             State::Reply(reply, outcome) => (reply.clone(), *outcome),
         };
-        self.dialect.write(&reply, out);
+        self.dialect.write(&reply, key.place.fence(), out);
         scope.count(proxy.rule_of(key.guard), outcome);
         Poll::Ready(outcome)
     }
