@@ -3,6 +3,9 @@
 //! Without an answer there is no stub to decide who builds, so this table decides for the clients of one sidecar. The first
 //! reader receives the miss, the others wait, and are served what the builder's `set` carries. It is then kept for a short
 //! time. Nothing here is ever served to a read that a server has answered.
+//!
+//! Under a rule that serves nothing stale, a value is handed only to those who waited before its build began: it is as new as
+//! their reads. The others wait for the next build, and nothing is kept.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,6 +64,17 @@ pub struct OutageRequest<'a> {
     pub owner: Owner,
     /// Whether it may wait: see [`Inputs::may_wait`](super::Inputs::may_wait).
     pub may_wait: bool,
+    /// The number under which this read has waited before.
+    pub waited: Option<u64>,
+}
+
+/// The readers that a `set` ends the wait of.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Awaited<W> {
+    /// They are handed the value.
+    pub served: Vec<W>,
+    /// They began to wait after its build had begun, and it may be too old for them: the first of them builds.
+    pub freed: Vec<W>,
 }
 
 /// The keys without a server that clients of this sidecar build or wait for. `W` wakes a waiting reader.
@@ -94,6 +108,8 @@ struct KeyState<W> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Builder {
     owner: Owner,
+    /// Whoever waits under a smaller number has waited since before its build began.
+    since: u64,
     /// When its `set` is too late.
     until: u64,
 }
@@ -168,7 +184,7 @@ impl<W> Outages<W> {
         policy: &Policy,
         waiter: impl FnOnce() -> W,
     ) -> OutageRead {
-        let OutageRequest { key, tags, owner, may_wait } = request;
+        let OutageRequest { key, tags, owner, may_wait, waited } = request;
         let now = now.mono;
         if !self.keys.contains_key(key) && self.keys.len() >= MAX_OUTAGE_KEYS {
             self.sweep(now);
@@ -176,8 +192,7 @@ impl<W> Outages<W> {
                 return OutageRead::Full;
             }
         }
-        self.next += 1;
-        let id = self.next;
+        let id = waited.unwrap_or_else(|| self.number());
         let state = self.keys.entry(key.into()).or_insert_with(|| KeyState::new(tags));
         if let Some(kept) = state.kept.as_ref().filter(|kept| now < kept.until) {
             return OutageRead::Serve(kept.value.clone());
@@ -226,14 +241,21 @@ impl<W> Outages<W> {
         self.begin_build(key, owner, now.mono, policy);
     }
 
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
     fn begin_build(&mut self, key: &[u8], owner: Owner, now: u64, policy: &Policy) {
+        let since = self.number();
         let Some(state) = self.keys.get_mut(key) else { return };
         state.let_through_at = now + millis(policy.cold_wait);
         let until = now + millis(policy.max_rebuild);
         if let Some(builder) = state.builders.iter_mut().find(|builder| builder.owner == owner) {
+            // Its `set` may still be that of the earlier build, so `since` remains.
             builder.until = until;
         } else if state.builders.len() < MAX_BUILDERS {
-            state.builders.push(Builder { owner, until });
+            state.builders.push(Builder { owner, since, until });
             self.by_owner.entry(owner).or_default().push(key.into());
         }
     }
@@ -245,9 +267,9 @@ impl<W> Outages<W> {
         }
     }
 
-    /// `owner` stores this value. If it builds the key, the value is kept for `outage_ttl`, and the waiting readers are
-    /// returned, to be handed the value. Otherwise `None`: [`Outages::changed`] must be called. `pooled`: a `set` may end the
-    /// miss of another connection of its client.
+    /// `owner` stores this value. If it builds the key, the value is kept for `outage_ttl` if the rule may serve stale values,
+    /// and the waiting readers are returned. Otherwise `None`: [`Outages::changed`] must be called. `pooled`: a `set` may end
+    /// the miss of another connection of its client.
     pub fn built(
         &mut self,
         key: &[u8],
@@ -256,20 +278,30 @@ impl<W> Outages<W> {
         value: &OutageValue,
         now: Now,
         policy: &Policy,
-    ) -> Option<Vec<W>> {
+    ) -> Option<Awaited<W>> {
         let state = self.keys.get_mut(key)?;
         let own = state.builders.iter().position(|builder| builder.owner == owner);
         let peer = || state.builders.iter().position(|builder| pooled && builder.owner.peers == owner.peers);
         let builder = state.builders[own.or_else(peer)?];
+        if pooled {
+            // The next `set` of the same client may be that of this build.
+            let peers = state.builders.iter_mut().filter(|other| other.owner.peers == builder.owner.peers);
+            peers.for_each(|other| other.since = other.since.min(builder.since));
+        }
         self.end_build(key, builder.owner);
         let state = self.keys.get_mut(key)?;
-        let waiters = std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter).collect();
+        let (served, freed) = std::mem::take(&mut state.waiters)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(waiter, _)| policy.serves_stale() || *waiter < builder.since);
+        let of = |waiters: Vec<(u64, W)>| waiters.into_iter().map(|(_, waiter)| waiter).collect();
         if now.mono < builder.until {
             state.unfilled = 0;
-            self.keep(key, value, now.mono, policy);
+            if policy.serves_stale() {
+                self.keep(key, value, now.mono, policy);
+            }
         }
         self.remove_if_idle(key, now.mono);
-        Some(waiters)
+        Some(Awaited { served: of(served), freed: of(freed) })
     }
 
     fn keep(&mut self, key: &[u8], value: &OutageValue, now: u64, policy: &Policy) {
@@ -287,13 +319,13 @@ impl<W> Outages<W> {
                 self.evicted += 1;
             }
         }
+        let number = self.number();
         let Some(state) = self.keys.get_mut(key) else { return };
-        self.next += 1;
         let until = now + millis(policy.outage_ttl);
         // The value may be a slice of a larger buffer, which must not be kept with it.
         let value = OutageValue { payload: Bytes::copy_from_slice(&value.payload), flags: value.flags };
-        state.kept = Some(Kept { value, until, number: self.next, bytes });
-        self.oldest.push_back((key.into(), self.next));
+        state.kept = Some(Kept { value, until, number, bytes });
+        self.oldest.push_back((key.into(), number));
         (self.bytes, self.values) = (self.bytes + bytes, self.values + 1);
         if self.oldest.len() > 64 + 2 * self.values {
             let keys = &self.keys;

@@ -30,12 +30,18 @@ impl Table {
 
     fn read(&mut self, key: &[u8], owner: u64, waiter: u32, now: u64) -> OutageRead {
         let tags = [TagName::from_slice(b"t")];
-        let request = OutageRequest { key, tags: &tags, owner: owner.into(), may_wait: waiter > 0 };
+        let request =
+            OutageRequest { key, tags: &tags, owner: owner.into(), may_wait: waiter > 0, waited: None };
         self.outages.read(request, at(now), &self.policy, || waiter)
     }
 
+    /// Those to whom it is handed; nobody else is freed.
     fn built(&mut self, key: &[u8], owner: u64, text: &'static str, now: u64) -> Option<Vec<u32>> {
-        self.outages.built(key, owner.into(), false, &value(text), at(now), &self.policy)
+        let built = self.outages.built(key, owner.into(), false, &value(text), at(now), &self.policy);
+        built.map(|Awaited { served, freed }| {
+            assert!(freed.is_empty());
+            served
+        })
     }
 
     /// One client builds `KEY` and two wait.
@@ -73,7 +79,7 @@ fn only_a_builders_value_is_kept() {
     let mut table = Table::awaited();
     assert_eq!(table.built(KEY, 2, "blind", NOW), None);
     let peers = Owner { connection: 9, peers: 5 };
-    let read = |owner| OutageRequest { key: b"p", tags: &[], owner, may_wait: true };
+    let read = |owner| OutageRequest { key: b"p", tags: &[], owner, may_wait: true, waited: None };
     let builder = Owner { connection: 8, peers: 5 };
     table.outages.read(read(builder), at(NOW), &policy(), || 0);
     for (pooled, is_kept) in [(false, false), (true, true)] {
@@ -185,4 +191,58 @@ fn the_number_of_keys_and_of_builders_is_bounded() {
     // All are over after max_rebuild.
     assert_eq!(table.read(b"more", 1, 1, NOW + 60_000), OutageRead::Miss);
     assert_eq!(table.outages.len(), 1);
+}
+
+#[test]
+fn under_a_strict_rule_a_value_is_handed_to_those_who_waited_before_its_build_began_and_to_nobody_else() {
+    let mut table = Table::awaited();
+    table.policy.stale_for = Duration::ZERO;
+    let outages = &mut table.outages;
+    let built = outages.built(KEY, 1.into(), false, &value("first"), at(NOW), &table.policy);
+    // Something may have been invalidated elsewhere between the beginning of the build and that of their reads.
+    assert_eq!(built, Some(Awaited { served: Vec::new(), freed: vec![2, 3] }));
+    assert_eq!(outages.kept(), (0, 0));
+    // The first of them builds, and the other one, which goes on waiting, has waited for longer than this build takes.
+    let mut read = |owner: u64, waited| {
+        let request = OutageRequest { key: KEY, tags: &[], owner: owner.into(), may_wait: true, waited };
+        outages.read(request, at(NOW), &table.policy, || owner as u32)
+    };
+    assert_eq!(read(2, Some(2)), OutageRead::Miss);
+    assert!(matches!(read(3, Some(3)), OutageRead::Wait { waiter: 3, .. }));
+    assert!(matches!(read(4, None), OutageRead::Wait { .. }));
+    // A second miss of the builder does not make its value newer.
+    assert_eq!(read(2, None), OutageRead::Miss);
+    let built = outages.built(KEY, 2.into(), false, &value("second"), at(NOW), &table.policy);
+    assert_eq!(built, Some(Awaited { served: vec![3], freed: vec![4] }));
+}
+
+#[test]
+fn under_a_strict_rule_the_sets_of_a_pool_are_as_old_as_the_oldest_build_that_they_may_end() {
+    let mut table = Table::new(1 << 20);
+    table.policy = Policy { stale_for: Duration::ZERO, cold_wait: Duration::from_secs(1), ..policy() };
+    let connection = |connection| Owner { connection, peers: 5 };
+    let outages = &mut table.outages;
+    let mut read = |connection, now| {
+        let request = OutageRequest { key: KEY, tags: &[], owner: connection, may_wait: true, waited: None };
+        outages.read(request, at(now), &table.policy, || 0)
+    };
+    assert_eq!(read(connection(1), NOW), OutageRead::Miss);
+    let OutageRead::Wait { waiter: let_through, .. } = read(connection(2), NOW) else { panic!() };
+    assert!(matches!(read(9.into(), NOW), OutageRead::Wait { .. }));
+    let reader = (connection(2), let_through);
+    assert_eq!(outages.let_through(KEY, reader, at(NOW + 1_000), &table.policy), Ok(()));
+    // Whose build this is, is not known. The next one may be the first build.
+    let mut built = |by| {
+        let built = outages.built(KEY, by, true, &value("new"), at(NOW + 1_000), &table.policy);
+        built.map(|awaited| (awaited.served.len(), awaited.freed.len()))
+    };
+    assert_eq!(built(connection(3)), Some((0, 1)));
+    let mut read = |connection| {
+        let request =
+            OutageRequest { key: KEY, tags: &[], owner: connection, may_wait: true, waited: Some(3) };
+        table.outages.read(request, at(NOW + 1_000), &table.policy, || 0)
+    };
+    assert!(matches!(read(9.into()), OutageRead::Wait { .. }), "the one that was let through builds");
+    let built = table.outages.built(KEY, connection(1), true, &value("old"), at(NOW), &table.policy);
+    assert_eq!(built.map(|awaited| (awaited.served.len(), awaited.freed.len())), Some((0, 1)));
 }

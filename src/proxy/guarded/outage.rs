@@ -8,7 +8,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::error::Failure;
 use crate::guard::leases::{KnownMiss, Owner};
-use crate::guard::outage::{OutageRead, OutageRequest, OutageValue};
+use crate::guard::outage::{Awaited, OutageRead, OutageRequest, OutageValue};
 use crate::guard::{TagName, Wait};
 use crate::metrics::{Limit, WaitEnd};
 use crate::proxy::client::Client;
@@ -38,17 +38,19 @@ pub(super) struct OutageWait {
 
 impl Proxy {
     /// What a reader gets whose key's server gave no answer. It waits until `until` at most, on the monotonic clock in ms.
+    /// `waited`: the number under which it has waited before.
     pub(super) fn outage_read(
         &self,
         failure: Failure,
         key: &GuardedKey,
         may_wait: bool,
         until: u64,
+        waited: Option<u64>,
         client: &Client,
     ) -> OutageAnswer {
         let (now, policy) = (self.now(), self.policy(key.guard));
         let may_wait = may_wait && now.mono < until;
-        let request = OutageRequest { key: &key.key, tags: &key.tags, owner: client.owner, may_wait };
+        let request = OutageRequest { key: &key.key, tags: &key.tags, owner: client.owner, may_wait, waited };
         let (waker, woken) = oneshot::channel();
         match self.outages.with(&self.metrics, |outages| outages.read(request, now, policy, || waker)) {
             OutageRead::Serve(value) => OutageAnswer::Value(value),
@@ -83,7 +85,8 @@ impl Proxy {
             }
             Poll::Ready(_) => {
                 end(WaitEnd::Freed);
-                let answer = self.outage_read(wait.failure, key, may_wait, wait.limits.until, client);
+                let (until, waited) = (wait.limits.until, Some(wait.waiter));
+                let answer = self.outage_read(wait.failure, key, may_wait, until, waited, client);
                 return Poll::Ready(answer);
             }
             Poll::Pending => {}
@@ -128,22 +131,23 @@ impl Proxy {
         let (now, policy) = (self.now(), self.policy(key.guard));
         let value = value.map(|(payload, flags)| OutageValue { payload: payload.to_vec().into(), flags });
         let pooled = client.listener.is_pooled(client.has_missed());
-        let (waiters, is_built) = self.outages.with(&self.metrics, |outages| {
+        let Awaited { served, freed } = self.outages.with(&self.metrics, |outages| {
             let built = value.as_ref().and_then(|value| {
                 outages.add_tags(&key.key, &key.explicit_tags());
                 outages.built(&key.key, client.owner, pooled, value, now, policy)
             });
             match built {
-                Some(waiters) => (waiters, true),
+                Some(awaited) => awaited,
                 // Built after a miss that has been invalidated since, or that is not remembered: it is no newer than what is
                 // kept.
                 None if value.is_some() && client.known_miss(key, self) == KnownMiss::Yes => {
-                    (Vec::new(), false)
+                    Awaited { served: Vec::new(), freed: Vec::new() }
                 }
-                None => (outages.changed(&key.key), false),
+                None => Awaited { served: Vec::new(), freed: outages.changed(&key.key) },
             }
         });
-        wake(waiters, value.as_ref().filter(|_| is_built));
+        wake(served, value.as_ref());
+        wake(freed, None);
     }
 
     /// A tag is bumped.

@@ -404,14 +404,9 @@ impl GuardedRead {
             return Some(ReadOutcome::Failed(failure));
         }
         let policy = proxy.policy_of(key);
-        // A value that another client has built may be out of date.
-        let answer = if policy.serves_stale() {
-            let limit = u64::try_from(policy.cold_limit.as_millis()).unwrap_or(u64::MAX);
-            let until = proxy.mono(scope.began()).saturating_add(limit);
-            proxy.outage_read(failure, key, may_wait, until, client)
-        } else {
-            OutageAnswer::Miss
-        };
+        let limit = u64::try_from(policy.cold_limit.as_millis()).unwrap_or(u64::MAX);
+        let until = proxy.mono(scope.began()).saturating_add(limit);
+        let answer = proxy.outage_read(failure, key, may_wait, until, None, client);
         self.without_server(answer, won, scope)
     }
 
