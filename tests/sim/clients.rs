@@ -229,6 +229,7 @@ impl World {
         end: ReadEnd,
     ) -> Result<(), Violation> {
         let Request { sidecar, now, place, .. } = request;
+        let fence = if self.plan.is(Mutant::NumbersOfAllFences) { 0 } else { place.fence() };
         let moment = self.local_now(sidecar);
         let name = self.plan.keys[key].key.clone();
         let policy = self.plan.keys[key].policy.clone();
@@ -248,7 +249,7 @@ impl World {
                     build = Some(self.build(
                         client,
                         key,
-                        StoreMethod::Cas(shown_cas(hit.cas.number, place.fence())),
+                        StoreMethod::Cas(shown_cas(hit.cas.number, fence)),
                         None,
                     ));
                 }
@@ -268,7 +269,7 @@ impl World {
                     }
                 }
                 let due = Leases::<OpId>::next_due(&lease, &policy, moment);
-                let shown = lease.observed_cas.map(|cas| shown_cas(cas.number, place.fence()));
+                let shown = lease.observed_cas.map(|cas| shown_cas(cas.number, fence));
                 self.note_miss(sidecar, key, owner);
                 let (id, ended) = self.sidecars[sidecar].leases.grant(&name, owner, lease, &policy);
                 self.remove_ended(sidecar, ended, &Purpose::Superseded);
@@ -280,8 +281,7 @@ impl World {
                 }
             }
             ReadEnd::Missed { seen, held } => {
-                let shown =
-                    seen.observed_cas.filter(|_| held).map(|cas| shown_cas(cas.number, place.fence()));
+                let shown = seen.observed_cas.filter(|_| held).map(|cas| shown_cas(cas.number, fence));
                 if !loser_forgets {
                     self.note_miss(sidecar, key, owner);
                     self.sidecars[sidecar].leases.record_miss(&name, owner, seen, &policy);

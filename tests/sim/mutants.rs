@@ -108,6 +108,8 @@ pub enum Mutant {
     FenceNotCompared,
     /// A miss of another fence is filled, under the current one.
     FillUnderAnotherFence,
+    /// Clients are shown the CAS numbers of the servers, whatever the fence.
+    NumbersOfAllFences,
     /// A sidecar whose view is no longer valid goes on with it.
     ViewOutlivesItself,
     /// The item of a tag counts whatever its fence.

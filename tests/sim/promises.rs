@@ -174,6 +174,7 @@ mutants! {
     a_bump_that_is_overtaken_and_told_to_nobody_is_caught: OvertakenBumpIsNotNoted, rare::overtaken, 1000, "promise 2";
     a_fence_that_is_not_compared_is_caught: FenceNotCompared, plan_places, 100, "promise 2";
     a_fill_under_another_fence_is_caught: FillUnderAnotherFence, plan_places, 1000, "promise 2";
+    a_cas_number_that_counts_under_every_fence_is_caught: NumbersOfAllFences, plan_places, 2000, "promise 2";
     a_view_that_outlives_itself_is_caught: ViewOutlivesItself, plan_places, 200, "promise 2";
     a_tag_that_is_not_sealed_with_its_fence_is_caught: TagNotSealed, plan_places, 1000, "promise 2";
     a_tag_first_named_with_the_value_that_counts_as_unmoved_is_caught: NamedTagIsUnmoved, calm, 100, "promise 2";

@@ -260,10 +260,15 @@ impl World {
         Ok(())
     }
 
+    /// The fence under which a sidecar reads the CAS number that a client sends.
+    fn fence_of_numbers(&self, sidecar: usize, key: usize) -> u64 {
+        if self.plan.is(Mutant::NumbersOfAllFences) { 0 } else { self.place_of_key(sidecar, key).fence() }
+    }
+
     pub fn remove_won(&mut self, client: usize, key: usize, cas: u64) {
         let Client { sidecar, generation, owners, .. } = self.clients[client];
         let name = self.plan.keys[key].key.clone();
-        let number = named_cas(cas, self.place_of_key(sidecar, key).fence());
+        let number = named_cas(cas, self.fence_of_numbers(sidecar, key));
         let mut removal = Removal { compare: Some(number), ..Removal::default() };
         match self.sidecars[sidecar].leases.attribute_by_cas(&name, number, owners[1], true) {
             Attribution::Fill { token, .. } if token.fence == self.place_of_key(sidecar, key).fence() => {
@@ -293,7 +298,7 @@ impl World {
         let name = self.plan.keys[key].key.clone();
         let (owner, known_miss, now) =
             (put.owner, self.known_miss(sidecar, key, put.owner), self.local_now(sidecar));
-        let fence = self.place_of_key(sidecar, key).fence();
+        let fence = self.fence_of_numbers(sidecar, key);
         let leases = &mut self.sidecars[sidecar].leases;
         let fills = match put.build.method {
             StoreMethod::MetaCas { cas, .. } => leases.is_cas_of_miss(&name, named_cas(cas, fence), owner),
