@@ -38,11 +38,12 @@ impl Workload {
     }
 }
 
-/// Connects a client to each address.
+/// Connects a client to each address, and waits until each is answered: a sidecar may need seconds before it serves its clients.
 pub(super) async fn connect(addresses: impl Iterator<Item = SocketAddr>) -> Result<Vec<DemoClient>, Error> {
     let mut clients = Vec::new();
     for (number, address) in addresses.enumerate() {
-        let client = connect_to(address).await?;
+        let mut client = connect_to(address).await?;
+        client.version().await?;
         // Seeded, so that both runs make the same choices.
         clients.push(DemoClient { address, client, random: Random::seeded(number as u64) });
     }
