@@ -248,7 +248,8 @@ fn under_a_rule_that_serves_nothing_stale_a_value_is_handed_only_to_those_who_wa
         let mut servers = memcacheds(1);
         let rule = guarded("hot", "hot:*", &format!("cold_wait = \"9s\"\n{rule}"));
         let kennel = Kennel::start(
-            &sidecar_toml(&addresses(&servers), &[rule.clone()]).replace("workers = 2", "workers = 1"),
+            &sidecar_toml(&addresses(&servers), std::slice::from_ref(&rule))
+                .replace("workers = 2", "workers = 1"),
         );
         servers[0].kill();
         let mut builder = kennel.client();
