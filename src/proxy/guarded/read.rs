@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tokio::time::Instant;
 
 use super::driver::Driver;
 use super::misses::end_earlier_miss;
@@ -57,8 +58,8 @@ enum State {
 
 /// The first commands of a [`Read`], sent without the state machine. The machine can continue from their replies.
 struct FirstGet {
-    /// When they were sent, in ms on the monotonic clock. Waiting times count from here.
-    began: u64,
+    /// When they were sent. Waiting times count from here.
+    began: Instant,
     options: ReadOptions,
     item: ReplyId,
     /// Whether the command of another reader is shared. A stub that it leaves belongs to that reader.
@@ -141,7 +142,7 @@ impl GuardedRead {
             false => proxy.connection_of(key).read(pending, write),
         };
         let tags = tags.request(key, proxy, client);
-        State::FirstGet(FirstGet { began: proxy.mono(client.turn_time()), options, item, shared, tags })
+        State::FirstGet(FirstGet { began: client.turn_time(), options, item, shared, tags })
     }
 
     fn apply(&mut self, answer: NearAnswer, options: ReadOptions, proxy: &Proxy, client: &Client) {
@@ -191,7 +192,7 @@ impl GuardedRead {
                     Err(replies) => {
                         let mut read = Box::new(
                             Driver::without_commands(
-                                Read::after_first_get(first.options, first.began),
+                                Read::after_first_get(first.options, proxy.mono(first.began)),
                                 proxy.now(),
                             )
                             .for_reader(client.owner),

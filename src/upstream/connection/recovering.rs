@@ -15,8 +15,7 @@ use crate::upstream::server::{Server, Socket};
 
 impl Connection {
     /// The server's health has changed by a reply to, or time-out of, this connection.
-    pub(super) fn health_changed(&self, changed: Option<HealthState>) {
-        let Some(to) = changed else { return };
+    pub(super) fn health_changed(&self, to: HealthState) {
         let first = self.server.health.begin_recovery();
         report(&self.server, &self.metrics, to, first);
         if first {

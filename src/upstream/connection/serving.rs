@@ -176,7 +176,9 @@ impl Connection {
             let took = now.saturating_duration_since(completed.sent);
             self.metrics.upstream_ended(self.server.index, UpstreamOutcome::Ok, took, completed.count);
             let at = self.server.since_created(now);
-            self.health_changed(self.server.health.answered(completed.count, took, at));
+            if let Some(to) = self.server.health.answered(completed.count, took, at) {
+                self.health_changed(to);
+            }
         }
     }
 
@@ -217,7 +219,9 @@ impl Connection {
             state.timed_out += 1;
         }
         if ended > 0 {
-            self.health_changed(self.server.health.timed_out(ended, self.server.since_created(now)));
+            if let Some(to) = self.server.health.timed_out(ended, self.server.since_created(now)) {
+                self.health_changed(to);
+            }
         }
         let Some(first) = state.pending.front() else { return false };
         now.saturating_duration_since(first.sent.max(last_read)) >= limit * STALLED_TIMEOUTS
