@@ -53,7 +53,7 @@ const PANELS: [Panel; 6] = [
         scale: Scale::Linear(10.0),
     },
     Panel {
-        title: "values served after their acknowledged delete, per second",
+        title: "deleted values served per second",
         value: |second| second.deleted as f64,
         scale: Scale::Linear(10.0),
     },
