@@ -218,10 +218,10 @@ impl Connection {
             }
             state.timed_out += 1;
         }
-        if ended > 0 {
-            if let Some(to) = self.server.health.timed_out(ended, self.server.since_created(now)) {
-                self.health_changed(to);
-            }
+        if ended > 0
+            && let Some(to) = self.server.health.timed_out(ended, self.server.since_created(now))
+        {
+            self.health_changed(to);
         }
         let Some(first) = state.pending.front() else { return false };
         now.saturating_duration_since(first.sent.max(last_read)) >= limit * STALLED_TIMEOUTS
