@@ -150,6 +150,12 @@ fn places_need_a_grace() {
 }
 
 #[test]
+fn places_need_a_grace_where_only_the_fence_changes() {
+    let plan = Plan::new("small", Left { flushes: 1, ..NOTHING });
+    is_caught(Mutant::GraceOnlyWhereThePlaceChanges, plan);
+}
+
+#[test]
 fn places_need_one_window_for_all() {
     let plan = Plan::new("small", Left { refusals: 1, ..NOTHING });
     is_caught(Mutant::WindowsDiffer, Plan { windows: [2, 4], ..plan });

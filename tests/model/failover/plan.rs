@@ -58,6 +58,8 @@ impl Plan {
 pub enum Mutant {
     /// A new fence is used at once.
     NoGrace,
+    /// A new fence of the place that the sidecar knows is used at once.
+    GraceOnlyWhereThePlaceChanges,
     /// One copy is a view.
     ViewOfOneCopy,
     /// The record of two copies is written onto the third, which has lost it.
@@ -89,10 +91,13 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// What the machine is told instead of the replies to its reads.
-    pub fn replies(self, replies: &mut [Reply], window: u32) {
+    /// What the machine is told instead of the replies to its reads. `known`: the record of its latest view.
+    pub fn replies(self, replies: &mut [Reply], window: u32, known: Option<Record>) {
         match self {
             Mutant::NoGrace => change(&mut replies[..3], |record| record.settled = true),
+            Mutant::GraceOnlyWhereThePlaceChanges => change(&mut replies[..3], |record| {
+                record.settled |= known.is_some_and(|known| known.standby == record.standby);
+            }),
             Mutant::WindowsDiffer => change(&mut replies[..3], |record| {
                 (record.window, record.grace) = (window, window);
             }),

@@ -374,7 +374,8 @@ impl World {
         let is_first = round.found.is_empty();
         let found = if is_first { replies[..3].to_vec() } else { round.found };
         if let (Some(mutant), true) = (plan.mutant, is_first) {
-            mutant.replies(&mut replies, plan.windows[at]);
+            let known = self.sidecars[at].agreement.status(self.now).record;
+            mutant.replies(&mut replies, plan.windows[at], known);
             if mutant == Mutant::ValidFromReplies {
                 let _ = self.sidecars[at].agreement.begin(self.now);
             }
