@@ -58,6 +58,12 @@ pub fn plan_places(seed: u64, mutant: Option<Mutant>) -> Plan {
     }
 }
 
+/// Seeds of which one restores a copy of a tag from the other, whose place has ended meanwhile, after a bump in both places. Both
+/// are on one server, because the two others are away.
+pub fn plan_ended_places(seed: u64, mutant: Option<Mutant>) -> Plan {
+    plan_places(477_300 + seed, mutant)
+}
+
 impl World {
     fn placed(&self, sidecar: usize, home: usize, standby: usize) -> Place {
         if self.plan.moves == 0 {
@@ -104,14 +110,24 @@ impl World {
 
     /// What a sidecar replies in place of a server if the place no longer has the fence that it had.
     pub fn refusal(&self, op: &Op, item: ItemRef, operation: &Operation) -> Option<ServerReply> {
-        let place = op.place_of(item);
-        let now = self.views[op.sidecar].get(place.home).copied().flatten();
         let conditional = kennel::proxy::wire::depends_on(operation).is_some();
-        match (place.fence, now) {
-            _ if self.plan.moves == 0 => None,
-            (Some(fence), Some(view)) if fence == view.fence => None,
-            (Some(_), Some(_)) if conditional => Some(ServerReply::Exists),
-            _ => Some(ServerReply::Failed(Failure::NoView)),
+        let of_place = |place: &Place| {
+            let now = self.views[op.sidecar].get(place.home).copied().flatten();
+            match (place.fence, now) {
+                _ if self.plan.moves == 0 => None,
+                (Some(fence), Some(view)) if fence == view.fence => None,
+                (Some(_), Some(_)) if conditional => Some(ServerReply::Exists),
+                _ => Some(ServerReply::Failed(Failure::NoView)),
+            }
+        };
+        let both = kennel::proxy::wire::needs_both_places(operation);
+        match item {
+            ItemRef::Tag(tag) | ItemRef::TagCopy(tag)
+                if both && self.plan.copies && !self.plan.is(Mutant::RestoresFromAnEndedPlace) =>
+            {
+                op.tag_places[usize::from(tag)].iter().find_map(of_place)
+            }
+            item => of_place(&op.place_of(item)),
         }
     }
 

@@ -9,7 +9,7 @@ use super::wire;
 use crate::error::Failure;
 use crate::guard::envelope::lock_key;
 use crate::guard::{Commands, Inputs, ItemRef, Now, Operation, Policy, Replies, ServerCommand, ServerReply};
-use crate::proxy::key::GuardedKey;
+use crate::proxy::key::{GuardedKey, Place};
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::place::Standing;
 use crate::upstream::connection::Connection;
@@ -73,8 +73,13 @@ impl Proxy {
                         Some(tags) => tags.places[usize::from(index)][usize::from(copy)],
                         None => self.tag_place(&tag, copy),
                     };
-                    let standing = self.standing(self.plan.tag_pool, &place);
-                    if standing != Standing::Valid {
+                    let ended = match &key.tag_places {
+                        Some(tags) if wire::needs_both_places(&command.operation) => {
+                            self.ended(&tags.places[usize::from(index)])
+                        }
+                        _ => self.ended(&[place]),
+                    };
+                    if let Some(standing) = ended {
                         return known(refused(standing, epoch));
                     }
                     let connection = self.tag_connection(&place);
@@ -90,6 +95,12 @@ impl Proxy {
             }
         };
         commands.iter().map(send).collect()
+    }
+
+    /// What has become of the first of these places of a tag that no longer has the fence that it had.
+    fn ended(&self, places: &[Place]) -> Option<Standing> {
+        let standings = places.iter().map(|place| self.standing(self.plan.tag_pool, place));
+        standings.into_iter().find(|standing| *standing != Standing::Valid)
     }
 
     /// Sends commands outside any request, and waits for the replies.

@@ -102,6 +102,11 @@ fn compare(out: &mut BytesMut, cas: &Option<Cas>) {
     number(out, b" C", cas.map(|cas| cas.number));
 }
 
+/// Whether a command on one place of a tag depends on what was read in its other place: what is stored may be copied from there.
+pub fn needs_both_places(operation: &Operation) -> bool {
+    matches!(operation, Operation::Store { .. })
+}
+
 /// The epoch of the CAS that a command depends on: it may be sent only over a connection of that epoch.
 pub fn depends_on(operation: &Operation) -> Option<u32> {
     match operation {
