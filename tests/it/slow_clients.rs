@@ -15,7 +15,8 @@ const MIB: usize = 1 << 20;
 
 /// One worker, one server, and additional lines of `[listen]`.
 fn sidecar(listen: &str) -> (Vec<Memcached>, Kennel) {
-    let servers = memcacheds(1);
+    // With its default of 64 MiB, memcached evicts what a hundred clients store at once.
+    let servers = vec![Memcached::start(&["-m", "1024"])];
     let rules = [guarded("hot", "hot:*", "cold_wait = \"10s\"\nlock_ttl = \"1s\""), raw("raw", "*")];
     let toml = sidecar_toml(&addresses(&servers), &rules)
         .replace("workers = 2", &format!("workers = 1\n{listen}"))
