@@ -125,8 +125,10 @@ impl<W> Leases<W> {
     ///
     /// All who find the same stub receive the same CAS: the winner, and those that lost. A loser on another
     /// connection may have missed after a bump that the value sent here predates. Its CAS is therefore valid
-    /// for this `set`, but its versions are not. Nor is its entry removed: its own `set` may follow and would
-    /// count as one without a miss. `is_delete`: the winner's own `set` is dropped when it arrives.
+    /// for this `set`, but its versions are not. Nor are those of the winner on another connection, if one that lost has
+    /// others: the winner may have read the tags later than the stub, and the value may be the loser's. The loser's entry is
+    /// not removed: its own `set` may follow and would count as one without a miss. `is_delete`: the winner's own `set` is
+    /// dropped when it arrives.
     pub fn attribute_by_cas(&mut self, key: &[u8], cas: u64, owner: Owner, is_delete: bool) -> Attribution {
         let Some(state) = self.keys.get_mut(key) else { return Attribution::NoMiss };
         let received = || state.entries.iter().filter(|entry| entry.shown_cas == Some(cas));
@@ -137,6 +139,7 @@ impl<W> Leases<W> {
         let Some(Entry { id, owner: token_owner, kind, mut token, .. }) = matching.cloned() else {
             return Attribution::NoMiss;
         };
+        let may_predate = received().any(|entry| entry.token.versions != token.versions);
         let lease = match kind {
             EntryKind::Lease { renewing: true, .. } => return Attribution::Renewing,
             EntryKind::Lease { .. } => true,
@@ -148,16 +151,15 @@ impl<W> Leases<W> {
                 return Attribution::NoMiss;
             }
         };
-        match token_owner == owner {
-            true => drop(self.take(key, id)),
-            false if lease => {
-                if let Some(entry) = self.find(key, id) {
-                    entry.kind = EntryKind::Taken { invalidated: is_delete };
-                    self.owners.remove_lease(token_owner, id);
-                }
-            }
+        if token_owner == owner {
+            self.take(key, id);
+        } else if lease && let Some(entry) = self.find(key, id) {
+            entry.kind = EntryKind::Taken { invalidated: is_delete };
+            self.owners.remove_lease(token_owner, id);
+        }
+        if token_owner != owner && (!lease || may_predate) {
             // Versions that no tag ever has.
-            false => token.versions.iter_mut().for_each(|version| *version = 0),
+            token.versions.iter_mut().for_each(|version| *version = 0);
         }
         let owner = (token_owner != owner && lease).then_some(token_owner);
         Attribution::Fill { token, lease, owner }

@@ -52,6 +52,22 @@ fn a_losers_miss_remains_if_another_connection_uses_the_same_cas() {
 }
 
 #[test]
+fn a_win_that_another_connection_fills_is_out_of_date_if_one_that_lost_has_other_versions() {
+    let policy = Policy::default();
+    let with = |version: u64| MissToken { versions: Versions::from_slice(&[version]), ..token(7) };
+    for (loser, sender, sealed) in [(50, 3, 50), (40, 3, 0), (40, 1, 50), (40, 2, 40)] {
+        let mut leases: Leases<u32> = Leases::default();
+        leases.record_miss(KEY, 2.into(), with(loser), &policy);
+        // The tag was bumped before the winner read it, and after the stub was left.
+        leases.grant(KEY, 1.into(), with(50), &policy);
+        let Attribution::Fill { token, .. } = leases.attribute_by_cas(KEY, 7, sender.into(), false) else {
+            panic!("not attributed")
+        };
+        assert_eq!(token.versions[..], [sealed], "{loser} {sender}");
+    }
+}
+
+#[test]
 fn a_lease_that_another_connection_filled_by_its_cas_is_remembered_for_its_owner() {
     let mut leases: Leases<u32> = Leases::default();
     leases.grant(KEY, 1.into(), token(7), &Policy::default());
