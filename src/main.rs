@@ -41,7 +41,7 @@ enum Command {
         /// Configuration file (TOML). KENNEL_… variables override its keys.
         file: PathBuf,
     },
-    /// Demonstrate the guard with simulated clients, in under 20 seconds. Needs no server and no configuration.
+    /// Demonstrate the guard with simulated clients, in under a minute. Needs no server and no configuration.
     Demo,
     /// Check whether a sidecar is ready. Exit code 0 if it is, otherwise 1.
     Health {
