@@ -117,6 +117,10 @@ impl App {
                 Some(monitor) => monitor.views().to_vec(),
                 None => vec![None; pools.len()],
             },
+            other_views: match &monitor {
+                Some(monitor) => monitor.other_views().to_vec(),
+                None => vec![None; pools.len()],
+            },
         };
         let mut app = App {
             bound,
@@ -254,7 +258,7 @@ fn start_pools(config: &Config) -> io::Result<Vec<Arc<SharedPool>>> {
     let mut first = 0;
     let start = |spec| {
         let pool = SharedPool::new(spec, first, unix_ms)?;
-        first += pool.servers().len();
+        first += spec.all_servers().count();
         Ok(Arc::new(pool))
     };
     config.pools.iter().map(start).collect()
@@ -325,7 +329,7 @@ fn server_info(
 fn new_metrics(config: &Config, workers: usize) -> Metrics {
     let rules = config.rules.iter().map(|rule| rule.name.clone()).collect();
     let servers = config.pools.iter().flat_map(|pool| {
-        pool.servers.iter().map(|server| ServerName {
+        pool.all_servers().map(|server| ServerName {
             pool: pool.name.clone(),
             server: server.name.clone().unwrap_or_else(|| server.address.to_string()),
         })
@@ -365,7 +369,7 @@ impl admin::View for AdminView {
             placements: placements(at),
             servers: servers
                 .by_ref()
-                .take(pool.servers.len())
+                .take(pool.all_servers().count())
                 .map(|(index, (name, up))| ServerRow {
                     name: name.server,
                     up,

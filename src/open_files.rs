@@ -36,14 +36,15 @@ pub(crate) struct Budget {
 impl Budget {
     /// Computes the files that the servers, listeners and the admin server need.
     pub(crate) fn new(limit: Option<u64>, config: &Config, workers: usize) -> Budget {
-        let servers = config.pools.iter().flat_map(|pool| &pool.servers);
+        let servers = config.pools.iter().flat_map(|pool| pool.all_servers());
+        let other_links = config.pools.iter().flat_map(|pool| pool.other.iter().flat_map(|other| &other.servers));
         let to_servers: usize = servers.clone().map(files_of_connection).sum();
         let embedded =
             servers.clone().filter(|server| matches!(server.address, Address::Embedded { .. })).count();
         let shared = servers.filter(|server| !matches!(server.address, Address::Embedded { .. }));
         let monitor = match shared.clone().count() {
             0 => 0,
-            _ => RUNTIME + shared.map(files_of_connection).sum::<usize>(),
+            _ => RUNTIME + shared.chain(other_links).map(files_of_connection).sum::<usize>(),
         };
         let listen = &config.listen;
         // Each listener also needs one for a client that is accepted and then refused.

@@ -62,7 +62,7 @@ async fn probe_all(config: &Config) -> io::Result<Found> {
 }
 
 fn servers(config: &Config) -> impl Iterator<Item = (&PoolSpec, &ServerSpec)> {
-    config.pools.iter().flat_map(|pool| pool.servers.iter().map(move |server| (pool, server)))
+    config.pools.iter().flat_map(|pool| pool.all_servers().map(move |server| (pool, server)))
 }
 
 /// Whether a pool stores guarded keys, or the tags of any rule.

@@ -21,7 +21,7 @@ use crate::config::units::{show_address, show_duration};
 use crate::config::{self, Config, RuleKind};
 use crate::error::Failure;
 use crate::guard::near::Changes;
-use crate::guard::{BumpEnd, TagName};
+use crate::guard::TagName;
 use crate::metrics::{Metrics, ServerName};
 use crate::monitor::Monitor;
 use crate::proxy::{LeaseTable, OutageTable, Plan, Proxy, ServerInfo, Shared, TagCache};
@@ -209,10 +209,7 @@ async fn perform_one(
     let result = timeout(limit, async {
         match action {
             Action::Get => proxy.tag_version(&name).await,
-            Action::Bump => match proxy.bump_tag(name).await {
-                BumpEnd::Bumped(version) => Ok(Some(version)),
-                BumpEnd::Failed(failure) => Err(failure),
-            },
+            Action::Bump => proxy.bump_tag(name).await.map(Some),
         }
     });
     result.await.unwrap_or(Err(Failure::TimedOut))
@@ -222,7 +219,7 @@ async fn perform_one(
 fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>)> {
     let tags = &config.tags;
     let server = |server: &Address| ServerName { pool: spec.name.clone(), server: show_address(server) };
-    let servers = spec.servers.iter().map(|spec| server(&spec.address)).collect();
+    let servers = spec.all_servers().map(|spec| server(&spec.address)).collect();
     let metrics = Arc::new(Metrics::new(Vec::new(), servers, 1));
     let rules = Rules::new(Vec::new());
     let plan = Plan::new(rules, Vec::new(), Vec::new(), 0, tags.prefix.clone(), 0, tags.replicas > 1);
@@ -259,6 +256,7 @@ fn proxy(config: &Config, spec: &PoolSpec) -> io::Result<(Proxy, Option<Monitor>
             baseline: Mutex::default(),
         }),
         views: monitor.as_ref().map_or(vec![None], |monitor| monitor.views().to_vec()),
+        other_views: monitor.as_ref().map_or(vec![None], |monitor| monitor.other_views().to_vec()),
     };
     let counts = metrics.worker(0);
     let pool = Pool::new(pool.for_worker(), &counts);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::file;
 use super::units::show_duration;
 use super::validator::{DAY, KeyPath, MINUTE, Validator, boolean, duration, whole_seconds};
-use crate::upstream::{Address, FailoverSpec, OnError, ServerSpec};
+use crate::upstream::{Address, FailoverSpec, OnError, OtherPlacement, ServerSpec};
 
 /// Each record has three copies on three servers.
 const LEAST_SERVERS: usize = 3;
@@ -23,12 +23,26 @@ pub(super) fn failover(
     at: &KeyPath,
     table: &file::Pool,
     servers: Option<&[ServerSpec]>,
+    other: Option<&OtherPlacement>,
     request_timeout: Option<Duration>,
 ) -> Option<Option<FailoverSpec>> {
     let spec = durations(v, at, table);
     let configured = v.value(at, "failover", &table.failover, None, |value| boolean(value).map(Some))?;
     let (spec, servers) = (spec?, servers?);
-    let obstacle = obstacle(servers);
+    let obstacles = [Some(servers), other.map(|other| &other.servers[..])].map(|list| list.and_then(obstacle));
+    if let (None, Some(other), [None, Some(why)] | [Some(why), None]) = (configured, other, &obstacles) {
+        let key = other.kind.key();
+        v.error(
+            at,
+            "failover",
+            None,
+            format_args!(
+                "must be false during and after this change, because only one of servers and {key} can fail over: it {why}"
+            ),
+        );
+        return None;
+    }
+    let obstacle = obstacles.into_iter().flatten().next();
     if let (Some(true), Some(why)) = (configured, &obstacle) {
         v.error(at, "failover", table.failover.as_ref(), why);
         return None;

@@ -114,6 +114,9 @@ table!(
     /// `[pools.<name>]`
     Pool {
         servers = "servers": List,
+        next = "next": List,
+        previous = "previous": List,
+        take_over = "take_over": Flag,
         distribution = "distribution": Text,
         hash = "hash": Text,
         connect_timeout = "connect_timeout": Text,

@@ -12,8 +12,8 @@ use super::file::{self, Section};
 use super::health::health;
 use super::listen::{Listeners, valid};
 use super::units::{self, show_address};
-use super::validator::{KeyPath, MINUTE, Validator, duration, integer, keys, text, word};
-use crate::upstream::{Address, Distribution, Hash, OnError, PoolSpec, ServerSpec, UnknownPlacement};
+use super::validator::{KeyPath, MINUTE, Validator, boolean, duration, integer, keys, text, word};
+use crate::upstream::{Address, Distribution, Hash, OnError, OtherKind, OtherPlacement, PoolSpec, ServerSpec, UnknownPlacement};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -48,7 +48,12 @@ pub(super) fn pools(
 
 /// Rejects servers that are Kennel's own listeners: requests would be forwarded in a loop.
 fn forwarding_loops(v: &mut Validator<'_>, listeners: &Listeners, pool: &PoolSpec) {
-    for (i, server) in pool.servers.iter().enumerate() {
+    let others = pool.other.iter().flat_map(|other| {
+        let key = other.kind.key();
+        other.servers.iter().enumerate().map(move |(i, server)| (key, i, server))
+    });
+    let servers = pool.servers.iter().enumerate().map(|(i, server)| ("servers", i, server));
+    for (key, i, server) in servers.chain(others) {
         let ours = match &server.address {
             Address::Tcp { host, port } => {
                 let mut tcp = valid(&listeners.tcp);
@@ -64,7 +69,7 @@ fn forwarding_loops(v: &mut Validator<'_>, listeners: &Listeners, pool: &PoolSpe
         if let Some(ours) = ours {
             let message = format!("is Kennel's own listener {ours}: change one of the two addresses");
             let at = KeyPath::table(format!("pools.{}", pool.name));
-            v.error(&at, &format!("servers[{i}]"), Some(&show_address(&server.address).into()), message);
+            v.error(&at, &format!("{key}[{i}]"), Some(&show_address(&server.address).into()), message);
         }
     }
 }
@@ -83,7 +88,8 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
     let at = KeyPath::table(path);
     let health_table = table.rest.remove("health");
     v.unknown(&at, &table.rest, keys(file::Pool::KEYS));
-    let servers = servers(v, &at, &table.servers);
+    let servers = server_list(v, &at, "servers", &table.servers);
+    let other = other(v, &at, &table, servers.as_deref());
     let distributions = [
         ("ketama", Distribution::Ketama),
         ("modula", Distribution::Modula),
@@ -100,7 +106,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
     let health = request_timeout.and_then(|limit| health(v, &at, health_table.as_ref(), limit));
     let on_errors = [("miss", OnError::Miss), ("error", OnError::Error), ("standby", OnError::Standby)];
     let on_error = v.value(&at, "on_error", &table.on_error, OnError::Miss, word(&on_errors));
-    let failover = failover(v, &at, &table, servers.as_deref(), request_timeout);
+    let failover = failover(v, &at, &table, servers.as_deref(), other.as_ref()?.as_ref(), request_timeout);
     needed_failover(v, &at, &table, on_error, &failover);
     let keyspace =
         v.value(&at, "keyspace", &table.keyspace, None, |value| units::name(text(value)?).map(Some));
@@ -117,6 +123,7 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         keyspace: keyspace?.unwrap_or_else(|| name.clone()),
         name,
         servers: servers?,
+        other: other?,
         distribution: distribution?,
         hash: hash?,
         connect_timeout: connect_timeout?,
@@ -126,7 +133,11 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         health: health?,
         unknown_placement: unknown_placement?,
     };
-    servers_without_keys(v, &pool);
+    servers_without_keys(v, &pool, "servers");
+    if let Some(other) = pool.other_pool() {
+        let key = pool.other.as_ref().map_or("", |other| other.kind.key());
+        servers_without_keys(v, &other, key);
+    }
     Some(pool)
 }
 
@@ -154,31 +165,77 @@ fn hash(
     }
 }
 
-fn servers(v: &mut Validator<'_>, at: &KeyPath, list: &Option<Value>) -> Option<Vec<ServerSpec>> {
-    let servers = v.list(at, "servers", list, Vec::new(), |v, key, value| server(v, at, key, value))?;
+/// `next` or `previous`, if one of them is configured. The outer `None`: there is an error.
+fn other(
+    v: &mut Validator<'_>,
+    at: &KeyPath,
+    table: &file::Pool,
+    servers: Option<&[ServerSpec]>,
+) -> Option<Option<OtherPlacement>> {
+    let take_over = v.value(at, "take_over", &table.take_over, None, |value| boolean(value).map(Some))?;
+    let (key, list, kind) = match (&table.next, &table.previous) {
+        (Some(_), Some(_)) => {
+            v.error(at, "previous", None, "cannot be set together with next: a change is in one step at a time");
+            return None;
+        }
+        (None, None) if take_over.is_some() => {
+            v.error(at, "take_over", table.take_over.as_ref(), "needs previous");
+            return None;
+        }
+        (None, None) => return Some(None),
+        (Some(_), None) if take_over.is_some() => {
+            v.error(at, "take_over", table.take_over.as_ref(), "needs previous: nothing is taken over from next");
+            return None;
+        }
+        (next @ Some(_), None) => ("next", next, OtherKind::Next),
+        (None, previous) => {
+            ("previous", previous, OtherKind::Previous { take_over: take_over.unwrap_or(true) })
+        }
+    };
+    let others = server_list(v, at, key, list)?;
+    let servers = servers?;
+    let is_embedded = |server: &ServerSpec| matches!(server.address, Address::Embedded { .. });
+    if servers.iter().chain(&others).any(is_embedded) {
+        v.error(at, key, None, "is impossible with an embedded server: no other sidecar can reach it");
+        return None;
+    }
+    if others == servers {
+        v.error(at, key, None, "must differ from servers");
+        return None;
+    }
+    Some(Some(OtherPlacement { servers: others, kind }))
+}
+
+fn server_list(
+    v: &mut Validator<'_>,
+    at: &KeyPath,
+    list_key: &str,
+    list: &Option<Value>,
+) -> Option<Vec<ServerSpec>> {
+    let servers = v.list(at, list_key, list, Vec::new(), |v, key, value| server(v, at, key, value))?;
     match servers.len() {
         0 => {
-            v.error(at, "servers", None, "must contain at least one server: [\"10.0.0.1:11211\"]");
+            v.error(at, list_key, None, "must contain at least one server: [\"10.0.0.1:11211\"]");
             return None;
         }
         1..=1024 => {}
         n => {
-            v.error(at, "servers", None, format_args!("must contain at most 1024 servers, not {n}"));
+            v.error(at, list_key, None, format_args!("must contain at most 1024 servers, not {n}"));
             return None;
         }
     }
     let before = v.errors.len();
     let (mut addresses, mut names) = (HashMap::new(), HashMap::new());
     for (i, server) in servers.iter().enumerate() {
-        let key = format!("servers[{i}]");
+        let key = format!("{list_key}[{i}]");
         let address = server.address.to_string().to_ascii_lowercase();
         let embedded = matches!(server.address, Address::Embedded { .. }); // each entry is a server of its own
         let same_address = addresses.insert(address, i).filter(|_| !embedded);
         let same_name = names.insert(ring_name(server), i);
         let message = if let Some(j) = same_address {
-            format!("is the same as servers[{j}]: list each server once, with a weight for a larger share")
+            format!("is the same as {list_key}[{j}]: list each server once, with a weight for a larger share")
         } else if let Some(j) = same_name {
-            format!("has the same ring name as servers[{j}], {:?}: set another name", ring_name(server))
+            format!("has the same ring name as {list_key}[{j}], {:?}: set another name", ring_name(server))
         } else {
             continue;
         };
@@ -233,14 +290,14 @@ fn server(v: &mut Validator<'_>, at: &KeyPath, key: String, value: &Value) -> Op
 }
 
 /// Weighted ketama gives a server floor(its share × 40 × servers) × 4 points, which can be 0.
-fn servers_without_keys(v: &mut Validator<'_>, pool: &PoolSpec) {
+fn servers_without_keys(v: &mut Validator<'_>, pool: &PoolSpec, key: &str) {
     let total: f64 = pool.servers.iter().map(|s| f64::from(s.weight)).sum();
     for (i, server) in pool.servers.iter().enumerate() {
         let points = f64::from(server.weight) / total * 40.0 * pool.servers.len() as f64;
         if pool.distribution == Distribution::Ketama && points < 1.0 {
             let (name, address) = (&pool.name, &server.address);
             v.warnings.push(format!(
-                "pools.{name}.servers[{i}] ({address}) receives no keys: its weight is too small compared with the others"
+                "pools.{name}.{key}[{i}] ({address}) receives no keys: its weight is too small compared with the others"
             ));
         }
     }

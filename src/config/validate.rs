@@ -109,7 +109,9 @@ fn tags(
     let pool = pool_index(v, &at, &table.pool, pools);
     let replicas = v.value(&at, "replicas", &table.replicas, 1, integer(1..=2))? as usize;
     let pool = pool?;
-    let servers = specs.and_then(|specs| specs.get(pool)).map_or(replicas, |spec| spec.servers.len());
+    let servers = specs.and_then(|specs| specs.get(pool)).map_or(replicas, |spec| {
+        spec.other.iter().map(|other| other.servers.len()).chain([spec.servers.len()]).min().unwrap_or(0)
+    });
     if servers < replicas {
         let message = format!("must not exceed the number of servers of pool {:?}, which is 1", pools[pool]);
         v.error(&at, "replicas", table.replicas.as_ref(), message);

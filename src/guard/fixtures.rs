@@ -25,6 +25,8 @@ pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> 
         copies: false,
         fence: 0,
         tag_fences: &[],
+        other_fence: 0,
+        other_tag_fences: &[],
         now,
         may_wait: true,
         random_unit: 1.0,

@@ -146,7 +146,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
     }
     let moved = match versions {
         // It may have missed a delete or a bump, which was carried out in another place.
-        _ if envelope.fence != inputs.fence => true,
+        _ if !inputs.counts(envelope.fence) => true,
         None => true,
         Some(versions) => {
             let now = |name: &[u8]| inputs.tags.iter().zip(versions).find(|(tag, _)| tag[..] == *name);
@@ -156,7 +156,7 @@ pub(super) fn judge(item: &Item, versions: Option<&Versions>, inputs: &Inputs<'_
                 || !envelope.tags().all(|(name, version)| now(name).is_none_or(|(_, now)| *now == version))
         }
     };
-    if moved && drops || envelope.fence != inputs.fence && drops_of_other_fence {
+    if moved && drops || !inputs.counts(envelope.fence) && drops_of_other_fence {
         return ItemState::Unservable;
     }
     let expired = item.ttl.is_some_and(|ttl| ttl <= envelope.stale_for);

@@ -1,7 +1,9 @@
 //! The inputs of a decision besides the replies of the servers.
 
+use super::command::Item;
 use super::envelope::{TagName, TagNames};
 use super::policy::Policy;
+use super::tag_version::version_of;
 
 /// The time of a decision, as read by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,8 +33,12 @@ pub struct Inputs<'a> {
     /// The fence of the place where the key is kept; 0 in a pool without failover. What was stored under another fence may have
     /// missed an invalidation.
     pub fence: u64,
+    /// Another fence that counts, while the servers of the pool change; 0 if there is none.
+    pub other_fence: u64,
     /// The fences of the places of each of `tags`: where it is kept, and where its copy is. Empty in a pool without failover.
     pub tag_fences: &'a [[u64; 2]],
+    /// The other fences that count for them, 0 where there is none.
+    pub other_tag_fences: &'a [[u64; 2]],
     /// The current time.
     pub now: Now,
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
@@ -45,6 +51,18 @@ impl Inputs<'_> {
     /// The tags that the rule names.
     pub(super) fn rule_tags(&self) -> &[TagName] {
         &self.tags[..self.tags.len().saturating_sub(self.added_tags)]
+    }
+
+    /// Whether what was stored under this fence counts.
+    pub(super) fn counts(&self, fence: u64) -> bool {
+        fence == self.fence || fence == self.other_fence && fence != 0
+    }
+
+    /// The version in the item of a tag, or of its copy, if it was stored under a fence that counts.
+    pub(super) fn version_of(&self, item: &Item, tag: u8, copy: bool) -> Option<u64> {
+        let other = self.other_tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)]);
+        let version = version_of(item, self.tag_fence(tag, copy));
+        version.or_else(|| version_of(item, other).filter(|_| other != 0))
     }
 
     /// The fence of the place of a tag, or of its copy.

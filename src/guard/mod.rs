@@ -41,6 +41,7 @@ mod modify;
 mod delete;
 pub mod near;
 pub mod outage;
+mod take_over;
 mod client_cas;
 
 pub use bump::{Bump, BumpEnd};
@@ -66,6 +67,7 @@ pub use tag_version::{
     Versions, incarnation_of, parse_version, tag_value, version, version_millis, version_of,
 };
 pub use tags::tag_get_flags;
+pub use take_over::take_over;
 
 #[cfg(test)]
 mod fixtures;

@@ -20,7 +20,7 @@ use super::command::{
 };
 use super::inputs::Inputs;
 use super::retry::MAX_ROUNDS;
-use super::tag_version::{Versions, created_version, incarnation_of, tag_value, version_of};
+use super::tag_version::{Versions, created_version, incarnation_of, tag_value};
 
 /// TTL, in seconds, of the stub of a tag that is never created: longer than any client waits for it.
 const STUB_SECONDS: u32 = 30;
@@ -85,7 +85,8 @@ pub(super) fn find_copies<'a>(
     for server in TagServer::all(inputs.copies) {
         match replies.next() {
             Some(ServerReply::Item(item)) => {
-                found.push((*server, version_of(item, server.fence(tag, inputs)), item.cas));
+                let version = inputs.version_of(item, tag, *server == TagServer::Copy);
+                found.push((*server, version, item.cas));
             }
             Some(ServerReply::Failed(failed)) => failure = Some(*failed),
             // The server has no memory even for a stub.

@@ -19,13 +19,15 @@ use super::marks::{Marker, Marks, POLL, Withheld, fixed_views};
 use super::pool_status::PoolStatus;
 use super::status::{Observation, ServerStatus, Status, mono};
 use crate::clock::Clock;
-use crate::failover::placements::Step;
+use crate::failover::placements::{Kind, Step};
 use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, Views};
 use crate::random::Random;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::ring::{identity_ids, placement_id};
 use crate::upstream::server::Server;
-use crate::upstream::{Address, BatchConnection, FailoverSpec, PoolSpec, ServerSpec, UnknownPlacement};
+use crate::upstream::{
+    Address, BatchConnection, FailoverSpec, OtherKind, PoolSpec, ServerSpec, UnknownPlacement,
+};
 
 /// Rounds of a server per window. A reply may take as long as the time between two rounds.
 const ROUNDS: u32 = 4;
@@ -43,6 +45,8 @@ pub struct Monitor {
     pools: Vec<MonitoredPool>,
     /// The views of each pool; `None` if its places are fixed.
     views: Vec<Option<Arc<Views>>>,
+    /// The same for the other list of servers of each pool.
+    other_views: Vec<Option<Arc<Views>>>,
     status: Arc<Status>,
     /// Zero of the monotonic clock.
     start: Instant,
@@ -61,9 +65,40 @@ struct MonitoredPool {
     withheld: Option<Arc<Views>>,
     /// The indexes of the servers that are not embedded.
     shared: Vec<usize>,
+    /// The index, among the servers of all pools, of the first server whose state operators see under this placement.
+    shown_from: usize,
     connect_timeout: Duration,
     /// How long replies may take.
     limit: Duration,
+}
+
+impl MonitoredPool {
+    /// A pool without marks. `views`: where the views are published.
+    fn of(
+        spec: &PoolSpec,
+        pool: &Arc<SharedPool>,
+        views: Option<Arc<Views>>,
+        shown_from: usize,
+    ) -> MonitoredPool {
+        let failover = spec.failover.as_ref().zip(views).map(|(failover, views)| Failover {
+            spec: failover.clone(),
+            views,
+            placement: placement_id(&spec.servers, spec.distribution, spec.hash),
+            identities: identity_ids(&spec.servers),
+        });
+        let longest = failover.as_ref().map_or(POLL, |failover| failover.spec.window / ROUNDS);
+        MonitoredPool {
+            pool: Arc::clone(pool),
+            failover,
+            placements: None,
+            keyspace: spec.keyspace.clone(),
+            withheld: None,
+            shared: Vec::new(),
+            shown_from,
+            connect_timeout: spec.connect_timeout,
+            limit: spec.request_timeout.min(longest),
+        }
+    }
 }
 
 /// What the agreements on a pool's servers need.
@@ -88,8 +123,8 @@ struct Participant {
     marks: Option<Rc<Marks>>,
     /// The index of the server in its pool.
     at: usize,
-    /// The index among the servers of all pools.
-    index: usize,
+    /// The index among the servers of all pools; `None` if operators see the state of the server under another placement.
+    index: Option<usize>,
     status: Arc<Status>,
     start: Instant,
     clock: Clock,
@@ -126,7 +161,7 @@ impl Monitor {
         keeps_marks: bool,
     ) -> Option<Monitor> {
         let (mut monitored, mut views) = (Vec::new(), Vec::new());
-        let (mut servers, mut placements) = (Vec::new(), Vec::new());
+        let (mut servers, mut placements, mut other_views) = (Vec::new(), Vec::new(), Vec::new());
         for (spec, pool) in specs.iter().zip(pools) {
             let is_shared = |at: &usize| !matches!(spec.servers[*at].address, Address::Embedded { .. });
             let shared: Vec<usize> = (0..spec.servers.len()).filter(is_shared).collect();
@@ -144,37 +179,54 @@ impl Monitor {
                 let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
                 Some(ServerStatus::new(spec.name.clone(), name, marked.clone(), Arc::clone(views), at))
             };
+            let shown_from = servers.len();
             servers.extend(spec.servers.iter().enumerate().map(status));
             placements.push(marked.clone());
             views.push(of_pool.clone());
-            if spec.failover.is_none() && marked.is_none() {
-                continue;
+            if spec.failover.is_some() || marked.is_some() {
+                monitored.push(MonitoredPool {
+                    placements: marked,
+                    withheld: of_pool.clone().filter(|_| withholds),
+                    shared,
+                    ..MonitoredPool::of(spec, pool, of_pool, shown_from)
+                });
             }
-            let failover = spec.failover.as_ref().zip(of_pool.clone()).map(|(failover, views)| Failover {
-                spec: failover.clone(),
-                views,
-                placement: placement_id(&spec.servers, spec.distribution, spec.hash),
-                identities: identity_ids(&spec.servers),
+            let Some((other, pool)) = spec.other_pool().zip(pool.other()) else {
+                other_views.push(None);
+                continue;
+            };
+            let of_other = other.failover.as_ref().map(|_| Arc::new(Views::new(other.servers.len())));
+            let shown_from = servers.len();
+            let further = spec.further_servers().map(|server| {
+                let at = other.servers.iter().position(|other| other == server)?;
+                let name = server.name.clone().unwrap_or_else(|| server.address.to_string());
+                Some(ServerStatus::new(spec.name.clone(), name, None, Arc::clone(of_other.as_ref()?), at))
             });
-            let longest = failover.as_ref().map_or(POLL, |failover| failover.spec.window / ROUNDS);
-            monitored.push(MonitoredPool {
-                pool: Arc::clone(pool),
-                failover,
-                placements: marked,
-                keyspace: spec.keyspace.clone(),
-                withheld: of_pool.filter(|_| withholds),
-                shared,
-                connect_timeout: spec.connect_timeout,
-                limit: spec.request_timeout.min(longest),
-            });
+            servers.extend(further);
+            other_views.push(of_other.clone());
+            if of_other.is_some() {
+                monitored.push(MonitoredPool::of(&other, pool, of_other, shown_from));
+            }
         }
         let status = Arc::new(Status::new(start, servers, placements));
-        (!monitored.is_empty()).then_some(Monitor { pools: monitored, views, status, start, clock })
+        (!monitored.is_empty()).then_some(Monitor {
+            pools: monitored,
+            views,
+            other_views,
+            status,
+            start,
+            clock,
+        })
     }
 
     /// The views of each pool, in the order of the configuration; `None` if it does not fail over.
     pub fn views(&self) -> &[Option<Arc<Views>>] {
         &self.views
+    }
+
+    /// The same for the other list of servers of each pool; `None` also if it has none.
+    pub fn other_views(&self) -> &[Option<Arc<Views>>] {
+        &self.other_views
     }
 
     /// The state that operators see.
@@ -250,7 +302,7 @@ impl Monitor {
                 views: Arc::clone(&failover.views),
                 marks: marks.cloned(),
                 at,
-                index: pool.pool.servers()[at].index,
+                index: Some(pool.pool.servers()[at].index).filter(|index| *index >= pool.shown_from),
                 status: Arc::clone(&self.status),
                 start: self.start,
                 clock: self.clock.clone(),
@@ -319,7 +371,7 @@ impl Participant {
     }
 
     fn observe(&self) {
-        let Some(server) = self.status.server(self.index) else { return };
+        let Some(server) = self.index.and_then(|index| self.status.server(index)) else { return };
         let status = self.agreement.status(mono(self.start));
         let window = status.record.map(|record| record.window).filter(|window| *window != self.window);
         server.observe(Observation {
@@ -343,7 +395,16 @@ fn links(pool: &MonitoredPool, tasks: &mut JoinSet<()>) -> Vec<Link> {
 
 /// Which step of a change of its servers this pool is in.
 pub fn step(spec: &PoolSpec) -> Step {
-    Step::only(placement_id(&spec.servers, spec.distribution, spec.hash))
+    let id = |servers| placement_id(servers, spec.distribution, spec.hash);
+    let (reads, Some(other)) = (id(&spec.servers), &spec.other) else {
+        return Step::only(id(&spec.servers));
+    };
+    let kind = match other.kind {
+        OtherKind::Next => Kind::Next,
+        OtherKind::Previous { take_over: true } => Kind::TakeOver,
+        OtherKind::Previous { take_over: false } => Kind::Previous,
+    };
+    Step { reads, other: id(&other.servers), kind }
 }
 
 async fn tick_every(interval: Duration, mut random: Random, tick: watch::Sender<()>) {

@@ -21,6 +21,7 @@ mod state;
 mod replies;
 mod key;
 mod place;
+mod other;
 mod plan;
 
 pub use call::{Call, LongGetState};

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::key::{GuardedKey, KeyClass};
+use super::other::Other;
 use super::plan::{GuardPlan, Plan, RulePlan};
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
@@ -44,6 +45,8 @@ pub struct Proxy {
     start: Instant,
     /// Where the keys of each server are, for each pool that fails over.
     pub(super) views: Vec<Option<Arc<Views>>>,
+    /// The other placement; `None` if no pool's servers change.
+    pub(super) other: Option<Other>,
     /// The policies of the guards for keys on a standby server.
     standby_policies: Vec<Policy>,
     hasher: KeyHasher,
@@ -77,11 +80,14 @@ pub struct Shared {
     /// Where the keys of each server are, for each pool; `None` if the pool does not fail over. The times in them are on the
     /// clock that begins at `start`.
     pub views: Vec<Option<Arc<Views>>>,
+    /// The same for the other list of servers of each pool.
+    pub other_views: Vec<Option<Arc<Views>>>,
 }
 
 impl Proxy {
     /// A worker's pipeline over its pools.
-    pub fn new(shared: Shared, pools: Vec<Pool>, random: Random, metrics: Arc<WorkerMetrics>) -> Proxy {
+    pub fn new(shared: Shared, pools: Vec<Pool>, mut random: Random, metrics: Arc<WorkerMetrics>) -> Proxy {
+        let other = Other::new(&shared, &pools, Random::seeded(random.below(u64::MAX)), &metrics);
         let Shared {
             plan,
             leases,
@@ -94,6 +100,7 @@ impl Proxy {
             start,
             server_info,
             views,
+            other_views: _,
         } = shared;
         let on_standby = |guard: &GuardPlan| guard.policy.on_standby(pools[guard.pool].standby_ttl());
         let standby_policies = plan.guards.iter().map(on_standby).collect();
@@ -112,6 +119,7 @@ impl Proxy {
             clock,
             start,
             views,
+            other,
             standby_policies,
             hasher: KeyHasher::new(),
             tag: RefCell::default(),
@@ -179,7 +187,7 @@ impl Proxy {
                     let home = self.pools[pool].server_index_by(key, md5);
                     KeyClass::Guarded(GuardedKey {
                         guard,
-                        place: self.place(pool, home, || self.pools[pool].standby_index(key, home)),
+                        place: self.place_of_key(pool, key, home),
                         key: SmallVec::from_slice(key),
                         tag_places: if tags.is_empty() { None } else { self.tag_places(&tags) },
                         tags,
@@ -254,8 +262,8 @@ impl Proxy {
         self.hasher.hash(key)
     }
 
-    /// The connections to every server of every pool.
+    /// The connections to every server of every pool, including those of the other list while the servers change.
     pub(super) fn connections(&self) -> impl Iterator<Item = &Rc<Connection>> {
-        self.pools.iter().flat_map(|pool| pool.connections())
+        self.pools.iter().flat_map(|pool| pool.all_connections())
     }
 }

@@ -9,6 +9,7 @@ use super::key::{GuardedKey, Place, TagPlaces};
 use super::pipeline::Proxy;
 use crate::failover::View;
 use crate::guard::{Operation, TagName, TagNames};
+use crate::upstream::pool::Pool;
 
 /// What has become of a place since the operation began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,14 +23,33 @@ pub(crate) enum Standing {
 }
 
 impl Proxy {
-    /// Where a key of this pool is kept now. `home`: where the ring puts it; `standby`: where, while that server is away.
-    pub(crate) fn place(&self, pool: usize, home: usize, standby: impl FnOnce() -> usize) -> Place {
+    /// Where a key of this pool is kept now. `home`: where the ring puts it.
+    pub(crate) fn place_of_key(&self, pool: usize, key: &[u8], home: usize) -> Place {
+        let standby = || self.pools[pool].standby_index(key, home);
+        self.place(pool, home, standby, |other| other.server_index(key))
+    }
+
+    /// Where an item of this pool is kept now. `home`: where the ring puts it; `standby`: where, while that server is away;
+    /// `elsewhere`: where the ring of the other list of servers puts it.
+    fn place(
+        &self,
+        pool: usize,
+        home: usize,
+        standby: impl FnOnce() -> usize,
+        elsewhere: impl FnOnce(&Pool) -> usize,
+    ) -> Place {
         if self.views[pool].is_none() {
             return Place::fixed(home);
         }
         match self.view(pool, home) {
-            Some(View { fence, standby: true }) => Place { server: standby(), home, fence: Some(fence) },
-            view => Place { server: home, home, fence: view.map(|view| view.fence) },
+            Some(View { fence, standby: true }) => {
+                Place { server: standby(), home, fence: Some(fence), other_fence: 0 }
+            }
+            view => {
+                let other_fence =
+                    if self.other.is_some() { self.other_fence(pool, home, elsewhere) } else { 0 };
+                Place { server: home, home, fence: view.map(|view| view.fence), other_fence }
+            }
         }
     }
 
@@ -38,7 +58,7 @@ impl Proxy {
         self.views[pool].is_some()
     }
 
-    fn view(&self, pool: usize, server: usize) -> Option<View> {
+    pub(super) fn view(&self, pool: usize, server: usize) -> Option<View> {
         // The time of the turn may be before a request of this turn was sent.
         self.views[pool].as_ref()?.get(server, self.mono(Instant::now()))
     }
@@ -49,7 +69,11 @@ impl Proxy {
             return Standing::Valid;
         }
         match (self.view(pool, place.home), place.fence) {
-            (Some(view), Some(fence)) if view.fence == fence => Standing::Valid,
+            (Some(view), Some(fence)) if view.fence == fence => match place.other_fence {
+                0 => Standing::Valid,
+                _ if self.has_other_fence(pool, place) => Standing::Valid,
+                _ => Standing::Replaced,
+            },
             (Some(_), Some(_)) => Standing::Replaced,
             _ => Standing::Unknown,
         }
@@ -63,8 +87,7 @@ impl Proxy {
     /// The same key with the places as they are now.
     pub(crate) fn placed_again(&self, key: &GuardedKey) -> GuardedKey {
         let pool = self.plan.guards[key.guard].pool;
-        let home = key.place.home;
-        let place = self.place(pool, home, || self.pools[pool].standby_index(&key.key, home));
+        let place = self.place_of_key(pool, &key.key, key.place.home);
         GuardedKey { place, tag_places: self.tag_places(&key.tags), ..key.clone() }
     }
 
@@ -75,6 +98,7 @@ impl Proxy {
             (Some(known), Some(more)) => {
                 known.places.extend(more.places);
                 known.fences.extend(more.fences);
+                known.other_fences.extend(more.other_fences);
             }
             (known, more) => *known = more,
         }
@@ -90,9 +114,7 @@ impl Proxy {
         for tag in tags {
             let key = self.key_of_tag(tag);
             let first = self.tag_place(&key, false);
-            let places = [first, if self.plan.tag_copies { self.tag_place(&key, true) } else { first }];
-            found.places.push(places);
-            found.fences.push(places.map(|place| place.fence()));
+            found.push([first, if self.plan.tag_copies { self.tag_place(&key, true) } else { first }]);
         }
         Some(found)
     }
@@ -100,11 +122,12 @@ impl Proxy {
     /// Where the tag with this key, or its copy, is kept now.
     pub(crate) fn tag_place(&self, key: &[u8], copy: bool) -> Place {
         let pool = &self.pools[self.plan.tag_pool];
-        let home = if copy { pool.second_server_index(key) } else { pool.server_index(key) };
-        self.place(self.plan.tag_pool, home, || match self.plan.tag_copies {
+        let home = |pool: &Pool| if copy { pool.second_server_index(key) } else { pool.server_index(key) };
+        let standby = || match self.plan.tag_copies {
             true => pool.standby_of_copy(key, copy),
-            false => pool.standby_index(key, home),
-        })
+            false => pool.standby_index(key, home(pool)),
+        };
+        self.place(self.plan.tag_pool, home(pool), standby, home)
     }
 
     /// Whether a change of this key may be acknowledged: it was carried out where the key, or the tag that is bumped, still is.

@@ -173,6 +173,11 @@ impl Connection {
         &self.server
     }
 
+    /// Whether it is a connection to this server.
+    pub fn is_to(&self, server: &Arc<Server>) -> bool {
+        Arc::ptr_eq(&self.server, server)
+    }
+
     /// Sends one command of a client. `write` appends the whole command, without noreply. Its reply, of this shape, is delivered
     /// to `replies`.
     pub fn send(

@@ -37,5 +37,6 @@ pub use batch_connection::{BatchConnection, NoReply};
 pub use batched_gets::GetKind;
 pub use md5_lanes::each_with_md5;
 pub use spec::{
-    Address, Distribution, FailoverSpec, Hash, HealthSpec, OnError, PoolSpec, ServerSpec, UnknownPlacement,
+    Address, Distribution, FailoverSpec, Hash, HealthSpec, OnError, OtherKind, OtherPlacement, PoolSpec,
+    ServerSpec, UnknownPlacement,
 };

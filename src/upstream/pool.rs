@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::placement_cache::PlacementCache;
 use super::ring::Ring;
 use super::server::Server;
-use super::spec::{OnError, PoolSpec};
+use super::spec::{OnError, OtherKind, PoolSpec, ServerSpec};
 use crate::metrics::WorkerMetrics;
 
 /// The part of a pool that all workers share.
@@ -22,25 +22,47 @@ pub struct SharedPool {
     servers: Vec<Arc<Server>>,
     on_error: OnError,
     standby_ttl: Duration,
+    other: Option<OtherPool>,
+}
+
+/// The same pool with its other list of servers, while these change. A server in both lists is the same [`Server`].
+struct OtherPool {
+    kind: OtherKind,
+    pool: Arc<SharedPool>,
 }
 
 impl SharedPool {
     /// Creates the pool of a specification and starts its embedded servers. `first` is the index of its first server among
     /// those of all pools.
     pub fn new(spec: &PoolSpec, first: usize, clock: fn() -> u64) -> io::Result<SharedPool> {
-        let (connect, request) = (spec.connect_timeout, spec.request_timeout);
-        let servers = (first..).zip(&spec.servers);
-        let servers = servers.map(|(index, server)| {
-            let server = Server::new(index, server, connect, request, clock)?;
+        let new_server = |(index, server): (usize, &ServerSpec)| {
+            let server = Server::new(index, server, spec.connect_timeout, spec.request_timeout, clock)?;
             Ok(Arc::new(server.with_health(spec.health)))
+        };
+        let all = (first..).zip(spec.all_servers()).map(new_server).collect::<io::Result<Vec<_>>>()?;
+        let other = spec.other.as_ref().zip(spec.other_pool()).map(|(other, spec)| {
+            let of = |listed: &ServerSpec| all.iter().find(|server| *server.address() == listed.address);
+            let servers = spec.servers.iter().filter_map(of).cloned().collect();
+            OtherPool { kind: other.kind, pool: Arc::new(SharedPool::of_servers(&spec, servers, None)) }
         });
-        Ok(SharedPool {
+        let own = all[..spec.servers.len()].to_vec();
+        Ok(SharedPool::of_servers(spec, own, other))
+    }
+
+    fn of_servers(spec: &PoolSpec, servers: Vec<Arc<Server>>, other: Option<OtherPool>) -> SharedPool {
+        SharedPool {
             name: spec.name.clone(),
             ring: Ring::new(&spec.servers, spec.distribution, spec.hash),
-            servers: servers.collect::<io::Result<_>>()?,
+            servers,
             on_error: spec.on_error,
             standby_ttl: spec.failover.as_ref().map_or(Duration::ZERO, |failover| failover.standby_ttl),
-        })
+            other,
+        }
+    }
+
+    /// The same pool with its other list of servers, while these change.
+    pub fn other(&self) -> Option<&Arc<SharedPool>> {
+        self.other.as_ref().map(|other| &other.pool)
     }
 
     /// Its servers, in the order of the configuration.
@@ -55,21 +77,31 @@ impl SharedPool {
 
     /// The pool of one worker. With several workers, call this for all of them before any begins to connect.
     pub fn for_worker(self: &Arc<Self>) -> UnconnectedPool {
-        let first_attempts = self.servers.iter().map(|server| server.first_attempt()).collect();
+        let others = self.other().into_iter().flat_map(|other| &other.servers);
+        let further = others.filter(|server| !self.has(server));
+        let first_attempt = |server: &Arc<Server>| (Arc::clone(server), server.first_attempt());
+        let first_attempts = self.servers.iter().chain(further).map(first_attempt).collect();
         UnconnectedPool { shared: Arc::clone(self), first_attempts }
+    }
+
+    fn has(&self, server: &Arc<Server>) -> bool {
+        self.servers.iter().any(|own| Arc::ptr_eq(own, server))
     }
 }
 
 /// The pool of a worker that has not begun to connect. While it exists, other workers' first connections wait for it.
 pub struct UnconnectedPool {
     shared: Arc<SharedPool>,
-    first_attempts: Vec<TaskTrackerToken>,
+    /// The servers of both lists, each once.
+    first_attempts: Vec<(Arc<Server>, TaskTrackerToken)>,
 }
 
 /// A pool of one worker.
 pub struct Pool {
     shared: Arc<SharedPool>,
     connections: Vec<Rc<Connection>>,
+    /// The connections to the servers that are only in the other list.
+    further: Vec<Rc<Connection>>,
     placements: PlacementCache,
 }
 
@@ -77,11 +109,31 @@ impl Pool {
     /// Creates the worker's connections, which must be driven to do anything: see [`Connection::drive`].
     pub fn new(unconnected: UnconnectedPool, metrics: &Arc<WorkerMetrics>) -> Pool {
         let UnconnectedPool { shared, first_attempts } = unconnected;
-        let connect = |(server, first_attempt): (&Arc<Server>, _)| {
-            Connection::new(Arc::clone(server), first_attempt, Arc::clone(metrics))
-        };
-        let connections = shared.servers.iter().zip(first_attempts).map(connect).collect();
-        Pool { shared, connections, placements: PlacementCache::default() }
+        let connect = |(server, first_attempt)| Connection::new(server, first_attempt, Arc::clone(metrics));
+        let mut connections: Vec<_> = first_attempts.into_iter().map(connect).collect();
+        let further = connections.split_off(shared.servers.len());
+        Pool { shared, connections, further, placements: PlacementCache::default() }
+    }
+
+    /// The same pool with its other list of servers, over the same connections, and what that list is. `None` if the servers do
+    /// not change.
+    pub fn other(&self) -> Option<(OtherKind, Pool)> {
+        let OtherPool { kind, pool } = self.shared.other.as_ref()?;
+        let to = |server: &Arc<Server>| self.all_connections().find(|known| known.is_to(server)).cloned();
+        let connections = pool.servers.iter().filter_map(to).collect();
+        let (shared, placements) = (Arc::clone(pool), PlacementCache::default());
+        Some((*kind, Pool { shared, connections, further: Vec::new(), placements }))
+    }
+
+    /// The same pool over the same connections.
+    pub fn same(&self) -> Pool {
+        let (shared, connections) = (Arc::clone(&self.shared), self.connections.clone());
+        Pool { shared, connections, further: Vec::new(), placements: PlacementCache::default() }
+    }
+
+    /// The connections to all servers of both lists.
+    pub fn all_connections(&self) -> impl Iterator<Item = &Rc<Connection>> {
+        self.connections.iter().chain(&self.further)
     }
 
     /// The index of the server that holds this key.

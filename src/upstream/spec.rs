@@ -148,6 +148,37 @@ impl HealthSpec {
     }
 }
 
+/// The other list of servers of a pool whose servers change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherPlacement {
+    /// The servers; another list than that of the pool, without embedded ones.
+    pub servers: Vec<ServerSpec>,
+    /// What it is.
+    pub kind: OtherKind,
+}
+
+/// What the other list of servers is, and with it the step of the change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherKind {
+    /// `next`: step 1. It is invalidated, and nothing is read there.
+    Next,
+    /// `previous`: it is invalidated. With `take_over`, step 2, what is missing is taken over from it; without, step 3.
+    Previous {
+        /// Whether values are taken over.
+        take_over: bool,
+    },
+}
+
+impl OtherKind {
+    /// The key in the configuration.
+    pub fn key(self) -> &'static str {
+        match self {
+            OtherKind::Next => "next",
+            OtherKind::Previous { .. } => "previous",
+        }
+    }
+}
+
 /// One pool: valid by construction, with at least one server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSpec {
@@ -155,6 +186,8 @@ pub struct PoolSpec {
     pub name: String,
     /// Its servers, in the order of the configuration.
     pub servers: Vec<ServerSpec>,
+    /// The other list of servers, while they change.
+    pub other: Option<OtherPlacement>,
     /// How keys are spread over the servers.
     pub distribution: Distribution,
     /// The hash function of keys.
@@ -174,4 +207,23 @@ pub struct PoolSpec {
     pub keyspace: String,
     /// What happens while another process places keys in a way that is not adjacent.
     pub unknown_placement: UnknownPlacement,
+}
+
+impl PoolSpec {
+    /// The same pool with the other list of servers, while the servers change.
+    pub fn other_pool(&self) -> Option<PoolSpec> {
+        let servers = self.other.as_ref()?.servers.clone();
+        Some(PoolSpec { servers, other: None, ..self.clone() })
+    }
+
+    /// The servers of the other list that are not in `servers`.
+    pub fn further_servers(&self) -> impl Iterator<Item = &ServerSpec> + Clone {
+        let is_further = |server: &&ServerSpec| !self.servers.iter().any(|own| own.address == server.address);
+        self.other.iter().flat_map(|other| &other.servers).filter(is_further)
+    }
+
+    /// `servers`, and behind them those that are only in the other list: each server that the pool connects to once.
+    pub fn all_servers(&self) -> impl Iterator<Item = &ServerSpec> + Clone {
+        self.servers.iter().chain(self.further_servers())
+    }
 }

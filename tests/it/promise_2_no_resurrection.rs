@@ -568,6 +568,8 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         copies: false,
         fence: 0,
         tag_fences: &[],
+        other_fence: 0,
+        other_tag_fences: &[],
         now,
         may_wait: false,
         random_unit: 1.0,

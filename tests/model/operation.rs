@@ -121,6 +121,8 @@ fn with_inputs<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>
         copies: false,
         fence: 0,
         tag_fences: &[],
+        other_fence: 0,
+        other_tag_fences: &[],
         sidecar: s as u64,
         max_value: 1 << 20,
         now,

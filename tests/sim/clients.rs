@@ -214,6 +214,8 @@ impl World {
             copies: self.plan.copies,
             fence: self.place_of_key(sidecar, key).fence(),
             tag_fences: &self.tag_fences(sidecar, &tags),
+            other_fence: 0,
+            other_tag_fences: &[],
             now: self.local_now(sidecar),
             may_wait: true,
             random_unit: 1.0,

@@ -377,6 +377,8 @@ impl World {
             copies: self.plan.copies,
             fence: op.place.fence(),
             tag_fences: &tag_fences,
+            other_fence: 0,
+            other_tag_fences: &[],
             now,
             may_wait,
             random_unit,

@@ -139,7 +139,7 @@ pub(super) fn build_of(lock: &Item) -> Option<BuildId> {
 /// Whether one of the tags has a newer version than the lock's rebuild began with, or the place another fence.
 pub(super) fn is_outdated(lock: &Item, versions: &Versions, inputs: &Inputs<'_>) -> bool {
     let Ok(record) = LockRecord::decode(&lock.value) else { return false };
-    record.fence != inputs.fence
+    !inputs.counts(record.fence)
         || inputs.tags.iter().zip(versions).any(|(name, ours)| {
             record
                 .tags

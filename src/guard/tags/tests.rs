@@ -1,4 +1,5 @@
 use super::*;
+use crate::guard::version_of;
 use crate::guard::command::Item;
 use crate::guard::fixtures::{cas, found, on, store_version as store};
 

@@ -86,7 +86,7 @@ impl Call {
     /// Whether it only waits for a server reply that has not arrived.
     pub fn waits(&self, client: &Client) -> bool {
         match &self.kind {
-            Kind::Forward(forward) => !client.pending.has_arrived(forward.reply_id()),
+            Kind::Forward(forward) => !forward.has_arrived(client),
             Kind::TagGet(get) => get.waits(client),
             _ => false,
         }

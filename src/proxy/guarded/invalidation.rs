@@ -8,14 +8,12 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use smallvec::SmallVec;
 
-use super::driver::Driver;
+use super::elsewhere::TagBump;
 use super::misses::tag_bumped;
-use super::tag_servers::bump_key;
 use crate::error::Failure;
-use crate::guard::{Bump, BumpEnd, TagName};
+use crate::guard::TagName;
 use crate::metrics::{Command, Outcome};
 use crate::proxy::client::Client;
-use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::scope::CallScope;
 
@@ -23,7 +21,7 @@ use crate::proxy::scope::CallScope;
 pub(crate) struct Invalidation {
     /// The reply to the change.
     reply: BytesMut,
-    bumps: SmallVec<[(GuardedKey, Option<Driver<Bump>>); 2]>,
+    bumps: SmallVec<[(TagName, Option<TagBump>); 2]>,
     failure: Option<Failure>,
 }
 
@@ -53,13 +51,10 @@ impl Invalidation {
         proxy: &Proxy,
         client: &Client,
     ) -> Invalidation {
-        let bump = |name| {
-            let key = bump_key(name, proxy);
-            proxy.outage_bump(&key.tags[0]);
-            let inputs = proxy.inputs(&key, proxy.policy(key.guard), proxy.now(), false);
-            let (bump, commands) = Bump::start(&inputs);
-            let driver = Driver::start(bump, commands, &key, proxy, &client.pending);
-            (key, Some(driver))
+        let bump = |name: TagName| {
+            proxy.outage_bump(&name);
+            let bump = TagBump::begin(name.clone(), proxy, &client.pending);
+            (name, Some(bump))
         };
         Invalidation { reply, bumps: tags.into_iter().map(bump).collect(), failure: None }
     }
@@ -72,18 +67,18 @@ impl Invalidation {
     ) -> Poll<()> {
         let CallScope { proxy, client, .. } = scope;
         let mut pending = false;
-        for (key, bump) in &mut self.bumps {
-            let Some(driver) = bump else { continue };
-            match driver.poll(key, false, proxy, &client.pending, cx) {
+        for (name, bump) in &mut self.bumps {
+            let Some(running) = bump else { continue };
+            match running.poll(proxy, &client.pending, cx) {
                 Poll::Pending => {
                     pending = true;
                     continue;
                 }
-                Poll::Ready(BumpEnd::Bumped(_)) => {
+                Poll::Ready(Ok(bumped)) => {
                     proxy.metrics.tag_bumped();
-                    tag_bumped(key, driver.machine(), proxy, client);
+                    tag_bumped(name, bumped, proxy, client);
                 }
-                Poll::Ready(BumpEnd::Failed(failure)) => self.failure = Some(failure),
+                Poll::Ready(Err(failure)) => self.failure = Some(failure),
             }
             *bump = None;
         }

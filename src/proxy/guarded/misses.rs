@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::guard::Bump;
+use super::elsewhere::Bumped;
+use crate::guard::TagName;
 use crate::guard::leases::{AfterHit, KnownMiss};
 use crate::metrics::{LeaseEnd, WaitEnd};
 use crate::proxy::client::Client;
@@ -35,9 +36,9 @@ pub(super) fn created(key: &GuardedKey, proxy: &Proxy, client: &Client) {
 }
 
 /// Records that the client has bumped a tag: what it stores from now on is newer than the bump.
-pub(super) fn tag_bumped(key: &GuardedKey, bump: &Bump, proxy: &Proxy, client: &Client) {
-    if let Some(step) = bump.step().filter(|_| client.has_missed()) {
+pub(super) fn tag_bumped(name: &TagName, bump: Bumped, proxy: &Proxy, client: &Client) {
+    if let Some(step) = bump.step.filter(|_| client.has_missed()) {
         let tags = |key: &[u8]| proxy.guarded(key).map(|guarded| guarded.tags).unwrap_or_default();
-        proxy.leases.all().for_each(|mut leases| leases.record_bump(client.owner, &key.tags[0], step, tags));
+        proxy.leases.all().for_each(|mut leases| leases.record_bump(client.owner, name, step, tags));
     }
 }

@@ -11,6 +11,8 @@ mod tag_command;
 pub(crate) mod tag_get;
 pub mod explicit_tags;
 mod near;
+mod elsewhere;
+mod take_over;
 mod outage;
 mod misses;
 pub(crate) mod tag_reads;

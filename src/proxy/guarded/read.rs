@@ -12,6 +12,7 @@ use super::misses::end_earlier_miss;
 use super::near::{JoinedRead, NearAnswer};
 use super::outage::{OutageAnswer, OutageWait};
 use super::tag_reads::{TagIndexes, TagReads};
+use super::take_over::{TakeOver, TakeOverEnd};
 use super::wire;
 use crate::error::Failure;
 use crate::guard::leases::MissToken;
@@ -39,6 +40,8 @@ pub(crate) struct GuardedRead {
     state: State,
     /// `Some` while other reads may join this one.
     near_read: Option<Box<NearRead>>,
+    /// A value has been taken over from the previous placement, or another client has changed the key meanwhile.
+    took_over: bool,
 }
 
 enum State {
@@ -53,6 +56,8 @@ enum State {
     Touching(Box<Driver<Modify>>, Hit, ItemMarks),
     /// The key's server gives no answer, and another client builds the value.
     Outage(Box<OutageWait>),
+    /// A value is being taken over from the previous placement.
+    TakingOver(Box<TakeOver>),
     Done(ReadOutcome),
 }
 
@@ -105,7 +110,7 @@ impl FirstGet {
 impl GuardedRead {
     /// A read that has not begun.
     pub(crate) fn new(key: GuardedKey) -> GuardedRead {
-        GuardedRead { key, options: ReadOptions::default(), state: State::NotBegun, near_read: None }
+        GuardedRead { key, options: ReadOptions::default(), state: State::NotBegun, near_read: None, took_over: false }
     }
 
     /// Requests the key and its tags. `exptime`: the new exptime of a fresh value, for `gat`. `near`: whether a near value may be
@@ -207,7 +212,7 @@ impl GuardedRead {
                                 }
                                 return false;
                             }
-                            Poll::Ready(end) if self.begins_again(&end, scope) => {
+                            Poll::Ready(end) if self.goes_on(&end, scope) => {
                                 return self.poll(exptime, tags, may_wait, won, scope, cx);
                             }
                             Poll::Ready(end) => self.finish(end, may_wait, won, scope),
@@ -256,7 +261,7 @@ impl GuardedRead {
                         self.state = State::Touching(Box::new(touch), hit, marks);
                         return self.poll(Some(exptime), tags, may_wait, won, scope, cx);
                     }
-                    (Poll::Ready(end), _) if self.begins_again(&end, scope) => {
+                    (Poll::Ready(end), _) if self.goes_on(&end, scope) => {
                         return self.poll(exptime, tags, may_wait, won, scope, cx);
                     }
                     (Poll::Ready(end), _) => self.finish(end, may_wait, won, scope),
@@ -285,6 +290,15 @@ impl GuardedRead {
                     }
                 }
             }
+            State::TakingOver(take_over) => match take_over.poll(&self.key, proxy, client) {
+                None => return false,
+                Some(TakeOverEnd::Won(end)) => self.finish(end, may_wait, won, scope),
+                Some(TakeOverEnd::ReadAgain) => {
+                    self.took_over = true;
+                    self.apply(NearAnswer::Read(None), self.options, proxy, client);
+                    return self.poll(exptime, tags, may_wait, won, scope, cx);
+                }
+            },
             State::Outage(wait) => match proxy.poll_outage(wait, &self.key, may_wait, client, cx) {
                 Poll::Pending => return false,
                 Poll::Ready(answer) => self.without_server(answer, won, scope),
@@ -301,8 +315,17 @@ impl GuardedRead {
     }
 
     /// Reads again in the key's new place if the old one was replaced during the read. It has waited long enough for another client.
-    fn begins_again(&mut self, end: &ReadEnd, scope: &CallScope<'_>) -> bool {
+    /// Or takes a value over from the previous placement.
+    fn goes_on(&mut self, end: &ReadEnd, scope: &CallScope<'_>) -> bool {
         let CallScope { proxy, client, .. } = scope;
+        if proxy.other.is_some()
+            && !self.took_over
+            && let Some(take_over) = TakeOver::begin(end, &self.key, proxy, client)
+        {
+            self.share(None, proxy);
+            self.state = State::TakingOver(Box::new(take_over));
+            return true;
+        }
         if !matches!(end, ReadEnd::Failed(Failure::NoView)) {
             return false;
         }

@@ -7,12 +7,11 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::driver::Driver;
-use super::tag_servers::bump_key;
+use super::elsewhere::TagBump;
 use super::wire;
 use crate::error::Failure;
 use crate::guard::{
-    Bump, BumpEnd, GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis,
+    GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis,
     version_of,
 };
 use crate::proxy::key::Place;
@@ -21,21 +20,21 @@ use crate::upstream::pending_replies::PendingReplies;
 
 impl Proxy {
     /// Bumps a tag. `name` is the tag's key without the prefix, folded if it is too long. The connections must be driven
-    /// meanwhile.
-    pub async fn bump_tag(self: &Rc<Proxy>, name: TagName) -> BumpEnd {
-        let key = bump_key(name, self);
+    /// meanwhile. Returns the version: this millisecond or a later one.
+    ///
+    /// # Errors
+    /// It is unknown whether the version changed: the bump must not be acknowledged.
+    pub async fn bump_tag(self: &Rc<Proxy>, name: TagName) -> Result<u64, Failure> {
         let pending = Rc::new(PendingReplies::default());
-        let inputs = self.inputs(&key, self.policy(key.guard), self.now(), false);
-        let (bump, commands) = Bump::start(&inputs);
-        let mut driver = Driver::start(bump, commands, &key, self, &pending);
-        poll_fn(|cx| {
-            let end = driver.poll(&key, false, self, &pending, cx);
+        let mut bump = TagBump::begin(name, self, &pending);
+        let end = poll_fn(|cx| {
+            let end = bump.poll(self, &pending, cx);
             if end.is_pending() {
                 pending.wake_on_next(cx);
             }
             end
-        })
-        .await
+        });
+        end.await.map(|bumped| bumped.version)
     }
 
     /// The version of a tag, the larger one if two servers store it; `None` if it has none. Writes nothing.

@@ -1,5 +1,6 @@
 //! One raw request that is forwarded to the server of its key.
 
+use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
@@ -26,6 +27,8 @@ pub(crate) struct Forward {
     /// The index of its server in the pool.
     server: usize,
     expects: ExpectedReply,
+    /// The reply to the same delete in the other placement, while the servers of the pool change.
+    elsewhere: Option<ReplyId>,
 }
 
 /// What is done with the reply.
@@ -60,7 +63,8 @@ impl Forward {
         let RawPlace { server, limit } = proxy.raw_place(key, None, pool);
         let kind = limit.map_or(kind, |limit| limit.get(kind));
         let id = proxy.pools[pool].connections()[server].get(&client.pending, key, kind);
-        Forward { id, rule, server, expects: ExpectedReply::Value(pool, SmallVec::from_slice(key)) }
+        let expects = ExpectedReply::Value(pool, SmallVec::from_slice(key));
+        Forward { id, rule, server, expects, elsewhere: None }
     }
 
     /// Forwards a command that writes one key, without noreply: the reply is discarded here, so that an unexpected reply of the
@@ -77,7 +81,9 @@ impl Forward {
         let connection = &proxy.pools[pool].connections()[server];
         let request = limit.map_or(*request, |limit| limit.request(request));
         let id = connection.send(&client.pending, Shape::Line, |out| put(out, &request));
-        Forward { id, rule, server, expects: ExpectedReply::Line }
+        let deletes = matches!(request, Request::Delete { .. });
+        let elsewhere = if deletes { proxy.delete_raw_elsewhere(key, server, pool, client) } else { None };
+        Forward { id, rule, server, expects: ExpectedReply::Line, elsewhere }
     }
 
     /// Forwards a meta command with one key, without `q` for the same reason. Which replies `q` suppresses depends on the
@@ -102,7 +108,10 @@ impl Forward {
         let meta = &Meta { flags: flags.as_deref().unwrap_or(meta.flags), ..*meta };
         let id = connection.send(&client.pending, Shape::Meta, |out| put_meta(out, meta));
         let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
-        Forward { id, rule, server, expects: ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides })) }
+        let deletes = meta.verb == MetaVerb::Delete;
+        let elsewhere = if deletes { proxy.delete_raw_elsewhere(key, server, pool, client) } else { None };
+        let expects = ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides }));
+        Forward { id, rule, server, expects, elsewhere }
     }
 
     /// Replies with `text` whatever the server replies.
@@ -110,9 +119,9 @@ impl Forward {
         Forward { expects: ExpectedReply::Replaced(text), ..self }
     }
 
-    /// The id of its reply.
-    pub(crate) fn reply_id(&self) -> ReplyId {
-        self.id
+    /// Whether all replies have arrived.
+    pub(crate) fn has_arrived(&self, client: &Client) -> bool {
+        [Some(self.id), self.elsewhere].into_iter().flatten().all(|id| client.pending.has_arrived(id))
     }
 
     /// Once the reply has arrived, appends it to `out`. Returns the outcome, and the reply if it is too large to copy.
@@ -121,7 +130,14 @@ impl Forward {
         scope: &CallScope<'_>,
         out: &mut BytesMut,
     ) -> Poll<(Outcome, Option<LargeReply>)> {
-        let Some(mut reply) = scope.client.pending.take(self.id) else { return Poll::Pending };
+        let pending = &scope.client.pending;
+        if self.elsewhere.is_some_and(|id| !pending.has_arrived(id)) {
+            return Poll::Pending;
+        }
+        let Some(mut reply) = pending.take(self.id) else { return Poll::Pending };
+        if let Some(failure) = self.elsewhere.take().and_then(|id| failure_of(pending.take(id)?)) {
+            reply = Reply::Failed(failure);
+        }
         if let (ExpectedReply::Value(pool, key), Reply::Answered { bytes, epoch }) = (&self.expects, &reply)
             && !is_of(bytes, key)
         {
@@ -148,6 +164,18 @@ impl Forward {
             scope.count(self.rule, outcome);
         }
         Poll::Ready((outcome, large))
+    }
+}
+
+impl Proxy {
+    /// Deletes a raw key in the other placement too, if its pool changes. `server`: where it is deleted here.
+    fn delete_raw_elsewhere(&self, key: &[u8], server: usize, pool: usize, client: &Client) -> Option<ReplyId> {
+        let (other, _) = self.other(pool)?;
+        let here = &self.pools[pool].connections()[server];
+        let elsewhere = &other.pools[pool].connections()[other.raw_place(key, None, pool).server];
+        let delete = Request::Delete { key, noreply: false };
+        let send = || elsewhere.send(&client.pending, Shape::Line, |out| put(out, &delete));
+        (!Rc::ptr_eq(here, elsewhere)).then(send)
     }
 }
 
@@ -178,6 +206,17 @@ impl ExpectedReply {
         };
         out.extend_from_slice(miss.unwrap_or(failure.line()));
         if miss.is_some() { Outcome::Miss } else { Outcome::ServerError }
+    }
+}
+
+/// Why a delete in the other placement failed, if it did.
+fn failure_of(reply: Reply) -> Option<Failure> {
+    match reply {
+        Reply::Answered { bytes, .. } | Reply::Part { bytes, .. } => {
+            (!matches!(outcome(&bytes), Outcome::Deleted | Outcome::NotFound)).then_some(Failure::Refused)
+        }
+        Reply::Failed(failure) => Some(failure),
+        Reply::StaleCas => Some(Failure::Down),
     }
 }
 

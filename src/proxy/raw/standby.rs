@@ -35,7 +35,7 @@ impl Proxy {
             return RawPlace { server: home, limit: None };
         }
         // Without a valid view, the key stays where it is: only guarded keys must not be read then.
-        let place = self.place(index, home, || pool.standby_index(key, home));
+        let place = self.place_of_key(index, key, home);
         let limit = || TtlLimit { seconds: pool.standby_ttl().as_secs().max(1), now: self.now() };
         RawPlace { server: place.server, limit: place.is_standby().then(limit) }
     }

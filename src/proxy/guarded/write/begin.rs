@@ -7,13 +7,14 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::fill::{PendingFill, StoreKind, finish_fill, writer};
-use super::state::{AfterRenewal, State};
+use super::state::{AfterRenewal, LocalChange, State};
 use crate::error::Failure;
 use crate::guard::leases::{Attribution, Leases, StoreCondition};
 use crate::guard::{Cas, Change, Count, Delete, Expiry, Fill, FillEnd, Modify, NewValue, Removal, Set, Step};
 use crate::metrics::{DropReason, LeaseEnd, Outcome};
 use crate::proxy::client::Client;
 use crate::proxy::guarded::driver::Driver;
+use crate::proxy::guarded::elsewhere::DeleteElsewhere;
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::replies::outcome::WriteOutcome;
@@ -95,8 +96,7 @@ pub(super) fn begin_store(
             if kind != StoreKind::Set {
                 return begin_modify(kind.change(value), key, proxy, client);
             }
-            let (set, commands) = Set::start(value, &inputs);
-            State::Set(Driver::start(set, commands, key, proxy, &client.pending))
+            begin_change(LocalChange::Set(value), key, proxy, client)
         }
         // It was built for another place than that where the key is now. With no view at all that is unknown, and dropped too.
         Attribution::Fill { token, lease, owner }
@@ -178,9 +178,37 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
         }
         _ => None,
     };
-    let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
-    let (modify, commands) = Modify::with_condition(change, condition, &inputs);
-    State::Modify(Driver::start(modify, commands, key, proxy, &client.pending))
+    begin_change(LocalChange::Modify(change, condition), key, proxy, client)
+}
+
+/// Begins a change that is no fill. While the servers of the pool change, the previous placement may come before it.
+fn begin_change(change: LocalChange, key: &GuardedKey, proxy: &Rc<Proxy>, client: &Client) -> State {
+    match DeleteElsewhere::before(key, proxy, &client.pending) {
+        Some(delete) => State::Before(delete, Some(change)),
+        None => change.begin(key, proxy, client),
+    }
+}
+
+impl LocalChange {
+    /// Sends its first commands.
+    pub(super) fn begin(self, key: &GuardedKey, proxy: &Rc<Proxy>, client: &Client) -> State {
+        let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
+        let pending = &client.pending;
+        match self {
+            LocalChange::Set(value) => {
+                let (set, commands) = Set::start(value, &inputs);
+                State::Set(Driver::start(set, commands, key, proxy, pending))
+            }
+            LocalChange::Modify(change, condition) => {
+                let (modify, commands) = Modify::with_condition(change, condition, &inputs);
+                State::Modify(Driver::start(modify, commands, key, proxy, pending))
+            }
+            LocalChange::Delete(removal, instead) => {
+                let (delete, commands) = Delete::with_removal(removal, &inputs);
+                State::Delete { driver: Driver::start(delete, commands, key, proxy, pending), instead }
+            }
+        }
+    }
 }
 
 pub(super) fn begin_delete(
@@ -220,7 +248,5 @@ pub(super) fn begin_delete(
     for _ in 0..ended {
         proxy.metrics.lease_ended(proxy.rule_of(key.guard), LeaseEnd::Released, Duration::ZERO);
     }
-    let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
-    let (delete, commands) = Delete::with_removal(removal, &inputs);
-    State::Delete { driver: Driver::start(delete, commands, key, proxy, &client.pending), instead }
+    begin_change(LocalChange::Delete(removal, instead), key, proxy, client)
 }

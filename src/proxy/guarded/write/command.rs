@@ -7,12 +7,12 @@ use bytes::Bytes;
 use super::begin::{begin_delete, begin_modify, begin_store};
 use super::fill::StoreKind;
 use super::state::{GuardedWrite, State};
-use crate::guard::{Bump, Change, Count, Expiry, NewValue, Removal, TagName, named_cas};
+use crate::guard::{Change, Count, Expiry, NewValue, Removal, TagName, named_cas};
 use crate::metrics::Outcome;
 use crate::protocol::meta::exptime;
 use crate::protocol::request::{Meta, MetaVerb, Request, Store, Verb};
 use crate::proxy::client::Client;
-use crate::proxy::guarded::driver::Driver;
+use crate::proxy::guarded::elsewhere::TagBump;
 use crate::proxy::guarded::tag_servers::bump_key;
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
@@ -75,7 +75,7 @@ impl GuardedWrite {
         if stored.is_none() {
             proxy.outage_write(&key, None, client);
         }
-        GuardedWrite { key, dialect: Dialect::Classic, state }
+        GuardedWrite { key, dialect: Dialect::Classic, state, invalidated: false }
     }
 
     /// A meta command that writes a guarded key.
@@ -169,7 +169,7 @@ impl GuardedWrite {
         if stored.is_none() {
             proxy.outage_write(&key, None, client);
         }
-        GuardedWrite { key, dialect, state }
+        GuardedWrite { key, dialect, state, invalidated: false }
     }
 
     /// The delete that accompanies the refusal of a too large value. The reply is the refusal.
@@ -182,7 +182,7 @@ impl GuardedWrite {
         let instead = Some((WriteOutcome::Verbatim(instead), None));
         let state = begin_delete(Removal::default(), &key, instead, proxy, client);
         proxy.outage_write(&key, None, client);
-        GuardedWrite { key, dialect: Dialect::Classic, state }
+        GuardedWrite { key, dialect: Dialect::Classic, state, invalidated: false }
     }
 
     /// A command on the key of a tag. `delete`, `incr`, `md` and `ma` bump the tag.
@@ -193,12 +193,11 @@ impl GuardedWrite {
         proxy: &Rc<Proxy>,
         client: &Client,
     ) -> GuardedWrite {
-        let (key, now) = (bump_key(name, proxy), proxy.now());
+        let key = bump_key(name, proxy);
         let bump = |delete| {
-            proxy.outage_bump(&key.tags[0]);
-            let inputs = proxy.inputs(&key, proxy.policy(key.guard), now, false);
-            let (bump, commands) = Bump::start(&inputs);
-            State::Bump { driver: Driver::start(bump, commands, &key, proxy, &client.pending), delete }
+            let name = key.tags[0].clone();
+            proxy.outage_bump(&name);
+            State::Bump { bump: TagBump::begin(name, proxy, &client.pending), delete }
         };
         let state = match request {
             Request::Delete { .. } => bump(true),
@@ -212,7 +211,7 @@ impl GuardedWrite {
             }
             _ => reserved(),
         };
-        GuardedWrite { key, dialect, state }
+        GuardedWrite { key, dialect, state, invalidated: false }
     }
 }
 

@@ -8,8 +8,9 @@ use bytes::BytesMut;
 use super::begin::{begin_delete, begin_modify, begin_store};
 use super::fill::{count_plain, finish_fill};
 use super::state::{AfterRenewal, GuardedWrite, State};
-use crate::guard::{BumpEnd, Cas, DeleteEnd, ModifyEnd, SetEnd};
+use crate::guard::{Cas, DeleteEnd, ModifyEnd, SetEnd};
 use crate::metrics::{DropReason, Outcome, WaitEnd};
+use crate::proxy::guarded::elsewhere::DeleteElsewhere;
 use crate::proxy::guarded::misses::{created, end_earlier_miss, tag_bumped};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::replies::outcome::WriteOutcome;
@@ -26,6 +27,7 @@ impl GuardedWrite {
         let CallScope { proxy, client, .. } = scope;
         let key = &self.key;
         let pending = &client.pending;
+        let mut counted = false;
         let (reply, outcome) = match &mut self.state {
             State::Renewal { woken, then } => {
                 // Whether or not it was woken: the lease shows if the renewal has ended.
@@ -95,6 +97,23 @@ impl GuardedWrite {
                     }
                 }
             }
+            State::Before(delete, change) => match ready!(delete.poll(pending, cx)) {
+                Ok(()) => {
+                    self.invalidated = true;
+                    if let Some(change) = change.take() {
+                        self.state = change.begin(key, proxy, client);
+                    }
+                    return self.poll(scope, cx, out);
+                }
+                Err(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
+            },
+            State::Behind { delete, reply, outcome, counted: before } => match ready!(delete.poll(pending, cx)) {
+                Ok(()) => {
+                    counted = *before;
+                    (reply.clone(), *outcome)
+                }
+                Err(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
+            },
             State::Delete { driver, instead } => {
                 let end = ready!(driver.poll(key, false, proxy, pending, cx));
                 proxy.wake(&key.key, WaitEnd::Freed);
@@ -106,29 +125,45 @@ impl GuardedWrite {
                 };
                 match instead.take() {
                     Some((instead, outcome)) if !matches!(own.0, WriteOutcome::Failed(_)) => {
-                        let Some(outcome) = outcome else {
-                            self.dialect.write(&instead, key.place.fence(), out);
-                            return Poll::Ready(Outcome::ServerError);
-                        };
-                        (instead, outcome)
+                        counted = outcome.is_none();
+                        (instead, outcome.unwrap_or(Outcome::ServerError))
                     }
                     _ => own,
                 }
             }
-            State::Bump { driver, delete } => match ready!(driver.poll(key, false, proxy, pending, cx)) {
-                BumpEnd::Failed(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
-                BumpEnd::Bumped(version) => {
+            State::Bump { bump, delete } => match ready!(bump.poll(proxy, pending, cx)) {
+                Err(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
+                Ok(bumped) => {
                     proxy.metrics.tag_bumped();
-                    tag_bumped(key, driver.machine(), proxy, client);
-                    (WriteOutcome::Bumped { version, delete: *delete }, Outcome::Bumped)
+                    tag_bumped(&key.tags[0], bumped, proxy, client);
+                    (WriteOutcome::Bumped { version: bumped.version, delete: *delete }, Outcome::Bumped)
                 }
             },
             State::Reply(reply, outcome) => (reply.clone(), *outcome),
         };
+        let has_changed = match (&self.state, outcome) {
+            (State::Delete { .. }, Outcome::NotFound) => true,
+            (State::Set(_) | State::Modify(_) | State::Delete { .. }, _) => counted || is_change(outcome),
+            _ => false,
+        };
+        if has_changed
+            && !self.invalidated
+            && let Some(delete) = DeleteElsewhere::begin(key, proxy, pending)
+        {
+            self.state = State::Behind { delete, reply, outcome, counted };
+            return self.poll(scope, cx, out);
+        }
         self.dialect.write(&reply, key.place.fence(), out);
-        scope.count(proxy.rule_of(key.guard), outcome);
+        if !counted {
+            scope.count(proxy.rule_of(key.guard), outcome);
+        }
         Poll::Ready(outcome)
     }
+}
+
+fn is_change(outcome: Outcome) -> bool {
+    use Outcome::{Counted, Deleted, FillDropped, Stored, Touched};
+    matches!(outcome, Stored | FillDropped | Counted | Deleted | Touched)
 }
 
 /// Ends the client's earlier miss if it has written a value or received a number.

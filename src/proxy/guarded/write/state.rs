@@ -3,9 +3,11 @@
 use tokio::sync::oneshot;
 
 use super::fill::{PendingFill, StoreKind};
-use crate::guard::{Bump, Change, Delete, Fill, Modify, NewValue, Removal, Set};
+use crate::guard::leases::Observed;
+use crate::guard::{Change, Delete, Fill, Modify, NewValue, Removal, Set};
 use crate::metrics::{Outcome, WaitEnd};
 use crate::proxy::guarded::driver::Driver;
+use crate::proxy::guarded::elsewhere::{DeleteElsewhere, TagBump};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::replies::dialect::Dialect;
 use crate::proxy::replies::outcome::WriteOutcome;
@@ -15,6 +17,8 @@ pub(crate) struct GuardedWrite {
     pub(super) key: GuardedKey,
     pub(super) dialect: Dialect,
     pub(super) state: State,
+    /// The previous placement has been invalidated.
+    pub(super) invalidated: bool,
 }
 
 /// What the command is doing.
@@ -36,12 +40,29 @@ pub(super) enum State {
         instead: Option<(WriteOutcome, Option<Outcome>)>,
     },
     Bump {
-        driver: Driver<Bump>,
+        bump: TagBump,
         /// Whether the command is a delete, whose reply has no number.
         delete: bool,
     },
+    /// The previous placement is being invalidated, before this is done.
+    Before(DeleteElsewhere, Option<LocalChange>),
+    /// The other placement is being invalidated, before this reply.
+    Behind {
+        delete: DeleteElsewhere,
+        reply: WriteOutcome,
+        outcome: Outcome,
+        /// The outcome has been counted.
+        counted: bool,
+    },
     /// The outcome is known.
     Reply(WriteOutcome, Outcome),
+}
+
+/// What is done with the item where the key is read.
+pub(super) enum LocalChange {
+    Set(NewValue),
+    Modify(Change, Option<Observed>),
+    Delete(Removal, Option<(WriteOutcome, Option<Outcome>)>),
 }
 
 /// What begins when the renewal has ended.

@@ -1,0 +1,109 @@
+//! Takes a value over from the previous placement, while the servers of its pool change.
+
+use crate::guard::leases::MissToken;
+use crate::guard::{GetFlags, Item, ItemRef, Operation, ReadEnd, ServerCommand, ServerReply, take_over};
+use crate::proxy::client::Client;
+use crate::proxy::key::GuardedKey;
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::place::Standing;
+use crate::upstream::OtherKind;
+use crate::upstream::pending_replies::ReplyId;
+
+use super::wire;
+
+/// A take-over in flight.
+pub(super) struct TakeOver {
+    /// The win of the key, for which there was nothing in its new place.
+    won: ReadEnd,
+    /// The key in the previous placement.
+    elsewhere: GuardedKey,
+    state: State,
+}
+
+enum State {
+    Reading(ReplyId),
+    Storing(ReplyId),
+}
+
+/// How a take-over ended.
+pub(super) enum TakeOverEnd {
+    /// There is something to read in the new place.
+    ReadAgain,
+    /// There is nothing to take over.
+    Won(ReadEnd),
+}
+
+/// What is read in the previous place. It leaves no stub there.
+const READ: ServerCommand = ServerCommand {
+    item: ItemRef::Value,
+    operation: Operation::Get(GetFlags {
+        value: true,
+        usage: false,
+        unseen: false,
+        vivify: None,
+        touch: None,
+    }),
+};
+
+impl TakeOver {
+    /// Begins a take-over, if the end of this read of `key` is a win without a value.
+    pub(super) fn begin(
+        end: &ReadEnd,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        client: &Client,
+    ) -> Option<TakeOver> {
+        let pool = proxy.plan.guards[key.guard].pool;
+        let (other, OtherKind::Previous { take_over: true }) = proxy.other(pool)? else { return None };
+        if !matches!(end, ReadEnd::Won { old: None, .. }) || !proxy.policy_of(key).serves_stale() {
+            return None;
+        }
+        let elsewhere = proxy.elsewhere(key).filter(GuardedKey::has_view)?;
+        if proxy.is_same_server(pool, &key.place, &elsewhere.place) {
+            return None;
+        }
+        let encode = |out: &mut _| wire::encode(&READ.operation, &key.key, out);
+        let id = other.connection_of(&elsewhere).send_guard(&client.pending, None, encode);
+        Some(TakeOver { won: end.clone(), elsewhere, state: State::Reading(id) })
+    }
+
+    /// Goes on with it. `None`: a reply has not arrived.
+    pub(super) fn poll(&mut self, key: &GuardedKey, proxy: &Proxy, client: &Client) -> Option<TakeOverEnd> {
+        let pending = &client.pending;
+        let (State::Reading(id) | State::Storing(id)) = self.state;
+        if !pending.has_arrived(id) {
+            return None;
+        }
+        let reply = pending.take(id)?;
+        if let State::Storing(_) = self.state {
+            // Whether it was stored, or another client has changed the item.
+            return Some(TakeOverEnd::ReadAgain);
+        }
+        let store = match (wire::decode(&READ, reply), &self.won) {
+            (ServerReply::Item(item), ReadEnd::Won { lease, .. }) => self.store(&item, lease, key, proxy),
+            _ => None,
+        };
+        let Some(store) = store else { return Some(TakeOverEnd::Won(self.won.clone())) };
+        let encode = |out: &mut _| wire::encode(&store.operation, &key.key, out);
+        let epoch = wire::depends_on(&store.operation);
+        let id = proxy.connection_of(key).send_guard(pending, epoch, encode);
+        self.state = State::Storing(id);
+        None
+    }
+
+    /// The command that stores what was found, if both places still have the fences that they had.
+    fn store(
+        &self,
+        item: &Item,
+        miss: &MissToken,
+        key: &GuardedKey,
+        proxy: &Proxy,
+    ) -> Option<ServerCommand> {
+        let pool = proxy.plan.guards[key.guard].pool;
+        let (other, _) = proxy.other(pool)?;
+        let is_valid = other.standing(pool, &self.elsewhere.place) == Standing::Valid
+            && proxy.standing(pool, &key.place) == Standing::Valid;
+        let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
+        take_over(item, self.elsewhere.place.fence(), miss, &inputs).filter(|_| is_valid)
+    }
+}
