@@ -55,6 +55,8 @@ pub struct Agreement {
     disagreed: Option<u64>,
     suspicion: Suspicion,
     stage: Stage,
+    /// The fence that the record is to inherit.
+    inherits: Option<u64>,
     /// When the next round is due.
     due: u64,
 }
@@ -151,6 +153,7 @@ impl Agreement {
             disagreed: None,
             suspicion: Suspicion::default(),
             stage: Stage::Idle,
+            inherits: None,
             due: now,
         }
     }
@@ -164,8 +167,15 @@ impl Agreement {
     pub fn view(&self, now: u64) -> Option<(View, u64)> {
         let Known { record, sent, grace_until } = self.known?;
         let until = sent + u64::from(record.window);
-        let view = View { fence: record.fence, standby: record.standby };
+        let Record { fence, standby, inherited, .. } = record;
+        let view = View { fence, standby, inherited };
         (grace_until <= now && now < until).then_some((view, until))
+    }
+
+    /// The fence of the same server's own place in the previous placement, of which there is a valid view now. To be called before
+    /// [`Agreement::begin`], and only by a process whose neighbours all invalidate both placements: see [`Record::inherited`].
+    pub fn inherit(&mut self, fence: Option<u64>) {
+        self.inherits = fence;
     }
 
     /// What operators see.
@@ -305,10 +315,12 @@ impl Agreement {
         let holds = |copy: &Copy| copy.record().is_some_and(|held| held.fence == record.fence);
         let third = (0..COPIES).find(|copy| !holds(&copies[*copy]) && copies[*copy].cas().is_some());
         let repairs = third.is_some() && random.is_multiple_of(REPAIR_ONE_IN);
-        if !(repairs || in_use && !record.settled) {
+        let inherits = self.inherits.filter(|fence| in_use && !record.standby && *fence != record.inherited);
+        if !(repairs || in_use && !record.settled || inherits.is_some()) {
             return Vec::new();
         }
-        let successor = Record { settled: record.settled || in_use, ..record.successor() };
+        let inherited = inherits.unwrap_or(record.inherited);
+        let successor = Record { settled: record.settled || in_use, inherited, ..record.successor() };
         let third = third.filter(|_| repairs).and_then(|copy| Some((copy, copies[copy].cas()?)));
         let holders = ORDER.into_iter().filter(|copy| holds(&copies[*copy]));
         let mut holders = holders.filter_map(|copy| Some((copy, copies[copy].cas()?)));
@@ -338,6 +350,7 @@ impl Agreement {
             version: 0,
             settled: false,
             relapses: 0,
+            inherited: 0,
         });
         self.claim(self.renewed(&former, now, random), copies)
     }
@@ -352,6 +365,7 @@ impl Agreement {
             grace: longest + longest / 8,
             version: 0,
             settled: false,
+            inherited: 0,
             ..*former
         }
     }
@@ -418,6 +432,7 @@ mod tests {
             version: 0,
             settled: true,
             relapses: 0,
+            inherited: 0,
         };
         let found = |value: &[u8]| Reply::Found(value.to_vec(), Cas { number: 7, epoch: 1 });
         let mut agreement = Agreement::new(timing, 0);

@@ -21,6 +21,9 @@ pub struct Record {
     pub settled: bool,
     /// How often in succession the server has failed again soon after its return.
     pub relapses: u8,
+    /// The fence of the same server's own place in the previous placement, while the servers of the pool change; 0 if there is
+    /// none. What is on the server under that fence has missed nothing, so it counts here too.
+    pub inherited: u64,
 }
 
 /// How many bits of a fence are drawn at random. The wall clock's milliseconds are above them.
@@ -39,12 +42,15 @@ pub fn fence_millis(fence: u64) -> u64 {
 impl Record {
     /// The stored form: words of ASCII, separated by one space.
     pub fn encode(&self) -> Vec<u8> {
-        let Record { fence, standby, window, grace, version, settled, relapses } = *self;
+        let Record { fence, standby, window, grace, version, settled, relapses, inherited } = *self;
         let place = if standby { "standby" } else { "own" };
         let state = if settled { "settled" } else { "new" };
         let mut out = String::new();
         // Writing to a string cannot fail.
         let _ = write!(out, "1 {fence} {place} {window} {grace} {version} {state} {relapses}");
+        if inherited != 0 {
+            let _ = write!(out, " {inherited}");
+        }
         out.into_bytes()
     }
 
@@ -71,6 +77,10 @@ impl Record {
                 _ => return None,
             },
             relapses: next()?.parse().ok()?,
+            inherited: match next() {
+                None => 0,
+                Some(word) => word.parse().ok().filter(|fence| *fence != 0)?,
+            },
         };
         next().is_none().then_some(record)
     }
@@ -95,10 +105,13 @@ mod tests {
             version: 7,
             settled: false,
             relapses: 2,
+            inherited: 0,
         };
         let text = b"1 1782579200000000000 standby 1500 3000 7 new 2";
         assert_eq!(Record { fence: 1_782_579_200_000_000_000, ..record }.encode(), text);
-        for record in [record, Record { standby: false, settled: true, ..record }] {
+        let inherits = Record { inherited: 41, ..record };
+        assert_eq!(inherits.encode(), [&record.encode()[..], b" 41"].concat());
+        for record in [record, inherits, Record { standby: false, settled: true, ..record }] {
             assert_eq!(Record::decode(&record.encode()), Some(record));
         }
         assert_eq!(fence_millis(record.fence), 1_700_000_000_000);
@@ -117,6 +130,7 @@ mod tests {
             "1 5 own 1500 1500 0 old 0",
             "1 5 own 1500 1500 0 new",
             "1 5 own 1500 1500 0 new 0 0",
+            "1 5 own 1500 1500 0 new 0 7 0",
             "1 5 own 1500 1500 0 new 256",
         ] {
             assert_eq!(Record::decode(wrong.as_bytes()), None, "{wrong}");

@@ -3,12 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the keys of a server are kept, as long as a view is valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct View {
     /// The number of this place, never 0. Every change of the place draws one that has never been used.
     pub fence: u64,
     /// Whether the keys are on their standby servers.
     pub standby: bool,
+    /// Another fence that counts in this place: see [`Record::inherited`](super::Record::inherited). 0 if there is none.
+    pub inherited: u64,
 }
 
 /// The views of the servers of a pool, in the order of the configuration.
@@ -20,6 +22,7 @@ pub struct Views {
 #[derive(Debug, Default)]
 struct Cell {
     fence: AtomicU64,
+    inherited: AtomicU64,
     /// Until when the view is valid, in ms of the process's monotonic clock, times two, plus one for a standby.
     until: AtomicU64,
 }
@@ -38,8 +41,10 @@ impl Views {
         if cell.fence.load(Ordering::SeqCst) != view.fence {
             // A reader must not see the new end with the old fence.
             cell.until.store(0, Ordering::SeqCst);
+            cell.inherited.store(0, Ordering::SeqCst);
             cell.fence.store(view.fence, Ordering::SeqCst);
         }
+        cell.inherited.store(view.inherited, Ordering::SeqCst);
         cell.until.store(until << 1 | u64::from(view.standby), Ordering::SeqCst);
     }
 
@@ -48,9 +53,10 @@ impl Views {
         let cell = &self.cells[server];
         let fence = cell.fence.load(Ordering::SeqCst);
         let until = cell.until.load(Ordering::SeqCst);
+        let inherited = cell.inherited.load(Ordering::SeqCst);
         // A fence is never used again, so an equal one has not changed in between.
         let is_one = cell.fence.load(Ordering::SeqCst) == fence;
-        (is_one && now_ms < until >> 1).then_some(View { fence, standby: until & 1 == 1 })
+        (is_one && now_ms < until >> 1).then_some(View { fence, standby: until & 1 == 1, inherited })
     }
 }
 
@@ -62,11 +68,11 @@ mod tests {
     fn a_view_is_valid_until_its_end_and_no_longer_once_it_is_withdrawn() {
         let views = Views::new(2);
         assert_eq!(views.get(0, 0), None);
-        let own = View { fence: 7, standby: false };
+        let own = View { fence: 7, standby: false, inherited: 5 };
         views.publish(0, Some((own, 100)));
         assert_eq!([0, 99, 100].map(|now| views.get(0, now)), [Some(own), Some(own), None]);
         assert_eq!(views.get(1, 0), None);
-        let standby = View { fence: 8, standby: true };
+        let standby = View { fence: 8, standby: true, inherited: 0 };
         views.publish(0, Some((standby, 200)));
         assert_eq!(views.get(0, 150), Some(standby));
         views.publish(0, None);

@@ -33,12 +33,13 @@ pub struct Inputs<'a> {
     /// The fence of the place where the key is kept; 0 in a pool without failover. What was stored under another fence may have
     /// missed an invalidation.
     pub fence: u64,
-    /// Another fence that counts, while the servers of the pool change; 0 if there is none.
-    pub other_fence: u64,
+    /// Another fence that counts there: that of the same place in the previous placement, after a change of the pool's servers; 0 if
+    /// there is none.
+    pub inherited: u64,
     /// The fences of the places of each of `tags`: where it is kept, and where its copy is. Empty in a pool without failover.
     pub tag_fences: &'a [[u64; 2]],
     /// The other fences that count for them, 0 where there is none.
-    pub other_tag_fences: &'a [[u64; 2]],
+    pub inherited_tag_fences: &'a [[u64; 2]],
     /// The current time.
     pub now: Now,
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
@@ -55,12 +56,12 @@ impl Inputs<'_> {
 
     /// Whether what was stored under this fence counts.
     pub(super) fn counts(&self, fence: u64) -> bool {
-        fence == self.fence || fence == self.other_fence && fence != 0
+        fence == self.fence || fence == self.inherited && fence != 0
     }
 
     /// The version in the item of a tag, or of its copy, if it was stored under a fence that counts.
     pub(super) fn version_of(&self, item: &Item, tag: u8, copy: bool) -> Option<u64> {
-        let other = self.other_tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)]);
+        let other = self.inherited_tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)]);
         let version = version_of(item, self.tag_fence(tag, copy));
         version.or_else(|| version_of(item, other).filter(|_| other != 0))
     }

@@ -107,7 +107,7 @@ impl Withheld {
 }
 
 /// The place of a server that does not fail over: as in a pool without views, nothing stored there carries a fence.
-const FIXED: View = View { fence: 0, standby: false };
+const FIXED: View = View { fence: 0, standby: false, inherited: 0 };
 /// In ms. Half of the largest number, because views store one bit beside it.
 const FOREVER: u64 = u64::MAX >> 1;
 
@@ -215,7 +215,7 @@ mod tests {
         let views = Arc::new(Views::new(2));
         let marks = marks(3, Some(&views), false);
         assert_eq!(views.get(0, 0), None);
-        let view = View { fence: 7, standby: true };
+        let view = View { fence: 7, standby: true, inherited: 0 };
         views.publish(0, Some((view, 100)));
         see(&marks, 4);
         assert_eq!(views.get(0, 0), None);

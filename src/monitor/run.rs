@@ -70,6 +70,8 @@ struct MonitoredPool {
     connect_timeout: Duration,
     /// How long replies may take.
     limit: Duration,
+    /// The views of the previous placement, while values are taken over from there.
+    previous: Option<Arc<Views>>,
 }
 
 impl MonitoredPool {
@@ -97,7 +99,15 @@ impl MonitoredPool {
             shown_from,
             connect_timeout: spec.connect_timeout,
             limit: spec.request_timeout.min(longest),
+            previous: None,
         }
+    }
+
+    /// The views of the previous placement, and the index of this server in it.
+    fn previous(&self, server: usize) -> Option<(Arc<Views>, usize)> {
+        let server = &self.pool.servers()[server];
+        let at = self.pool.other()?.servers().iter().position(|other| Arc::ptr_eq(other, server))?;
+        Some((Arc::clone(self.previous.as_ref()?), at))
     }
 }
 
@@ -121,6 +131,8 @@ struct Participant {
     views: Arc<Views>,
     /// `None` if no marks are kept.
     marks: Option<Rc<Marks>>,
+    /// The views of the previous placement, and the index of the server in it, while values are taken over from there.
+    previous: Option<(Arc<Views>, usize)>,
     /// The index of the server in its pool.
     at: usize,
     /// The index among the servers of all pools; `None` if operators see the state of the server under another placement.
@@ -196,6 +208,12 @@ impl Monitor {
                 continue;
             };
             let of_other = other.failover.as_ref().map(|_| Arc::new(Views::new(other.servers.len())));
+            if of_other.is_some()
+                && spec.other.as_ref().is_some_and(|other| other.kind == OtherKind::Previous { take_over: true })
+                && let Some(monitored) = monitored.last_mut()
+            {
+                monitored.previous = of_other.clone();
+            }
             let shown_from = servers.len();
             let further = spec.further_servers().map(|server| {
                 let at = other.servers.iter().position(|other| other == server)?;
@@ -301,6 +319,7 @@ impl Monitor {
                 keys,
                 views: Arc::clone(&failover.views),
                 marks: marks.cloned(),
+                previous: pool.previous(at),
                 at,
                 index: Some(pool.pool.servers()[at].index).filter(|index| *index >= pool.shown_from),
                 status: Arc::clone(&self.status),
@@ -324,6 +343,7 @@ impl Participant {
         let shortest_pause = Duration::from_millis(u64::from(self.window)) / SHORTEST_PAUSE;
         loop {
             let began = Instant::now();
+            self.agreement.inherit(self.previous_fence());
             let mut commands = self.agreement.begin(mono(self.start));
             while !commands.is_empty() {
                 let replies = self.send(&commands).await;
@@ -368,6 +388,12 @@ impl Participant {
         self.views.publish(self.at, view.filter(|_| !is_withheld));
         self.observe();
         view.is_some()
+    }
+
+    /// The fence of the server's own place in the previous placement.
+    fn previous_fence(&self) -> Option<u64> {
+        let (views, at) = self.previous.as_ref()?;
+        views.get(*at, mono(self.start)).filter(|view| !view.standby).map(|view| view.fence)
     }
 
     fn observe(&self) {

@@ -262,8 +262,8 @@ impl ServerStatus {
 mod tests {
     use super::*;
 
-    const OWN_PLACE: View = View { fence: 7, standby: false };
-    const AWAY: View = View { fence: 8, standby: true };
+    const OWN_PLACE: View = View { fence: 7, standby: false, inherited: 0 };
+    const AWAY: View = View { fence: 8, standby: true, inherited: 0 };
 
     fn status() -> (Status, Arc<Views>) {
         let views = Arc::new(Views::new(2));

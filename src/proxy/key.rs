@@ -13,8 +13,8 @@ pub(crate) struct Place {
     pub(crate) home: usize,
     /// The fence; 0 in a pool without failover. `None`: there was no valid view.
     pub(crate) fence: Option<u64>,
-    /// Another fence that counts, while the servers of the pool change; 0 if there is none.
-    pub(crate) other_fence: u64,
+    /// Another fence that counts there: see [`View::inherited`](crate::failover::View::inherited).
+    pub(crate) inherited: u64,
 }
 
 /// Where the tags of a key are kept, in their order: each tag, and its copy.
@@ -23,8 +23,8 @@ pub(crate) struct TagPlaces {
     pub(crate) places: SmallVec<[[Place; 2]; 1]>,
     /// Their fences, 0 without a valid view.
     pub(crate) fences: SmallVec<[[u64; 2]; 1]>,
-    /// Their other fences, 0 where there is none.
-    pub(crate) other_fences: SmallVec<[[u64; 2]; 1]>,
+    /// The other fences that count there, 0 where there is none.
+    pub(crate) inherited: SmallVec<[[u64; 2]; 1]>,
 }
 
 impl TagPlaces {
@@ -32,18 +32,18 @@ impl TagPlaces {
     pub(crate) fn push(&mut self, places: [Place; 2]) {
         self.places.push(places);
         self.fences.push(places.map(|place| place.fence()));
-        self.other_fences.push(places.map(|place| place.other_fence));
+        self.inherited.push(places.map(|place| place.inherited));
     }
 
     fn fold(&self, tag: usize) -> u64 {
-        fold(self.fences[tag].into_iter().chain(self.other_fences[tag]))
+        fold(self.fences[tag].into_iter().chain(self.inherited[tag]))
     }
 }
 
 impl Place {
     /// In a pool that does not fail over.
     pub(crate) fn fixed(server: usize) -> Place {
-        Place { server, home: server, fence: Some(0), other_fence: 0 }
+        Place { server, home: server, fence: Some(0), inherited: 0 }
     }
 
     /// The fence, 0 without a valid view: then no command is sent.
@@ -97,9 +97,9 @@ impl GuardedKey {
 
     /// Stands for the fences of the key and its tags.
     pub(crate) fn fences(&self) -> u64 {
-        let tags = self.tag_places.iter().flat_map(|tags| [&tags.fences, &tags.other_fences]);
+        let tags = self.tag_places.iter().flat_map(|tags| [&tags.fences, &tags.inherited]);
         let tags = tags.flat_map(|fences| fences.as_flattened());
-        fold([self.place.fence(), self.place.other_fence].into_iter().chain(tags.copied()))
+        fold([self.place.fence(), self.place.inherited].into_iter().chain(tags.copied()))
     }
 
     /// Stands for the fences of its n-th tag.

@@ -12,7 +12,6 @@ use super::pipeline::{Proxy, Shared};
 use super::state::lease_table::LeaseTable;
 use super::state::outage_table::OutageTable;
 use super::state::tag_cache::TagCache;
-use crate::failover::View;
 use crate::guard::near::Changes;
 use crate::metrics::WorkerMetrics;
 use crate::random::Random;
@@ -86,36 +85,5 @@ impl Proxy {
             let connections = (self.pools[pool].connections(), other.pools[pool].connections());
             Rc::ptr_eq(&connections.0[here.server], &connections.1[elsewhere.server])
         })
-    }
-
-    /// The fence under which processes of an adjacent step seal an item that has the same server in both placements, while both
-    /// have it there; otherwise 0. They invalidate it in both, as this process does. `elsewhere`: where the other ring puts the
-    /// item. Only steps whose neighbours all invalidate both places may accept it: with `next`, and with `previous` while values are
-    /// taken over.
-    pub(super) fn other_fence(
-        &self,
-        pool: usize,
-        home: usize,
-        elsewhere: impl FnOnce(&Pool) -> usize,
-    ) -> u64 {
-        match self.other(pool) {
-            Some((other, OtherKind::Next | OtherKind::Previous { take_over: true })) => {
-                let home = &self.pools[pool].connections()[home];
-                let elsewhere = elsewhere(&other.pools[pool]);
-                let is_same = Rc::ptr_eq(home, &other.pools[pool].connections()[elsewhere]);
-                match other.view(pool, elsewhere).filter(|_| is_same) {
-                    Some(View { fence, standby: false }) => fence,
-                    _ => 0,
-                }
-            }
-            _ => 0,
-        }
-    }
-
-    /// Whether the other fence of this place still counts.
-    pub(super) fn has_other_fence(&self, pool: usize, place: &Place) -> bool {
-        let home = &self.pools[pool].connections()[place.home];
-        let of_same_server = |other: &Pool| other.connections().iter().position(|at| Rc::ptr_eq(home, at));
-        self.other_fence(pool, place.home, |other| of_same_server(other).unwrap_or(0)) == place.other_fence
     }
 }

@@ -9,7 +9,7 @@ use super::key::{GuardedKey, Place, TagPlaces};
 use super::pipeline::Proxy;
 use crate::failover::View;
 use crate::guard::{Operation, TagName, TagNames};
-use crate::upstream::pool::Pool;
+
 
 /// What has become of a place since the operation began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,31 +25,20 @@ pub(crate) enum Standing {
 impl Proxy {
     /// Where a key of this pool is kept now. `home`: where the ring puts it.
     pub(crate) fn place_of_key(&self, pool: usize, key: &[u8], home: usize) -> Place {
-        let standby = || self.pools[pool].standby_index(key, home);
-        self.place(pool, home, standby, |other| other.server_index(key))
+        self.place(pool, home, || self.pools[pool].standby_index(key, home))
     }
 
-    /// Where an item of this pool is kept now. `home`: where the ring puts it; `standby`: where, while that server is away;
-    /// `elsewhere`: where the ring of the other list of servers puts it.
-    fn place(
-        &self,
-        pool: usize,
-        home: usize,
-        standby: impl FnOnce() -> usize,
-        elsewhere: impl FnOnce(&Pool) -> usize,
-    ) -> Place {
+    /// Where an item of this pool is kept now. `home`: where the ring puts it; `standby`: where, while that server is away.
+    fn place(&self, pool: usize, home: usize, standby: impl FnOnce() -> usize) -> Place {
         if self.views[pool].is_none() {
             return Place::fixed(home);
         }
         match self.view(pool, home) {
-            Some(View { fence, standby: true }) => {
-                Place { server: standby(), home, fence: Some(fence), other_fence: 0 }
+            Some(View { fence, standby: is_standby, inherited }) => {
+                let server = if is_standby { standby() } else { home };
+                Place { server, home, fence: Some(fence), inherited }
             }
-            view => {
-                let other_fence =
-                    if self.other.is_some() { self.other_fence(pool, home, elsewhere) } else { 0 };
-                Place { server: home, home, fence: view.map(|view| view.fence), other_fence }
-            }
+            None => Place { server: home, home, fence: None, inherited: 0 },
         }
     }
 
@@ -58,7 +47,7 @@ impl Proxy {
         self.views[pool].is_some()
     }
 
-    pub(super) fn view(&self, pool: usize, server: usize) -> Option<View> {
+    fn view(&self, pool: usize, server: usize) -> Option<View> {
         // The time of the turn may be before a request of this turn was sent.
         self.views[pool].as_ref()?.get(server, self.mono(Instant::now()))
     }
@@ -69,11 +58,7 @@ impl Proxy {
             return Standing::Valid;
         }
         match (self.view(pool, place.home), place.fence) {
-            (Some(view), Some(fence)) if view.fence == fence => match place.other_fence {
-                0 => Standing::Valid,
-                _ if self.has_other_fence(pool, place) => Standing::Valid,
-                _ => Standing::Replaced,
-            },
+            (Some(view), Some(fence)) if view.fence == fence => Standing::Valid,
             (Some(_), Some(_)) => Standing::Replaced,
             _ => Standing::Unknown,
         }
@@ -98,7 +83,7 @@ impl Proxy {
             (Some(known), Some(more)) => {
                 known.places.extend(more.places);
                 known.fences.extend(more.fences);
-                known.other_fences.extend(more.other_fences);
+                known.inherited.extend(more.inherited);
             }
             (known, more) => *known = more,
         }
@@ -122,12 +107,11 @@ impl Proxy {
     /// Where the tag with this key, or its copy, is kept now.
     pub(crate) fn tag_place(&self, key: &[u8], copy: bool) -> Place {
         let pool = &self.pools[self.plan.tag_pool];
-        let home = |pool: &Pool| if copy { pool.second_server_index(key) } else { pool.server_index(key) };
-        let standby = || match self.plan.tag_copies {
+        let home = if copy { pool.second_server_index(key) } else { pool.server_index(key) };
+        self.place(self.plan.tag_pool, home, || match self.plan.tag_copies {
             true => pool.standby_of_copy(key, copy),
-            false => pool.standby_index(key, home(pool)),
-        };
-        self.place(self.plan.tag_pool, home(pool), standby, home)
+            false => pool.standby_index(key, home),
+        })
     }
 
     /// Whether a change of this key may be acknowledged: it was carried out where the key, or the tag that is bumped, still is.

@@ -43,7 +43,8 @@ fn place(world: &World, process: usize, without: Option<Mutant>) -> Option<Spot>
     let view = agreement.view(now).map(|(view, _)| view);
     let known = || {
         let record = agreement.status(now).record?;
-        Some(kennel::failover::View { fence: record.fence, standby: record.standby })
+        let kennel::failover::Record { fence, standby, inherited, .. } = record;
+        Some(kennel::failover::View { fence, standby, inherited })
     };
     let view = if without.is_some_and(|mutant| world.is(mutant)) { view.or_else(known) } else { view }?;
     Some(Spot { fence: view.fence, server: usize::from(view.standby) })

@@ -74,7 +74,7 @@ impl World {
             return Place { server: home, home, fence: Some(0) };
         }
         match self.views[sidecar][home] {
-            Some(View { fence, standby: true }) => Place { server: standby, home, fence: Some(fence) },
+            Some(View { fence, standby: true, .. }) => Place { server: standby, home, fence: Some(fence) },
             view => Place { server: home, home, fence: view.map(|view| view.fence) },
         }
     }
@@ -170,7 +170,7 @@ impl World {
     /// All sidecars have a view of each server.
     pub fn first_views(&mut self) {
         let views =
-            (0..self.plan.servers).map(|server| Some(View { fence: 1 + server as u64, standby: false }));
+            (0..self.plan.servers).map(|server| Some(View { fence: 1 + server as u64, ..View::default() }));
         self.views = vec![views.collect(); self.plan.sidecars];
         self.fence = 100;
         self.moving = vec![0; self.plan.servers];
@@ -186,7 +186,7 @@ impl World {
         self.fence += 1;
         // The longest time between the first and the last sidecar that lose a view, or that have the next one.
         let spread = self.plan.moves / 4;
-        let view = View { fence: self.fence, standby: was.is_some_and(|was| was.standby == stays) };
+        let view = View { fence: self.fence, standby: was.is_some_and(|was| was.standby == stays), inherited: 0 };
         self.trace(|| format!("the keys of server {server} move: {view:?}"));
         for sidecar in 0..self.plan.sidecars {
             let (lost, found) = (self.below(spread), spread + self.below(spread));
