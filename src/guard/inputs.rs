@@ -1,6 +1,6 @@
 //! The inputs of a decision besides the replies of the servers.
 
-use super::command::Item;
+use super::command::{Item, ItemRef};
 use super::envelope::{TagName, TagNames};
 use super::policy::Policy;
 use super::tag_version::version_of;
@@ -40,6 +40,9 @@ pub struct Inputs<'a> {
     pub tag_fences: &'a [[u64; 2]],
     /// The other fences that count for them, 0 where there is none.
     pub inherited_tag_fences: &'a [[u64; 2]],
+    /// While the servers of the tags' pool change: whether the milliseconds of new versions are odd. In one of the two placements they
+    /// are, in the other one not, so that no version of the one is ever that of the other, except one that was taken over.
+    pub odd_versions: Option<bool>,
     /// The current time.
     pub now: Now,
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.
@@ -57,6 +60,15 @@ impl Inputs<'_> {
     /// Whether what was stored under this fence counts.
     pub(super) fn counts(&self, fence: u64) -> bool {
         fence == self.fence || fence == self.inherited && fence != 0
+    }
+
+    /// The version in this item, which was read as `item`. `None` if it has none that counts.
+    pub fn version_in(&self, found: &Item, item: ItemRef) -> Option<u64> {
+        match item {
+            ItemRef::Tag(tag) => self.version_of(found, tag, false),
+            ItemRef::TagCopy(tag) => self.version_of(found, tag, true),
+            ItemRef::Value | ItemRef::Lock => None,
+        }
     }
 
     /// The version in the item of a tag, or of its copy, if it was stored under a fence that counts.

@@ -188,6 +188,16 @@ pub fn tag_get_flags() -> GetFlags {
     GetFlags { value: true, vivify: Some(STUB_SECONDS), ..GetFlags::default() }
 }
 
+/// The command that stores this version of the previous placement where the n-th tag, or its copy, has none: over exactly the item
+/// with this CAS.
+pub fn take_over_tag(item: ItemRef, version: u64, over: Cas, inputs: &Inputs<'_>) -> Option<ServerCommand> {
+    match item {
+        ItemRef::Tag(tag) => Some(store_version(TagServer::First, tag, version, over, inputs)),
+        ItemRef::TagCopy(tag) => Some(store_version(TagServer::Copy, tag, version, over, inputs)),
+        ItemRef::Value | ItemRef::Lock => None,
+    }
+}
+
 pub(super) fn get_tag(item: ItemRef) -> ServerCommand {
     ServerCommand { item, operation: Operation::Get(tag_get_flags()) }
 }

@@ -352,7 +352,7 @@ impl Participant {
                 commands = self.agreement.resume(&replies, moment, random);
                 self.publish();
             }
-            if self.publish() {
+            if self.publish() && self.has_inherited() {
                 drop(waiting.take());
             }
             sleep_until(began + shortest_pause).await;
@@ -388,6 +388,15 @@ impl Participant {
         self.views.publish(self.at, view.filter(|_| !is_withheld));
         self.observe();
         view.is_some()
+    }
+
+    /// Whether what is on the server counts, as far as it does in the previous placement. Otherwise a process that begins to read
+    /// by the new placement would rebuild all of it.
+    fn has_inherited(&self) -> bool {
+        let view = self.agreement.view(mono(self.start)).map(|(view, _)| view);
+        let is_own = view.is_some_and(|view| !view.standby);
+        let inherited = view.map(|view| view.inherited);
+        self.previous.is_none() || !is_own || self.previous_fence().is_some() && self.previous_fence() == inherited
     }
 
     /// The fence of the server's own place in the previous placement.

@@ -58,8 +58,17 @@ impl Other {
             Some((_, other)) => other,
             None => pool.same(),
         };
-        let pools = pools.iter().zip(others).map(pool).collect();
-        Some(Other { proxy: Rc::new(Proxy::new(shared, pools, random, Arc::clone(metrics))), kinds })
+        let (tag_pool, here) = (shared.plan.tag_pool, pools[shared.plan.tag_pool].placement());
+        let pools: Vec<Pool> = pools.iter().zip(others).map(pool).collect();
+        let is_larger = pools[tag_pool].placement() > here;
+        let mut proxy = Proxy::new(shared, pools, random, Arc::clone(metrics));
+        proxy.odd_versions = kinds[tag_pool].map(|_| is_larger);
+        Some(Other { proxy: Rc::new(proxy), kinds })
+    }
+
+    /// Whether new versions of tags are odd where they are read. Every process of the change decides alike.
+    pub(super) fn odd_versions(&self) -> Option<bool> {
+        self.proxy.odd_versions.map(|odd| !odd)
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Proxy {
     pub(super) views: Vec<Option<Arc<Views>>>,
     /// The other placement; `None` if no pool's servers change.
     pub(super) other: Option<Other>,
+    /// See [`Inputs::odd_versions`](crate::guard::Inputs::odd_versions).
+    pub(super) odd_versions: Option<bool>,
     /// The policies of the guards for keys on a standby server.
     standby_policies: Vec<Policy>,
     hasher: KeyHasher,
@@ -119,6 +121,7 @@ impl Proxy {
             clock,
             start,
             views,
+            odd_versions: other.as_ref().and_then(Other::odd_versions),
             other,
             standby_policies,
             hasher: KeyHasher::new(),

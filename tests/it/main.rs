@@ -10,6 +10,7 @@ mod admin;
 mod administration;
 mod attack;
 mod between;
+mod change;
 mod chaos;
 mod client;
 mod differential;

@@ -8,10 +8,13 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
+use super::tag_take_over::TagTakeOver;
 use super::wire;
 use crate::error::Failure;
 use crate::guard::leases::{Admission, Owner};
-use crate::guard::{Commands, Event, ItemRef, Machine, Now, Policy, Replies, ServerReply, Step};
+use crate::guard::{
+    Commands, Event, ItemRef, Machine, Now, Operation, Policy, Replies, ServerCommand, ServerReply, Step,
+};
 use crate::metrics::{Limit, WaitEnd};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
@@ -26,6 +29,8 @@ pub(super) struct Driver<M> {
     /// When `commands` were sent.
     sent_at: Now,
     wait: Option<Box<Wait>>,
+    /// The last replies, while tags that are missing in them are taken over.
+    take_over: Option<Box<TagTakeOver>>,
     /// The key with the tags that the machine has added.
     added_tags: Option<Box<GuardedKey>>,
     /// The client that may wait.
@@ -33,7 +38,7 @@ pub(super) struct Driver<M> {
 }
 
 #[derive(Debug)]
-enum CommandReply {
+pub(super) enum CommandReply {
     /// The reply with this id, once it arrives.
     Pending(ReplyId),
     /// Known without a command.
@@ -46,6 +51,19 @@ struct Wait {
     woken: oneshot::Receiver<WaitEnd>,
     timer: Pin<Box<Sleep>>,
     limits: crate::guard::Wait,
+}
+
+impl CommandReply {
+    /// The reply, which must have arrived.
+    pub(super) fn take(self, command: &ServerCommand, pending: &PendingReplies) -> ServerReply {
+        match self {
+            CommandReply::Known(reply) => reply,
+            CommandReply::Pending(id) => match pending.take(id) {
+                Some(reply) => wire::decode(command, reply),
+                None => ServerReply::Failed(Failure::Down),
+            },
+        }
+    }
 }
 
 impl<M: Machine> Driver<M> {
@@ -68,7 +86,7 @@ impl<M: Machine> Driver<M> {
     /// For a machine whose first commands have been sent without it: [`Driver::resume_with`] passes it the replies.
     pub(super) fn without_commands(machine: M, sent_at: Now) -> Driver<M> {
         let (commands, replies) = (Commands::new(), SmallVec::new());
-        Driver { machine, commands, replies, sent_at, wait: None, added_tags: None, reader: None }
+        Driver { machine, commands, replies, sent_at, wait: None, take_over: None, added_tags: None, reader: None }
     }
 
     /// For a read of this client, which does not wait for its own rebuild.
@@ -109,7 +127,10 @@ impl<M: Machine> Driver<M> {
         pending: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
-        self.run(Some(Event::Replies(replies)), key, may_wait, proxy, pending, cx)
+        let copies = |tag| [Some(ItemRef::Tag(tag)), proxy.plan.tag_copies.then_some(ItemRef::TagCopy(tag))];
+        let items = || [Some(ItemRef::Value)].into_iter().chain((0..).flat_map(copies).filter(Option::is_some));
+        let next = self.without_missing_tags(replies, items, key, proxy, pending);
+        self.run(next, key, may_wait, proxy, pending, cx)
     }
 
     fn run(
@@ -130,8 +151,20 @@ impl<M: Machine> Driver<M> {
                     Poll::Ready(event) => event,
                     Poll::Pending => break Poll::Pending,
                 },
+                (None, None) if self.take_over.is_some() => match self.poll_take_over(key, proxy, pending) {
+                    Some(replies) => Event::Replies(replies),
+                    None => break Poll::Pending,
+                },
                 (None, None) => match self.poll_replies(key, proxy, pending) {
-                    Poll::Ready(replies) => Event::Replies(replies),
+                    Poll::Ready(replies) => {
+                        let commands = std::mem::take(&mut self.commands);
+                        let read = |command: &ServerCommand| {
+                            matches!(command.operation, Operation::Get(_)).then_some(command.item)
+                        };
+                        let items = || commands.iter().map(read);
+                        next = self.without_missing_tags(replies, items, key, proxy, pending);
+                        continue;
+                    }
                     Poll::Pending => break Poll::Pending,
                 },
             };
@@ -170,6 +203,40 @@ impl<M: Machine> Driver<M> {
         polled
     }
 
+    /// These replies to the reads of `items` as an event for the machine. `None`: tags that are missing in them are taken over from
+    /// the previous placement first.
+    fn without_missing_tags<I: Iterator<Item = Option<ItemRef>>>(
+        &mut self,
+        replies: Replies,
+        items: impl FnOnce() -> I,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        pending: &Rc<PendingReplies>,
+    ) -> Option<Event> {
+        if proxy.other.is_none() || key.tags.is_empty() {
+            return Some(Event::Replies(replies));
+        }
+        let items: SmallVec<[_; 4]> = items().take(replies.len()).collect();
+        match TagTakeOver::begin(&items, replies, key, proxy, pending) {
+            Ok(take_over) => {
+                self.take_over = Some(Box::new(take_over));
+                None
+            }
+            Err(replies) => Some(Event::Replies(replies)),
+        }
+    }
+
+    fn poll_take_over(
+        &mut self,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        pending: &Rc<PendingReplies>,
+    ) -> Option<Replies> {
+        let replies = self.take_over.as_mut()?.poll(key, proxy, pending)?;
+        self.take_over = None;
+        Some(replies)
+    }
+
     /// The machine.
     pub(super) fn machine(&self) -> &M {
         &self.machine
@@ -186,21 +253,15 @@ impl<M: Machine> Driver<M> {
         if self.replies.iter().any(missing) {
             return Poll::Pending;
         }
-        let replies = self.commands.iter().zip(self.replies.drain(..)).map(|(command, reply)| match reply {
-            CommandReply::Known(reply) => reply,
-            CommandReply::Pending(id) => {
-                let Some(reply) = pending.take(id) else {
-                    return ServerReply::Failed(Failure::Down);
-                };
-                let reply = wire::decode(command, reply);
-                // Tag versions that machines read are not cached, because they are rare.
-                if let (ItemRef::Tag(index) | ItemRef::TagCopy(index), ServerReply::Stored(_)) =
-                    (command.item, &reply)
-                {
-                    proxy.tag_cache.written(&key.tags[usize::from(index)]);
-                }
-                reply
+        let replies = self.commands.iter().zip(self.replies.drain(..)).map(|(command, reply)| {
+            let reply = reply.take(command, pending);
+            // Tag versions that machines read are not cached, because they are rare.
+            if let (ItemRef::Tag(index) | ItemRef::TagCopy(index), ServerReply::Stored(_)) =
+                (command.item, &reply)
+            {
+                proxy.tag_cache.written(&key.tags[usize::from(index)]);
             }
+            reply
         });
         Poll::Ready(replies.collect())
     }

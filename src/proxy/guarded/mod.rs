@@ -13,6 +13,7 @@ pub mod explicit_tags;
 mod near;
 mod elsewhere;
 mod take_over;
+mod tag_take_over;
 mod outage;
 mod misses;
 pub(crate) mod tag_reads;

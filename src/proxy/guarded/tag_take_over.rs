@@ -1,0 +1,218 @@
+//! Takes the versions of tags over from the previous placement, while the servers of their pool change.
+//!
+//! A tag that its new place lacks has the version of its previous place. Without it, every value that carries the tag would count as
+//! stale, also those whose own place has not changed.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::driver::CommandReply;
+use super::wire;
+use crate::guard::{
+    Cas, Commands, GetFlags, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply, take_over_tag,
+    tag_get_flags, version_of,
+};
+use crate::proxy::key::{GuardedKey, Place};
+use crate::proxy::pipeline::Proxy;
+use crate::proxy::place::Standing;
+use crate::upstream::OtherKind;
+use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+
+/// The replies of one round trip of a state machine, in which tags are being replaced by what their previous places have.
+#[derive(Debug)]
+pub(super) struct TagTakeOver {
+    replies: Replies,
+    tags: Vec<OneTag>,
+}
+
+/// One tag that none of its servers has.
+#[derive(Debug)]
+struct OneTag {
+    /// Its reads: the index of the reply, what was read, and the CAS that was found.
+    missing: SmallVec<[(usize, ItemRef, Cas); 2]>,
+    /// Its previous places.
+    places: SmallVec<[Place; 2]>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Waiting for its versions in the previous places.
+    Reading(SmallVec<[ReplyId; 2]>),
+    /// This command is sent for each of `missing`: first the store, then another read.
+    Sent(Commands, SmallVec<[CommandReply; 4]>),
+    Done,
+}
+
+/// What is read in a previous place: it leaves no stub there.
+const READ: ServerCommand = ServerCommand {
+    item: ItemRef::Tag(0),
+    operation: Operation::Get(GetFlags {
+        value: true,
+        usage: false,
+        unseen: false,
+        vivify: None,
+        touch: None,
+    }),
+};
+
+impl TagTakeOver {
+    /// Begins to take over the tags that are missing in these replies to the reads of `items`.
+    ///
+    /// # Errors
+    /// Nothing is to be taken over: the replies.
+    pub(super) fn begin(
+        items: &[Option<ItemRef>],
+        replies: Replies,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        pending: &Rc<PendingReplies>,
+    ) -> Result<TagTakeOver, Replies> {
+        let Some((other, OtherKind::Previous { take_over: true })) = proxy.other(proxy.plan.tag_pool) else {
+            return Err(replies);
+        };
+        // A bump draws another version.
+        if key.guard == proxy.plan.tag_guard {
+            return Err(replies);
+        }
+        let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
+        let mut tags = Vec::new();
+        for (tag, name) in (0..).zip(&key.tags) {
+            let of_tag = |item: &Option<ItemRef>| {
+                matches!(item, Some(ItemRef::Tag(index) | ItemRef::TagCopy(index)) if *index == tag)
+            };
+            let read = items.iter().zip(&replies).enumerate().filter(|(_, (item, _))| of_tag(item));
+            let mut missing = SmallVec::new();
+            let mut is_lost = true;
+            for (at, (item, reply)) in read {
+                match (item, reply) {
+                    (Some(item), ServerReply::Item(found)) if inputs.version_in(found, *item).is_none() => {
+                        missing.push((at, *item, found.cas));
+                    }
+                    _ => is_lost = false,
+                }
+            }
+            if !is_lost || missing.is_empty() {
+                continue;
+            }
+            let tag_key = other.key_of_tag(name);
+            let places = other.places_of_tag(&tag_key);
+            if places.iter().any(|place| place.fence.is_none()) {
+                continue;
+            }
+            let encode = |out: &mut _| wire::encode(&READ.operation, &tag_key, out);
+            let read = |place: &Place| other.tag_connection(place).send_guard(pending, None, encode);
+            let state = State::Reading(places.iter().map(read).collect());
+            tags.push(OneTag { missing, places, state });
+        }
+        if tags.is_empty() { Err(replies) } else { Ok(TagTakeOver { replies, tags }) }
+    }
+
+    /// Goes on. Returns the replies for the state machine once all have arrived.
+    pub(super) fn poll(
+        &mut self,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        pending: &Rc<PendingReplies>,
+    ) -> Option<Replies> {
+        let mut is_done = true;
+        for tag in &mut self.tags {
+            is_done &= tag.poll(&mut self.replies, key, proxy, pending);
+        }
+        is_done.then(|| std::mem::take(&mut self.replies))
+    }
+}
+
+impl OneTag {
+    /// Returns whether it is done.
+    fn poll(
+        &mut self,
+        replies: &mut Replies,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        pending: &Rc<PendingReplies>,
+    ) -> bool {
+        loop {
+            match &mut self.state {
+                State::Done => return true,
+                State::Reading(ids) => {
+                    if !ids.iter().all(|id| pending.has_arrived(*id)) {
+                        return false;
+                    }
+                    let ids = std::mem::take(ids);
+                    self.state = match self.version(&ids, proxy, pending) {
+                        // It has never had one, or that is unknown.
+                        None => State::Done,
+                        Some(version) => self.store(version, key, proxy, pending),
+                    };
+                }
+                State::Sent(commands, sent) => {
+                    let has_arrived = |reply: &CommandReply| match reply {
+                        CommandReply::Pending(id) => pending.has_arrived(*id),
+                        CommandReply::Known(_) => true,
+                    };
+                    if !sent.iter().all(has_arrived) {
+                        return false;
+                    }
+                    let commands = std::mem::take(commands);
+                    let found = sent.drain(..).zip(&commands).map(|(reply, command)| reply.take(command, pending));
+                    let found: Replies = found.collect();
+                    if matches!(commands[0].operation, Operation::Get(_)) {
+                        for ((at, ..), reply) in self.missing.iter().zip(found) {
+                            replies[*at] = reply;
+                        }
+                        self.state = State::Done;
+                    } else {
+                        // Another process may have stored a version meanwhile.
+                        let read = |(_, item, _): &(usize, ItemRef, Cas)| ServerCommand {
+                            item: *item,
+                            operation: Operation::Get(tag_get_flags()),
+                        };
+                        let commands = self.missing.iter().map(read).collect();
+                        self.state = send(commands, key, proxy, pending);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The latest version in the previous places, if all of them have replied and are still what they were.
+    fn version(&self, ids: &[ReplyId], proxy: &Proxy, pending: &Rc<PendingReplies>) -> Option<u64> {
+        let (other, _) = proxy.other(proxy.plan.tag_pool)?;
+        let mut latest = None;
+        for (id, place) in ids.iter().zip(&self.places) {
+            let reply = wire::decode(&READ, pending.take(*id)?);
+            if other.standing(proxy.plan.tag_pool, place) != Standing::Valid {
+                return None;
+            }
+            match reply {
+                ServerReply::Item(item) => {
+                    let inherited = version_of(&item, place.inherited).filter(|_| place.inherited != 0);
+                    latest = latest.max(version_of(&item, place.fence()).or(inherited));
+                }
+                ServerReply::Absent => {}
+                _ => return None,
+            }
+        }
+        latest
+    }
+
+    fn store(
+        &self,
+        version: u64,
+        key: &GuardedKey,
+        proxy: &Proxy,
+        pending: &Rc<PendingReplies>,
+    ) -> State {
+        let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
+        let store = |(_, item, cas): &(usize, ItemRef, Cas)| take_over_tag(*item, version, *cas, &inputs);
+        send(self.missing.iter().filter_map(store).collect(), key, proxy, pending)
+    }
+}
+
+fn send(commands: Commands, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) -> State {
+    let now: Now = proxy.now();
+    let sent = proxy.send(&commands, key, now, pending, CommandReply::Pending, CommandReply::Known);
+    State::Sent(commands, sent)
+}
