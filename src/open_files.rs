@@ -37,7 +37,8 @@ impl Budget {
     /// Computes the files that the servers, listeners and the admin server need.
     pub(crate) fn new(limit: Option<u64>, config: &Config, workers: usize) -> Budget {
         let servers = config.pools.iter().flat_map(|pool| pool.all_servers());
-        let other_links = config.pools.iter().flat_map(|pool| pool.other.iter().flat_map(|other| &other.servers));
+        let other_links =
+            config.pools.iter().flat_map(|pool| pool.other.iter().flat_map(|other| &other.servers));
         let to_servers: usize = servers.clone().map(files_of_connection).sum();
         let embedded =
             servers.clone().filter(|server| matches!(server.address, Address::Embedded { .. })).count();

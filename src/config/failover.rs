@@ -29,7 +29,8 @@ pub(super) fn failover(
     let spec = durations(v, at, table);
     let configured = v.value(at, "failover", &table.failover, None, |value| boolean(value).map(Some))?;
     let (spec, servers) = (spec?, servers?);
-    let obstacles = [Some(servers), other.map(|other| &other.servers[..])].map(|list| list.and_then(obstacle));
+    let obstacles =
+        [Some(servers), other.map(|other| &other.servers[..])].map(|list| list.and_then(obstacle));
     if let (None, Some(other), [None, Some(why)] | [Some(why), None]) = (configured, other, &obstacles) {
         let key = other.kind.key();
         v.error(

@@ -13,7 +13,9 @@ use super::health::health;
 use super::listen::{Listeners, valid};
 use super::units::{self, show_address};
 use super::validator::{KeyPath, MINUTE, Validator, boolean, duration, integer, keys, text, word};
-use crate::upstream::{Address, Distribution, Hash, OnError, OtherKind, OtherPlacement, PoolSpec, ServerSpec, UnknownPlacement};
+use crate::upstream::{
+    Address, Distribution, Hash, OnError, OtherKind, OtherPlacement, PoolSpec, ServerSpec, UnknownPlacement,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -175,7 +177,12 @@ fn other(
     let take_over = v.value(at, "take_over", &table.take_over, None, |value| boolean(value).map(Some))?;
     let (key, list, kind) = match (&table.next, &table.previous) {
         (Some(_), Some(_)) => {
-            v.error(at, "previous", None, "cannot be set together with next: a change is in one step at a time");
+            v.error(
+                at,
+                "previous",
+                None,
+                "cannot be set together with next: a change is in one step at a time",
+            );
             return None;
         }
         (None, None) if take_over.is_some() => {
@@ -184,7 +191,12 @@ fn other(
         }
         (None, None) => return Some(None),
         (Some(_), None) if take_over.is_some() => {
-            v.error(at, "take_over", table.take_over.as_ref(), "needs previous: nothing is taken over from next");
+            v.error(
+                at,
+                "take_over",
+                table.take_over.as_ref(),
+                "needs previous: nothing is taken over from next",
+            );
             return None;
         }
         (next @ Some(_), None) => ("next", next, OtherKind::Next),

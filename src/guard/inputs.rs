@@ -73,7 +73,8 @@ impl Inputs<'_> {
 
     /// The version in the item of a tag, or of its copy, if it was stored under a fence that counts.
     pub(super) fn version_of(&self, item: &Item, tag: u8, copy: bool) -> Option<u64> {
-        let other = self.inherited_tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)]);
+        let other =
+            self.inherited_tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)]);
         let version = version_of(item, self.tag_fence(tag, copy));
         version.or_else(|| version_of(item, other).filter(|_| other != 0))
     }

@@ -96,7 +96,9 @@ mod tests {
     #[test]
     fn nothing_is_taken_over_under_a_rule_that_serves_nothing_stale_nor_what_has_no_envelope() {
         let strict = Policy { stale_for: std::time::Duration::ZERO, ..Policy::default() };
-        for (policy, value) in [(strict, sealed(60, 0, "old")), (Policy::default(), Bytes::from_static(b"old"))] {
+        for (policy, value) in
+            [(strict, sealed(60, 0, "old")), (Policy::default(), Bytes::from_static(b"old"))]
+        {
             let inputs = fixtures::inputs(&policy, &[]);
             let miss = MissToken::new(Some(fixtures::cas(9)), Versions::new(), &inputs);
             let item = Item { ttl: Some(600), value, ..fixtures::item("old", 3) };

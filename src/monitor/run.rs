@@ -209,7 +209,10 @@ impl Monitor {
             };
             let of_other = other.failover.as_ref().map(|_| Arc::new(Views::new(other.servers.len())));
             if of_other.is_some()
-                && spec.other.as_ref().is_some_and(|other| other.kind == OtherKind::Previous { take_over: true })
+                && spec
+                    .other
+                    .as_ref()
+                    .is_some_and(|other| other.kind == OtherKind::Previous { take_over: true })
                 && let Some(monitored) = monitored.last_mut()
             {
                 monitored.previous = of_other.clone();
@@ -396,7 +399,9 @@ impl Participant {
         let view = self.agreement.view(mono(self.start)).map(|(view, _)| view);
         let is_own = view.is_some_and(|view| !view.standby);
         let inherited = view.map(|view| view.inherited);
-        self.previous.is_none() || !is_own || self.previous_fence().is_some() && self.previous_fence() == inherited
+        self.previous.is_none()
+            || !is_own
+            || self.previous_fence().is_some() && self.previous_fence() == inherited
     }
 
     /// The fence of the server's own place in the previous placement.

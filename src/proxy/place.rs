@@ -10,7 +10,6 @@ use super::pipeline::Proxy;
 use crate::failover::View;
 use crate::guard::{Operation, TagName, TagNames};
 
-
 /// What has become of a place since the operation began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {

@@ -1,15 +1,15 @@
 //! The servers of a pool change, one sidecar after the other, while clients read and write: promise 12.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::sleep;
 use std::time::Duration;
 
-use crate::client::Client;
-use crate::world::{Kennel, Memcached, addresses, guarded, memcacheds, raw, sidecar_toml, within};
+use crate::world::{Kennel, Memcached, addresses, direct, guarded, memcacheds, raw, sidecar_toml, within};
 
 /// The time limit of what takes seconds on a machine without other load.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 /// How many steps a change has: docs/decisions/0026.
 const STEPS: usize = 5;
 
@@ -66,7 +66,7 @@ fn read_all(sidecar: &Kennel, value: &str) -> (usize, usize) {
 fn holders(servers: &[Memcached]) -> BTreeMap<String, Vec<usize>> {
     let mut held = BTreeMap::new();
     for (at, server) in servers.iter().enumerate() {
-        let mut client = crate::world::direct(server);
+        let mut client = direct(server);
         for key in keys() {
             if client.ttl(&key).is_some() {
                 held.entry(key).or_insert_with(Vec::new).push(at);
@@ -107,4 +107,154 @@ fn a_moved_key_costs_one_rebuild_and_its_old_value_is_served_meanwhile() {
 #[test]
 fn a_moved_key_costs_one_rebuild_without_failover_too() {
     walk_quietly(false);
+}
+
+/// Sixty keys of a database, each with one writer, in front of which three sidecars are replaced.
+struct Site {
+    sidecars: [RwLock<Kennel>; 3],
+    /// What the database has under each key: a number that only grows.
+    database: Vec<AtomicU64>,
+    /// The number under each key up to which an invalidation was acknowledged.
+    acknowledged: Vec<AtomicU64>,
+    refused: AtomicU64,
+    changes: AtomicU64,
+    fresh: AtomicU64,
+    stale: AtomicU64,
+    builds: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Site {
+    fn new(servers: &[Memcached], failover: bool) -> Site {
+        let zeros = || (0..60).map(|_| AtomicU64::new(0)).collect();
+        Site {
+            sidecars: [(); 3].map(|()| RwLock::new(Kennel::start(&toml(servers, 0, failover)))),
+            database: zeros(),
+            acknowledged: zeros(),
+            refused: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            fresh: AtomicU64::new(0),
+            stale: AtomicU64::new(0),
+            builds: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Reads keys through any sidecar, and builds those that are missed.
+    fn read(&self, seed: usize) {
+        for round in seed.. {
+            if self.ended.load(SeqCst) {
+                return;
+            }
+            let key = round * 7919 % self.database.len();
+            let least = self.acknowledged[key].load(SeqCst);
+            let sidecar = self.sidecars[round * 31 % 3].read().expect("no panic");
+            let mut client = sidecar.client();
+            client.send(format!("mg k:{key} v\r\n").as_bytes());
+            let line = client.line();
+            if line.starts_with("VA ") {
+                let value: u64 = client.line().parse().expect("a number");
+                let is_stale = line.split(' ').any(|word| ["X", "Z", "W"].contains(&word));
+                assert!(
+                    is_stale || value >= least,
+                    "k:{key}: {value} is fresh, but {least} was acknowledged"
+                );
+                if is_stale { &self.stale } else { &self.fresh }.fetch_add(1, SeqCst);
+            } else {
+                assert!(line == "EN", "{line}");
+                let value = self.database[key].load(SeqCst);
+                // A build takes time.
+                sleep(Duration::from_millis(round as u64 % 4));
+                client.set(&format!("k:{key}"), value.to_string().as_bytes(), 600);
+                self.builds.fetch_add(1, SeqCst);
+            }
+            drop(sidecar);
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Changes the keys of one writer: first in the database, then through any sidecar.
+    fn write(&self, writer: usize) {
+        for round in writer.. {
+            if self.ended.load(SeqCst) {
+                return;
+            }
+            let key = round * 17 % 20 * 3 + writer;
+            let value = self.database[key].fetch_add(1, SeqCst) + 1;
+            let sidecar = self.sidecars[round * 5 % 3].read().expect("no panic");
+            let mut client = sidecar.client();
+            let reply = match round % 4 {
+                0 => client.delete(&format!("k:{key}")),
+                1 => client.set(&format!("k:{key}"), value.to_string().as_bytes(), 600),
+                _ => client.delete(&format!("@tag:t:{key}")),
+            };
+            match &reply[..] {
+                "DELETED" | "NOT_FOUND" | "STORED" => {
+                    self.acknowledged[key].fetch_max(value, SeqCst);
+                    self.changes.fetch_add(1, SeqCst);
+                }
+                refused => {
+                    assert!(refused.starts_with("SERVER_ERROR"), "{refused}");
+                    self.refused.fetch_add(1, SeqCst);
+                }
+            }
+            drop(sidecar);
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until there has been some more of everything.
+    fn go_on(&self) {
+        let counts = || [&self.changes, &self.fresh, &self.builds].map(|count| count.load(SeqCst));
+        let before = counts();
+        within(LONG, "clients read, build and change", || {
+            counts().iter().zip(before).all(|(now, before)| *now >= before + 100)
+        });
+    }
+}
+
+/// Walks the fleet through the change, one sidecar after the other. `meanwhile` is called before each step.
+fn walk_under_load(failover: bool, mut meanwhile: impl FnMut(usize, &mut Vec<Memcached>)) {
+    let mut servers = servers();
+    let site = Site::new(&servers, failover);
+    std::thread::scope(|scope| {
+        let site = &site;
+        // If a client panics, the others end too.
+        let run = |client: Box<dyn Fn() + Send>| {
+            scope.spawn(move || {
+                let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(client));
+                site.ended.store(true, SeqCst);
+                panicked.unwrap_or_else(|why| std::panic::resume_unwind(why));
+            });
+        };
+        (0..4).for_each(|seed| run(Box::new(move || site.read(seed * 1000))));
+        (0..3).for_each(|writer| run(Box::new(move || site.write(writer))));
+        site.go_on();
+        for step in 1..STEPS {
+            meanwhile(step, &mut servers);
+            for sidecar in &site.sidecars {
+                let next = Kennel::start(&toml(&servers, step, failover));
+                let before = std::mem::replace(&mut *sidecar.write().expect("no panic"), next);
+                drop(before);
+                site.go_on();
+            }
+        }
+        site.ended.store(true, SeqCst);
+    });
+    let counts = [&site.changes, &site.refused, &site.fresh, &site.stale, &site.builds];
+    let [changes, refused, fresh, stale, builds] = counts.map(|count| count.load(SeqCst));
+    println!(
+        "{changes} changes acknowledged, {refused} refused; {fresh} fresh reads, {stale} stale; {builds} builds"
+    );
+    assert!(changes > 10 * refused, "{refused} of {changes} refused");
+}
+
+#[test]
+fn no_acknowledged_change_is_lost_while_a_fleet_walks_through_a_change_of_its_servers() {
+    walk_under_load(true, |_, _| {});
+}
+
+#[test]
+fn no_acknowledged_change_is_lost_without_failover_either() {
+    walk_under_load(false, |_, _| {});
 }

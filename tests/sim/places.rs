@@ -186,7 +186,8 @@ impl World {
         self.fence += 1;
         // The longest time between the first and the last sidecar that lose a view, or that have the next one.
         let spread = self.plan.moves / 4;
-        let view = View { fence: self.fence, standby: was.is_some_and(|was| was.standby == stays), inherited: 0 };
+        let view =
+            View { fence: self.fence, standby: was.is_some_and(|was| was.standby == stays), inherited: 0 };
         self.trace(|| format!("the keys of server {server} move: {view:?}"));
         for sidecar in 0..self.plan.sidecars {
             let (lost, found) = (self.below(spread), spread + self.below(spread));

@@ -1,7 +1,7 @@
 use super::*;
-use crate::guard::version_of;
 use crate::guard::command::Item;
 use crate::guard::fixtures::{cas, found, on, store_version as store};
+use crate::guard::version_of;
 
 const CAS: Cas = cas(1);
 const DOWN: ServerReply = ServerReply::Failed(Failure::Down);

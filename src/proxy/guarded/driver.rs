@@ -86,7 +86,16 @@ impl<M: Machine> Driver<M> {
     /// For a machine whose first commands have been sent without it: [`Driver::resume_with`] passes it the replies.
     pub(super) fn without_commands(machine: M, sent_at: Now) -> Driver<M> {
         let (commands, replies) = (Commands::new(), SmallVec::new());
-        Driver { machine, commands, replies, sent_at, wait: None, take_over: None, added_tags: None, reader: None }
+        Driver {
+            machine,
+            commands,
+            replies,
+            sent_at,
+            wait: None,
+            take_over: None,
+            added_tags: None,
+            reader: None,
+        }
     }
 
     /// For a read of this client, which does not wait for its own rebuild.
@@ -128,7 +137,8 @@ impl<M: Machine> Driver<M> {
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
         let copies = |tag| [Some(ItemRef::Tag(tag)), proxy.plan.tag_copies.then_some(ItemRef::TagCopy(tag))];
-        let items = || [Some(ItemRef::Value)].into_iter().chain((0..).flat_map(copies).filter(Option::is_some));
+        let items =
+            || [Some(ItemRef::Value)].into_iter().chain((0..).flat_map(copies).filter(Option::is_some));
         let next = self.without_missing_tags(replies, items, key, proxy, pending);
         self.run(next, key, may_wait, proxy, pending, cx)
     }

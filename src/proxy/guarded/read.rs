@@ -110,7 +110,13 @@ impl FirstGet {
 impl GuardedRead {
     /// A read that has not begun.
     pub(crate) fn new(key: GuardedKey) -> GuardedRead {
-        GuardedRead { key, options: ReadOptions::default(), state: State::NotBegun, near_read: None, took_over: false }
+        GuardedRead {
+            key,
+            options: ReadOptions::default(),
+            state: State::NotBegun,
+            near_read: None,
+            took_over: false,
+        }
     }
 
     /// Requests the key and its tags. `exptime`: the new exptime of a fresh value, for `gat`. `near`: whether a near value may be

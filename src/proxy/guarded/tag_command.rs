@@ -11,8 +11,7 @@ use super::elsewhere::TagBump;
 use super::wire;
 use crate::error::Failure;
 use crate::guard::{
-    GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis,
-    version_of,
+    GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis, version_of,
 };
 use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::driver::CommandReply;
 use super::wire;
 use crate::guard::{
-    Cas, Commands, GetFlags, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply, take_over_tag,
-    tag_get_flags, version_of,
+    Cas, Commands, GetFlags, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply, tag_get_flags,
+    take_over_tag, version_of,
 };
 use crate::proxy::key::{GuardedKey, Place};
 use crate::proxy::pipeline::Proxy;
@@ -79,9 +79,7 @@ impl TagTakeOver {
         let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
         let mut tags = Vec::new();
         for (tag, name) in (0..).zip(&key.tags) {
-            let of_tag = |item: &Option<ItemRef>| {
-                matches!(item, Some(ItemRef::Tag(index) | ItemRef::TagCopy(index)) if *index == tag)
-            };
+            let of_tag = |item: &Option<ItemRef>| matches!(item, Some(ItemRef::Tag(index) | ItemRef::TagCopy(index)) if *index == tag);
             let read = items.iter().zip(&replies).enumerate().filter(|(_, (item, _))| of_tag(item));
             let mut missing = SmallVec::new();
             let mut is_lost = true;
@@ -156,7 +154,8 @@ impl OneTag {
                         return false;
                     }
                     let commands = std::mem::take(commands);
-                    let found = sent.drain(..).zip(&commands).map(|(reply, command)| reply.take(command, pending));
+                    let found =
+                        sent.drain(..).zip(&commands).map(|(reply, command)| reply.take(command, pending));
                     let found: Replies = found.collect();
                     if matches!(commands[0].operation, Operation::Get(_)) {
                         for ((at, ..), reply) in self.missing.iter().zip(found) {
@@ -198,13 +197,7 @@ impl OneTag {
         latest
     }
 
-    fn store(
-        &self,
-        version: u64,
-        key: &GuardedKey,
-        proxy: &Proxy,
-        pending: &Rc<PendingReplies>,
-    ) -> State {
+    fn store(&self, version: u64, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) -> State {
         let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
         let store = |(_, item, cas): &(usize, ItemRef, Cas)| take_over_tag(*item, version, *cas, &inputs);
         send(self.missing.iter().filter_map(store).collect(), key, proxy, pending)

@@ -47,12 +47,7 @@ const READ: ServerCommand = ServerCommand {
 
 impl TakeOver {
     /// Begins a take-over, if the end of this read of `key` is a win without a value.
-    pub(super) fn begin(
-        end: &ReadEnd,
-        key: &GuardedKey,
-        proxy: &Proxy,
-        client: &Client,
-    ) -> Option<TakeOver> {
+    pub(super) fn begin(end: &ReadEnd, key: &GuardedKey, proxy: &Proxy, client: &Client) -> Option<TakeOver> {
         let pool = proxy.plan.guards[key.guard].pool;
         let (other, OtherKind::Previous { take_over: true }) = proxy.other(pool)? else { return None };
         if !matches!(end, ReadEnd::Won { old: None, .. }) || !proxy.policy_of(key).serves_stale() {
@@ -92,13 +87,7 @@ impl TakeOver {
     }
 
     /// The command that stores what was found, if both places still have the fences that they had.
-    fn store(
-        &self,
-        item: &Item,
-        miss: &MissToken,
-        key: &GuardedKey,
-        proxy: &Proxy,
-    ) -> Option<ServerCommand> {
+    fn store(&self, item: &Item, miss: &MissToken, key: &GuardedKey, proxy: &Proxy) -> Option<ServerCommand> {
         let pool = proxy.plan.guards[key.guard].pool;
         let (other, _) = proxy.other(pool)?;
         let is_valid = other.standing(pool, &self.elsewhere.place) == Standing::Valid

@@ -169,7 +169,13 @@ impl Forward {
 
 impl Proxy {
     /// Deletes a raw key in the other placement too, if its pool changes. `server`: where it is deleted here.
-    fn delete_raw_elsewhere(&self, key: &[u8], server: usize, pool: usize, client: &Client) -> Option<ReplyId> {
+    fn delete_raw_elsewhere(
+        &self,
+        key: &[u8],
+        server: usize,
+        pool: usize,
+        client: &Client,
+    ) -> Option<ReplyId> {
         let (other, _) = self.other(pool)?;
         let here = &self.pools[pool].connections()[server];
         let elsewhere = &other.pools[pool].connections()[other.raw_place(key, None, pool).server];

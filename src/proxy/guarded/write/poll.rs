@@ -107,13 +107,15 @@ impl GuardedWrite {
                 }
                 Err(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
             },
-            State::Behind { delete, reply, outcome, counted: before } => match ready!(delete.poll(pending, cx)) {
-                Ok(()) => {
-                    counted = *before;
-                    (reply.clone(), *outcome)
+            State::Behind { delete, reply, outcome, counted: before } => {
+                match ready!(delete.poll(pending, cx)) {
+                    Ok(()) => {
+                        counted = *before;
+                        (reply.clone(), *outcome)
+                    }
+                    Err(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
                 }
-                Err(failure) => (WriteOutcome::Failed(failure), Outcome::ServerError),
-            },
+            }
             State::Delete { driver, instead } => {
                 let end = ready!(driver.poll(key, false, proxy, pending, cx));
                 proxy.wake(&key.key, WaitEnd::Freed);
