@@ -11,7 +11,9 @@ use crate::listener::FlushAll;
 use crate::monitor::step;
 use crate::proxy::MetaWinner;
 use crate::rule::Template;
-use crate::upstream::{Address, Distribution, FailoverSpec, Hash, OnError, PoolSpec, UnknownPlacement};
+use crate::upstream::{
+    Address, Distribution, FailoverSpec, Hash, OnError, OtherKind, PoolSpec, UnknownPlacement,
+};
 
 /// Displays a configuration in words, on several lines.
 pub(super) struct Description<'a>(pub(super) &'a Config);
@@ -138,8 +140,28 @@ fn write_pool(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
         let share = 100.0 * f64::from(server.weight) / total;
         writeln!(f, "  {share:5.1}% of the keys: {address}{name}")?;
     }
+    write_change(f, pool)?;
     write_failover(f, pool)?;
     write_placement(f, pool)
+}
+
+/// The step of a change of the servers.
+fn write_change(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
+    let Some(other) = &pool.other else { return Ok(()) };
+    let step = match other.kind {
+        OtherKind::Next => {
+            "step 1 of 4: keys are kept by the servers above, and invalidated in both lists; next"
+        }
+        OtherKind::Previous { take_over: true } => {
+            "step 2 of 4: keys are kept by the servers above, what they lack is taken over from the previous ones as stale, and \
+             keys are invalidated in both lists; previous"
+        }
+        OtherKind::Previous { take_over: false } => {
+            "step 3 of 4: keys are kept by the servers above, and invalidated in both lists; previous"
+        }
+    };
+    let addresses: Vec<_> = other.servers.iter().map(|server| show_address(&server.address)).collect();
+    writeln!(f, "  the servers change, {step} servers:\n    {}", addresses.join(", "))
 }
 
 fn write_placement(f: &mut fmt::Formatter<'_>, pool: &PoolSpec) -> fmt::Result {
@@ -301,6 +323,20 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} is not in:\n{text}");
         }
+    }
+
+    #[test]
+    fn the_step_of_a_change_is_described_with_the_other_servers() {
+        let describe = |keys: &str| describe(&format!("[pools.main]\nservers = [\"a:1\"]\n{keys}"));
+        for (keys, line) in [
+            ("next = [\"b:1\", \"c:1\"]", "step 1 of 4"),
+            ("previous = [\"b:1\", \"c:1\"]", "step 2 of 4"),
+            ("previous = [\"b:1\", \"c:1\"]\ntake_over = false", "step 3 of 4"),
+        ] {
+            let text = describe(keys);
+            assert!(text.contains(line) && text.contains("servers:\n    b:1, c:1\n"), "{text}");
+        }
+        assert!(!describe("").contains("step"));
     }
 
     #[test]

@@ -282,9 +282,15 @@ impl Monitor {
                 tasks.spawn_local(tick_every(POLL, Random::seeded(random.below(u64::MAX)), tick));
                 ticks
             });
-            for &at in &pool.shared {
-                let (marks, link, random) = (Rc::clone(&marks), links[at].clone(), Rc::clone(&seeds));
-                let server = Arc::clone(&pool.pool.servers()[at]);
+            let of_list =
+                pool.shared.iter().map(|&at| (Arc::clone(&pool.pool.servers()[at]), links[at].clone()));
+            let further = pool.pool.further_servers().map(|server| {
+                let link = link(server, pool, &mut tasks);
+                (Arc::clone(server), link)
+            });
+            let marked: Vec<_> = of_list.chain(further).collect();
+            for (at, (server, link)) in marked.into_iter().enumerate() {
+                let (marks, random) = (Rc::clone(&marks), Rc::clone(&seeds));
                 tasks.spawn_local(Marker { marks, link, server, at, random }.run(ticks.clone()));
             }
         }
@@ -425,12 +431,13 @@ impl Participant {
 
 /// A connection to each server of a pool.
 fn links(pool: &MonitoredPool, tasks: &mut JoinSet<()>) -> Vec<Link> {
-    let link = |server: &Arc<Server>| {
-        let (link, task) = Link::new(BatchConnection::new(Arc::clone(server)), pool.limit);
-        tasks.spawn_local(task);
-        link
-    };
-    pool.pool.servers().iter().map(link).collect()
+    pool.pool.servers().iter().map(|server| link(server, pool, tasks)).collect()
+}
+
+fn link(server: &Arc<Server>, pool: &MonitoredPool, tasks: &mut JoinSet<()>) -> Link {
+    let (link, task) = Link::new(BatchConnection::new(Arc::clone(server)), pool.limit);
+    tasks.spawn_local(task);
+    link
 }
 
 /// Which step of a change of its servers this pool is in.

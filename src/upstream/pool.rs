@@ -77,17 +77,17 @@ impl SharedPool {
         &self.ring
     }
 
-    /// The pool of one worker. With several workers, call this for all of them before any begins to connect.
-    pub fn for_worker(self: &Arc<Self>) -> UnconnectedPool {
+    /// The servers that are only in the other list.
+    pub fn further_servers(&self) -> impl Iterator<Item = &Arc<Server>> {
         let others = self.other().into_iter().flat_map(|other| &other.servers);
-        let further = others.filter(|server| !self.has(server));
-        let first_attempt = |server: &Arc<Server>| (Arc::clone(server), server.first_attempt());
-        let first_attempts = self.servers.iter().chain(further).map(first_attempt).collect();
-        UnconnectedPool { shared: Arc::clone(self), first_attempts }
+        others.filter(|server| !self.servers.iter().any(|own| Arc::ptr_eq(own, server)))
     }
 
-    fn has(&self, server: &Arc<Server>) -> bool {
-        self.servers.iter().any(|own| Arc::ptr_eq(own, server))
+    /// The pool of one worker. With several workers, call this for all of them before any begins to connect.
+    pub fn for_worker(self: &Arc<Self>) -> UnconnectedPool {
+        let first_attempt = |server: &Arc<Server>| (Arc::clone(server), server.first_attempt());
+        let first_attempts = self.servers.iter().chain(self.further_servers()).map(first_attempt).collect();
+        UnconnectedPool { shared: Arc::clone(self), first_attempts }
     }
 }
 
