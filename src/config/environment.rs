@@ -256,6 +256,9 @@ mod tests {
         ("tags", "replicas", "2", "2"),
         ("near", "memory", "\"1MiB\"", "1MiB"),
         ("pools.main", "servers", "[\"a:1\", \"b:2\", \"c:3\", \"d:4\"]", "a:1, b:2, c:3, d:4"),
+        ("pools.main", "next", "[\"a:1\", \"b:2\", \"d:4\"]", "a:1, b:2, d:4"),
+        ("pools.main", "previous", "[\"a:1\", \"b:2\", \"d:4\"]", "a:1, b:2, d:4"),
+        ("pools.main", "take_over", "false", "false"),
         ("pools.main", "distribution", "\"jump\"", "jump"),
         ("pools.main", "hash", "\"fnv1a_32\"", "fnv1a_32"),
         ("pools.main", "connect_timeout", "\"1s\"", "1s"),
@@ -359,6 +362,13 @@ mod tests {
                         "pools.main" if *key == "hash" => (
                             t,
                             vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]"), ("distribution", "\"modula\"")],
+                        ),
+                        "pools.main" if *key == "take_over" => (
+                            t,
+                            vec![
+                                ("servers", "[\"a:1\", \"b:1\", \"c:1\"]"),
+                                ("previous", "[\"a:1\", \"b:1\", \"d:1\"]"),
+                            ],
                         ),
                         // With fewer servers, the keys of a failover have no effect.
                         "pools.main" => (t, vec![("servers", "[\"a:1\", \"b:1\", \"c:1\"]")]),
