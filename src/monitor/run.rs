@@ -20,7 +20,7 @@ use super::pool_status::PoolStatus;
 use super::status::{Observation, ServerStatus, Status, mono};
 use crate::clock::Clock;
 use crate::failover::placements::{Kind, Step};
-use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, Views};
+use crate::failover::{Agreement, COPIES, Command, Moment, Reply, Timing, View, Views};
 use crate::random::Random;
 use crate::upstream::pool::SharedPool;
 use crate::upstream::ring::{identity_ids, placement_id};
@@ -352,7 +352,8 @@ impl Participant {
         let shortest_pause = Duration::from_millis(u64::from(self.window)) / SHORTEST_PAUSE;
         loop {
             let began = Instant::now();
-            self.agreement.inherit(self.previous_fence());
+            let own = self.previous_view().filter(|previous| !previous.standby);
+            self.agreement.inherit(own.map(|previous| previous.fence));
             let mut commands = self.agreement.begin(mono(self.start));
             while !commands.is_empty() {
                 let replies = self.send(&commands).await;
@@ -402,18 +403,19 @@ impl Participant {
     /// Whether what is on the server counts, as far as it does in the previous placement. Otherwise a process that begins to read
     /// by the new placement would rebuild all of it.
     fn has_inherited(&self) -> bool {
-        let view = self.agreement.view(mono(self.start)).map(|(view, _)| view);
-        let is_own = view.is_some_and(|view| !view.standby);
-        let inherited = view.map(|view| view.inherited);
-        self.previous.is_none()
-            || !is_own
-            || self.previous_fence().is_some() && self.previous_fence() == inherited
+        let (Some(_), Some((view, _))) = (&self.previous, self.agreement.view(mono(self.start))) else {
+            return self.previous.is_none();
+        };
+        match self.previous_view() {
+            Some(previous) if !previous.standby && !view.standby => view.inherited == previous.fence,
+            previous => previous.is_some(),
+        }
     }
 
-    /// The fence of the server's own place in the previous placement.
-    fn previous_fence(&self) -> Option<u64> {
+    /// The view of the server in the previous placement.
+    fn previous_view(&self) -> Option<View> {
         let (views, at) = self.previous.as_ref()?;
-        views.get(*at, mono(self.start)).filter(|view| !view.standby).map(|view| view.fence)
+        views.get(*at, mono(self.start))
     }
 
     fn observe(&self) {

@@ -217,7 +217,7 @@ impl<M: Machine> Driver<M> {
     /// the previous placement first.
     fn without_missing_tags<I: Iterator<Item = Option<ItemRef>>>(
         &mut self,
-        replies: Replies,
+        mut replies: Replies,
         items: impl FnOnce() -> I,
         key: &GuardedKey,
         proxy: &Proxy,
@@ -227,13 +227,8 @@ impl<M: Machine> Driver<M> {
             return Some(Event::Replies(replies));
         }
         let items: SmallVec<[_; 4]> = items().take(replies.len()).collect();
-        match TagTakeOver::begin(&items, replies, key, proxy, pending) {
-            Ok(take_over) => {
-                self.take_over = Some(Box::new(take_over));
-                None
-            }
-            Err(replies) => Some(Event::Replies(replies)),
-        }
+        self.take_over = TagTakeOver::begin(&items, &mut replies, key, proxy, pending).map(Box::new);
+        self.take_over.is_none().then_some(Event::Replies(replies))
     }
 
     fn poll_take_over(

@@ -12,7 +12,7 @@ use super::misses::end_earlier_miss;
 use super::near::{JoinedRead, NearAnswer};
 use super::outage::{OutageAnswer, OutageWait};
 use super::tag_reads::{TagIndexes, TagReads};
-use super::take_over::{TakeOver, TakeOverEnd};
+use super::take_over::TakeOver;
 use super::wire;
 use crate::error::Failure;
 use crate::guard::leases::MissToken;
@@ -297,9 +297,9 @@ impl GuardedRead {
                 }
             }
             State::TakingOver(take_over) => match take_over.poll(&self.key, proxy, client) {
-                None => return false,
-                Some(TakeOverEnd::Won(end)) => self.finish(end, may_wait, won, scope),
-                Some(TakeOverEnd::ReadAgain) => {
+                Poll::Pending => return false,
+                Poll::Ready(Some(end)) => self.finish(end, may_wait, won, scope),
+                Poll::Ready(None) => {
                     self.took_over = true;
                     self.apply(NearAnswer::Read(None), self.options, proxy, client);
                     return self.poll(exptime, tags, may_wait, won, scope, cx);

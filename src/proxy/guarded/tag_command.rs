@@ -8,11 +8,10 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::elsewhere::TagBump;
+use super::tag_servers::tag_version;
 use super::wire;
 use crate::error::Failure;
-use crate::guard::{
-    GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis, version_of,
-};
+use crate::guard::{GetFlags, ItemRef, Operation, ServerCommand, ServerReply, TagName, version_millis};
 use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;
 use crate::upstream::pending_replies::PendingReplies;
@@ -57,9 +56,7 @@ impl Proxy {
         for (id, place) in ids.into_iter().zip(&places) {
             match wire::decode(&get, pending.receive(id).await) {
                 _ if place.fence.is_none() => failure = Some(Failure::NoView),
-                ServerReply::Item(item) => {
-                    found = found.max(version_of(&item, place.fence()).map(version_millis))
-                }
+                ServerReply::Item(item) => found = found.max(tag_version(&item, place).map(version_millis)),
                 ServerReply::Failed(failed) => failure = Some(failed),
                 _ => {}
             }

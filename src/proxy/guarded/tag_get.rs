@@ -5,12 +5,14 @@ use std::task::Poll;
 
 use bytes::BytesMut;
 
+use super::tag_servers::tag_version;
 use super::wire;
 use crate::error::Failure;
-use crate::guard::{GetFlags, Hit, Operation, ServerReply, TagName, version_millis, version_of};
+use crate::guard::{GetFlags, Hit, Operation, ServerReply, TagName, version_millis};
 use crate::metrics::{NO_RULE, Outcome};
 use crate::protocol::request::Meta;
 use crate::proxy::client::Client;
+use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::plan::MetaWinner;
 use crate::proxy::replies::meta::MetaDialect;
@@ -24,8 +26,7 @@ pub(crate) struct TagGet {
     operation: Operation,
     /// `None`: where the tag is kept is not known.
     id: Option<ReplyId>,
-    /// The fence of that place.
-    fence: u64,
+    place: Place,
 }
 
 impl TagGet {
@@ -45,7 +46,7 @@ impl TagGet {
         let place = proxy.tag_place(&proxy.key_of_tag(name), false);
         let ids = proxy.request_tag(name, &[place], flags, &client.pending);
         let (operation, id) = (Operation::Get(flags), ids.and_then(|ids| ids.first().copied()));
-        TagGet { dialect, operation, id, fence: place.fence() }
+        TagGet { dialect, operation, id, place }
     }
 
     /// Whether the reply has not arrived.
@@ -62,7 +63,7 @@ impl TagGet {
         };
         let misses = scope.proxy.pools[scope.proxy.plan.tag_pool].on_error().is_miss();
         let (read, outcome) = match reply {
-            ServerReply::Item(item) => match version_of(&item, self.fence) {
+            ServerReply::Item(item) => match tag_version(&item, &self.place) {
                 Some(version) => {
                     let payload = version_millis(version).to_string().into();
                     let marks = ItemMarks::of(item.cas.number);

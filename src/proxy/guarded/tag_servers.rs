@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::guard::TagName;
+use crate::guard::{Item, TagName, version_of};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::key::Place;
 use crate::proxy::pipeline::Proxy;
@@ -19,6 +19,12 @@ pub(super) fn bump_key(name: TagName, proxy: &Proxy) -> GuardedKey {
     let tags = smallvec![name];
     let tag_places = proxy.tag_places(&tags);
     GuardedKey { guard, place, key, tags, explicit_tags: 0, tag_places }
+}
+
+/// The version in the item of a tag in this place; `None` if it has none that counts there.
+pub(super) fn tag_version(item: &Item, place: &Place) -> Option<u64> {
+    let inherited = || version_of(item, place.inherited).filter(|_| place.inherited != 0);
+    version_of(item, place.fence()).or_else(inherited)
 }
 
 impl Proxy {

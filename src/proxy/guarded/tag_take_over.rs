@@ -8,10 +8,11 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::driver::CommandReply;
+use super::tag_servers::tag_version;
 use super::wire;
 use crate::guard::{
     Cas, Commands, GetFlags, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply, tag_get_flags,
-    take_over_tag, version_of,
+    take_over_tag,
 };
 use crate::proxy::key::{GuardedKey, Place};
 use crate::proxy::pipeline::Proxy;
@@ -41,7 +42,7 @@ enum State {
     /// Waiting for its versions in the previous places.
     Reading(SmallVec<[ReplyId; 2]>),
     /// This command is sent for each of `missing`: first the store, then another read.
-    Sent(Commands, SmallVec<[CommandReply; 4]>),
+    Sent(Box<(Commands, SmallVec<[CommandReply; 4]>)>),
     Done,
 }
 
@@ -58,29 +59,27 @@ const READ: ServerCommand = ServerCommand {
 };
 
 impl TagTakeOver {
-    /// Begins to take over the tags that are missing in these replies to the reads of `items`.
-    ///
-    /// # Errors
-    /// Nothing is to be taken over: the replies.
+    /// Begins to take over the tags that are missing in these replies to the reads of `items`, and takes the replies. `None`: there is
+    /// none.
     pub(super) fn begin(
         items: &[Option<ItemRef>],
-        replies: Replies,
+        replies: &mut Replies,
         key: &GuardedKey,
         proxy: &Proxy,
         pending: &Rc<PendingReplies>,
-    ) -> Result<TagTakeOver, Replies> {
+    ) -> Option<TagTakeOver> {
         let Some((other, OtherKind::Previous { take_over: true })) = proxy.other(proxy.plan.tag_pool) else {
-            return Err(replies);
+            return None;
         };
         // A bump draws another version.
         if key.guard == proxy.plan.tag_guard {
-            return Err(replies);
+            return None;
         }
         let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
         let mut tags = Vec::new();
         for (tag, name) in (0..).zip(&key.tags) {
             let of_tag = |item: &Option<ItemRef>| matches!(item, Some(ItemRef::Tag(index) | ItemRef::TagCopy(index)) if *index == tag);
-            let read = items.iter().zip(&replies).enumerate().filter(|(_, (item, _))| of_tag(item));
+            let read = items.iter().zip(&*replies).enumerate().filter(|(_, (item, _))| of_tag(item));
             let mut missing = SmallVec::new();
             let mut is_lost = true;
             for (at, (item, reply)) in read {
@@ -104,7 +103,7 @@ impl TagTakeOver {
             let state = State::Reading(places.iter().map(read).collect());
             tags.push(OneTag { missing, places, state });
         }
-        if tags.is_empty() { Err(replies) } else { Ok(TagTakeOver { replies, tags }) }
+        (!tags.is_empty()).then(|| TagTakeOver { replies: std::mem::take(replies), tags })
     }
 
     /// Goes on. Returns the replies for the state machine once all have arrived.
@@ -145,7 +144,8 @@ impl OneTag {
                         Some(version) => self.store(version, key, proxy, pending),
                     };
                 }
-                State::Sent(commands, sent) => {
+                State::Sent(round) => {
+                    let (commands, sent) = &mut **round;
                     let has_arrived = |reply: &CommandReply| match reply {
                         CommandReply::Pending(id) => pending.has_arrived(*id),
                         CommandReply::Known(_) => true,
@@ -187,8 +187,7 @@ impl OneTag {
             }
             match reply {
                 ServerReply::Item(item) => {
-                    let inherited = version_of(&item, place.inherited).filter(|_| place.inherited != 0);
-                    latest = latest.max(version_of(&item, place.fence()).or(inherited));
+                    latest = latest.max(tag_version(&item, place));
                 }
                 ServerReply::Absent => {}
                 _ => return None,
@@ -207,5 +206,5 @@ impl OneTag {
 fn send(commands: Commands, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) -> State {
     let now: Now = proxy.now();
     let sent = proxy.send(&commands, key, now, pending, CommandReply::Pending, CommandReply::Known);
-    State::Sent(commands, sent)
+    State::Sent(Box::new((commands, sent)))
 }

@@ -1,15 +1,17 @@
 //! Takes a value over from the previous placement, while the servers of its pool change.
 
+use std::task::Poll;
+
+use super::wire;
 use crate::guard::leases::MissToken;
 use crate::guard::{GetFlags, Item, ItemRef, Operation, ReadEnd, ServerCommand, ServerReply, take_over};
+use crate::metrics::WaitEnd;
 use crate::proxy::client::Client;
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::place::Standing;
 use crate::upstream::OtherKind;
 use crate::upstream::pending_replies::ReplyId;
-
-use super::wire;
 
 /// A take-over in flight.
 pub(super) struct TakeOver {
@@ -23,14 +25,6 @@ pub(super) struct TakeOver {
 enum State {
     Reading(ReplyId),
     Storing(ReplyId),
-}
-
-/// How a take-over ended.
-pub(super) enum TakeOverEnd {
-    /// There is something to read in the new place.
-    ReadAgain,
-    /// There is nothing to take over.
-    Won(ReadEnd),
 }
 
 /// What is read in the previous place. It leaves no stub there.
@@ -62,28 +56,26 @@ impl TakeOver {
         Some(TakeOver { won: end.clone(), elsewhere, state: State::Reading(id) })
     }
 
-    /// Goes on with it. `None`: a reply has not arrived.
-    pub(super) fn poll(&mut self, key: &GuardedKey, proxy: &Proxy, client: &Client) -> Option<TakeOverEnd> {
+    /// Goes on with it. Returns the win if there is nothing to take over. Otherwise there is something to read in the new place.
+    pub(super) fn poll(&mut self, key: &GuardedKey, proxy: &Proxy, client: &Client) -> Poll<Option<ReadEnd>> {
         let pending = &client.pending;
         let (State::Reading(id) | State::Storing(id)) = self.state;
-        if !pending.has_arrived(id) {
-            return None;
-        }
-        let reply = pending.take(id)?;
+        let Some(reply) = pending.take(id) else { return Poll::Pending };
         if let State::Storing(_) = self.state {
-            // Whether it was stored, or another client has changed the item.
-            return Some(TakeOverEnd::ReadAgain);
+            // Whether it was stored, or another client has changed the item. Those who wait for the value of the stub are served it.
+            proxy.wake(&key.key, WaitEnd::Filled);
+            return Poll::Ready(None);
         }
         let store = match (wire::decode(&READ, reply), &self.won) {
             (ServerReply::Item(item), ReadEnd::Won { lease, .. }) => self.store(&item, lease, key, proxy),
             _ => None,
         };
-        let Some(store) = store else { return Some(TakeOverEnd::Won(self.won.clone())) };
+        let Some(store) = store else { return Poll::Ready(Some(self.won.clone())) };
         let encode = |out: &mut _| wire::encode(&store.operation, &key.key, out);
         let epoch = wire::depends_on(&store.operation);
         let id = proxy.connection_of(key).send_guard(pending, epoch, encode);
         self.state = State::Storing(id);
-        None
+        Poll::Pending
     }
 
     /// The command that stores what was found, if both places still have the fences that they had.
