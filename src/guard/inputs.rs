@@ -1,9 +1,7 @@
 //! The inputs of a decision besides the replies of the servers.
 
-use super::command::{Item, ItemRef};
 use super::envelope::{TagName, TagNames};
 use super::policy::Policy;
-use super::tag_version::version_of;
 
 /// The time of a decision, as read by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,23 +58,6 @@ impl Inputs<'_> {
     /// Whether what was stored under this fence counts.
     pub(super) fn counts(&self, fence: u64) -> bool {
         fence == self.fence || fence == self.inherited && fence != 0
-    }
-
-    /// The version in this item, which was read as `item`. `None` if it has none that counts.
-    pub fn version_in(&self, found: &Item, item: ItemRef) -> Option<u64> {
-        match item {
-            ItemRef::Tag(tag) => self.version_of(found, tag, false),
-            ItemRef::TagCopy(tag) => self.version_of(found, tag, true),
-            ItemRef::Value | ItemRef::Lock => None,
-        }
-    }
-
-    /// The version in the item of a tag, or of its copy, if it was stored under a fence that counts.
-    pub(super) fn version_of(&self, item: &Item, tag: u8, copy: bool) -> Option<u64> {
-        let other =
-            self.inherited_tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)]);
-        let version = version_of(item, self.tag_fence(tag, copy));
-        version.or_else(|| version_of(item, other).filter(|_| other != 0))
     }
 
     /// The fence of the place of a tag, or of its copy.

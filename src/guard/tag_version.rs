@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::command::Item;
+use super::command::{Item, ItemRef};
 use super::envelope::TagName;
 use super::inputs::Inputs;
 
@@ -36,6 +36,25 @@ pub fn version(ms: u64, incarnation: u32) -> u64 {
 pub fn version_of(item: &Item, fence: u64) -> Option<u64> {
     let (ms, stored_under) = parse_tag(&item.value)?;
     (stored_under == fence).then(|| version(ms, item.flags))
+}
+
+impl Inputs<'_> {
+    /// The version in this item, which was read as `item`. `None` if it has none that counts.
+    pub fn version_in(&self, found: &Item, item: ItemRef) -> Option<u64> {
+        match item {
+            ItemRef::Tag(tag) => self.version_of(found, tag, false),
+            ItemRef::TagCopy(tag) => self.version_of(found, tag, true),
+            ItemRef::Value | ItemRef::Lock => None,
+        }
+    }
+
+    /// The version in the item of a tag, or of its copy, if it was stored under a fence that counts.
+    pub(super) fn version_of(&self, item: &Item, tag: u8, copy: bool) -> Option<u64> {
+        let other =
+            self.inherited_tag_fences.get(usize::from(tag)).map_or(0, |fences| fences[usize::from(copy)]);
+        let version = version_of(item, self.tag_fence(tag, copy));
+        version.or_else(|| version_of(item, other).filter(|_| other != 0))
+    }
 }
 
 /// The millisecond stored under a tag; `None` if it is not a number.

@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::key::{GuardedKey, KeyClass};
-use super::other::Other;
 use super::plan::{GuardPlan, Plan, RulePlan};
 use super::state::key_hash::KeyHasher;
 use super::state::lease_table::LeaseTable;
@@ -24,6 +24,7 @@ use crate::guard::{Now, Policy, TagName};
 use crate::metrics::{NO_RULE, WorkerMetrics};
 use crate::random::Random;
 use crate::rule::{Captures, Template};
+use crate::upstream::OtherKind;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::PendingReplies;
 use crate::upstream::pool::Pool;
@@ -84,6 +85,60 @@ pub struct Shared {
     pub views: Vec<Option<Arc<Views>>>,
     /// The same for the other list of servers of each pool.
     pub other_views: Vec<Option<Arc<Views>>>,
+}
+
+/// The pipeline over the other lists.
+pub(crate) struct Other {
+    /// A pool that does not change is the same here.
+    pub(crate) proxy: Rc<Proxy>,
+    /// What the other list of each pool is; `None` if it has none.
+    pub(super) kinds: Vec<Option<OtherKind>>,
+}
+
+impl Other {
+    /// `None` if no pool changes.
+    pub(super) fn new(
+        shared: &Shared,
+        pools: &[Pool],
+        random: Random,
+        metrics: &Arc<WorkerMetrics>,
+    ) -> Option<Other> {
+        let others: Vec<Option<(OtherKind, Pool)>> = pools.iter().map(Pool::other).collect();
+        let kinds: Vec<_> = others.iter().map(|other| other.as_ref().map(|(kind, _)| *kind)).collect();
+        if kinds.iter().all(Option::is_none) {
+            return None;
+        }
+        let views = |at: usize| match kinds[at] {
+            Some(_) => shared.other_views[at].clone(),
+            None => shared.views[at].clone(),
+        };
+        // It only invalidates, and reads what is taken over: no client waits here, and nothing is cached.
+        let shared = Shared {
+            leases: Arc::new(LeaseTable::new(0)),
+            outages: Arc::new(OutageTable::new(0)),
+            tag_cache: TagCache::new(Duration::ZERO),
+            changes: Arc::new(Changes::new(false)),
+            near_memory: 0,
+            views: (0..pools.len()).map(views).collect(),
+            other_views: vec![None; pools.len()],
+            ..shared.clone()
+        };
+        let pool = |(pool, other): (&Pool, Option<(OtherKind, Pool)>)| match other {
+            Some((_, other)) => other,
+            None => pool.same(),
+        };
+        let (tag_pool, here) = (shared.plan.tag_pool, pools[shared.plan.tag_pool].placement());
+        let pools: Vec<Pool> = pools.iter().zip(others).map(pool).collect();
+        let is_larger = pools[tag_pool].placement() > here;
+        let mut proxy = Proxy::new(shared, pools, random, Arc::clone(metrics));
+        proxy.odd_versions = kinds[tag_pool].map(|_| is_larger);
+        Some(Other { proxy: Rc::new(proxy), kinds })
+    }
+
+    /// Whether new versions of tags are odd where they are read. Every process of the change decides alike.
+    pub(super) fn odd_versions(&self) -> Option<bool> {
+        self.proxy.odd_versions.map(|odd| !odd)
+    }
 }
 
 impl Proxy {

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
+use super::round_trip::CommandReply;
 use super::tag_take_over::TagTakeOver;
-use super::wire;
 use crate::error::Failure;
 use crate::guard::leases::{Admission, Owner};
 use crate::guard::{
@@ -18,7 +18,7 @@ use crate::guard::{
 use crate::metrics::{Limit, WaitEnd};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
-use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+use crate::upstream::pending_replies::PendingReplies;
 
 /// A running state machine.
 #[derive(Debug)]
@@ -38,32 +38,11 @@ pub(super) struct Driver<M> {
 }
 
 #[derive(Debug)]
-pub(super) enum CommandReply {
-    /// The reply with this id, once it arrives.
-    Pending(ReplyId),
-    /// Known without a command.
-    Known(ServerReply),
-}
-
-#[derive(Debug)]
 struct Wait {
     waiter: u64,
     woken: oneshot::Receiver<WaitEnd>,
     timer: Pin<Box<Sleep>>,
     limits: crate::guard::Wait,
-}
-
-impl CommandReply {
-    /// The reply, which must have arrived.
-    pub(super) fn take(self, command: &ServerCommand, pending: &PendingReplies) -> ServerReply {
-        match self {
-            CommandReply::Known(reply) => reply,
-            CommandReply::Pending(id) => match pending.take(id) {
-                Some(reply) => wire::decode(command, reply),
-                None => ServerReply::Failed(Failure::Down),
-            },
-        }
-    }
 }
 
 impl<M: Machine> Driver<M> {

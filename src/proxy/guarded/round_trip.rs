@@ -15,6 +15,28 @@ use crate::proxy::place::Standing;
 use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{PendingReplies, ReplyId};
 
+/// The reply to one command of a round trip.
+#[derive(Debug)]
+pub(super) enum CommandReply {
+    /// The reply with this id, once it arrives.
+    Pending(ReplyId),
+    /// Known without a command.
+    Known(ServerReply),
+}
+
+impl CommandReply {
+    /// The reply, which must have arrived.
+    pub(super) fn take(self, command: &ServerCommand, pending: &PendingReplies) -> ServerReply {
+        match self {
+            CommandReply::Known(reply) => reply,
+            CommandReply::Pending(id) => match pending.take(id) {
+                Some(reply) => wire::decode(command, reply),
+                None => ServerReply::Failed(Failure::Down),
+            },
+        }
+    }
+}
+
 impl Proxy {
     /// What a guard decision about this key depends on, besides replies. `may_wait`: whether the client may wait for another one.
     pub(super) fn inputs<'a>(

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::driver::CommandReply;
+use super::round_trip::CommandReply;
 use super::tag_servers::tag_version;
 use super::wire;
 use crate::guard::{
