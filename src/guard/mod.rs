@@ -66,7 +66,7 @@ pub use stub::StubId;
 pub use tag_version::{
     Versions, incarnation_of, parse_version, tag_value, version, version_millis, version_of,
 };
-pub use tags::{tag_get_flags, take_over_tag};
+pub use tags::{store_version_under, tag_get_flags};
 pub use take_over::take_over;
 
 #[cfg(test)]

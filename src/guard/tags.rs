@@ -188,13 +188,18 @@ pub fn tag_get_flags() -> GetFlags {
     GetFlags { value: true, vivify: Some(STUB_SECONDS), ..GetFlags::default() }
 }
 
-/// The command that stores this version of the previous placement where the n-th tag, or its copy, has none: over exactly the item
-/// with this CAS.
-pub fn take_over_tag(item: ItemRef, version: u64, over: Cas, inputs: &Inputs<'_>) -> Option<ServerCommand> {
-    match item {
-        ItemRef::Tag(tag) => Some(store_version(TagServer::First, tag, version, over, inputs)),
-        ItemRef::TagCopy(tag) => Some(store_version(TagServer::Copy, tag, version, over, inputs)),
-        ItemRef::Value | ItemRef::Lock => None,
+/// Stores a version of a tag under this fence, over exactly the item with this CAS.
+pub fn store_version_under(item: ItemRef, version: u64, fence: u64, over: Cas) -> ServerCommand {
+    ServerCommand {
+        item,
+        operation: Operation::Store {
+            mode: StoreMode::Set,
+            value: Stored::plain(tag_value(version, fence)),
+            flags: incarnation_of(version),
+            exptime: 0,
+            cas: Some(over),
+            explicit: None,
+        },
     }
 }
 
@@ -215,19 +220,7 @@ pub(super) fn store_version(
     over: Cas,
     inputs: &Inputs<'_>,
 ) -> ServerCommand {
-    let value = Stored::plain(tag_value(version, server.fence(tag, inputs)));
-    let flags = incarnation_of(version);
-    ServerCommand {
-        item: server.item(tag),
-        operation: Operation::Store {
-            mode: StoreMode::Set,
-            value,
-            flags,
-            exptime: 0,
-            cas: Some(over),
-            explicit: None,
-        },
-    }
+    store_version_under(server.item(tag), version, server.fence(tag, inputs), over)
 }
 
 #[cfg(test)]

@@ -13,15 +13,21 @@ use super::stub::StubId;
 use super::tag_version::NEVER;
 
 /// The command that stores this item of the previous placement over the stub that `miss` has won. It is stale from the start,
-/// and remains for as long as it would have been served as stale in its old place, or less. `fence`: that of its old place.
+/// and remains for as long as it would have been served as stale in its old place, or less. `counts`: whether what was stored in its
+/// old place under this fence counts there.
 ///
 /// `None`: there is nothing that may be served.
-pub fn take_over(item: &Item, fence: u64, miss: &MissToken, inputs: &Inputs<'_>) -> Option<ServerCommand> {
+pub fn take_over(
+    item: &Item,
+    counts: impl Fn(u64) -> bool,
+    miss: &MissToken,
+    inputs: &Inputs<'_>,
+) -> Option<ServerCommand> {
     let Opened::Sealed { envelope, payload_at } = Header::open(&item.value) else { return None };
     let body = item.value.slice(payload_at..);
     let is_placeholder = body.is_empty() && envelope.tags().any(|(_, version)| version == NEVER);
     let seconds = item.ttl.unwrap_or(u32::MAX).min(envelope.stale_for).min(inputs.policy.stale_seconds());
-    if !inputs.policy.serves_stale() || envelope.fence != fence || is_placeholder || seconds == 0 {
+    if !inputs.policy.serves_stale() || !counts(envelope.fence) || is_placeholder || seconds == 0 {
         return None;
     }
     let mut header = BytesMut::new();
@@ -79,7 +85,7 @@ mod tests {
         ] {
             let value = sealed(stale_for, stored_under, "old");
             let item = Item { ttl, value, flags: 42, ..fixtures::item("old", 3) };
-            let stored = take_over(&item, 7, &miss, &inputs);
+            let stored = take_over(&item, |fence| fence == 7, &miss, &inputs);
             let found = stored.map(|command| match command.operation {
                 Operation::Store { exptime, cas, flags, value, .. } => {
                     assert_eq!((cas, flags, &value.body[..]), (Some(fixtures::cas(9)), 42, &b"old"[..]));
@@ -102,7 +108,7 @@ mod tests {
             let inputs = fixtures::inputs(&policy, &[]);
             let miss = MissToken::new(Some(fixtures::cas(9)), Versions::new(), &inputs);
             let item = Item { ttl: Some(600), value, ..fixtures::item("old", 3) };
-            assert_eq!(take_over(&item, 0, &miss, &inputs), None);
+            assert_eq!(take_over(&item, |_| true, &miss, &inputs), None);
         }
     }
 }

@@ -51,6 +51,11 @@ impl Place {
         self.fence.unwrap_or(0)
     }
 
+    /// Whether what was stored there under this fence counts.
+    pub(crate) fn counts(&self, fence: u64) -> bool {
+        self.fence == Some(fence) || fence == self.inherited && fence != 0
+    }
+
     /// Whether the item is on a standby server.
     pub(crate) fn is_standby(&self) -> bool {
         self.server != self.home

@@ -11,8 +11,8 @@ use super::round_trip::CommandReply;
 use super::tag_servers::tag_version;
 use super::wire;
 use crate::guard::{
-    Cas, Commands, GetFlags, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply, tag_get_flags,
-    take_over_tag,
+    Cas, Commands, GetFlags, ItemRef, Now, Operation, Replies, ServerCommand, ServerReply,
+    store_version_under, tag_get_flags,
 };
 use crate::proxy::key::{GuardedKey, Place};
 use crate::proxy::pipeline::Proxy;
@@ -30,6 +30,7 @@ pub(super) struct TagTakeOver {
 /// One tag that none of its servers has.
 #[derive(Debug)]
 struct OneTag {
+    key: SmallVec<[u8; 64]>,
     /// Its reads: the index of the reply, what was read, and the CAS that was found.
     missing: SmallVec<[(usize, ItemRef, Cas); 2]>,
     /// Its previous places.
@@ -101,7 +102,7 @@ impl TagTakeOver {
             let encode = |out: &mut _| wire::encode(&READ.operation, &tag_key, out);
             let read = |place: &Place| other.tag_connection(place).send_guard(pending, None, encode);
             let state = State::Reading(places.iter().map(read).collect());
-            tags.push(OneTag { missing, places, state });
+            tags.push(OneTag { key: tag_key, missing, places, state });
         }
         (!tags.is_empty()).then(|| TagTakeOver { replies: std::mem::take(replies), tags })
     }
@@ -197,9 +198,16 @@ impl OneTag {
     }
 
     fn store(&self, version: u64, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) -> State {
-        let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
-        let store = |(_, item, cas): &(usize, ItemRef, Cas)| take_over_tag(*item, version, *cas, &inputs);
-        send(self.missing.iter().filter_map(store).collect(), key, proxy, pending)
+        let pool = proxy.plan.tag_pool;
+        let store = |(_, item, cas): &(usize, ItemRef, Cas)| {
+            let copy = usize::from(matches!(item, ItemRef::TagCopy(_)));
+            let here = proxy.tag_place(&self.key, copy == 1);
+            // Both placements have the same item. Processes of the step before know only the fence of the previous one.
+            let elsewhere = self.places.get(copy).filter(|place| proxy.is_same_server(pool, &here, place));
+            let fence = elsewhere.filter(|place| here.counts(place.fence())).unwrap_or(&here).fence();
+            store_version_under(*item, version, fence, *cas)
+        };
+        send(self.missing.iter().map(store).collect(), key, proxy, pending)
     }
 }
 

@@ -85,6 +85,6 @@ impl TakeOver {
         let is_valid = other.standing(pool, &self.elsewhere.place) == Standing::Valid
             && proxy.standing(pool, &key.place) == Standing::Valid;
         let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
-        take_over(item, self.elsewhere.place.fence(), miss, &inputs).filter(|_| is_valid)
+        take_over(item, |fence| self.elsewhere.place.counts(fence), miss, &inputs).filter(|_| is_valid)
     }
 }
