@@ -11,6 +11,11 @@ use crate::protocol::reply::{Status, meta};
 use crate::upstream::NoReply;
 use crate::upstream::ring::Ring;
 
+/// TTL of a copy of a record in seconds. Each read renews it, so it ends only once no process of the placement has run for this long.
+/// Then the next process draws a new fence, and nothing counts that was stored before: it has missed what was invalidated meanwhile
+/// by processes of another placement.
+const RECORD_SECONDS: u32 = 600;
+
 /// The keys of a server's items. Each item has the same key in all copies.
 pub(super) struct Keys {
     place: String,
@@ -47,11 +52,11 @@ impl Keys {
         let mut cas_epoch = None;
         // Writing to memory cannot fail.
         let _ = match &command.operation {
-            Operation::ReadOrStub(ttl) => write!(bytes, "mg {key} v c N{ttl}\r\n"),
+            Operation::ReadOrStub(ttl) => write!(bytes, "mg {key} v c T{RECORD_SECONDS} N{ttl}\r\n"),
             Operation::Read => write!(bytes, "mg {key} v c\r\n"),
             Operation::Replace(value, cas) => {
                 cas_epoch = Some(cas.epoch);
-                write!(bytes, "ms {key} {} C{} T0\r\n", value.len(), cas.number)
+                write!(bytes, "ms {key} {} C{} T{RECORD_SECONDS}\r\n", value.len(), cas.number)
                     .and_then(|()| bytes.write_all(value))
                     .and_then(|()| bytes.write_all(b"\r\n"))
             }
@@ -116,12 +121,17 @@ mod tests {
         let keys = Keys::new(0xab, 1);
         let id = "00000000000000ab0000000000000001";
         for (item, operation, expected, cas_epoch) in [
-            (Item::Record, Operation::ReadOrStub(60), format!("mg @kennel:place:{id} v c N60\r\n"), None),
+            (
+                Item::Record,
+                Operation::ReadOrStub(60),
+                format!("mg @kennel:place:{id} v c T600 N60\r\n"),
+                None,
+            ),
             (Item::Alive, Operation::Read, format!("mg @kennel:alive:{id} v c\r\n"), None),
             (
                 Item::Record,
                 Operation::Replace(b"ab c".to_vec(), CAS),
-                format!("ms @kennel:place:{id} 4 C7 T0\r\nab c\r\n"),
+                format!("ms @kennel:place:{id} 4 C7 T600\r\nab c\r\n"),
                 Some(2),
             ),
             (

@@ -115,6 +115,9 @@ impl<M: Machine> Driver<M> {
         pending: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<M::End> {
+        if !proxy.takes_tags_over(key) {
+            return self.run(Some(Event::Replies(replies)), key, may_wait, proxy, pending, cx);
+        }
         let copies = |tag| [Some(ItemRef::Tag(tag)), proxy.plan.tag_copies.then_some(ItemRef::TagCopy(tag))];
         let items =
             || [Some(ItemRef::Value)].into_iter().chain((0..).flat_map(copies).filter(Option::is_some));
@@ -145,6 +148,7 @@ impl<M: Machine> Driver<M> {
                     None => break Poll::Pending,
                 },
                 (None, None) => match self.poll_replies(key, proxy, pending) {
+                    Poll::Ready(replies) if !proxy.takes_tags_over(key) => Event::Replies(replies),
                     Poll::Ready(replies) => {
                         let commands = std::mem::take(&mut self.commands);
                         let read = |command: &ServerCommand| {
@@ -202,9 +206,6 @@ impl<M: Machine> Driver<M> {
         proxy: &Proxy,
         pending: &Rc<PendingReplies>,
     ) -> Option<Event> {
-        if proxy.other.is_none() || key.tags.is_empty() {
-            return Some(Event::Replies(replies));
-        }
         let items: SmallVec<[_; 4]> = items().take(replies.len()).collect();
         self.take_over = TagTakeOver::begin(&items, &mut replies, key, proxy, pending).map(Box::new);
         self.take_over.is_none().then_some(Event::Replies(replies))

@@ -59,6 +59,16 @@ const READ: ServerCommand = ServerCommand {
     }),
 };
 
+impl Proxy {
+    /// Whether tags that a state machine for this key finds missing are taken over. A bump draws another version.
+    pub(super) fn takes_tags_over(&self, key: &GuardedKey) -> bool {
+        self.other.is_some()
+            && !key.tags.is_empty()
+            && key.guard != self.plan.tag_guard
+            && matches!(self.other(self.plan.tag_pool), Some((_, OtherKind::Previous { take_over: true })))
+    }
+}
+
 impl TagTakeOver {
     /// Begins to take over the tags that are missing in these replies to the reads of `items`, and takes the replies. `None`: there is
     /// none.
@@ -69,13 +79,7 @@ impl TagTakeOver {
         proxy: &Proxy,
         pending: &Rc<PendingReplies>,
     ) -> Option<TagTakeOver> {
-        let Some((other, OtherKind::Previous { take_over: true })) = proxy.other(proxy.plan.tag_pool) else {
-            return None;
-        };
-        // A bump draws another version.
-        if key.guard == proxy.plan.tag_guard {
-            return None;
-        }
+        let (other, _) = proxy.other(proxy.plan.tag_pool)?;
         let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
         let mut tags = Vec::new();
         for (tag, name) in (0..).zip(&key.tags) {

@@ -47,7 +47,6 @@ pub(super) fn begin_store(
     }
     let rule = proxy.rule_of(key.guard);
     let now = proxy.now();
-    let inputs = proxy.inputs(key, proxy.policy_of(key), now, false);
     let mut leases = proxy.leases.shard(&key.key);
     let mut paired = None;
     let ends_miss = match kind {
@@ -111,6 +110,7 @@ pub(super) fn begin_store(
         }
         Attribution::Fill { token, lease, owner } => {
             drop(leases);
+            let inputs = proxy.inputs(key, proxy.policy_of(key), now, false);
             let (machine, step) = Fill::start(&token, value.clone(), kind == StoreKind::Add, &inputs);
             let fill = PendingFill { kind, value, token, lease, owner };
             match step {
@@ -184,7 +184,7 @@ pub(super) fn begin_modify(change: Change, key: &GuardedKey, proxy: &Rc<Proxy>, 
 /// Begins a change that is no fill. While the servers of the pool change, the previous placement may come before it.
 fn begin_change(change: LocalChange, key: &GuardedKey, proxy: &Rc<Proxy>, client: &Client) -> State {
     match DeleteElsewhere::before(key, proxy, &client.pending) {
-        Some(delete) => State::Before(delete, Some(change)),
+        Some(delete) => State::Before(Box::new((delete, Some(change)))),
         None => change.begin(key, proxy, client),
     }
 }

@@ -97,10 +97,10 @@ impl GuardedWrite {
                     }
                 }
             }
-            State::Before(delete, change) => match ready!(delete.poll(pending, cx)) {
+            State::Before(before) => match ready!(before.0.poll(pending, cx)) {
                 Ok(()) => {
                     self.invalidated = true;
-                    if let Some(change) = change.take() {
+                    if let Some(change) = before.1.take() {
                         self.state = change.begin(key, proxy, client);
                     }
                     return self.poll(scope, cx, out);
@@ -152,7 +152,7 @@ impl GuardedWrite {
             && !self.invalidated
             && let Some(delete) = DeleteElsewhere::begin(key, proxy, pending)
         {
-            self.state = State::Behind { delete, reply, outcome, counted };
+            self.state = State::Behind { delete: Box::new(delete), reply, outcome, counted };
             return self.poll(scope, cx, out);
         }
         self.dialect.write(&reply, key.place.fence(), out);

@@ -45,10 +45,10 @@ pub(super) enum State {
         delete: bool,
     },
     /// The previous placement is being invalidated, before this is done.
-    Before(DeleteElsewhere, Option<LocalChange>),
+    Before(Box<(DeleteElsewhere, Option<LocalChange>)>),
     /// The other placement is being invalidated, before this reply.
     Behind {
-        delete: DeleteElsewhere,
+        delete: Box<DeleteElsewhere>,
         reply: WriteOutcome,
         outcome: Outcome,
         /// The outcome has been counted.
