@@ -103,7 +103,8 @@ impl Canon<'_> {
 
     /// As the machine writes a record: `relapses` and `version` change nothing here.
     fn record_of(&mut self, fields: &mut Fields) {
-        let [fence, standby, window, grace, _version, settled, _relapses] =
+        // The servers do not change, so nothing is inherited.
+        let [fence, standby, window, grace, _version, settled, _relapses, _inherited] =
             std::array::from_fn(|_| fields.next());
         self.tokens.push(fence | FENCE);
         self.number(standby | settled << 1 | window << 8 | grace << 16);
@@ -172,8 +173,8 @@ impl Canon<'_> {
             }
             _ => {}
         }
-        // When the next round is due: it may begin at any time.
-        fields.skip(1);
+        // What is to be inherited: nothing. When the next round is due: it may begin at any time.
+        fields.skip(2);
         assert_eq!(fields.next, fields.values.len(), "the machine has other fields than this reads");
     }
 
