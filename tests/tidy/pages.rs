@@ -274,7 +274,8 @@ pub(crate) fn wrong_configuration(page: &str, reference: &str) -> Vec<String> {
 }
 
 /// The keys of config/kennel.toml: table, whether of a table inside one of its lists, and name; with the default, as it is
-/// written. Tables inside lists are in comments: `#   cert       certificate followed by …`.
+/// written. Tables inside lists are in comments: `#   cert       certificate followed by …`. So are keys that are not always allowed:
+/// `# next = […]`, where a list is an example.
 fn configuration_keys(reference: &str) -> BTreeMap<(&str, bool, &str), &str> {
     let mut keys = BTreeMap::new();
     let (mut table, mut is_required) = ("", false);
@@ -283,6 +284,10 @@ fn configuration_keys(reference: &str) -> BTreeMap<(&str, bool, &str), &str> {
             let entry = comment.strip_prefix("   ").and_then(|rest| rest.split_once("  "));
             if let Some((name, _)) = entry.filter(|(name, _)| is_key(name)) {
                 keys.insert((table, true, name), "");
+            }
+            let key = comment.strip_prefix(' ').and_then(|rest| rest.split_once(" = "));
+            if let Some((name, default)) = key.filter(|(name, _)| is_key(name)) {
+                keys.insert((table, false, name), if default.starts_with('[') { "none" } else { default });
             }
             is_required |= comment.starts_with(" Required");
         } else if line.starts_with('[') {
@@ -358,9 +363,9 @@ mod tests {
     #[test]
     fn a_key_that_the_configuration_page_has_wrong_or_not_at_all_is_found() {
         let reference = "# Durations.\n\n[listen]\n# An entry:\n#   key  its key.\n#        More.\ntcp = [\"a:1\"]\n\
-            # Required. Who.\nname = \"x\"\n";
+            # Required. Who.\nname = \"x\"\n# Or:\n# more = [\"b:1\"]\n";
         let page = "# C\n| `x` | | |\n## L: `[listen]`\n| key | type | default | meaning |\n\
-            | `tcp` | list | `[\"a:1\"]` | as `listen.name` says |\n| `name` | string | required | |\n\
+            | `tcp` | list | `[\"a:1\"]` | as `listen.name` says |\n| `name` | string | required | |\n| `more` | list | none | |\n\
             ### Entries of `listen.tcp`\n| `key` | string | none | |\n## More\n| `y` | | | |\n";
         assert_eq!(wrong_configuration(page, reference), Vec::<String>::new());
         let with = |from: &str, to: &str| wrong_configuration(&page.replacen(from, to, 1), reference);
@@ -370,9 +375,10 @@ mod tests {
         );
         only(with("required", "`\"x\"`"), "[listen] name is `\"x\"`, but required");
         only(with("| `name` | string | required | |\n", ""), "has no row for [listen] name");
+        only(with("| `more` | list | none | |\n", ""), "has no row for [listen] more");
         only(with("| `key` | string | none | |\n", ""), "has no row for [listen] key");
-        only(with("### E", "| `other` | | | |\n### E"), ":7: [listen] has no key other");
-        only(with("## More", "| `tcp` | | | |\n## More"), ":9: [listen] has no key tcp");
+        only(with("### E", "| `other` | | | |\n### E"), ":8: [listen] has no key other");
+        only(with("## More", "| `tcp` | | | |\n## More"), ":10: [listen] has no key tcp");
         only(with("listen.name", "listen.names"), ":5: names listen.names, which is no key");
     }
 }
