@@ -113,6 +113,12 @@ impl Read {
         Read { options, state, began, rounds: 0, watched: None, let_through: false }
     }
 
+    /// The same read, as part of a request that began at `began`, on the monotonic clock in ms: its waits are limited from there.
+    #[must_use]
+    pub fn begun_at(self, began: u64) -> Read {
+        Read { began, ..self }
+    }
+
     /// The flags of the first get of the item.
     pub fn first_get(options: ReadOptions, policy: &Policy) -> GetFlags {
         let ReadOptions { usage, unseen, .. } = options;

@@ -1,6 +1,6 @@
 //! The keys without a server that all workers of the process build or wait for. `guard/outage.rs` decides.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
@@ -11,17 +11,37 @@ use crate::metrics::{Limit, WorkerMetrics};
 /// Wakes one waiting reader: with the value, or without one because the reader may build it.
 pub(crate) type OutageSender = oneshot::Sender<Option<OutageValue>>;
 
+/// For how many groups of keys and tags the last change is remembered.
+const CHANGES: usize = 4096;
+
 /// The table. Only reads without an answer, and changes while it has a key, use its mutex.
 #[derive(Debug)]
 pub struct OutageTable {
     outages: Mutex<Outages<OutageSender>>,
     keys: AtomicUsize,
+    /// When a key or tag of each group was last changed through this sidecar, on the monotonic clock in ms.
+    changes: Box<[AtomicU64]>,
 }
 
 impl OutageTable {
     /// An empty table that keeps up to `memory` bytes of values.
     pub fn new(memory: usize) -> OutageTable {
-        OutageTable { outages: Mutex::new(Outages::new(memory)), keys: AtomicUsize::new(0) }
+        let changes = (0..CHANGES).map(|_| AtomicU64::new(0)).collect();
+        OutageTable { outages: Mutex::new(Outages::new(memory)), keys: AtomicUsize::new(0), changes }
+    }
+
+    fn last_change_of(&self, hash: u64) -> &AtomicU64 {
+        &self.changes[hash as usize % CHANGES]
+    }
+
+    /// A change of the key or tag with this hash begins.
+    pub(crate) fn note_change(&self, hash: u64, now: u64) {
+        self.last_change_of(hash).fetch_max(now, Ordering::SeqCst);
+    }
+
+    /// Whether the key or tag with this hash has been changed at this time or later. May be true for one that has not.
+    pub(crate) fn is_changed_since(&self, hash: u64, time: u64) -> bool {
+        self.last_change_of(hash).load(Ordering::SeqCst) >= time
     }
 
     /// Whether it has no key.
