@@ -101,7 +101,7 @@ impl Read {
     /// Begins a read with options.
     pub fn with_options(options: ReadOptions, inputs: &Inputs<'_>) -> (Read, Commands) {
         let mut commands = Commands::new();
-        let read = Read::after_first_get(options, inputs.now.mono);
+        let read = Read::after_first_get(options, options.began.unwrap_or(inputs.now.mono));
         read.push_all_commands(&mut commands, inputs);
         (read, commands)
     }
@@ -111,12 +111,6 @@ impl Read {
     pub fn after_first_get(options: ReadOptions, began: u64) -> Read {
         let state = State::Reading { skip: 0 };
         Read { options, state, began, rounds: 0, watched: None, let_through: false }
-    }
-
-    /// The same read, as part of a request that began at `began`, on the monotonic clock in ms: its waits are limited from there.
-    #[must_use]
-    pub fn begun_at(self, began: u64) -> Read {
-        Read { began, ..self }
     }
 
     /// The flags of the first get of the item.

@@ -106,7 +106,7 @@ impl Proxy {
     /// changed through this sidecar since: what it builds may be out of date.
     fn build_before_outage(&self, key: &GuardedKey, owner: Owner) -> Option<Build> {
         let build = self.leases.shard(&key.key).build(&key.key, owner, self.now())?;
-        let is_changed = |name: &[u8]| self.outages.is_changed_since(self.hash(name), build.began);
+        let is_changed = |name: &[u8]| self.outages.is_changed_since(name, build.began);
         let mut tags = key.tags.iter().chain(&build.added_tags);
         (!is_changed(&key.key) && !tags.any(|tag| is_changed(tag))).then_some(build)
     }
@@ -128,10 +128,11 @@ impl Proxy {
         until: u64,
         client: &Client,
     ) -> Option<Box<OutageWait>> {
-        let (now, policy) = (self.now(), self.policy(key.guard));
-        if self.outages.is_empty() || !may_wait || now.mono >= until {
+        if self.outages.is_empty() {
             return None;
         }
+        let (now, policy) = (self.now(), self.policy(key.guard));
+        let may_wait = may_wait && now.mono < until;
         let (owner, tags) = (client.owner, &key.tags[..]);
         let request = OutageRequest { key: &key.key, tags, owner, may_wait, waited: None };
         let (waker, woken) = oneshot::channel();
@@ -206,7 +207,7 @@ impl Proxy {
     /// who wait. Any other write ends what is kept.
     pub(super) fn outage_write(&self, key: &GuardedKey, value: Option<(&[u8], u32)>, client: &Client) {
         let (now, policy) = (self.now(), self.policy(key.guard));
-        self.outages.note_change(self.hash(&key.key), now.mono);
+        self.outages.note_change(&key.key, now.mono);
         if self.outages.is_empty() {
             return;
         }
@@ -233,7 +234,7 @@ impl Proxy {
 
     /// A tag is bumped.
     pub(super) fn outage_bump(&self, tag: &TagName) {
-        self.outages.note_change(self.hash(tag), self.now().mono);
+        self.outages.note_change(tag, self.now().mono);
         if !self.outages.is_empty() {
             wake(self.outages.with(&self.metrics, |outages| outages.bumped(tag)), None);
         }

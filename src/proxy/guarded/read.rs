@@ -150,26 +150,20 @@ impl GuardedRead {
             NearAnswer::Join(joined) => State::Joined(joined),
             NearAnswer::Read(near_read) => {
                 self.near_read = near_read;
-                self.start_read(options, None, proxy, client)
+                // The tag versions that the request has read may be older than this read.
+                let inputs = proxy.inputs(&self.key, proxy.policy_of(&self.key), proxy.now(), true);
+                let (read, commands) = Read::with_options(options, &inputs);
+                let read = Driver::start(read, commands, &self.key, proxy, &client.pending);
+                State::Reading(Box::new(read.for_reader(client.owner)))
             }
         };
-    }
-
-    /// `began`: when its request began, on the monotonic clock in ms, if not now.
-    fn start_read(&self, options: ReadOptions, began: Option<u64>, proxy: &Proxy, client: &Client) -> State {
-        // The tag versions that the request has read may be older than this read.
-        let now = proxy.now();
-        let inputs = proxy.inputs(&self.key, proxy.policy_of(&self.key), now, true);
-        let (read, commands) = Read::with_options(options, &inputs);
-        let read = read.begun_at(began.unwrap_or(now.mono));
-        let read = Driver::start(read, commands, &self.key, proxy, &client.pending);
-        State::Reading(Box::new(read.for_reader(client.owner)))
     }
 
     /// Reads again what has changed during the request. All its waits together are limited from the beginning of the request.
     fn read_again(&mut self, scope: &CallScope<'_>) {
         let CallScope { proxy, client, .. } = scope;
-        self.state = self.start_read(self.options, Some(proxy.mono(scope.began())), proxy, client);
+        self.options.began = Some(proxy.mono(scope.began()));
+        self.apply(NearAnswer::Read(None), self.options, proxy, client);
     }
 
     /// The outcome, once it is known.

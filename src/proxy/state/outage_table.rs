@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::guard::outage::{OutageValue, Outages};
 use crate::metrics::{Limit, WorkerMetrics};
+use crate::proxy::state::key_hash::KeyHasher;
 
 /// Wakes one waiting reader: with the value, or without one because the reader may build it.
 pub(crate) type OutageSender = oneshot::Sender<Option<OutageValue>>;
@@ -21,27 +22,29 @@ pub struct OutageTable {
     keys: AtomicUsize,
     /// When a key or tag of each group was last changed through this sidecar, on the monotonic clock in ms.
     changes: Box<[AtomicU64]>,
+    hasher: KeyHasher,
 }
 
 impl OutageTable {
     /// An empty table that keeps up to `memory` bytes of values.
     pub fn new(memory: usize) -> OutageTable {
         let changes = (0..CHANGES).map(|_| AtomicU64::new(0)).collect();
-        OutageTable { outages: Mutex::new(Outages::new(memory)), keys: AtomicUsize::new(0), changes }
+        let (outages, keys) = (Mutex::new(Outages::new(memory)), AtomicUsize::new(0));
+        OutageTable { outages, keys, changes, hasher: KeyHasher::new() }
     }
 
-    fn last_change_of(&self, hash: u64) -> &AtomicU64 {
-        &self.changes[hash as usize % CHANGES]
+    fn last_change_of(&self, name: &[u8]) -> &AtomicU64 {
+        &self.changes[self.hasher.hash(name) as usize % CHANGES]
     }
 
-    /// A change of the key or tag with this hash begins.
-    pub(crate) fn note_change(&self, hash: u64, now: u64) {
-        self.last_change_of(hash).fetch_max(now, Ordering::SeqCst);
+    /// A change of this key or tag begins.
+    pub(crate) fn note_change(&self, name: &[u8], now: u64) {
+        self.last_change_of(name).fetch_max(now, Ordering::SeqCst);
     }
 
-    /// Whether the key or tag with this hash has been changed at this time or later. May be true for one that has not.
-    pub(crate) fn is_changed_since(&self, hash: u64, time: u64) -> bool {
-        self.last_change_of(hash).load(Ordering::SeqCst) >= time
+    /// Whether this key or tag has been changed at this time or later. May be true for one that has not.
+    pub(crate) fn is_changed_since(&self, name: &[u8], time: u64) -> bool {
+        self.last_change_of(name).load(Ordering::SeqCst) >= time
     }
 
     /// Whether it has no key.
