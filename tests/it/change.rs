@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::world::{Kennel, Memcached, addresses, direct, guarded, memcacheds, raw, sidecar_toml, within};
+use crate::world::{
+    Kennel, Memcached, addresses, direct, guarded, memcacheds, raw, sidecar_toml, version_of, within,
+};
 
 /// The time limit of what takes seconds on a machine without other load.
 const LONG: Duration = Duration::from_secs(120);
@@ -342,4 +344,14 @@ fn kennel_tag_bumps_in_both_placements() {
         crate::tag_command::bump(&toml(&servers, step, false), &names);
     }
     assert_eq!([fresh(&before), fresh(&after)], [0, 0]);
+    // No version of one placement is ever one of the other.
+    let mut moved = 0;
+    for n in 0..200 {
+        let items = servers.iter().filter_map(|server| direct(server).get(&format!("@tag:t:{n}")));
+        if let [one, other] = items.map(|item| version_of(&item) % 2).collect::<Vec<_>>()[..] {
+            assert_ne!(one, other, "@tag:t:{n}");
+            moved += 1;
+        }
+    }
+    assert!(moved > 40, "{moved}");
 }
