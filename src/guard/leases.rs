@@ -13,6 +13,7 @@
 //! - `table`: the table itself
 //! - `attribution`: which token a `set` belongs to
 //! - `renewal`: keeps a lease
+//! - `withheld`: wins whose clients are not told of them yet
 //! - `waiters`: requests that wait for a rebuild
 //! - `pool_detection`: whether clients use connection pools
 
@@ -23,6 +24,7 @@ mod limits;
 mod table;
 mod attribution;
 mod renewal;
+mod withheld;
 mod waiters;
 mod pool_detection;
 
@@ -36,6 +38,7 @@ pub use renewal::Due;
 pub use table::{AfterHit, Ended, Leases};
 pub use waiters::{Admission, PollRate, PollResult, Polled};
 pub(super) use waiters::{MAX_WAITERS_PER_KEY, NO_WAIT_MS};
+pub use withheld::Build;
 
 #[cfg(test)]
 mod tests;

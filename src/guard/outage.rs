@@ -2,7 +2,11 @@
 //!
 //! Without an answer there is no stub to decide who builds, so this table decides for the clients of one sidecar. The first
 //! reader receives the miss, the others wait, and are served what the builder's `set` carries. It is then kept for a short
-//! time. Nothing here is ever served to a read that a server has answered.
+//! time. Nothing that is kept is ever served to a read that a server has answered.
+//!
+//! A server answers again while a client still builds, or a client has begun before the server failed. Neither may lead to a
+//! second build: the reader that a server answers with a miss waits for the first build too ([`Outages::await_build`]), and the
+//! first reader without an answer waits for one that has begun before ([`Outages::give_way`]).
 //!
 //! Under a rule that serves nothing stale, a value is handed only to those who waited before its build began: it is as new as
 //! their reads. The others wait for the next build, and nothing is kept.
@@ -40,8 +44,10 @@ pub struct OutageValue {
 pub enum OutageRead {
     /// Serve this value, as stale.
     Serve(OutageValue),
-    /// The client receives a miss: it is the builder, or must not wait for one.
+    /// The client receives a miss: it is the only builder that the table knows. See [`Outages::give_way`].
     Miss,
+    /// The client receives a miss although another one builds, because it must not wait.
+    SecondMiss,
     /// Another client builds the value.
     Wait {
         /// For [`Outages::stop_waiting`].
@@ -95,7 +101,7 @@ pub struct Outages<W> {
 struct KeyState<W> {
     tags: SmallVec<[TagName; 2]>,
     builders: SmallVec<[Builder; 1]>,
-    waiters: Vec<(u64, W)>,
+    waiters: Vec<Waiter<W>>,
     kept: Option<Kept>,
     /// From when a waiting reader may be let through.
     let_through_at: u64,
@@ -105,6 +111,13 @@ struct KeyState<W> {
     remember_until: u64,
 }
 
+#[derive(Debug)]
+struct Waiter<W> {
+    number: u64,
+    owner: Owner,
+    waker: W,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Builder {
     owner: Owner,
@@ -112,6 +125,8 @@ struct Builder {
     since: u64,
     /// When its `set` is too late.
     until: u64,
+    /// Nobody waits for it any more once it has had `cold_wait` and another reader was let through.
+    is_overdue: bool,
 }
 
 #[derive(Debug)]
@@ -133,6 +148,31 @@ impl<W> KeyState<W> {
             unfilled: 0,
             remember_until: 0,
         }
+    }
+
+    /// The builders that readers wait for.
+    fn awaited(&self) -> impl Iterator<Item = &Builder> {
+        self.builders.iter().filter(|builder| !builder.is_overdue)
+    }
+
+    /// Whether a read must wait because another client builds the value.
+    fn must_wait(&mut self, request: &OutageRequest<'_>, now: u64, policy: &Policy) -> bool {
+        self.builders.retain(|builder| now < builder.until);
+        let builds = self.builders.iter().any(|builder| builder.owner == request.owner);
+        let often_unfilled = self.unfilled >= 2 && now < self.remember_until;
+        self.awaited().next().is_some()
+            && request.may_wait
+            && !builds
+            && !often_unfilled
+            && !policy.cold_wait.is_zero()
+    }
+
+    fn wait(&mut self, number: u64, owner: Owner, waker: W) -> OutageRead {
+        if self.waiters.len() >= MAX_WAITERS_PER_KEY {
+            return OutageRead::Full;
+        }
+        self.waiters.push(Waiter { number, owner, waker });
+        OutageRead::Wait { waiter: number, let_through_at: self.let_through_at }
     }
 
     fn is_idle(&self, now: u64) -> bool {
@@ -184,7 +224,7 @@ impl<W> Outages<W> {
         policy: &Policy,
         waiter: impl FnOnce() -> W,
     ) -> OutageRead {
-        let OutageRequest { key, tags, owner, may_wait, waited } = request;
+        let OutageRequest { key, tags, owner, waited, .. } = request;
         let now = now.mono;
         if !self.keys.contains_key(key) && self.keys.len() >= MAX_OUTAGE_KEYS {
             self.sweep(now);
@@ -197,23 +237,12 @@ impl<W> Outages<W> {
         if let Some(kept) = state.kept.as_ref().filter(|kept| now < kept.until) {
             return OutageRead::Serve(kept.value.clone());
         }
-        state.builders.retain(|builder| now < builder.until);
-        let builds = state.builders.iter().any(|builder| builder.owner == owner);
-        let often_unfilled = state.unfilled >= 2 && now < state.remember_until;
-        let waits = !state.builders.is_empty()
-            && may_wait
-            && !builds
-            && !often_unfilled
-            && !policy.cold_wait.is_zero();
-        if !waits {
-            self.begin_build(key, owner, now, policy);
-            return OutageRead::Miss;
+        if state.must_wait(&request, now, policy) {
+            return state.wait(id, owner, waiter());
         }
-        if state.waiters.len() >= MAX_WAITERS_PER_KEY {
-            return OutageRead::Full;
-        }
-        state.waiters.push((id, waiter()));
-        OutageRead::Wait { waiter: id, let_through_at: state.let_through_at }
+        let is_first = state.awaited().next().is_none();
+        self.begin_build(key, owner, now, policy);
+        if is_first { OutageRead::Miss } else { OutageRead::SecondMiss }
     }
 
     /// A waiting reader asks to build the value too: of all that wait for the key, one per `cold_wait` may.
@@ -231,6 +260,8 @@ impl<W> Outages<W> {
         if now.mono < again {
             return Err(again);
         }
+        let builders = self.keys.get_mut(key).into_iter().flat_map(|state| &mut state.builders);
+        builders.for_each(|builder| builder.is_overdue = true);
         self.give_up_waiting(key, (owner, waiter), now, policy);
         Ok(())
     }
@@ -253,9 +284,9 @@ impl<W> Outages<W> {
         let until = now + millis(policy.max_rebuild);
         if let Some(builder) = state.builders.iter_mut().find(|builder| builder.owner == owner) {
             // Its `set` may still be that of the earlier build, so `since` remains.
-            builder.until = until;
+            (builder.until, builder.is_overdue) = (until, false);
         } else if state.builders.len() < MAX_BUILDERS {
-            state.builders.push(Builder { owner, since, until });
+            state.builders.push(Builder { owner, since, until, is_overdue: false });
             self.by_owner.entry(owner).or_default().push(key.into());
         }
     }
@@ -263,7 +294,7 @@ impl<W> Outages<W> {
     /// A reader no longer waits.
     pub fn stop_waiting(&mut self, key: &[u8], waiter: u64) {
         if let Some(state) = self.keys.get_mut(key) {
-            state.waiters.retain(|(id, _)| *id != waiter);
+            state.waiters.retain(|other| other.number != waiter);
         }
     }
 
@@ -292,8 +323,7 @@ impl<W> Outages<W> {
         let state = self.keys.get_mut(key)?;
         let (served, freed) = std::mem::take(&mut state.waiters)
             .into_iter()
-            .partition::<Vec<_>, _>(|(waiter, _)| policy.serves_stale() || *waiter < builder.since);
-        let of = |waiters: Vec<(u64, W)>| waiters.into_iter().map(|(_, waiter)| waiter).collect();
+            .partition::<Vec<_>, _>(|waiter| policy.serves_stale() || waiter.number < builder.since);
         if now.mono < builder.until {
             state.unfilled = 0;
             if policy.serves_stale() {
@@ -301,7 +331,7 @@ impl<W> Outages<W> {
             }
         }
         self.remove_if_idle(key, now.mono);
-        Some(Awaited { served: of(served), freed: of(freed) })
+        Some(Awaited { served: wakers(served), freed: wakers(freed) })
     }
 
     fn keep(&mut self, key: &[u8], value: &OutageValue, now: u64, policy: &Policy) {
@@ -350,7 +380,7 @@ impl<W> Outages<W> {
         for builder in &state.builders {
             self.forget_owner(key, builder.owner);
         }
-        state.waiters.into_iter().map(|(_, waiter)| waiter).collect()
+        wakers(state.waiters)
     }
 
     /// The same for all keys that have this tag.
@@ -386,8 +416,8 @@ impl<W> Outages<W> {
             let before = if now.mono < state.remember_until { state.unfilled } else { 0 };
             state.unfilled = before.saturating_add(1);
             state.remember_until = now.mono + NO_WAIT_MS;
-            if state.builders.is_empty() {
-                woken.extend(std::mem::take(&mut state.waiters).into_iter().map(|(_, waiter)| waiter));
+            if state.awaited().next().is_none() {
+                woken.extend(wakers(std::mem::take(&mut state.waiters)));
             }
         }
         woken
@@ -432,6 +462,12 @@ impl<W> Outages<W> {
         }
     }
 }
+
+fn wakers<W>(waiters: Vec<Waiter<W>>) -> Vec<W> {
+    waiters.into_iter().map(|waiter| waiter.waker).collect()
+}
+
+mod overlap;
 
 #[cfg(test)]
 mod tests;

@@ -101,7 +101,7 @@ impl Read {
     /// Begins a read with options.
     pub fn with_options(options: ReadOptions, inputs: &Inputs<'_>) -> (Read, Commands) {
         let mut commands = Commands::new();
-        let read = Read::after_first_get(options, inputs.now.mono);
+        let read = Read::after_first_get(options, options.began.unwrap_or(inputs.now.mono));
         read.push_all_commands(&mut commands, inputs);
         (read, commands)
     }

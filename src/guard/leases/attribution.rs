@@ -202,7 +202,8 @@ impl<W> Leases<W> {
 
 /// In which order the misses of other connections are considered; `None` if not at all.
 fn rank(entry: &Entry, owner: Owner, now: Now) -> Option<(u8, MissTokenId)> {
-    if entry.owner == owner || entry.owner.peers != owner.peers || entry.ends() <= now.mono {
+    if entry.withheld || entry.owner == owner || entry.owner.peers != owner.peers || entry.ends() <= now.mono
+    {
         return None;
     }
     match entry.kind {

@@ -44,6 +44,8 @@ pub(super) struct Entry {
     pub(super) token: MissToken,
     /// The CAS number that the client may have received with its miss. A renewal changes only the token's.
     pub(super) shown_cas: Option<u64>,
+    /// The client has not been told of its win yet.
+    pub(super) withheld: bool,
     /// The renewal in progress replaces the stale value by a stub.
     pub(super) clearing: bool,
     /// The rule's limit for a rebuild, in milliseconds.

@@ -166,7 +166,8 @@ impl<W> Leases<W> {
             EntryKind::Taken { .. } => None,
             _ => token.observed_cas.map(|cas| cas.number),
         };
-        let entry = Entry { id, owner, kind, token, shown_cas, clearing: false, max_rebuild, paired: false };
+        let (withheld, clearing, paired) = (false, false, false);
+        let entry = Entry { id, owner, kind, token, shown_cas, withheld, clearing, max_rebuild, paired };
         self.owners.add(key, &entry);
         self.keys.entry(key.into()).or_default().entries.push(entry);
         id

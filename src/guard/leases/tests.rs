@@ -58,6 +58,7 @@ fn filled(leases: &mut Leases<u32>, number: u64, token: &MissToken, owner: u64) 
 mod by_cas;
 mod let_through;
 mod limits;
+mod withheld;
 
 #[test]
 fn a_set_fills_the_lease_of_its_own_connection_and_only_once() {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::guard::leases::Build;
 
 const KEY: &[u8] = b"k";
 const NOW: u64 = 10_000;
@@ -118,8 +119,9 @@ fn a_builder_that_leaves_frees_the_key_at_once_and_after_two_nobody_waits() {
     assert_eq!(table.read(KEY, 2, 2, NOW), OutageRead::Miss);
     assert!(matches!(table.read(KEY, 3, 3, NOW), OutageRead::Wait { .. }));
     assert_eq!(table.outages.disconnect(2.into(), at(NOW)), [3]);
-    for owner in [3, 4, 5] {
-        assert_eq!(table.read(KEY, owner.into(), owner, NOW), OutageRead::Miss, "never filled");
+    assert_eq!(table.read(KEY, 3, 3, NOW), OutageRead::Miss);
+    for owner in [4, 5] {
+        assert_eq!(table.read(KEY, owner.into(), owner, NOW), OutageRead::SecondMiss, "never filled");
     }
     assert_eq!(table.built(KEY, 3, "new", NOW), Some(Vec::new()));
     table.outages.disconnect(4.into(), at(NOW));
@@ -143,10 +145,10 @@ fn one_more_is_let_through_per_cold_wait() {
 #[test]
 fn whoever_must_not_wait_receives_a_miss_and_so_does_everybody_without_cold_wait() {
     let mut table = Table::awaited();
-    assert_eq!(table.read(KEY, 4, 0, NOW), OutageRead::Miss);
-    assert_eq!(table.read(KEY, 1, 1, NOW), OutageRead::Miss, "nobody waits for itself");
+    assert_eq!(table.read(KEY, 4, 0, NOW), OutageRead::SecondMiss);
+    assert_eq!(table.read(KEY, 1, 1, NOW), OutageRead::SecondMiss, "nobody waits for itself");
     table.policy.cold_wait = Duration::ZERO;
-    assert_eq!(table.read(KEY, 5, 5, NOW), OutageRead::Miss);
+    assert_eq!(table.read(KEY, 5, 5, NOW), OutageRead::SecondMiss);
     assert_eq!(table.built(KEY, 5, "new", NOW), Some(vec![2, 3]));
 }
 
@@ -185,7 +187,7 @@ fn the_number_of_keys_and_of_builders_is_bounded() {
     }
     assert_eq!(table.read(b"more", 1, 1, NOW), OutageRead::Full);
     for owner in 0..2 * MAX_BUILDERS as u64 {
-        assert_eq!(table.read(b"0", owner, 0, NOW), OutageRead::Miss);
+        assert_eq!(table.read(b"0", owner, 0, NOW), OutageRead::SecondMiss);
     }
     assert_eq!(table.outages.keys[&b"0"[..]].builders.len(), MAX_BUILDERS);
     // All are over after max_rebuild.
@@ -211,7 +213,7 @@ fn under_a_strict_rule_a_value_is_handed_to_those_who_waited_before_its_build_be
     assert!(matches!(read(3, Some(3)), OutageRead::Wait { waiter: 3, .. }));
     assert!(matches!(read(4, None), OutageRead::Wait { .. }));
     // A second miss of the builder does not make its value newer.
-    assert_eq!(read(2, None), OutageRead::Miss);
+    assert_eq!(read(2, None), OutageRead::SecondMiss);
     let built = outages.built(KEY, 2.into(), false, &value("second"), at(NOW), &table.policy);
     assert_eq!(built, Some(Awaited { served: vec![3], freed: vec![4] }));
 }
@@ -245,4 +247,100 @@ fn under_a_strict_rule_the_sets_of_a_pool_are_as_old_as_the_oldest_build_that_th
     assert!(matches!(read(9.into()), OutageRead::Wait { .. }), "the one that was let through builds");
     let built = table.outages.built(KEY, connection(1), true, &value("old"), at(NOW), &table.policy);
     assert_eq!(built.map(|awaited| (awaited.served.len(), awaited.freed.len())), Some((0, 1)));
+}
+
+fn request(owner: u64, may_wait: bool) -> OutageRequest<'static> {
+    OutageRequest { key: KEY, tags: &[], owner: owner.into(), may_wait, waited: None }
+}
+
+#[test]
+fn a_winner_waits_for_a_build_without_a_server_and_is_never_served_what_is_kept() {
+    let mut table = Table::awaited();
+    let policy = policy();
+    let mut wait = |owner, may_wait| {
+        table.outages.await_build(request(owner, may_wait), at(NOW), &policy, || owner as u32)
+    };
+    assert_eq!(wait(9, false), None, "it must not wait");
+    assert_eq!(wait(1, true), None, "nobody waits for itself");
+    assert!(
+        matches!(wait(9, true), Some(OutageRead::Wait { let_through_at, .. }) if let_through_at == NOW + 2_000)
+    );
+    assert!(
+        table.outages.is_built(KEY, 9.into(), at(NOW)) && !table.outages.is_built(KEY, 1.into(), at(NOW))
+    );
+    assert_eq!(table.built(KEY, 1, "new", NOW + 200), Some(vec![2, 3, 9]));
+    assert_eq!(table.read(KEY, 4, 4, NOW + 201), OutageRead::Serve(value("new")));
+    let wait = table.outages.await_build(request(9, true), at(NOW + 201), &policy, || 9);
+    assert_eq!(wait, None, "a server has answered, and nobody builds");
+    assert!(!table.outages.is_built(KEY, 9.into(), at(NOW + 201)));
+}
+
+/// A client that has won `KEY` half a second before `NOW`.
+fn winner() -> Build {
+    let added_tags = vec![TagName::from_slice(b"added")];
+    Build { owner: 1.into(), began: NOW - 500, until: NOW + 1_000, added_tags }
+}
+
+/// The second client has found no builder, and gives way to the winner; the third one waits.
+fn given_way(policy: &Policy) -> Table {
+    let mut table = Table::new(1 << 20);
+    table.policy = policy.clone();
+    assert_eq!(table.read(KEY, 2, 2, NOW), OutageRead::Miss);
+    let wait = table.outages.give_way(request(2, true), winner(), at(NOW), policy, || 2);
+    assert!(matches!(wait, Some(OutageRead::Wait { let_through_at, .. }) if let_through_at == NOW + 1_500));
+    assert!(matches!(table.read(KEY, 3, 3, NOW), OutageRead::Wait { .. }));
+    table
+}
+
+#[test]
+fn a_client_that_won_before_the_server_failed_is_the_builder() {
+    assert_eq!(given_way(&policy()).built(KEY, 1, "new", NOW + 100), Some(vec![2, 3]));
+    assert_eq!(given_way(&policy()).built(KEY, 2, "blind", NOW), None, "it builds nothing");
+    assert_eq!(given_way(&policy()).outages.disconnect(1.into(), at(NOW)), [2, 3]);
+    assert_eq!(given_way(&policy()).outages.disconnect(2.into(), at(NOW)), [] as [u32; 0]);
+    assert_eq!(given_way(&policy()).outages.bumped(&TagName::from_slice(b"added")), [2, 3]);
+    assert_eq!(given_way(&policy()).read(KEY, 4, 4, NOW + 1_000), OutageRead::Miss, "its set is too late");
+    // It read the database before they asked for the value.
+    let strict = Policy { stale_for: Duration::ZERO, ..policy() };
+    let built = given_way(&strict).outages.built(KEY, 1.into(), false, &value("new"), at(NOW), &strict);
+    assert_eq!(built, Some(Awaited { served: Vec::new(), freed: vec![2, 3] }));
+}
+
+#[test]
+fn a_builder_gives_way_only_while_it_is_the_only_one_and_may_wait() {
+    let gives_way = |table: &mut Table, may_wait| {
+        let policy = table.policy.clone();
+        table.outages.give_way(request(2, may_wait), winner(), at(NOW), &policy, || 2).is_some()
+    };
+    let builds = || {
+        let mut table = Table::new(1 << 20);
+        assert_eq!(table.read(KEY, 2, 2, NOW), OutageRead::Miss);
+        table
+    };
+    assert!(gives_way(&mut builds(), true));
+    let mut table = builds();
+    assert!(!gives_way(&mut table, false));
+    assert_eq!(table.built(KEY, 2, "new", NOW), Some(Vec::new()), "it builds");
+    let mut table = builds();
+    assert_eq!(table.read(KEY, 3, 0, NOW), OutageRead::SecondMiss);
+    assert!(!gives_way(&mut table, true), "a third client builds too");
+    let mut table = builds();
+    table.outages.changed(KEY);
+    assert!(!gives_way(&mut table, true), "what the winner builds is out of date");
+    let mut table = builds();
+    assert!(table.outages.await_build(request(1, true), at(NOW), &policy(), || 1).is_some());
+    assert!(!gives_way(&mut table, true), "the winner has found this build, and waits for it");
+}
+
+#[test]
+fn nobody_waits_for_a_builder_that_has_had_cold_wait_once_another_one_was_let_through() {
+    let mut table = Table::awaited();
+    let OutageRead::Wait { waiter, .. } = table.read(KEY, 4, 4, NOW) else { panic!("it waits") };
+    let asked = table.outages.let_through(KEY, (4.into(), waiter), at(NOW + 2_000), &policy());
+    assert_eq!(asked, Ok(()));
+    assert_eq!(table.outages.disconnect(4.into(), at(NOW + 2_100)), [2, 3], "though the first one builds");
+    assert_eq!(table.read(KEY, 5, 5, NOW + 2_100), OutageRead::Miss);
+    assert!(!table.outages.is_built(KEY, 5.into(), at(NOW + 2_100)));
+    assert!(matches!(table.read(KEY, 6, 6, NOW + 2_100), OutageRead::Wait { .. }));
+    assert_eq!(table.built(KEY, 1, "late", NOW + 2_200), Some(vec![6]), "it is handed on all the same");
 }

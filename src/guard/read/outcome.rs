@@ -15,6 +15,8 @@ pub struct ReadOptions {
     pub usage: bool,
     /// `u`: do not count as an access.
     pub unseen: bool,
+    /// When the request began, if earlier than this read, on the monotonic clock in ms: its waits are limited from there.
+    pub began: Option<u64>,
 }
 
 /// How a read ended.

@@ -8,6 +8,7 @@ use tokio::task::{JoinSet, spawn_local};
 use crate::guard::Commands;
 use crate::guard::leases::{Ended, Owner};
 use crate::metrics::{LeaseEnd, WaitEnd};
+use crate::proxy::client::Client;
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::state::lease_table::wake_all;
@@ -37,6 +38,13 @@ impl Proxy {
                 proxy.wake(&key.key, WaitEnd::Freed);
             });
         }
+    }
+
+    /// The client does not need the win that it has not been told of.
+    pub(super) fn give_up_win(self: &Rc<Self>, key: &GuardedKey, client: &Client) {
+        client.end_miss(key, self);
+        let ended = self.leases.shard(&key.key).give_up(&key.key, client.owner);
+        self.release(ended);
     }
 
     /// A lease of another fence ends by itself: what it holds is in a place that no longer counts.

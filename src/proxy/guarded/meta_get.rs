@@ -49,6 +49,7 @@ impl MetaGet {
             at_once: flags.vivify.is_some(),
             usage: flags.usage,
             unseen: flags.unseen,
+            began: None,
         };
         // Only `N` and `R` show that the client understands `W`. Any other would take the stale value for a hit and rebuild
         // nothing.

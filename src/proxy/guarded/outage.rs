@@ -6,9 +6,8 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-use crate::error::Failure;
-use crate::guard::leases::{KnownMiss, Owner};
-use crate::guard::outage::{Awaited, OutageRead, OutageRequest, OutageValue};
+use crate::guard::leases::{Build, KnownMiss, Owner};
+use crate::guard::outage::{Awaited, OutageRead, OutageRequest, OutageValue, Outages};
 use crate::guard::{TagName, Wait};
 use crate::metrics::{Limit, WaitEnd};
 use crate::proxy::client::Client;
@@ -22,14 +21,25 @@ pub(super) enum OutageAnswer {
     Value(OutageValue),
     /// A miss: it may build.
     Miss,
+    /// The build that it has waited for has ended without a value for it: it asks its server again.
+    ReadAgain,
     /// To be polled.
     Wait(Box<OutageWait>),
 }
 
+/// What a client that has won a key does.
+pub(super) enum Grant {
+    Builds,
+    /// It waits for another client that builds the key since its server gave no answer.
+    Waits(Box<OutageWait>),
+    /// It serves the old value, because there is such a client.
+    NotNeeded,
+}
+
 /// A reader that waits for another client's `set`.
 pub(super) struct OutageWait {
-    /// Why the server gave no answer.
-    pub(super) failure: Failure,
+    /// Whether its server has answered, and it has won. Its client is told of it when it builds the value.
+    pub(super) has_won: bool,
     waiter: u64,
     woken: oneshot::Receiver<Option<OutageValue>>,
     timer: Pin<Box<Sleep>>,
@@ -41,7 +51,6 @@ impl Proxy {
     /// `waited`: the number under which it has waited before.
     pub(super) fn outage_read(
         &self,
-        failure: Failure,
         key: &GuardedKey,
         may_wait: bool,
         until: u64,
@@ -51,20 +60,89 @@ impl Proxy {
         let (now, policy) = (self.now(), self.policy(key.guard));
         let may_wait = may_wait && now.mono < until;
         let request = OutageRequest { key: &key.key, tags: &key.tags, owner: client.owner, may_wait, waited };
-        let (waker, woken) = oneshot::channel();
-        match self.outages.with(&self.metrics, |outages| outages.read(request, now, policy, || waker)) {
+        let (waker, mut woken) = oneshot::channel();
+        let mut read =
+            self.outages.with(&self.metrics, |outages| outages.read(request, now, policy, || waker));
+        // The lease table is asked after the outage table: of two clients that begin at the same time, the one that wins asks in
+        // the other order, and at least one of them finds the other.
+        if read == OutageRead::Miss
+            && may_wait
+            && let Some(build) = self.build_before_outage(key, client.owner)
+        {
+            let (waker, second) = oneshot::channel();
+            let waits =
+                |outages: &mut Outages<OutageSender>| outages.give_way(request, build, now, policy, || waker);
+            if let Some(wait) = self.outages.with(&self.metrics, waits) {
+                (read, woken) = (wait, second);
+            }
+        }
+        match read {
             OutageRead::Serve(value) => OutageAnswer::Value(value),
-            OutageRead::Miss => OutageAnswer::Miss,
+            OutageRead::Miss | OutageRead::SecondMiss => OutageAnswer::Miss,
             OutageRead::Full => {
                 self.metrics.limit_reached(Limit::Waiters);
                 OutageAnswer::Miss
             }
             OutageRead::Wait { waiter, let_through_at } => {
                 let limits = Wait { until, let_through_at: Some(let_through_at) };
-                let timer = Box::pin(sleep(limits.pause(now.mono)));
-                self.metrics.wait_began();
-                OutageAnswer::Wait(Box::new(OutageWait { failure, waiter, woken, timer, limits }))
+                OutageAnswer::Wait(self.begin_outage_wait(waiter, woken, limits, false))
             }
+        }
+    }
+
+    fn begin_outage_wait(
+        &self,
+        waiter: u64,
+        woken: oneshot::Receiver<Option<OutageValue>>,
+        limits: Wait,
+        has_won: bool,
+    ) -> Box<OutageWait> {
+        let timer = Box::pin(sleep(limits.pause(self.now().mono)));
+        self.metrics.wait_began();
+        Box::new(OutageWait { has_won, waiter, woken, timer, limits })
+    }
+
+    /// The build of another client that has won the key before its server failed. `None` if the key or one of its tags has been
+    /// changed through this sidecar since: what it builds may be out of date.
+    fn build_before_outage(&self, key: &GuardedKey, owner: Owner) -> Option<Build> {
+        let build = self.leases.shard(&key.key).build(&key.key, owner, self.now())?;
+        let is_changed = |name: &[u8]| self.outages.is_changed_since(name, build.began);
+        let mut tags = key.tags.iter().chain(&build.added_tags);
+        (!is_changed(&key.key) && !tags.any(|tag| is_changed(tag))).then_some(build)
+    }
+
+    /// Whether another client builds the key since its server gave no answer.
+    pub(super) fn is_built_without_server(&self, key: &GuardedKey, client: &Client) -> bool {
+        !self.outages.is_empty()
+            && self
+                .outages
+                .with(&self.metrics, |outages| outages.is_built(&key.key, client.owner, self.now()))
+    }
+
+    /// The wait of a client that has won the key, for one that builds it since its server gave no answer. `None` if there is
+    /// none, or it must not wait for it.
+    pub(super) fn await_outage_build(
+        &self,
+        key: &GuardedKey,
+        may_wait: bool,
+        until: u64,
+        client: &Client,
+    ) -> Option<Box<OutageWait>> {
+        if self.outages.is_empty() {
+            return None;
+        }
+        let (now, policy) = (self.now(), self.policy(key.guard));
+        let may_wait = may_wait && now.mono < until;
+        let (owner, tags) = (client.owner, &key.tags[..]);
+        let request = OutageRequest { key: &key.key, tags, owner, may_wait, waited: None };
+        let (waker, woken) = oneshot::channel();
+        let wait = |outages: &mut Outages<OutageSender>| outages.await_build(request, now, policy, || waker);
+        match self.outages.with(&self.metrics, wait) {
+            Some(OutageRead::Wait { waiter, let_through_at }) => {
+                let limits = Wait { until, let_through_at: Some(let_through_at) };
+                Some(self.begin_outage_wait(waiter, woken, limits, true))
+            }
+            _ => None,
         }
     }
 
@@ -85,8 +163,11 @@ impl Proxy {
             }
             Poll::Ready(_) => {
                 end(WaitEnd::Freed);
+                if wait.has_won {
+                    return Poll::Ready(OutageAnswer::ReadAgain);
+                }
                 let (until, waited) = (wait.limits.until, Some(wait.waiter));
-                let answer = self.outage_read(wait.failure, key, may_wait, until, waited, client);
+                let answer = self.outage_read(key, may_wait, until, waited, client);
                 return Poll::Ready(answer);
             }
             Poll::Pending => {}
@@ -125,10 +206,11 @@ impl Proxy {
     /// A write of this key begins. `value`: what a `set` or `add` stores, and its flags. A builder's value is handed to those
     /// who wait. Any other write ends what is kept.
     pub(super) fn outage_write(&self, key: &GuardedKey, value: Option<(&[u8], u32)>, client: &Client) {
+        let (now, policy) = (self.now(), self.policy(key.guard));
+        self.outages.note_change(&key.key, now.mono);
         if self.outages.is_empty() {
             return;
         }
-        let (now, policy) = (self.now(), self.policy(key.guard));
         let value = value.map(|(payload, flags)| OutageValue { payload: payload.to_vec().into(), flags });
         let pooled = client.listener.is_pooled(client.has_missed());
         let Awaited { served, freed } = self.outages.with(&self.metrics, |outages| {
@@ -152,6 +234,7 @@ impl Proxy {
 
     /// A tag is bumped.
     pub(super) fn outage_bump(&self, tag: &TagName) {
+        self.outages.note_change(tag, self.now().mono);
         if !self.outages.is_empty() {
             wake(self.outages.with(&self.metrics, |outages| outages.bumped(tag)), None);
         }

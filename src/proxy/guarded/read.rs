@@ -10,14 +10,12 @@ use tokio::time::Instant;
 use super::driver::Driver;
 use super::misses::end_earlier_miss;
 use super::near::{JoinedRead, NearAnswer};
-use super::outage::{OutageAnswer, OutageWait};
+use super::outage::{Grant, OutageWait};
 use super::tag_reads::{TagIndexes, TagReads};
 use super::take_over::TakeOver;
 use super::wire;
 use crate::error::Failure;
-use crate::guard::leases::MissToken;
 use crate::guard::near::NearValue;
-use crate::guard::outage::OutageValue;
 use crate::guard::{
     Change, Expiry, Hit, Item, Modify, ModifyEnd, Operation, Read, ReadEnd, ReadOptions, Replies,
     ServerReply, fresh_hit,
@@ -30,8 +28,9 @@ use crate::proxy::replies::large::is_large;
 use crate::proxy::replies::outcome::{ItemMarks, ReadOutcome};
 use crate::proxy::scope::CallScope;
 use crate::proxy::state::near_cache::NearRead;
-use crate::upstream::OnError;
 use crate::upstream::pending_replies::{PendingReplies, ReplyId};
+
+mod without_server;
 
 /// A read in flight.
 pub(crate) struct GuardedRead {
@@ -171,6 +170,13 @@ impl GuardedRead {
         };
     }
 
+    /// Reads again what has changed during the request. All its waits together are limited from the beginning of the request.
+    fn read_again(&mut self, scope: &CallScope<'_>) {
+        let CallScope { proxy, client, .. } = scope;
+        self.options.began = Some(proxy.mono(scope.began()));
+        self.apply(NearAnswer::Read(None), self.options, proxy, client);
+    }
+
     /// The outcome, once it is known.
     pub(crate) fn outcome(&self) -> Option<&ReadOutcome> {
         match &self.state {
@@ -301,12 +307,13 @@ impl GuardedRead {
                 Poll::Ready(Some(end)) => self.finish(end, may_wait, won, scope),
                 Poll::Ready(None) => {
                     self.took_over = true;
-                    self.apply(NearAnswer::Read(None), self.options, proxy, client);
+                    self.read_again(scope);
                     return self.poll(exptime, tags, may_wait, won, scope, cx);
                 }
             },
             State::Outage(wait) => match proxy.poll_outage(wait, &self.key, may_wait, client, cx) {
                 Poll::Pending => return false,
+                Poll::Ready(answer) if wait.has_won => self.after_wait_of_winner(answer, won, scope),
                 Poll::Ready(answer) => self.without_server(answer, won, scope),
             },
         };
@@ -320,8 +327,8 @@ impl GuardedRead {
         }
     }
 
-    /// Reads again in the key's new place if the old one was replaced during the read. It has waited long enough for another client.
-    /// Or takes a value over from the previous placement.
+    /// Reads again in the key's new place if the old one was replaced during the read. Or takes a value over from the
+    /// previous placement.
     fn goes_on(&mut self, end: &ReadEnd, scope: &CallScope<'_>) -> bool {
         let CallScope { proxy, client, .. } = scope;
         if proxy.other.is_some()
@@ -340,8 +347,8 @@ impl GuardedRead {
             return false;
         }
         self.share(None, proxy);
-        (self.key, self.options.at_once) = (key, true);
-        self.apply(NearAnswer::Read(None), self.options, proxy, client);
+        self.key = key;
+        self.read_again(scope);
         true
     }
 
@@ -386,13 +393,29 @@ impl GuardedRead {
                 ReadOutcome::Value(hit, marks)
             }
             ReadEnd::Won { lease, early, old } => {
-                *won = true;
                 client.note_miss(key, proxy);
-                scope.count(rule, Outcome::MissWon);
                 let cas = lease.observed_cas.map_or(0, |cas| cas.number);
                 let stale = !early && old.is_some();
-                self.grant(lease, scope);
-                ReadOutcome::Won { old, marks: ItemMarks { stale, won: true, ..ItemMarks::of(cas) } }
+                match (self.grant(lease, old.is_some(), may_wait, scope), old) {
+                    (Grant::Waits(wait), _) => {
+                        self.state = State::Outage(wait);
+                        return None;
+                    }
+                    (Grant::NotNeeded, Some(old)) => {
+                        proxy.give_up_win(key, client);
+                        let end = if early { ReadEnd::Refreshing(old) } else { ReadEnd::Stale(old) };
+                        return self.finish(end, may_wait, won, scope);
+                    }
+                    (Grant::Builds | Grant::NotNeeded, old) => {
+                        *won = true;
+                        scope.count(rule, Outcome::MissWon);
+                        ReadOutcome::Won { old, marks: ItemMarks { stale, won: true, ..ItemMarks::of(cas) } }
+                    }
+                }
+            }
+            // Nothing decides who builds, as without an answer of the key's own server.
+            ReadEnd::Missed { seen, held: false } if seen.observed_cas.is_none() => {
+                return self.without_stub(may_wait, won, scope);
             }
             ReadEnd::Missed { seen, held } => {
                 client.note_miss(key, proxy);
@@ -404,75 +427,5 @@ impl GuardedRead {
             }
             ReadEnd::Failed(failure) => return self.failed(failure, may_wait, won, scope),
         })
-    }
-
-    fn grant(&self, lease: MissToken, scope: &CallScope<'_>) {
-        let CallScope { proxy, client, .. } = scope;
-        let key = &self.key;
-        let policy = proxy.policy_of(key);
-        let (id, ended) = proxy.leases.shard(&key.key).grant(&key.key, client.owner, lease.clone(), policy);
-        // `None`: a later win has been recorded already.
-        if let Some(id) = id {
-            proxy.metrics.lease_granted();
-            proxy.schedule_renewal(key, id, &lease);
-        }
-        proxy.release(ended);
-    }
-
-    /// The key's server does not reply. One client of the sidecar receives a miss, and builds the value for all.
-    fn failed(
-        &mut self,
-        failure: Failure,
-        may_wait: bool,
-        won: &mut bool,
-        scope: &CallScope<'_>,
-    ) -> Option<ReadOutcome> {
-        let CallScope { proxy, client, .. } = scope;
-        let key = &self.key;
-        if proxy.pool_of(key.guard).on_error() == OnError::Error {
-            scope.count(proxy.rule_of(key.guard), Outcome::ServerError);
-            return Some(ReadOutcome::Failed(failure));
-        }
-        let policy = proxy.policy_of(key);
-        let limit = u64::try_from(policy.cold_limit.as_millis()).unwrap_or(u64::MAX);
-        let until = proxy.mono(scope.began()).saturating_add(limit);
-        let answer = proxy.outage_read(failure, key, may_wait, until, None, client);
-        self.without_server(answer, won, scope)
-    }
-
-    /// A value that is built after a miss here must not be stored, because the item is not known.
-    fn without_server(
-        &mut self,
-        answer: OutageAnswer,
-        won: &mut bool,
-        scope: &CallScope<'_>,
-    ) -> Option<ReadOutcome> {
-        let CallScope { proxy, client, .. } = scope;
-        let key = &self.key;
-        let rule = proxy.rule_of(key.guard);
-        match answer {
-            OutageAnswer::Wait(wait) => {
-                self.state = State::Outage(wait);
-                None
-            }
-            OutageAnswer::Value(OutageValue { payload, flags }) => {
-                scope.count(rule, Outcome::Outage);
-                let payload = if is_large(&payload) { client.pending.keep(payload) } else { payload };
-                let hit = Hit { payload, flags, ttl: Some(0), ..Hit::nothing() };
-                let marks = ItemMarks { stale: true, held: true, ..ItemMarks::of(0) };
-                Some(ReadOutcome::Value(hit, marks))
-            }
-            OutageAnswer::Miss => {
-                // Others may wait for this client, so its request must not wait for them.
-                *won = true;
-                let token = MissToken::unanswered(proxy.now());
-                client.note_miss(key, proxy);
-                let policy = proxy.policy_of(key);
-                let ended = proxy.leases.shard(&key.key).record_miss(&key.key, client.owner, token, policy);
-                proxy.release(ended);
-                scope.count(rule, Outcome::Miss);
-                Some(ReadOutcome::Miss(None))
-            }
-        }
     }
 }
