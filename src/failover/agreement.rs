@@ -450,4 +450,43 @@ mod tests {
         assert!(!speaks(30, Reply::Failed { refused: false }, b"42"));
         assert!(speaks(40, found(&record.encode()), b"42"));
     }
+
+    #[test]
+    fn a_record_inherits_a_fence_under_its_own_and_no_other() {
+        let timing = Timing { window: 1000, fail_after: 2000, recover_after: 5000, recover_at_most: 5000 };
+        let record = Record {
+            fence: fence(1_700_000_000_000, 1),
+            standby: false,
+            window: 1000,
+            grace: 1000,
+            version: 0,
+            settled: true,
+            relapses: 0,
+            inherited: 0,
+        };
+        let cas = |number| Cas { number, epoch: 1 };
+        let mut agreement = Agreement::new(timing, 0);
+        // The records that it writes if this is what all copies hold.
+        let mut written = |now: u64, held: Record, inherits: Option<u64>| {
+            agreement.inherit(inherits);
+            agreement.begin(now);
+            let replies: Vec<Reply> = (0..3).map(|copy| Reply::Found(held.encode(), cas(copy))).collect();
+            let commands = agreement.resume(&replies, Moment { mono: now, wall: now }, 1);
+            let record = |command: &Command| match &command.operation {
+                Operation::Replace(value, _) => Record::decode(value),
+                _ => None,
+            };
+            (agreement.view(now).map(|(view, _)| view.inherited), commands.iter().find_map(record))
+        };
+        let heir = Record { inherited: 41, version: 1, ..record };
+        assert_eq!(written(10, record, None), (Some(0), None));
+        assert_eq!(written(20, record, Some(41)), (Some(0), Some(heir)));
+        assert_eq!(written(30, heir, Some(41)), (Some(41), None));
+        // Not while there is no view of the previous place, and not on a standby server.
+        assert_eq!(written(40, heir, None), (Some(41), None));
+        let away = Record { standby: true, ..record };
+        assert_eq!(written(50, away, Some(41)).1.map(|record| record.inherited), None);
+        let renewed = agreement.renewed(&heir, Moment { mono: 60, wall: 60 }, 1);
+        assert_eq!((renewed.inherited, renewed.fence != heir.fence), (0, true));
+    }
 }

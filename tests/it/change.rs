@@ -258,3 +258,88 @@ fn no_acknowledged_change_is_lost_while_a_fleet_walks_through_a_change_of_its_se
 fn no_acknowledged_change_is_lost_without_failover_either() {
     walk_under_load(false, |_, _| {});
 }
+
+/// The replies to `command` for each of the keys, of which `{}` is the place.
+fn replies(sidecar: &Kennel, command: &str, keys: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
+    let mut client = sidecar.client();
+    let mut found = BTreeMap::new();
+    for key in keys {
+        let reply = client.execute(&command.replace("{}", &key));
+        *found.entry(reply.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    found
+}
+
+#[test]
+fn what_only_one_of_two_places_has_carried_out_is_not_acknowledged() {
+    // The server that is dead is only in the list that is not read.
+    for (step, dead) in [(1, 3), (2, 2), (3, 2)] {
+        let mut servers = servers();
+        let sidecar = Kennel::start(&toml(&servers, step, false));
+        servers[dead].kill();
+        let tags = || keys().map(|key| key.replace("k:", "@tag:t:"));
+        let before = replies(&sidecar, "delete {}", keys());
+        assert!(before["SERVER_ERROR"] > 20 && before["NOT_FOUND"] > 20, "step {step}: {before:?}");
+        let set = replies(&sidecar, "set {} 0 600 1\r\nv", keys());
+        assert_eq!(set["SERVER_ERROR"], before["SERVER_ERROR"], "step {step}: {set:?}");
+        let touched = replies(&sidecar, "touch {} 500", keys());
+        assert_eq!(touched["SERVER_ERROR"], before["SERVER_ERROR"], "step {step}: {touched:?}");
+        let bumped = replies(&sidecar, "delete {}", tags());
+        assert!(bumped["SERVER_ERROR"] > 20 && bumped["DELETED"] > 20, "step {step}: {bumped:?}");
+        let raw = replies(&sidecar, "delete {}", keys().map(|key| format!("raw{key}")));
+        assert!(raw["SERVER_ERROR"] > 20 && raw["NOT_FOUND"] > 20, "step {step}: {raw:?}");
+        // A fill stores in one place only.
+        let mut client = sidecar.client();
+        for key in keys().map(|key| key.replace("k:", "k:f")).take(40) {
+            assert_eq!(client.get(&key), None, "step {step}");
+            client.store(&key, b"v", 600);
+        }
+    }
+}
+
+#[test]
+fn raw_deletes_and_flush_all_reach_the_servers_of_both_lists() {
+    let servers = servers();
+    let [before, after] = [1, 2].map(|step| Kennel::start(&toml(&servers, step, false)));
+    let raw = || keys().map(|key| format!("raw{key}"));
+    let held = |sidecar: &Kennel| {
+        let mut client = sidecar.client();
+        raw().chain(keys()).filter(|key| client.get(key).is_some()).count()
+    };
+    for (sidecar, delete) in [(&before, "delete {}"), (&after, "md {} q\r\nmn"), (&after, "flush_all")] {
+        for writer in [&before, &after] {
+            assert_eq!(replies(writer, "set {} 0 600 1\r\nv", raw())["STORED"], 200);
+        }
+        assert_eq!([held(&before), held(&after)], [200, 200]);
+        let keys = if delete.contains("{}") { 200 } else { 1 };
+        let found = replies(sidecar, delete, raw().take(keys));
+        assert!(!found.contains_key("SERVER_ERROR"), "{delete}: {found:?}");
+        assert_eq!([held(&before), held(&after)], [0, 0], "{delete}");
+    }
+}
+
+#[test]
+fn without_take_over_a_moved_key_is_a_miss() {
+    let servers = servers();
+    assert_eq!(read_all(&Kennel::start(&toml(&servers, 1, false)), "old").0, 200);
+    let (built, served) = read_all(&Kennel::start(&toml(&servers, 3, false)), "new");
+    assert!(built > served + 20, "{built} built, the old value of {served} served");
+}
+
+#[test]
+fn kennel_tag_bumps_in_both_placements() {
+    let servers = servers();
+    let [before, after] = [1, 2].map(|step| Kennel::start(&toml(&servers, step, false)));
+    read_all(&before, "old");
+    read_all(&after, "new");
+    let fresh = |sidecar: &Kennel| {
+        let mut client = sidecar.client();
+        keys().filter(|key| client.execute(&format!("mg {key} s")).split(' ').count() == 2).count()
+    };
+    assert_eq!([fresh(&before), fresh(&after)], [200, 200]);
+    for step in [1, 2] {
+        let names: Vec<String> = (0..200).filter(|n| n % 2 == step - 1).map(|n| format!("t:{n}")).collect();
+        crate::tag_command::bump(&toml(&servers, step, false), &names);
+    }
+    assert_eq!([fresh(&before), fresh(&after)], [0, 0]);
+}

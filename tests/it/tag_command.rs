@@ -40,6 +40,13 @@ fn run(arguments: &[&str], env: &[(&str, &str)]) -> CommandOutput {
     CommandOutput { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
+/// Bumps tags with this configuration.
+pub(crate) fn bump(toml: &str, names: &[String]) {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let output = tag(toml, &[&["bump"], &names[..]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.err);
+}
+
 /// The version after a name in the output.
 fn version(output: &CommandOutput, name: &str) -> u64 {
     let line = output.out.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
