@@ -13,6 +13,7 @@ use super::health::health;
 use super::listen::{Listeners, valid};
 use super::units::{self, show_address};
 use super::validator::{KeyPath, MINUTE, Validator, boolean, duration, integer, keys, text, word};
+use crate::monitor::step;
 use crate::upstream::{
     Address, Distribution, Hash, OnError, OtherKind, OtherPlacement, PoolSpec, ServerSpec, UnknownPlacement,
 };
@@ -135,6 +136,14 @@ fn pool(v: &mut Validator<'_>, name: &str, section: Section<file::Pool>) -> Opti
         health: health?,
         unknown_placement: unknown_placement?,
     };
+    if let Some(other) = pool.other_pool()
+        && step(&other) == step(&PoolSpec { other: None, ..pool.clone() })
+    {
+        let key = pool.other.as_ref().map_or("", |other| other.kind.key());
+        let why = "places every key as servers does: only addresses of named servers differ, so no step tells the lists apart";
+        v.error(&at, key, None, why);
+        return None;
+    }
     servers_without_keys(v, &pool, "servers");
     if let Some(other) = pool.other_pool() {
         let key = pool.other.as_ref().map_or("", |other| other.kind.key());

@@ -290,6 +290,10 @@ fn every_limit_is_where_the_reference_says() {
         (pool(""), pool("take_over = true")),
         (pool("next = [\"b:1\"]"), pool("next = [\"embedded:1MiB\"]")),
         (failover("next = [\"a:1\", \"b:1\", \"d:1\"]"), failover("next = [\"a:1\", \"b:1\", \"c:1\"]")),
+        (
+            servers("{ address = \"a:1\", name = \"a\" }") + "next = [{ address = \"b:1\", name = \"b\" }]",
+            servers("{ address = \"a:1\", name = \"a\" }") + "next = [{ address = \"b:1\", name = \"a\" }]",
+        ),
         (failover("previous = [\"a:1\"]\nfailover = false"), failover("previous = [\"a:1\"]")),
         (servers("\"a:1\""), servers("")),
         (servers("\"a:65535\""), servers("\"a:0\"")),

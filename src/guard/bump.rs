@@ -63,11 +63,7 @@ impl Bump {
         let version = match (now, enough) {
             (Some(now), Some(enough)) if now >= enough => now,
             (None, _) => created_version(inputs),
-            (Some(now), _) => {
-                let ms = inputs.now.wall.max(version_millis(now) + 1);
-                let is_odd = inputs.odd_versions.unwrap_or(ms % 2 == 1);
-                version(ms + u64::from(is_odd != (ms % 2 == 1)), incarnation_of(now))
-            }
+            (Some(now), _) => version(inputs.now.wall.max(version_millis(now) + 1), incarnation_of(now)),
         };
         self.first = self.first.or(now);
         let outdated = found.iter().filter(|(_, stored, _)| *stored < Some(version));

@@ -27,7 +27,6 @@ pub(super) fn inputs<'a>(policy: &'a Policy, tags: &'a [TagName]) -> Inputs<'a> 
         tag_fences: &[],
         inherited: 0,
         inherited_tag_fences: &[],
-        odd_versions: None,
         now,
         may_wait: true,
         random_unit: 1.0,

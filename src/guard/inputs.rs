@@ -38,9 +38,6 @@ pub struct Inputs<'a> {
     pub tag_fences: &'a [[u64; 2]],
     /// The other fences that count for them, 0 where there is none.
     pub inherited_tag_fences: &'a [[u64; 2]],
-    /// While the servers of the tags' pool change: whether the milliseconds of new versions are odd. In one of the two placements they
-    /// are, in the other one not, so that no version of the one is ever that of the other, except one that was taken over.
-    pub odd_versions: Option<bool>,
     /// The current time.
     pub now: Now,
     /// Whether this request may wait: nothing is pipelined behind it and its connection holds no lease.

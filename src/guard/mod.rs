@@ -42,6 +42,7 @@ mod delete;
 pub mod near;
 pub mod outage;
 mod take_over;
+mod forget;
 mod client_cas;
 
 pub use bump::{Bump, BumpEnd};
@@ -54,6 +55,7 @@ pub use delete::{Delete, DeleteEnd, Removal};
 pub use envelope::{TagName, TagNames};
 pub use expiry::Expiry;
 pub use fill::{Fill, FillEnd};
+pub use forget::{Forget, ForgetEnd};
 pub use freshness::{Hit, fresh_hit};
 pub use inputs::{Inputs, Now};
 pub use machine::{Event, Machine, Step, Wait};

@@ -48,8 +48,6 @@ pub struct Proxy {
     pub(super) views: Vec<Option<Arc<Views>>>,
     /// The other placement; `None` if no pool's servers change.
     pub(super) other: Option<Other>,
-    /// See [`Inputs::odd_versions`](crate::guard::Inputs::odd_versions).
-    pub(super) odd_versions: Option<bool>,
     /// The policies of the guards for keys on a standby server.
     standby_policies: Vec<Policy>,
     hasher: KeyHasher,
@@ -127,17 +125,8 @@ impl Other {
             Some((_, other)) => other,
             None => pool.same(),
         };
-        let (tag_pool, here) = (shared.plan.tag_pool, pools[shared.plan.tag_pool].placement());
-        let pools: Vec<Pool> = pools.iter().zip(others).map(pool).collect();
-        let is_larger = pools[tag_pool].placement() > here;
-        let mut proxy = Proxy::new(shared, pools, random, Arc::clone(metrics));
-        proxy.odd_versions = kinds[tag_pool].map(|_| is_larger);
-        Some(Other { proxy: Rc::new(proxy), kinds })
-    }
-
-    /// Whether new versions of tags are odd where they are read. Every process of the change decides alike.
-    pub(super) fn odd_versions(&self) -> Option<bool> {
-        self.proxy.odd_versions.map(|odd| !odd)
+        let pools = pools.iter().zip(others).map(pool).collect();
+        Some(Other { proxy: Rc::new(Proxy::new(shared, pools, random, Arc::clone(metrics))), kinds })
     }
 }
 
@@ -176,7 +165,6 @@ impl Proxy {
             clock,
             start,
             views,
-            odd_versions: other.as_ref().and_then(Other::odd_versions),
             other,
             standby_policies,
             hasher: KeyHasher::new(),

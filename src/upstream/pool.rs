@@ -9,7 +9,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::connection::Connection;
 use super::placement_cache::PlacementCache;
-use super::ring::{Ring, placement_id};
+use super::ring::Ring;
 use super::server::Server;
 use super::spec::{OnError, OtherKind, PoolSpec, ServerSpec};
 use crate::metrics::WorkerMetrics;
@@ -18,7 +18,6 @@ use crate::metrics::WorkerMetrics;
 pub struct SharedPool {
     /// Its name.
     pub name: String,
-    placement: u64,
     ring: Ring,
     servers: Vec<Arc<Server>>,
     on_error: OnError,
@@ -53,7 +52,6 @@ impl SharedPool {
     fn of_servers(spec: &PoolSpec, servers: Vec<Arc<Server>>, other: Option<OtherPool>) -> SharedPool {
         SharedPool {
             name: spec.name.clone(),
-            placement: placement_id(&spec.servers, spec.distribution, spec.hash),
             ring: Ring::new(&spec.servers, spec.distribution, spec.hash),
             servers,
             on_error: spec.on_error,
@@ -192,11 +190,6 @@ impl Pool {
             return ring.server_without(key, &[first, second, standby]);
         }
         standby
-    }
-
-    /// The hash of its list of servers, and of how it places keys.
-    pub fn placement(&self) -> u64 {
-        self.shared.placement
     }
 
     /// The longest TTL of an item on a standby server.

@@ -570,7 +570,6 @@ fn a_lost_tag_counts_as_moved_though_it_be_created_with_the_number_it_had() {
         tag_fences: &[],
         inherited: 0,
         inherited_tag_fences: &[],
-        odd_versions: None,
         now,
         may_wait: false,
         random_unit: 1.0,

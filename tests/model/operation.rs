@@ -123,7 +123,6 @@ fn with_inputs<T>(plan: &Plan, s: usize, now: Now, then: impl FnOnce(&Inputs<'_>
         tag_fences: &[],
         inherited: 0,
         inherited_tag_fences: &[],
-        odd_versions: None,
         sidecar: s as u64,
         max_value: 1 << 20,
         now,

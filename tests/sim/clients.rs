@@ -216,7 +216,6 @@ impl World {
             tag_fences: &self.tag_fences(sidecar, &tags),
             inherited: 0,
             inherited_tag_fences: &[],
-            odd_versions: None,
             now: self.local_now(sidecar),
             may_wait: true,
             random_unit: 1.0,

@@ -379,7 +379,6 @@ impl World {
             tag_fences: &tag_fences,
             inherited: 0,
             inherited_tag_fences: &[],
-            odd_versions: None,
             now,
             may_wait,
             random_unit,

@@ -141,27 +141,3 @@ fn under_a_fence_a_bump_needs_every_copy() {
         }
     }
 }
-
-#[test]
-fn while_servers_change_the_versions_of_the_two_placements_differ() {
-    for (wall, now, odd, expected) in [
-        (100, "50", Some(true), 101),
-        (101, "50", Some(true), 101),
-        (100, "50", Some(false), 100),
-        (101, "50", Some(false), 102),
-        // A clock that is behind, or two bumps in one millisecond.
-        (100, "200", Some(true), 201),
-        (100, "201", Some(true), 203),
-        (100, "201", Some(false), 202),
-        (100, "201", None, 202),
-    ] {
-        let inputs = |run: &mut dyn FnMut(&Inputs<'_>) -> Step<BumpEnd>| {
-            on(wall, false, |inputs| run(&Inputs { odd_versions: odd, ..*inputs }))
-        };
-        let (mut bump, _) = on(wall, false, Bump::start);
-        let replies = smallvec![found(now, 3)];
-        let step = inputs(&mut |inputs| bump.resume(Event::Replies(replies.clone()), inputs));
-        let Step::Send(commands) = step else { panic!("{step:?}") };
-        assert_eq!(commands[..], [store(TAG, version(expected, 0), cas(3))], "{now} at {wall}, {odd:?}");
-    }
-}

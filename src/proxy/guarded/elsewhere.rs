@@ -6,12 +6,10 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use smallvec::SmallVec;
-
 use super::driver::Driver;
 use super::tag_servers::bump_key;
 use crate::error::Failure;
-use crate::guard::{Bump, BumpEnd, Delete, DeleteEnd, TagName};
+use crate::guard::{Bump, BumpEnd, Delete, DeleteEnd, Forget, ForgetEnd, TagName};
 use crate::proxy::key::GuardedKey;
 use crate::proxy::pipeline::Proxy;
 use crate::upstream::OtherKind;
@@ -72,18 +70,31 @@ impl DeleteElsewhere {
     }
 }
 
-/// A bump of a tag in each placement in use, one after the other.
+/// A bump of a tag. While the servers change, it is done in the previous placement, and the next one forgets the version: whoever reads
+/// the tag there takes the new one over. So the two placements never have different versions for long, and no version of the next one is
+/// ever one that the previous one had before.
 pub(super) struct TagBump {
-    /// The tag in each of them, in the order of the bumps. `None`: where it is read.
-    placements: SmallVec<[(Option<Rc<Proxy>>, GuardedKey); 1]>,
-    /// The bump in the first of those that are left.
-    driver: Driver<Bump>,
-    /// The other placement, if it has the same item.
-    same: Option<(Rc<Proxy>, GuardedKey)>,
-    here: Option<Bumped>,
+    /// The pipeline over the placement in which it is done; `None`: this one.
+    proxy: Option<Rc<Proxy>>,
+    key: GuardedKey,
+    state: BumpState,
+    /// The tag in the next placement.
+    next: Option<NextPlace>,
 }
 
-/// The bump where the tag is read.
+enum BumpState {
+    Bumping(Driver<Bump>),
+    Forgetting(Driver<Forget>, Bumped),
+}
+
+struct NextPlace {
+    proxy: Option<Rc<Proxy>>,
+    key: GuardedKey,
+    /// Both placements have the same item.
+    is_same: bool,
+}
+
+/// A bump that is done.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bumped {
     /// The tag's version is this millisecond or a later one.
@@ -94,18 +105,27 @@ pub(super) struct Bumped {
 
 impl TagBump {
     pub(super) fn begin(name: TagName, proxy: &Proxy, pending: &Rc<PendingReplies>) -> TagBump {
-        let mut placements = SmallVec::from_elem((None, bump_key(name.clone(), proxy)), 1);
-        let mut same = None;
-        if let Some((other, kind)) = proxy.other(proxy.plan.tag_pool) {
-            let elsewhere = (Rc::clone(other), bump_key(name.clone(), other));
-            match kind {
-                _ if has_same_servers(&name, proxy, other) => same = Some(elsewhere),
-                OtherKind::Previous { .. } => placements.insert(0, (Some(elsewhere.0), elsewhere.1)),
-                OtherKind::Next => placements.push((Some(elsewhere.0), elsewhere.1)),
+        let here = (None, bump_key(name.clone(), proxy));
+        let (first, next) = match proxy.other(proxy.plan.tag_pool) {
+            None => (here, None),
+            Some((other, kind)) => {
+                let is_same = has_same_servers(&name, proxy, other);
+                let elsewhere = (Some(Rc::clone(other)), bump_key(name, other));
+                // A read that is in flight may have found the old version.
+                proxy.note_change(&here.1);
+                let (first, (next, key)) = match kind {
+                    OtherKind::Next => (here, elsewhere),
+                    OtherKind::Previous { .. } => (elsewhere, here),
+                };
+                (first, Some(NextPlace { proxy: next, key, is_same }))
             }
-        }
-        let driver = start(&placements[0], proxy, pending);
-        TagBump { placements, driver, same, here: None }
+        };
+        let (other, key) = first;
+        let first = other.as_deref().unwrap_or(proxy);
+        let inputs = first.inputs(&key, first.policy(key.guard), first.now(), false);
+        let (bump, commands) = Bump::start(&inputs);
+        let state = BumpState::Bumping(Driver::start(bump, commands, &key, first, pending));
+        TagBump { proxy: other, key, state, next }
     }
 
     /// Runs it. If it fails, the bump must not be acknowledged.
@@ -115,34 +135,40 @@ impl TagBump {
         pending: &Rc<PendingReplies>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Bumped, Failure>> {
-        while let Some((other, key)) = self.placements.first() {
-            let end = ready!(self.driver.poll(key, false, other.as_ref().unwrap_or(proxy), pending, cx));
-            let version = match end {
-                BumpEnd::Bumped(version) => version,
-                BumpEnd::Failed(failure) => return Poll::Ready(Err(failure)),
-            };
-            if other.is_none() {
-                self.here = Some(Bumped { version, step: self.driver.machine().step() });
+        let bumped = match &mut self.state {
+            BumpState::Bumping(driver) => {
+                let first = self.proxy.as_ref().unwrap_or(proxy);
+                match ready!(driver.poll(&self.key, false, first, pending, cx)) {
+                    BumpEnd::Bumped(version) => Bumped { version, step: driver.machine().step() },
+                    BumpEnd::Failed(failure) => return Poll::Ready(Err(failure)),
+                }
             }
-            self.placements.remove(0);
-            if let Some(next) = self.placements.first() {
-                self.driver = start(next, proxy, pending);
+            BumpState::Forgetting(driver, bumped) => {
+                let Some(NextPlace { proxy: next, key, .. }) = &self.next else {
+                    return Poll::Ready(Ok(*bumped));
+                };
+                let end = ready!(driver.poll(key, false, next.as_ref().unwrap_or(proxy), pending, cx));
+                return Poll::Ready(match end {
+                    ForgetEnd::Forgotten => Ok(*bumped),
+                    ForgetEnd::Failed(failure) => Err(failure),
+                });
             }
+        };
+        let Some(NextPlace { proxy: next, key, is_same }) = &self.next else {
+            return Poll::Ready(Ok(bumped));
+        };
+        let next = next.as_ref().unwrap_or(proxy);
+        if *is_same {
+            // If the bump was done through the other pipeline, that has not told this one's caches.
+            key.tags.iter().for_each(|tag| proxy.tag_cache.written(tag));
+            proxy.note_change(key);
+            return Poll::Ready(if next.is_in_place(key) { Ok(bumped) } else { Err(Failure::NoView) });
         }
-        let is_in_place = self.same.as_ref().is_none_or(|(other, key)| other.is_in_place(key));
-        Poll::Ready(self.here.filter(|_| is_in_place).ok_or(Failure::NoView))
+        let inputs = next.inputs(key, next.policy(key.guard), next.now(), false);
+        let (forget, commands) = Forget::start(&inputs);
+        self.state = BumpState::Forgetting(Driver::start(forget, commands, key, next, pending), bumped);
+        self.poll(proxy, pending, cx)
     }
-}
-
-fn start(
-    (other, key): &(Option<Rc<Proxy>>, GuardedKey),
-    proxy: &Proxy,
-    pending: &Rc<PendingReplies>,
-) -> Driver<Bump> {
-    let proxy = other.as_deref().unwrap_or(proxy);
-    let inputs = proxy.inputs(key, proxy.policy(key.guard), proxy.now(), false);
-    let (bump, commands) = Bump::start(&inputs);
-    Driver::start(bump, commands, key, proxy, pending)
 }
 
 /// Whether the tag and its copy are on the same servers in both placements.

@@ -57,7 +57,6 @@ impl Proxy {
             inherited: key.place.inherited,
             tag_fences: key.tag_places.as_ref().map_or(&[], |tags| &tags.fences),
             inherited_tag_fences: key.tag_places.as_ref().map_or(&[], |tags| &tags.inherited),
-            odd_versions: self.odd_versions,
             now,
             may_wait,
             random_unit: self.random.borrow_mut().unit(),

@@ -31,6 +31,8 @@ pub(super) struct TagTakeOver {
 #[derive(Debug)]
 struct OneTag {
     key: SmallVec<[u8; 64]>,
+    /// How often it was missing again, because it was bumped meanwhile.
+    rounds: u8,
     /// Its reads: the index of the reply, what was read, and the CAS that was found.
     missing: SmallVec<[(usize, ItemRef, Cas); 2]>,
     /// Its previous places.
@@ -47,6 +49,8 @@ enum State {
     Done,
 }
 
+/// A tag that is missing again so often has no version.
+const MAX_ROUNDS: u8 = 3;
 /// What is read in a previous place: it leaves no stub there.
 const READ: ServerCommand = ServerCommand {
     item: ItemRef::Tag(0),
@@ -84,10 +88,10 @@ impl TagTakeOver {
         let mut tags = Vec::new();
         for (tag, name) in (0..).zip(&key.tags) {
             let of_tag = |item: &Option<ItemRef>| matches!(item, Some(ItemRef::Tag(index) | ItemRef::TagCopy(index)) if *index == tag);
-            let read = items.iter().zip(&*replies).enumerate().filter(|(_, (item, _))| of_tag(item));
+            let reads = items.iter().zip(&*replies).enumerate().filter(|(_, (item, _))| of_tag(item));
             let mut missing = SmallVec::new();
             let mut is_lost = true;
-            for (at, (item, reply)) in read {
+            for (at, (item, reply)) in reads {
                 match (item, reply) {
                     (Some(item), ServerReply::Item(found)) if inputs.version_in(found, *item).is_none() => {
                         missing.push((at, *item, found.cas));
@@ -103,10 +107,8 @@ impl TagTakeOver {
             if places.iter().any(|place| place.fence.is_none()) {
                 continue;
             }
-            let encode = |out: &mut _| wire::encode(&READ.operation, &tag_key, out);
-            let read = |place: &Place| other.tag_connection(place).send_guard(pending, None, encode);
-            let state = State::Reading(places.iter().map(read).collect());
-            tags.push(OneTag { key: tag_key, missing, places, state });
+            let state = read(&tag_key, &places, other, pending);
+            tags.push(OneTag { key: tag_key, rounds: 0, missing, places, state });
         }
         (!tags.is_empty()).then(|| TagTakeOver { replies: std::mem::take(replies), tags })
     }
@@ -163,10 +165,17 @@ impl OneTag {
                         sent.drain(..).zip(&commands).map(|(reply, command)| reply.take(command, pending));
                     let found: Replies = found.collect();
                     if matches!(commands[0].operation, Operation::Get(_)) {
+                        let is_missing = self.note(&found, key, proxy);
                         for ((at, ..), reply) in self.missing.iter().zip(found) {
                             replies[*at] = reply;
                         }
-                        self.state = State::Done;
+                        self.state = match proxy.other(proxy.plan.tag_pool) {
+                            Some((other, _)) if is_missing && self.rounds < MAX_ROUNDS => {
+                                self.rounds += 1;
+                                read(&self.key, &self.places, other, pending)
+                            }
+                            _ => State::Done,
+                        };
                     } else {
                         // Another process may have stored a version meanwhile.
                         let read = |(_, item, _): &(usize, ItemRef, Cas)| ServerCommand {
@@ -179,6 +188,18 @@ impl OneTag {
                 }
             }
         }
+    }
+
+    /// Notes what stands there now. Returns whether it is missing again, everywhere.
+    fn note(&mut self, found: &[ServerReply], key: &GuardedKey, proxy: &Proxy) -> bool {
+        let inputs = proxy.inputs(key, proxy.policy_of(key), proxy.now(), false);
+        self.missing.iter_mut().zip(found).all(|((_, item, cas), reply)| match reply {
+            ServerReply::Item(found) if inputs.version_in(found, *item).is_none() => {
+                *cas = found.cas;
+                true
+            }
+            _ => false,
+        })
     }
 
     /// The latest version in the previous places, if all of them have replied and are still what they were.
@@ -213,6 +234,13 @@ impl OneTag {
         };
         send(self.missing.iter().map(store).collect(), key, proxy, pending)
     }
+}
+
+/// Requests a tag from its previous places.
+fn read(key: &[u8], places: &[Place], other: &Proxy, pending: &Rc<PendingReplies>) -> State {
+    let encode = |out: &mut _| wire::encode(&READ.operation, key, out);
+    let request = |place: &Place| other.tag_connection(place).send_guard(pending, None, encode);
+    State::Reading(places.iter().map(request).collect())
 }
 
 fn send(commands: Commands, key: &GuardedKey, proxy: &Proxy, pending: &Rc<PendingReplies>) -> State {
