@@ -49,8 +49,8 @@ enum State {
     Done,
 }
 
-/// A tag that is missing again so often has no version.
-const MAX_ROUNDS: u8 = 3;
+/// A tag that is bumped so often while it is taken over gets a version of its own.
+const ATTEMPTS: u8 = 3;
 /// What is read in a previous place: it leaves no stub there.
 const READ: ServerCommand = ServerCommand {
     item: ItemRef::Tag(0),
@@ -170,7 +170,7 @@ impl OneTag {
                             replies[*at] = reply;
                         }
                         self.state = match proxy.other(proxy.plan.tag_pool) {
-                            Some((other, _)) if is_missing && self.rounds < MAX_ROUNDS => {
+                            Some((other, _)) if is_missing && self.rounds < ATTEMPTS => {
                                 self.rounds += 1;
                                 read(&self.key, &self.places, other, pending)
                             }
