@@ -7,7 +7,7 @@ use super::inputs::Inputs;
 use super::machine::{Event, Machine, Step};
 use super::tags::get_copies;
 
-/// Removes the version of the tag `ItemRef::Tag(0)`, and any stub over which a version that was read before may be about to be stored. So
+/// Removes the version of the tag `ItemRef::Tag(0)` and of its copy, and any stub over which a version that was read before may be about to be stored. So
 /// whoever reads the tag next takes the version of the previous placement over, or creates one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Forget;
@@ -22,10 +22,10 @@ pub enum ForgetEnd {
 }
 
 impl Forget {
-    /// Begins.
-    pub fn start(inputs: &Inputs<'_>) -> (Forget, Commands) {
-        let commands = get_copies(0, inputs.copies).map(|get| delete(get.item, None));
-        (Forget, commands.collect())
+    /// Begins. `keeps`: of the tag and of its copy, whether it stays, because the previous placement has the same item.
+    pub fn start(keeps: [bool; 2], inputs: &Inputs<'_>) -> (Forget, Commands) {
+        let deleted = get_copies(0, inputs.copies).zip(keeps).filter(|(_, keep)| !keep);
+        (Forget, deleted.map(|(get, _)| delete(get.item, None)).collect())
     }
 }
 
@@ -67,13 +67,27 @@ mod tests {
             (down, ForgetEnd::Failed(Failure::Down)),
             (ServerReply::Exists, ForgetEnd::Failed(Failure::Refused)),
         ] {
-            let (mut forget, commands) = on(100, true, Forget::start);
+            let (mut forget, commands) = on(100, true, |inputs| Forget::start([false; 2], inputs));
             assert_eq!(commands[..], [ItemRef::Tag(0), ItemRef::TagCopy(0)].map(|item| delete(item, None)));
             let replies = smallvec![ServerReply::Done, second];
             assert_eq!(
                 on(100, true, |inputs| forget.resume(Event::Replies(replies.clone()), inputs)),
                 Step::Done(end)
             );
+        }
+    }
+
+    #[test]
+    fn a_copy_that_the_previous_placement_has_too_stays() {
+        for (keeps, copies, expected) in [
+            ([true, false], true, &[ItemRef::TagCopy(0)][..]),
+            ([false, true], true, &[ItemRef::Tag(0)]),
+            ([true, true], true, &[]),
+            ([false, false], false, &[ItemRef::Tag(0)]),
+        ] {
+            let (_, commands) = on(100, copies, |inputs| Forget::start(keeps, inputs));
+            let deleted: Vec<ItemRef> = commands.iter().map(|command| command.item).collect();
+            assert_eq!(deleted, expected);
         }
     }
 }

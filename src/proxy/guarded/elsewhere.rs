@@ -90,8 +90,8 @@ enum BumpState {
 struct NextPlace {
     proxy: Option<Rc<Proxy>>,
     key: GuardedKey,
-    /// Both placements have the same item.
-    is_same: bool,
+    /// Of the tag and of its copy, whether the previous placement has the same item. With one copy, both are alike.
+    is_same: [bool; 2],
 }
 
 /// A bump that is done.
@@ -109,7 +109,8 @@ impl TagBump {
         let (first, next) = match proxy.other(proxy.plan.tag_pool) {
             None => (here, None),
             Some((other, kind)) => {
-                let is_same = has_same_servers(&name, proxy, other);
+                let is_next = matches!(kind, OtherKind::Next);
+                let is_same = same_items(&name, proxy, other, is_next);
                 let elsewhere = (Some(Rc::clone(other)), bump_key(name, other));
                 // A read that is in flight may have found the old version.
                 proxy.note_change(&here.1);
@@ -158,23 +159,28 @@ impl TagBump {
             return Poll::Ready(Ok(bumped));
         };
         let next = next.as_ref().unwrap_or(proxy);
-        if *is_same {
+        if *is_same == [true; 2] {
             // If the bump was done through the other pipeline, that has not told this one's caches.
             key.tags.iter().for_each(|tag| proxy.tag_cache.written(tag));
             proxy.note_change(key);
             return Poll::Ready(if next.is_in_place(key) { Ok(bumped) } else { Err(Failure::NoView) });
         }
         let inputs = next.inputs(key, next.policy(key.guard), next.now(), false);
-        let (forget, commands) = Forget::start(&inputs);
+        let (forget, commands) = Forget::start(*is_same, &inputs);
         self.state = BumpState::Forgetting(Driver::start(forget, commands, key, next, pending), bumped);
         self.poll(proxy, pending, cx)
     }
 }
 
-/// Whether the tag and its copy are on the same servers in both placements.
-fn has_same_servers(name: &TagName, proxy: &Proxy, other: &Proxy) -> bool {
-    let key = proxy.key_of_tag(name);
+/// Of a tag and of its copy in the next placement, whether the previous placement has it or its copy on the same server: then that is
+/// the same item. `is_next`: whether the other placement is the next one.
+fn same_items(name: &TagName, proxy: &Proxy, other: &Proxy, is_next: bool) -> [bool; 2] {
+    let (key, pool) = (proxy.key_of_tag(name), proxy.plan.tag_pool);
     let (here, elsewhere) = (proxy.places_of_tag(&key), other.places_of_tag(&key));
-    let is_same = |(here, elsewhere)| proxy.is_same_server(proxy.plan.tag_pool, here, elsewhere);
-    here.iter().zip(&elsewhere).all(is_same)
+    let is_same = |copy: usize| match is_next {
+        true => here.iter().any(|place| proxy.is_same_server(pool, place, &elsewhere[copy])),
+        false => elsewhere.iter().any(|place| proxy.is_same_server(pool, &here[copy], place)),
+    };
+    let first = is_same(0);
+    [first, if here.len() > 1 { is_same(1) } else { first }]
 }
