@@ -263,12 +263,22 @@ fn no_acknowledged_change_is_lost_without_failover_either() {
     walk_under_load(false, |_, _| {});
 }
 
-/// The replies to `command` for each of the keys, of which `{}` is the place.
+fn base64(text: &str) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let of_three = |chunk: &[u8]| {
+        let bits = chunk.iter().chain(&[0; 2]).take(3).fold(0, |bits, byte| bits << 8 | usize::from(*byte));
+        let digits = (0..=chunk.len()).map(|n| char::from(DIGITS[bits >> (18 - 6 * n) & 63]));
+        format!("{:=<4}", digits.collect::<String>())
+    };
+    text.as_bytes().chunks(3).map(of_three).collect()
+}
+
+/// The replies to `command` for each of the keys, of which `{}` is the place, and `{b}` that in base64.
 fn replies(sidecar: &Kennel, command: &str, keys: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     let mut client = sidecar.client();
     let mut found = BTreeMap::new();
     for key in keys {
-        let reply = client.execute(&command.replace("{}", &key));
+        let reply = client.execute(&command.replace("{}", &key).replace("{b}", &base64(&key)));
         *found.entry(reply.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
     }
     found
@@ -310,15 +320,26 @@ fn raw_deletes_and_flush_all_reach_the_servers_of_both_lists() {
         let mut client = sidecar.client();
         raw().chain(keys()).filter(|key| client.get(key).is_some()).count()
     };
-    for (sidecar, delete) in [(&before, "delete {}"), (&after, "md {} q\r\nmn"), (&after, "flush_all")] {
+    for (sidecar, delete) in
+        [(&before, "delete {}"), (&after, "md {} q\r\nmn"), (&before, "md {b} b"), (&after, "flush_all")]
+    {
         for writer in [&before, &after] {
             assert_eq!(replies(writer, "set {} 0 600 1\r\nv", raw())["STORED"], 200);
         }
         assert_eq!([held(&before), held(&after)], [200, 200]);
-        let keys = if delete.contains("{}") { 200 } else { 1 };
+        let keys = if delete.starts_with("flush") { 1 } else { 200 };
         let found = replies(sidecar, delete, raw().take(keys));
         assert!(!found.contains_key("SERVER_ERROR"), "{delete}: {found:?}");
         assert_eq!([held(&before), held(&after)], [0, 0], "{delete}");
+    }
+    // A key in base64 may contain what would be another command.
+    let binary = || (0..40).map(|n| base64(&format!("raw\r\nversion {n}")));
+    for writer in [&before, &after] {
+        assert_eq!(replies(writer, "ms {} 1 b\r\nv", binary())["HD"], 40);
+    }
+    assert_eq!(replies(&before, "md {} b", binary())["HD"], 40);
+    for reader in [&before, &after] {
+        assert_eq!(replies(reader, "mg {} b", binary())["EN"], 40);
     }
 }
 

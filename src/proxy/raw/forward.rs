@@ -18,6 +18,7 @@ use crate::proxy::replies::large::{LargeReply, write_reply};
 use crate::proxy::replies::meta::miss;
 use crate::proxy::scope::CallScope;
 use crate::upstream::GetKind;
+use crate::upstream::connection::Connection;
 use crate::upstream::pending_replies::{END, Reply, ReplyId};
 
 /// A forwarded request. The server's reply goes to the client.
@@ -82,7 +83,11 @@ impl Forward {
         let request = limit.map_or(*request, |limit| limit.request(request));
         let id = connection.send(&client.pending, Shape::Line, |out| put(out, &request));
         let deletes = matches!(request, Request::Delete { .. });
-        let elsewhere = if deletes { proxy.delete_raw_elsewhere(key, server, pool, client) } else { None };
+        let delete = |out: &mut BytesMut| put(out, &Request::Delete { key, noreply: false });
+        let mut elsewhere = None;
+        if deletes && let Some(connection) = proxy.raw_connection_elsewhere(key, server, pool) {
+            elsewhere = Some(connection.send(&client.pending, Shape::Line, delete));
+        }
         Forward { id, rule, server, expects: ExpectedReply::Line, elsewhere }
     }
 
@@ -109,7 +114,15 @@ impl Forward {
         let id = connection.send(&client.pending, Shape::Meta, |out| put_meta(out, meta));
         let get = (meta.verb == MetaVerb::Get).then(|| (pool, miss(meta, key)));
         let deletes = meta.verb == MetaVerb::Delete;
-        let elsewhere = if deletes { proxy.delete_raw_elsewhere(key, server, pool, client) } else { None };
+        let mut elsewhere = None;
+        if deletes && let Some(connection) = proxy.raw_connection_elsewhere(key, server, pool) {
+            // The key may contain any byte, so it is sent as the client has written it.
+            let flags: &[u8] = if meta.token(b'b').is_some() { b" b" } else { b"" };
+            let delete = |out: &mut BytesMut| {
+                [b"md ", meta.key, flags, b"\r\n"].iter().for_each(|part| out.extend_from_slice(part));
+            };
+            elsewhere = Some(connection.send(&client.pending, Shape::Meta, delete));
+        }
         let expects = ExpectedReply::Meta(Box::new(ExpectedMetaReply { get, hides }));
         Forward { id, rule, server, expects, elsewhere }
     }
@@ -168,20 +181,11 @@ impl Forward {
 }
 
 impl Proxy {
-    /// Deletes a raw key in the other placement too, if its pool changes. `server`: where it is deleted here.
-    fn delete_raw_elsewhere(
-        &self,
-        key: &[u8],
-        server: usize,
-        pool: usize,
-        client: &Client,
-    ) -> Option<ReplyId> {
+    /// The connection to the server that has a raw key in the other placement, if that is not this server of the pool.
+    fn raw_connection_elsewhere(&self, key: &[u8], server: usize, pool: usize) -> Option<&Rc<Connection>> {
         let (other, _) = self.other(pool)?;
-        let here = &self.pools[pool].connections()[server];
         let elsewhere = &other.pools[pool].connections()[other.raw_place(key, None, pool).server];
-        let delete = Request::Delete { key, noreply: false };
-        let send = || elsewhere.send(&client.pending, Shape::Line, |out| put(out, &delete));
-        (!Rc::ptr_eq(here, elsewhere)).then(send)
+        (!Rc::ptr_eq(&self.pools[pool].connections()[server], elsewhere)).then_some(elsewhere)
     }
 }
 
@@ -219,7 +223,9 @@ impl ExpectedReply {
 fn failure_of(reply: Reply) -> Option<Failure> {
     match reply {
         Reply::Answered { bytes, .. } | Reply::Part { bytes, .. } => {
-            (!matches!(outcome(&bytes), Outcome::Deleted | Outcome::NotFound)).then_some(Failure::Refused)
+            let is_gone =
+                matches!(outcome(&bytes), Outcome::Deleted | Outcome::NotFound) || bytes.starts_with(b"HD");
+            (!is_gone).then_some(Failure::Refused)
         }
         Reply::Failed(failure) => Some(failure),
         Reply::StaleCas => Some(Failure::Down),
