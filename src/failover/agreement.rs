@@ -421,10 +421,12 @@ fn replace(copy: usize, record: &Record, cas: Cas) -> Command {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_process_that_has_just_lost_the_server_too_does_not_speak_for_it() {
-        let timing = Timing { window: 1000, fail_after: 2000, recover_after: 5000, recover_at_most: 5000 };
-        let record = Record {
+    const TIMING: Timing =
+        Timing { window: 1000, fail_after: 2000, recover_after: 5000, recover_at_most: 5000 };
+
+    /// A record in use.
+    fn record() -> Record {
+        Record {
             fence: fence(1_700_000_000_000, 1),
             standby: false,
             window: 1000,
@@ -433,9 +435,14 @@ mod tests {
             settled: true,
             relapses: 0,
             inherited: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_just_lost_the_server_too_does_not_speak_for_it() {
+        let record = record();
         let found = |value: &[u8]| Reply::Found(value.to_vec(), Cas { number: 7, epoch: 1 });
-        let mut agreement = Agreement::new(timing, 0);
+        let mut agreement = Agreement::new(TIMING, 0);
         // Whether it speaks for the server if that replies like this while another process asks.
         let mut speaks = |now: u64, own: Reply, question: &[u8]| {
             assert_eq!(agreement.begin(now).iter().filter(|command| command.item == Item::Record).count(), 3);
@@ -453,19 +460,9 @@ mod tests {
 
     #[test]
     fn a_record_inherits_a_fence_under_its_own_and_no_other() {
-        let timing = Timing { window: 1000, fail_after: 2000, recover_after: 5000, recover_at_most: 5000 };
-        let record = Record {
-            fence: fence(1_700_000_000_000, 1),
-            standby: false,
-            window: 1000,
-            grace: 1000,
-            version: 0,
-            settled: true,
-            relapses: 0,
-            inherited: 0,
-        };
+        let record = record();
         let cas = |number| Cas { number, epoch: 1 };
-        let mut agreement = Agreement::new(timing, 0);
+        let mut agreement = Agreement::new(TIMING, 0);
         // The records that it writes if this is what all copies hold.
         let mut written = |now: u64, held: Record, inherits: Option<u64>| {
             agreement.inherit(inherits);

@@ -103,6 +103,12 @@ pub struct GetFlags {
     pub touch: Option<i64>,
 }
 
+impl GetFlags {
+    /// The value, and nothing is left or changed.
+    pub const VALUE: GetFlags =
+        GetFlags { value: true, usage: false, unseen: false, vivify: None, touch: None };
+}
+
 /// Under which condition a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreMode {
@@ -193,7 +199,7 @@ pub struct Usage {
 
 /// A get of an item with its value.
 pub(super) fn get(item: ItemRef) -> ServerCommand {
-    ServerCommand { item, operation: Operation::Get(GetFlags { value: true, ..GetFlags::default() }) }
+    ServerCommand { item, operation: Operation::Get(GetFlags::VALUE) }
 }
 
 /// A get of an item without its value.

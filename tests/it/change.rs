@@ -403,3 +403,29 @@ fn after_a_bump_the_sidecars_of_neighbouring_steps_agree() {
 fn after_a_bump_the_sidecars_of_neighbouring_steps_agree_without_failover() {
     neighbours_agree(false);
 }
+
+#[test]
+fn a_change_is_repeated_once_in_the_other_place() {
+    let servers = servers();
+    let [before, after] = [1, 4].map(|step| Kennel::start(&toml(&servers, step, false)));
+    let keys: Vec<String> = keys().collect();
+    let mut client = after.client();
+    keys.iter().for_each(|key| client.store(key, b"v", 600));
+    let key =
+        keys.iter().find(|key| direct(&servers[4]).ttl(key).is_some()).expect("a key of the new server");
+    let deletes = || {
+        let mut client = direct(&servers[4]);
+        client.send(b"stats\r\n");
+        let stats = String::from_utf8(client.until(b"END\r\n")).expect("text");
+        let of = |name: &str| {
+            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT delete_{name} ")));
+            line.and_then(|count| count.parse::<u64>().ok()).expect("a count")
+        };
+        of("hits") + of("misses")
+    };
+    let earlier = deletes();
+    let mut client = before.client();
+    (0..10).for_each(|_| client.store(key, b"w", 600));
+    // Of the key and of its lock.
+    assert_eq!(deletes() - earlier, 20);
+}

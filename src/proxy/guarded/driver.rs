@@ -119,8 +119,7 @@ impl<M: Machine> Driver<M> {
             return self.run(Some(Event::Replies(replies)), key, may_wait, proxy, pending, cx);
         }
         let copies = |tag| [Some(ItemRef::Tag(tag)), proxy.plan.tag_copies.then_some(ItemRef::TagCopy(tag))];
-        let items =
-            || [Some(ItemRef::Value)].into_iter().chain((0..).flat_map(copies).filter(Option::is_some));
+        let items = [Some(ItemRef::Value)].into_iter().chain((0..).flat_map(copies).filter(Option::is_some));
         let next = self.without_missing_tags(replies, items, key, proxy, pending);
         self.run(next, key, may_wait, proxy, pending, cx)
     }
@@ -154,7 +153,7 @@ impl<M: Machine> Driver<M> {
                         let read = |command: &ServerCommand| {
                             matches!(command.operation, Operation::Get(_)).then_some(command.item)
                         };
-                        let items = || commands.iter().map(read);
+                        let items = commands.iter().map(read);
                         next = self.without_missing_tags(replies, items, key, proxy, pending);
                         continue;
                     }
@@ -198,15 +197,15 @@ impl<M: Machine> Driver<M> {
 
     /// These replies to the reads of `items` as an event for the machine. `None`: tags that are missing in them are taken over from
     /// the previous placement first.
-    fn without_missing_tags<I: Iterator<Item = Option<ItemRef>>>(
+    fn without_missing_tags(
         &mut self,
         mut replies: Replies,
-        items: impl FnOnce() -> I,
+        items: impl Iterator<Item = Option<ItemRef>>,
         key: &GuardedKey,
         proxy: &Proxy,
         pending: &Rc<PendingReplies>,
     ) -> Option<Event> {
-        let items: SmallVec<[_; 4]> = items().take(replies.len()).collect();
+        let items: SmallVec<[_; 4]> = items.take(replies.len()).collect();
         self.take_over = TagTakeOver::begin(&items, &mut replies, key, proxy, pending).map(Box::new);
         self.take_over.is_none().then_some(Event::Replies(replies))
     }

@@ -30,9 +30,12 @@ impl DeleteElsewhere {
         proxy: &Proxy,
         pending: &Rc<PendingReplies>,
     ) -> Option<DeleteElsewhere> {
-        let (_, kind) = proxy.other(proxy.plan.guards[key.guard].pool)?;
-        let delete = DeleteElsewhere::begin(key, proxy, pending)?;
-        (matches!(kind, OtherKind::Previous { .. }) && delete.delete.is_some()).then_some(delete)
+        match proxy.other(proxy.plan.guards[key.guard].pool)? {
+            (_, OtherKind::Next) => None,
+            (_, OtherKind::Previous { .. }) => {
+                DeleteElsewhere::begin(key, proxy, pending).filter(|begun| begun.delete.is_some())
+            }
+        }
     }
 
     /// Begins the delete that comes behind a change of the key. `None` if its pool does not change.

@@ -52,16 +52,8 @@ enum State {
 /// A tag that is bumped so often while it is taken over gets a version of its own.
 const ATTEMPTS: u8 = 3;
 /// What is read in a previous place: it leaves no stub there.
-const READ: ServerCommand = ServerCommand {
-    item: ItemRef::Tag(0),
-    operation: Operation::Get(GetFlags {
-        value: true,
-        usage: false,
-        unseen: false,
-        vivify: None,
-        touch: None,
-    }),
-};
+const READ: ServerCommand =
+    ServerCommand { item: ItemRef::Tag(0), operation: Operation::Get(GetFlags::VALUE) };
 
 impl Proxy {
     /// Whether tags that a state machine for this key finds missing are taken over. A bump draws another version.
@@ -205,16 +197,15 @@ impl OneTag {
     /// The latest version in the previous places, if all of them have replied and are still what they were.
     fn version(&self, ids: &[ReplyId], proxy: &Proxy, pending: &Rc<PendingReplies>) -> Option<u64> {
         let (other, _) = proxy.other(proxy.plan.tag_pool)?;
+        // All of them are taken, also if one is of no use.
+        let replies: SmallVec<[_; 2]> = ids.iter().map(|id| pending.take(*id)).collect();
         let mut latest = None;
-        for (id, place) in ids.iter().zip(&self.places) {
-            let reply = wire::decode(&READ, pending.take(*id)?);
+        for (reply, place) in replies.into_iter().zip(&self.places) {
             if other.standing(proxy.plan.tag_pool, place) != Standing::Valid {
                 return None;
             }
-            match reply {
-                ServerReply::Item(item) => {
-                    latest = latest.max(tag_version(&item, place));
-                }
+            match wire::decode(&READ, reply?) {
+                ServerReply::Item(item) => latest = latest.max(tag_version(&item, place)),
                 ServerReply::Absent => {}
                 _ => return None,
             }

@@ -28,16 +28,8 @@ enum State {
 }
 
 /// What is read in the previous place. It leaves no stub there.
-const READ: ServerCommand = ServerCommand {
-    item: ItemRef::Value,
-    operation: Operation::Get(GetFlags {
-        value: true,
-        usage: false,
-        unseen: false,
-        vivify: None,
-        touch: None,
-    }),
-};
+const READ: ServerCommand =
+    ServerCommand { item: ItemRef::Value, operation: Operation::Get(GetFlags::VALUE) };
 
 impl TakeOver {
     /// Begins a take-over, if the end of this read of `key` is a win without a value.
